@@ -1,0 +1,60 @@
+# Everything runs in .venv, made on first use; a machine needs only make and Python 3.11 or newer.
+# `make` lists the targets. Another Python: `make test PYTHON=/path/to/python3.13`.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Two xdist workers: most of the suite's time is XLA compiling, which uses one core per process.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: help demo test quick lint format types parity ci clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/runtime  ## an answer from the shipped pair, plain against EAGLE
+	@$(BIN)/eagle-jax demo
+
+test: .venv/dev  ## the whole suite
+	$(PYTEST)
+
+quick: .venv/dev  ## the suite without the slow tests
+	$(PYTEST) -m "not slow"
+
+lint: .venv/dev  ## style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: .venv/dev  ## repair style and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: .venv/dev  ## type check
+	$(BIN)/mypy
+
+parity: .venv/torch  ## the tests that compare with PyTorch, against the PyTorch installed here
+	$(BIN)/python -m pytest -m parity
+
+ci: lint types test parity  ## what continuous integration runs
+
+clean:  ## remove the environment and all caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found; install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/runtime: .venv/python pyproject.toml
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+.venv/dev: .venv/python pyproject.toml
+	$(PIP) install --quiet --editable ".[dev]"
+	@touch $@ .venv/runtime
+
+# One version by name: without it pip would fetch a CUDA build of several GB where an index has only those.
+.venv/torch: .venv/dev
+	$(PIP) install --quiet torch==2.13.0
+	@touch $@

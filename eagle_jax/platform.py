@@ -1,0 +1,34 @@
+"""What must be right about the installed JAX before it computes anything."""
+
+import os
+import warnings
+
+import jax
+import jaxlib
+from jax._src import xla_bridge
+
+# jaxlib 0.10.2 sums wrongly on CPU when its YNN library fuses a long batched reduction (jax#39103). Taking only
+# reductions away from the library gives right sums and keeps its fast bf16 matmul; an empty list would give right sums
+# too, but bf16 matmuls several times slower.
+BAD_JAXLIB = "0.10.2"
+FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+SAFE_VALUE = "-LIBRARY_FUSION_TYPE_REDUCE"
+
+
+def guard_cpu_reductions() -> None:
+    """Makes jaxlib 0.10.2 sum correctly on CPU; does nothing under any other version.
+
+    Adds one flag to `XLA_FLAGS`, which XLA reads when its first backend starts. A value that the user has chosen stays.
+    Warns (RuntimeWarning) when the CPU backend is already running without the flag: results may then be wrong.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if jaxlib.__version__ != BAD_JAXLIB or FLAG in flags:
+        return
+    os.environ["XLA_FLAGS"] = f"{flags} {FLAG}={SAFE_VALUE}".strip()
+    if xla_bridge.backends_are_initialized() and jax.default_backend() == "cpu":
+        warnings.warn(
+            f"JAX was already running when eagle_jax was imported, and jaxlib {BAD_JAXLIB} can sum wrongly on CPU "
+            f"(jax#39103); import eagle_jax before the first JAX computation, or set XLA_FLAGS={FLAG}={SAFE_VALUE}",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,31 @@
+"""Every test runs with strict dtypes, no implicit rank promotion, checked shapes and four virtual CPU devices."""
+
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 4)
+
+# Compiled programs are kept between runs. Each xdist worker has its own folder: JAX writes entries in place, and a
+# worker must never read another's half-written one.
+_cache = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax" / os.environ.get("PYTEST_XDIST_WORKER", "main")
+jax.config.update("jax_compilation_cache_dir", str(_cache))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@pytest.fixture
+def getkey() -> Callable[[], jax.Array]:
+    """A function that returns a new PRNG key on each call, the same ones in every run."""
+
+    def keys() -> Iterator[jax.Array]:
+        key = jax.random.key(0)
+        while True:
+            key, fresh = jax.random.split(key)
+            yield fresh
+
+    return keys().__next__
