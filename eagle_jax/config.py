@@ -1,0 +1,96 @@
+"""Configurations of target models and draft heads, with the field names of HuggingFace's `config.json`."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rope:
+    """Rotary position embedding: base angle and how it is stretched beyond the training length.
+
+    Args:
+        theta: base of the angles (`rope_theta`).
+        kind: `default`, `linear`, `dynamic` (NTK by length), `llama3` or `yarn`, as in transformers' `rope_scaling`.
+        factor: stretch of the context (every kind but `default`).
+        original_max_position_embeddings: context before stretching (`dynamic`, `llama3`, `yarn`).
+        low_freq_factor, high_freq_factor: band limits of `llama3`.
+        beta_fast, beta_slow, truncate: band limits of `yarn`, and whether they are rounded to whole dimensions.
+        attention_factor: scale of cos and sin (`yarn`; 1 otherwise).
+    """
+
+    theta: float
+    kind: str = "default"
+    factor: float = 1.0
+    original_max_position_embeddings: int | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
+
+    KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+
+    def __post_init__(self):
+        if self.kind not in self.KINDS:
+            raise ValueError(f"rope scaling of kind {self.kind!r} is not known; expected one of {', '.join(self.KINDS)}")
+        if self.kind in ("dynamic", "llama3", "yarn") and self.original_max_position_embeddings is None:
+            raise ValueError(f"rope scaling {self.kind!r} needs original_max_position_embeddings")
+        if self.kind == "llama3" and (self.low_freq_factor is None or self.high_freq_factor is None):
+            raise ValueError("rope scaling 'llama3' needs low_freq_factor and high_freq_factor")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LlamaConfig:
+    """A dense decoder of the Llama family; what varies within the family is a flag here, not another module.
+
+    Args:
+        vocab_size, hidden_size, intermediate_size, num_hidden_layers: sizes.
+        num_attention_heads, num_key_value_heads, head_dim: query heads, key/value heads (GQA), size of one head.
+        max_position_embeddings: longest sequence the model is meant for, in tokens.
+        rms_norm_eps: epsilon of every RMSNorm.
+        rope: rotary embedding.
+        attention_bias: biases on q, k, v and o projections (Llama's `attention_bias`).
+        qkv_bias: biases on q, k and v only (Qwen2, and the EAGLE heads trained for it).
+        mlp_bias: biases on the MLP's projections.
+        tie_word_embeddings: the output matrix is the embedding matrix.
+        sliding_window: a token sees at most this many positions, itself included; None sees all.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope: Rope
+    attention_bias: bool = False
+    qkv_bias: bool = False
+    mlp_bias: bool = False
+    tie_word_embeddings: bool = False
+    sliding_window: int | None = None
+
+    def __post_init__(self):
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads={self.num_attention_heads} is not a multiple of "
+                f"num_key_value_heads={self.num_key_value_heads}"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim={self.head_dim} is odd; rotary embedding turns pairs")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EagleConfig:
+    """An EAGLE-1/EAGLE-2 draft head: `fc(concat[embedding ; feature])`, then decoder layers, the first without input norm.
+
+    Args:
+        layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head). `vocab_size`,
+            `hidden_size` are the target's.
+        fc_bias: whether `fc` has a bias (config key `bias`; the tensors decide).
+    """
+
+    layers: LlamaConfig
+    fc_bias: bool

@@ -1,0 +1,76 @@
+"""The KV cache: committed tokens only."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.struct import pytree
+
+KV = tuple[Float[Array, "b k n c"], Float[Array, "b k n c"]]
+
+
+@pytree
+class Cache:
+    """Keys and values of the committed tokens of each row; nothing that was rejected ever enters.
+
+    A row owns slots `0 .. length - 1`. What lies beyond is left over from padding and is never read, so a commit may write a
+    fixed number of rows and count only some of them.
+
+        slots     0 1 2 3 4 5 6 7
+        row 0     a b c d . . . .      length 4
+        row 1     a b . . . . . .      length 2
+
+    Attributes:
+        k, v: one array per layer, `[b, kv_heads, slots, head_dim]`; keys are already rotated.
+        length: committed tokens per row.
+        rope_length: length that dynamic NTK scaling counts from, at least the prompt's (see `rope.angles`).
+    """
+
+    k: tuple[Float[Array, "b k s c"], ...]
+    v: tuple[Float[Array, "b k s c"], ...]
+    length: Int[Array, "b"]
+    rope_length: Int[Array, "b"]
+
+    @staticmethod
+    def empty(*, layers: int, batch: int, heads: int, slots: int, head_dim: int, dtype: jnp.dtype) -> "Cache":
+        """A cache that holds nothing yet; `slots` may be 0 for passes that keep no state."""
+
+        def zeros():
+            return tuple(jnp.zeros((batch, heads, slots, head_dim), dtype) for _ in range(layers))
+
+        # two arrays, not one twice: a buffer can be donated only once
+        return Cache(
+            k=zeros(), v=zeros(), length=jnp.zeros(batch, jnp.int32), rope_length=jnp.zeros(batch, jnp.int32)
+        )
+
+    @property
+    def slots(self) -> int:
+        """Tokens that fit, padding of commits included."""
+        return self.k[0].shape[2]
+
+    def write(self, kv: tuple[KV, ...], start: Int[Array, "b"], length: Int[Array, "b"]) -> "Cache":
+        """Writes rows `kv` (per layer `[b k r c]`) at slot `start` of each row and declares `length` tokens committed.
+
+        The caller keeps `start + r <= slots`: XLA clamps a start that is too large and would overwrite true rows.
+        """
+        return Cache(
+            k=tuple(_write(old, new, start) for old, (new, _) in zip(self.k, kv, strict=True)),
+            v=tuple(_write(old, new, start) for old, (_, new) in zip(self.v, kv, strict=True)),
+            length=length,
+            rope_length=self.rope_length,
+        )
+
+    def commit(self, kv: tuple[KV, ...], nodes: Int[Array, "b r"], count: Int[Array, "b"]) -> "Cache":
+        """Appends the rows `nodes[:, :count]` of a pass's own K/V: the accepted path becomes part of the prefix."""
+        accepted = tuple((_rows(k, nodes), _rows(v, nodes)) for k, v in kv)
+        return self.write(accepted, self.length, self.length + count)
+
+
+def _rows(rows: Float[Array, "b k n c"], nodes: Int[Array, "b r"]) -> Float[Array, "b k r c"]:
+    return jnp.take_along_axis(rows, nodes[:, None, :, None], axis=2)
+
+
+def _write(slots: Float[Array, "b k s c"], rows: Float[Array, "b k r c"], start: Int[Array, "b"]) -> Float[Array, "b k s c"]:
+    """In place under jit; 0.2-4 us for a small update on CPU, and the smallest TPU traffic of the three ways to write it."""
+    update = jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice_in_dim(row, new, at, axis=1))
+    return update(slots, rows.astype(slots.dtype), start)

@@ -1,0 +1,135 @@
+"""The decoder layer of the Llama family and the target model built from it."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.models.attention import prefix_mask, tree_attention, window_mask
+from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
+from eagle_jax.models.rope import Angles, angles, rotate
+from eagle_jax.struct import pytree
+
+
+@pytree
+class Sight:
+    """What the fresh tokens of one pass see, and where they stand; the same for every layer.
+
+    Attributes:
+        turns: rotary cosines and sines of the fresh tokens.
+        fresh: which fresh rows (those beside first, then this pass's own) each token sees, itself included.
+        prefix: which committed slots each token sees.
+    """
+
+    turns: Angles
+    fresh: Bool[Array, "b n m"]
+    prefix: Bool[Array, "b n s"]
+
+    @staticmethod
+    def of(
+        config: LlamaConfig,
+        positions: Int[Array, "b n"],
+        visible: Bool[Array, "b n m"],
+        cache: Cache,
+        fresh_positions: Int[Array, "b m"],
+    ) -> "Sight":
+        return Sight(
+            turns=angles(config.rope, config.head_dim, positions, cache.rope_length),
+            fresh=window_mask(visible, positions, fresh_positions, config.sliding_window),
+            prefix=prefix_mask(positions, cache.length, cache.slots, config.sliding_window),
+        )
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions."""
+
+    config: LlamaConfig
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        c = self.config
+        qkv_bias = c.attention_bias or c.qkv_bias
+        self.q_proj = Linear(c.num_attention_heads * c.head_dim, qkv_bias, self.dtype)
+        self.k_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
+        self.v_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
+        self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
+
+    def __call__(self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None) -> tuple[Float[Array, "b n h"], KV]:
+        batch, n, _ = x.shape
+
+        def split(rows):
+            return rows.reshape(batch, n, -1, self.config.head_dim).swapaxes(1, 2)
+
+        q = rotate(split(self.q_proj(x)), sight.turns)
+        own = rotate(split(self.k_proj(x)), sight.turns), split(self.v_proj(x))
+        fresh = own
+        if beside is not None:
+            fresh = jnp.concatenate([beside[0], own[0]], axis=2), jnp.concatenate([beside[1], own[1]], axis=2)
+        mixed = tree_attention(q, fresh, sight.fresh, prefix, sight.prefix)
+        return self.o_proj(mixed.swapaxes(1, 2).reshape(batch, n, -1)), own
+
+
+class DecoderLayer(nn.Module):
+    """Pre-norm residual block. EAGLE heads leave the first layer's input norm out (`input_norm=False`)."""
+
+    config: LlamaConfig
+    dtype: jnp.dtype = jnp.float32
+    input_norm: bool = True
+
+    def setup(self):
+        c = self.config
+        if self.input_norm:
+            self.input_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
+        self.self_attn = Attention(c, self.dtype)
+        self.post_attention_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
+        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype)
+
+    def __call__(self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None) -> tuple[Float[Array, "b n h"], KV]:
+        with jax.named_scope("attention"):
+            mixed, kv = self.self_attn(self.input_layernorm(x) if self.input_norm else x, sight, prefix, beside)
+        x = x + mixed
+        with jax.named_scope("mlp"):
+            return x + self.mlp(self.post_attention_layernorm(x)), kv
+
+
+class Llama(nn.Module):
+    """The target: embedding, decoder layers, final norm, output matrix. Layers are unrolled: a scan would copy each one's weights."""
+
+    config: LlamaConfig
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        c = self.config
+        self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, self.dtype)
+        self.layers = [DecoderLayer(c, self.dtype) for _ in range(c.num_hidden_layers)]
+        self.norm = RMSNorm(c.rms_norm_eps, self.dtype)
+        if not c.tie_word_embeddings:
+            self.lm_head = Linear(c.vocab_size, dtype=self.dtype)
+
+    def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+        return self.embed_tokens(tokens)
+
+    def logits(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
+        if self.config.tie_word_embeddings:
+            return self.embed_tokens.attend(hidden)
+        return self.lm_head(hidden).astype(jnp.float32)
+
+    def __call__(
+        self, tokens: Int[Array, "b n"], positions: Int[Array, "b n"], visible: Bool[Array, "b n n"], cache: Cache, taps: tuple[int, ...]
+    ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[KV, ...]]:
+        """Final hidden states, the residual stream entering each layer in `taps`, and the pass's own K/V per layer."""
+        sight = Sight.of(self.config, positions, visible, cache, positions)
+        x = self.embed(tokens)
+        entering, kv = [], []
+        for layer, k, v in zip(self.layers, cache.k, cache.v, strict=True):
+            entering.append(x)
+            x, own = layer(x, sight, (k, v), None)
+            kv.append(own)
+        return self.norm(x), tuple(entering[i] for i in taps), tuple(kv)
+
+    def initialise(self, tokens: Int[Array, "b n"], cache: Cache) -> Float[Array, "b n v"]:
+        """Touches every parameter once."""
+        visible = jnp.ones((*tokens.shape, tokens.shape[1]), bool)
+        return self.logits(self(tokens, jnp.zeros_like(tokens), visible, cache, ())[0])

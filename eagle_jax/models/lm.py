@@ -1,0 +1,103 @@
+"""A target model as one value: parameters, configuration, and the passes over them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.llama import Llama
+from eagle_jax.struct import pytree, static
+
+Params = dict[str, Any]
+
+
+@pytree
+class Output:
+    """What one pass over fresh tokens gives.
+
+    Attributes:
+        hidden: after the final norm; what `logits` reads and what EAGLE-1/2 heads call the feature.
+        taps: residual stream entering each layer that was asked for.
+        kv: the fresh tokens' own keys and values, per layer.
+    """
+
+    hidden: Float[Array, "b n h"]
+    taps: tuple[Float[Array, "b n h"], ...]
+    kv: tuple[KV, ...]
+
+
+@pytree
+class LM:
+    """A Llama with its weights; a pytree, so it passes through `jit`, and the one caller of the Flax module."""
+
+    params: Params
+    config: LlamaConfig = static()
+
+    @staticmethod
+    def init(config: LlamaConfig, key: jax.Array, dtype: jnp.dtype = jnp.float32) -> "LM":
+        """Random weights (normal, 0.02)."""
+        cache = _empty_cache(config, 1, 0, dtype)
+        tokens = jnp.zeros((1, 1), jnp.int32)
+        params = Llama(config, dtype).init(key, tokens, cache, method=Llama.initialise)["params"]
+        return LM(params=params, config=config)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Dtype of the weights, and of everything that is not kept in float32 for accuracy."""
+        return self.params["embed_tokens"]["embedding"].dtype
+
+    def empty_cache(self, batch: int, slots: int) -> Cache:
+        """A cache for `slots` tokens a row. On CPU it is float32: XLA:CPU rewrites a whole bfloat16 buffer for each update."""
+        return _empty_cache(self.config, batch, slots, jnp.float32 if jax.default_backend() == "cpu" else self.dtype)
+
+    def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+        """Token embeddings."""
+        return self._apply(tokens, method=Llama.embed)
+
+    def logits(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
+        """Output logits in float32 for final hidden states (or for a draft head's guess of them)."""
+        with jax.named_scope("lm_head"):
+            return self._apply(hidden, method=Llama.logits)
+
+    def forward(
+        self,
+        tokens: Int[Array, "b n"],
+        positions: Int[Array, "b n"],
+        ancestors: Bool[Array, "b n n"],
+        cache: Cache,
+        taps: tuple[int, ...] = (),
+    ) -> Output:
+        """One pass over a tree of fresh tokens; each sees its row's committed prefix and its ancestors (itself included)."""
+        hidden, taken, kv = self._apply(tokens, positions, ancestors, cache, taps)
+        return Output(hidden=hidden, taps=taken, kv=kv)
+
+    def __call__(self, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n h"], Float[Array, "b n v"]]:
+        """Hidden states and logits of whole sequences, causally, without a cache."""
+        batch, n = tokens.shape
+        cache = self.empty_cache(batch, 0)
+        cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.full(batch, n, jnp.int32))
+        hidden = self.forward(tokens, *causal(batch, n), cache).hidden
+        return hidden, self.logits(hidden)
+
+    def _apply(self, *args, method=None):
+        return Llama(self.config, self.dtype).apply({"params": self.params}, *args, method=method)
+
+
+def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]:
+    """Positions and ancestors of a chain that starts a text."""
+    positions = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[None], (batch, n))
+    return positions, jnp.broadcast_to(jnp.tril(jnp.ones((n, n), bool))[None], (batch, n, n))
+
+
+def _empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: jnp.dtype) -> Cache:
+    return Cache.empty(
+        layers=config.num_hidden_layers,
+        batch=batch,
+        heads=config.num_key_value_heads,
+        slots=slots,
+        head_dim=config.head_dim,
+        dtype=dtype,
+    )

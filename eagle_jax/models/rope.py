@@ -1,0 +1,89 @@
+"""Rotary position embedding and the ways HuggingFace stretches it."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.config import Rope
+
+Angles = tuple[Float[Array, "b n half"], Float[Array, "b n half"]]
+
+
+def angles(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length: Int[Array, "b"]) -> Angles:
+    """Cosines and sines for tokens at `positions`, in float32.
+
+    bfloat16 would round position 257 to 256, and sin(257) is not sin(256).
+
+    `rope_length` matters to dynamic NTK scaling only. There the base grows with the length seen when a key is made: the
+    prompt's for all prompt tokens, then each token's own position. That is what transformers does token by token, and it makes
+    a key a function of (prompt, position) alone, so drafting cannot change it.
+    """
+    if rope.kind == "dynamic":
+        seen = jnp.maximum(jnp.maximum(positions + 1, rope_length[:, None]), rope.original_max_position_embeddings)
+        frequencies = _dynamic_frequencies(rope, head_dim, seen.astype(jnp.float32))
+    else:
+        frequencies = jnp.asarray(_FREQUENCIES[rope.kind](rope, head_dim), jnp.float32)[None, None]
+    turn = positions.astype(jnp.float32)[..., None] * frequencies
+    return jnp.cos(turn) * rope.attention_factor, jnp.sin(turn) * rope.attention_factor
+
+
+def rotate(x: Float[Array, "b heads n c"], turns: Angles) -> Float[Array, "b heads n c"]:
+    """Turns the pairs (x_i, x_{i + c/2}): the half-split order of HuggingFace checkpoints."""
+    cos, sin = (t[:, None] for t in turns)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def _exponents(head_dim: int) -> np.ndarray:
+    return np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
+
+
+def _default(rope: Rope, head_dim: int) -> np.ndarray:
+    return rope.theta ** -_exponents(head_dim)
+
+
+def _linear(rope: Rope, head_dim: int) -> np.ndarray:
+    return _default(rope, head_dim) / rope.factor
+
+
+def _llama3(rope: Rope, head_dim: int) -> np.ndarray:
+    """Llama 3.1: long wavelengths are slowed by `factor`, short ones kept, the band between is interpolated."""
+    frequencies = _default(rope, head_dim)
+    wavelengths = 2 * math.pi / frequencies
+    assert rope.low_freq_factor is not None and rope.high_freq_factor is not None
+    assert rope.original_max_position_embeddings is not None
+    turns = rope.original_max_position_embeddings / wavelengths
+    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    smooth = np.clip(smooth, 0.0, 1.0)
+    return (1 - smooth) * frequencies / rope.factor + smooth * frequencies
+
+
+def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
+    """YaRN (Peng et al. 2023, section 3.2): dimensions that turn often keep their angle, those that hardly turn are slowed."""
+    assert rope.original_max_position_embeddings is not None
+
+    def dimension_turning(times: float) -> float:
+        context = rope.original_max_position_embeddings / (times * 2 * math.pi)
+        return head_dim * math.log(context) / (2 * math.log(rope.theta))
+
+    low, high = dimension_turning(rope.beta_fast), dimension_turning(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    ramp = (np.arange(head_dim // 2) - low) / (high - low if high != low else 0.001)
+    keep = 1 - np.clip(ramp, 0, 1)
+    frequencies = _default(rope, head_dim)
+    return frequencies / rope.factor * (1 - keep) + frequencies * keep
+
+
+def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Float[Array, "b n"]) -> Float[Array, "b n half"]:
+    """Dynamic NTK: theta grows with the length seen, so that the slowest pair stretches by about `seen / original`."""
+    original = rope.original_max_position_embeddings
+    stretch = rope.factor * seen / original - (rope.factor - 1)
+    theta = rope.theta * stretch ** (head_dim / (head_dim - 2))
+    return theta[..., None] ** -jnp.asarray(_exponents(head_dim), jnp.float32)[None, None]
+
+
+_FREQUENCIES = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
