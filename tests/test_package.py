@@ -1,0 +1,113 @@
+"""Promises of the package as a whole: imports go downwards, heavy libraries stay where they belong, importing is cheap."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import eagle_jax
+
+ROOT = pathlib.Path(eagle_jax.__file__).parent
+
+# A module may import from rows above its own and from its own row.
+LAYERS = (
+    ("platform", "struct"),
+    ("config", "sharding"),
+    ("decoding.tree", "decoding.sampling", "decoding.verify", "kernels", "models"),
+    ("drafters", "converters"),
+    ("decoding", "training"),
+    ("api",),
+    ("evaluation", "cli"),
+)
+# Rooms of one row that must not know each other.
+STRANGERS = (("drafters", "converters"), ("decoding.verify", "models"), ("decoding.tree", "models"))
+
+# Library -> the only room that may import it, and whether inside functions only.
+HOMES = {"flax": ("models", False), "torch": ("converters", True)}
+
+
+def modules() -> list[pathlib.Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def name_of(path: pathlib.Path) -> str:
+    """`decoding.tree` for eagle_jax/decoding/tree.py, `decoding` for its __init__, "" for the package's."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer(module: str) -> int:
+    rows = [(len(room), row) for row, rooms in enumerate(LAYERS) for room in rooms if within(module, room)]
+    if not rows:
+        raise AssertionError(f"eagle_jax.{module} has no layer; give it one in LAYERS")
+    return max(rows)[1]
+
+
+def within(module: str, room: str) -> bool:
+    return f"{module}.".startswith(f"{room}.")
+
+
+def imports(path: pathlib.Path) -> Iterator[tuple[str, ast.stmt]]:
+    """Full names of everything a file imports, with the statement; `from a import b` gives `a.b`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
+            yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_go_downwards(path):
+    module = name_of(path)
+    if not module or path.name == "__main__.py":  # the front doors may import anything
+        return
+    for imported, node in imports(path):
+        if not imported.startswith("eagle_jax."):
+            continue
+        other = imported.removeprefix("eagle_jax.")
+        if other.startswith("__"):
+            continue
+        assert layer(other) <= layer(module), f"{path}:{node.lineno}: {module} is below {other}"
+        for one, two in STRANGERS:
+            for a, b in ((one, two), (two, one)):
+                assert not (within(module, a) and within(other, b)), f"{path}:{node.lineno}: {a} must not know {b}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_libraries_stay_in_their_rooms(path):
+    outermost = ast.parse(path.read_text()).body
+    top_lines = {node.lineno for node in outermost if isinstance(node, ast.Import | ast.ImportFrom)}
+    for imported, node in imports(path):
+        library = imported.split(".")[0]
+        if library in HOMES:
+            room, lazily = HOMES[library]
+            assert within(name_of(path), room), f"{path}:{node.lineno}: only {room}/ may import {library}"
+            assert not (lazily and node.lineno in top_lines), f"{path}:{node.lineno}: import {library} where it is used"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_the_commands_see_only_the_api(path):
+    if not any(within(name_of(path), room) for room in ("evaluation", "cli")):
+        return
+    for imported, node in imports(path):
+        if imported.startswith("eagle_jax."):
+            other = imported.removeprefix("eagle_jax.")
+            allowed = ("api", "evaluation", "cli", "load", "generate", "stream", "__version__")
+            assert any(within(other, room) for room in allowed), f"{path}:{node.lineno}: {imported} is not the api"
+
+
+def test_importing_is_cheap():
+    heavy = ("torch", "transformers", "tokenizers", "flax.nnx", "orbax", "optax", "typer", "rich", "scipy.stats")
+    code = f"import sys, eagle_jax; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_the_version_is_the_distributions():
+    from importlib.metadata import version
+
+    assert eagle_jax.__version__ == version("eagle-jax")
