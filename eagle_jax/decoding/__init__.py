@@ -1,0 +1,1 @@
+"""Decoding: draft trees, drawing tokens, verification."""

@@ -1,0 +1,92 @@
+"""EAGLE-2's tree: grow where the drafter is confident, keep the best nodes of all."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, Int
+
+from eagle_jax.decoding.policy import Carry, Extend, TreePolicy, best
+from eagle_jax.decoding.tree import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicTree(TreePolicy):
+    """Expand the best leaves level by level, then keep the best candidates of all levels (EAGLE-2, arXiv:2406.16858).
+
+    Level 1 has the `top_k` best tokens below the root. Each of `depth_steps` expansions gives every node of the
+    frontier its `top_k` best children, and the `top_k` best of these are the next frontier. A node's score is the sum
+    of log-probabilities on its path. Of all candidates the `nodes - 1` best make the tree, in the order in which they
+    were found.
+
+    Candidate f is one of the first top_k, children of the root, or in a block of top_k x top_k for each expansion, in
+    which element a * top_k + c is the c-th child of the a-th node of the frontier. Children never score above their
+    parents and come after them, and ties go to the lower f, so the parent of every kept candidate is kept.
+
+    Args:
+        nodes: nodes of the tree, root included.
+        depth_steps: expansions; the longest drafted path is one longer.
+        top_k: children of a node, and nodes of a frontier.
+    """
+
+    depth_steps: int
+    top_k: int
+
+    def __post_init__(self):
+        if self.nodes < 2:
+            raise ValueError(f"a dynamic tree of {self.nodes} nodes; expected at least 2, the root and one guess")
+        if self.top_k < 1:
+            raise ValueError(f"a dynamic tree with top_k = {self.top_k}; expected at least 1 child below a node")
+        if self.depth_steps < 0:
+            raise ValueError(f"a dynamic tree with {self.depth_steps} expansions; expected 0 or more")
+        candidates = self.top_k + self.depth_steps * self.top_k**2
+        if self.nodes - 1 > candidates:
+            raise ValueError(
+                f"a dynamic tree of {self.nodes} nodes, but {self.depth_steps} expansions with top_k {self.top_k} find"
+                f" only {candidates}; ask for at most {candidates + 1} nodes, root included, or more depth or top_k"
+            )
+        object.__setattr__(self, "depth", self.depth_steps + 1)
+        object.__setattr__(self, "frontiers", (self.top_k,) * self.depth_steps)
+
+    def grow(
+        self, root_tokens: Int[Array, "b"], first_scores: Float[Array, "b v"], extend: Extend[Carry], carry: Carry
+    ) -> tuple[Tree, Carry]:
+        batch, k = len(root_tokens), self.top_k
+        score, token = best(first_scores, k)  # the frontier
+        index = jnp.broadcast_to(jnp.arange(k, dtype=jnp.int32), (batch, k))  # its candidate numbers
+        parent_row = jnp.zeros_like(index)
+        scores, tokens, parents = [score], [token], [jnp.full_like(index, -1)]  # the candidates
+
+        for level in range(1, self.depth_steps + 1):
+            below, carry = extend(carry, level, token, parent_row)
+            child_score, child_token = best(below, k)
+            scores.append((score[:, :, None] + child_score).reshape(batch, k * k))
+            tokens.append(child_token.reshape(batch, k * k))
+            parents.append(jnp.repeat(index, k, axis=1))
+
+            score, pick = lax.top_k(scores[-1], k)
+            token = jnp.take_along_axis(tokens[-1], pick, axis=1)
+            index = pick + (k + (level - 1) * k * k)
+            parent_row = pick // k
+
+        return self._rerank(root_tokens, *(jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))), carry
+
+    def _rerank(
+        self,
+        root_tokens: Int[Array, "b"],
+        scores: Float[Array, "b c"],
+        tokens: Int[Array, "b c"],
+        parents: Int[Array, "b c"],
+    ) -> Tree:
+        """The tree of the best candidates; `parents` are candidate numbers, -1 the root."""
+        kept = jnp.sort(lax.top_k(scores, self.nodes - 1)[1], axis=1)
+        kept_parents = jnp.take_along_axis(parents, kept, axis=1)
+        # a parent's node number: kept candidates up to and including it (0 for the root); node 0 comes before them all
+        parent = jnp.sum(kept[:, None, :] <= kept_parents[:, :, None], axis=-1, dtype=jnp.int32)
+        root = jnp.zeros_like(parent[:, :1])
+        return Tree(
+            tokens=jnp.concatenate([root_tokens[:, None], jnp.take_along_axis(tokens, kept, axis=1)], axis=1),
+            parent=jnp.concatenate([root - 1, parent], axis=1),
+            valid=jnp.concatenate([root == 0, jnp.take_along_axis(scores, kept, axis=1) > -jnp.inf], axis=1),
+            height=self.depth,
+        )

@@ -1,0 +1,67 @@
+"""Tree policies: which guesses become a draft tree."""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, Int
+
+from eagle_jax.decoding.tree import Tree
+
+Carry = TypeVar("Carry")
+
+# extend(carry, level, tokens[b f], parent_row[b f]) -> (scores[b f v], carry)
+Extend = Callable[[Carry, int, Array, Array], tuple[Array, Carry]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TreePolicy(abc.ABC):
+    """Grows a draft tree of a fixed shape out of a drafter's scores. Static: hashable, known when compiling.
+
+    Attributes:
+        nodes: nodes of every tree it grows, root included: rows of a target pass.
+        frontiers: rows of each call of `extend`, level 1 first.
+        depth: depth that no drafted node exceeds.
+    """
+
+    nodes: int
+    frontiers: tuple[int, ...] = dataclasses.field(init=False, repr=False)
+    depth: int = dataclasses.field(init=False, repr=False)
+
+    @property
+    def width(self) -> int:
+        """Most rows of one call of `extend`; 0 if it is never called."""
+        return max(self.frontiers, default=0)
+
+    @abc.abstractmethod
+    def grow(
+        self, root_tokens: Int[Array, "b"], first_scores: Float[Array, "b v"], extend: Extend[Carry], carry: Carry
+    ) -> tuple[Tree, Carry]:
+        """Drafts one tree per batch row.
+
+        Scores are log-probabilities, at most 0 (what exceeds it is taken as 0). A score of -inf or nan makes its token
+        impossible: the node is invalid, and so is everything below it.
+
+        Args:
+            root_tokens: tokens of the roots.
+            first_scores: scores of every token below the root.
+            extend: `extend(carry, level, tokens, parent_row) -> (scores, carry)` runs the drafter on a frontier: nodes at
+                depth `level` = 1, 2, ..., with `tokens[b f]`, their parents' rows in the previous frontier
+                `parent_row[b f]` (0 at level 1: the root), giving the scores of every token below each of them, `[b f v]`.
+            carry: the drafter's state, handed from call to call.
+        """
+
+
+def best(scores: Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
+    """The `count` best scores of each row, best first, and their tokens; of equal scores the lower token is first."""
+    if count > scores.shape[-1]:
+        raise ValueError(
+            f"the tree asks for the {count} best tokens below a node, but the vocabulary has {scores.shape[-1]}; "
+            "choose a narrower tree"
+        )
+    usable = jnp.where(jnp.isnan(scores), -jnp.inf, jnp.minimum(scores, 0.0))
+    values, tokens = lax.top_k(usable, count)
+    return values, tokens

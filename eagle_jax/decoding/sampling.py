@@ -1,0 +1,162 @@
+"""Drawing tokens: a token is a function of (logits, seed, position), and of nothing else.
+
+At temperature T > 0 the token at position t is `argmax(warp(logits) + gumbel(seed, t))`, an exact sample from
+softmax(warp(logits)) (the Gumbel-max trick); at T = 0 it is `argmax(logits)`. The noise depends on the request's seed
+and the position alone, so the batch, the draft tree and the number of devices cannot change a token; and a drafter that
+ranks its guesses with the same noise guesses the token that is about to be drawn.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int, Key
+
+from eagle_jax.decoding.threshold import outweighed_by_less
+from eagle_jax.struct import pytree
+
+# Nats by which a drafter marks down what its own filter removes. Its logits are not the target's: it must not rule
+# these tokens out.
+MARKDOWN = 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """What has to be compiled: static, one program per value.
+
+    Attributes:
+        sampled: some row has temperature > 0; without it there is no noise in the program.
+        filtered: some row uses top-k, top-p or min-p; without it there is no filter in the program.
+    """
+
+    sampled: bool
+    filtered: bool
+
+
+GREEDY = Sampling(sampled=False, filtered=False)
+
+
+@pytree
+class Settings:
+    """How each request draws its tokens, one value per batch row.
+
+    Attributes:
+        temperature: divides the logits; 0 is greedy.
+        top_k: keep the k most probable tokens; 0 keeps all.
+        top_p: keep the most probable tokens that together hold this much probability; 1 keeps all.
+        min_p: keep tokens at least this probable, relative to the most probable one; 0 keeps all.
+        key: random key of the request (see `request_keys`).
+    """
+
+    temperature: Float[Array, "b"]
+    top_k: Int[Array, "b"]
+    top_p: Float[Array, "b"]
+    min_p: Float[Array, "b"]
+    key: Key[Array, "b"]
+
+    @property
+    def greedy(self) -> Bool[Array, "b"]:
+        """Rows that take the most probable token."""
+        return self.temperature <= 0
+
+
+def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> Key[Array, "b"]:
+    """Random keys of requests: answer `samples[i]` (counted from 0) of a request with seed `seeds[i]`.
+
+    Answer 0 has the key of the seed, so the first of several answers is the single answer. Further answers fold a
+    number counted down from 2**32 into it: positions are folded in from 0 upwards, and no answer's key may be the noise
+    of another's position. Seeds are whole numbers in [0, 2**63); all bits count, whether or not JAX's 64-bit types are
+    enabled.
+    """
+    for seed in seeds:
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"seed is {seed}, expected a whole number from 0 to 2**63 - 1; choose one in that range")
+    words = np.array([(seed >> 32, seed & 0xFFFFFFFF) for seed in seeds], np.uint32).reshape(-1, 2)
+    first = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    counted_down = np.array([-sample % 2**32 for sample in samples], np.uint32)
+    others = jax.vmap(jax.random.fold_in)(first, jnp.asarray(counted_down))
+    return jnp.where(jnp.asarray(counted_down == 0), first, others)
+
+
+def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> Float[Array, "b n v"]:
+    """Gumbel noise over the vocabulary for the token at each absolute position.
+
+    A pure function of (the row's key, position). All nodes of one depth share a position: ask once per depth and gather
+    with `at_depth`, which is a sixth of the work for the default tree.
+    """
+
+    def at_position(key: Key[Array, ""], position: Int[Array, ""]) -> Float[Array, " v"]:
+        # mode="high": float32 noise up to 32 instead of 16, or tokens less probable than e^-16 could never be drawn
+        return jax.random.gumbel(jax.random.fold_in(key, position), (vocab_size,), jnp.float32, mode="high")
+
+    return jax.vmap(jax.vmap(at_position, in_axes=(None, 0)))(settings.key, positions)
+
+
+def at_depth(noise_by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Float[Array, "b n v"]:
+    """The noise of every node of a tree: row `depth[j]` of the noise drawn once per depth."""
+    return jnp.take_along_axis(noise_by_depth, depth[:, :, None], axis=1)
+
+
+def warp(logits: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Float[Array, "b n v"]:
+    """Temperature, then top-k, top-p and min-p in HuggingFace's order; what is filtered out is -inf.
+
+    Filters are thresholds: a token stays unless enough tokens are *strictly* more probable (k of them, or probability
+    p), so equal tokens stay or go together. The most probable token is at 0 and always stays. Greedy rows are as if at
+    temperature 1.
+    """
+    scaled = _scale(logits, settings)
+    return jnp.where(_kept(scaled, settings), scaled, -jnp.inf) if mode.filtered else scaled
+
+
+def draw(
+    logits: Float[Array, "b n v"], noise: Float[Array, "b n v"] | None, settings: Settings, mode: Sampling
+) -> Int[Array, "b n"]:
+    """The token after each node: argmax(warp(logits) + noise), or argmax(logits) in greedy rows (ties: the lower id).
+
+    `noise` may be None if `mode.sampled` is False.
+    """
+    if mode.sampled:
+        drawn_from = warp(logits, settings, mode) + noise
+        logits = jnp.where(settings.greedy[:, None, None], logits, drawn_from)
+    return jax.lax.argmax(logits, 2, jnp.int32)
+
+
+def scores(
+    logits: Float[Array, "b n v"], noise: Float[Array, "b n v"] | None, settings: Settings, mode: Sampling
+) -> Float[Array, "b n v"]:
+    """What a drafter ranks its guesses by: log_softmax(logits / T + noise), or log_softmax(logits) in greedy rows.
+
+    With the noise of the position that the guess would take, the best guess is the token that the target draws if the
+    drafter's logits are right, filters included. `noise` may be None if `mode.sampled` is False.
+    """
+    if mode.sampled:
+        perturbed = _scale(logits, settings)
+        if mode.filtered:
+            perturbed = jnp.where(_kept(perturbed, settings), perturbed, perturbed - MARKDOWN)
+        logits = jnp.where(settings.greedy[:, None, None], logits, perturbed + noise)
+    return jax.nn.log_softmax(logits, axis=-1)
+
+
+def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b n v"]:
+    """logits / T, shifted so that the largest is 0: the smallest temperature gives -inf at worst, never nan."""
+    tiny = jnp.finfo(jnp.float32).tiny
+    temperature = jnp.where(settings.greedy, 1.0, jnp.maximum(settings.temperature, tiny))
+    return (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature[:, None, None]
+
+
+def _kept(scaled: Float[Array, "b n v"], settings: Settings) -> Bool[Array, "b n v"]:
+    """Which tokens survive top-k, then top-p among those, then min-p."""
+    probability = jnp.exp(scaled)  # up to the normaliser, which cancels in every comparison below
+    top_k = jnp.where(settings.top_k > 0, settings.top_k, scaled.shape[-1]).astype(jnp.float32)
+    kept = outweighed_by_less(scaled, jnp.ones_like(scaled), top_k[:, None])
+
+    in_top_k = jnp.where(kept, probability, 0.0)
+    tiny = jnp.finfo(jnp.float32).tiny
+    # 1 is off, however the sum is rounded
+    top_p = jnp.where(settings.top_p < 1, jnp.maximum(settings.top_p, tiny), 2.0)
+    kept &= outweighed_by_less(scaled, in_top_k, top_p[:, None] * jnp.sum(in_top_k, axis=-1))
+
+    return kept & (scaled >= jnp.log(settings.min_p)[:, None, None])

@@ -1,0 +1,126 @@
+"""Trees whose shape is given beforehand: EAGLE-1's tree, chains, plain decoding."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from eagle_jax.decoding.policy import Carry, Extend, TreePolicy, best
+from eagle_jax.decoding.tree import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticTree(TreePolicy):
+    """The same shape in every cycle: the i-th child of a node, in index order, is the i-th best token below it.
+
+    Args:
+        parents: parent of each node; `parents[0] == -1` is the root, and every other node comes after its parent.
+    """
+
+    nodes: int = dataclasses.field(init=False, repr=False)
+    parents: tuple[int, ...]
+
+    def __post_init__(self):
+        _check(self.parents)
+        levels = _levels(self.parents)
+        object.__setattr__(self, "nodes", len(self.parents))
+        object.__setattr__(self, "depth", len(levels))
+        object.__setattr__(self, "frontiers", tuple(len(level.frontier) for level in levels[:-1]))
+
+    def grow(
+        self, root_tokens: Int[Array, "b"], first_scores: Float[Array, "b v"], extend: Extend[Carry], carry: Carry
+    ) -> tuple[Tree, Carry]:
+        tokens, valid = [root_tokens[:, None]], [jnp.ones_like(root_tokens, bool)[:, None]]
+        levels, scores = _levels(self.parents), first_scores[:, None, :]
+        for depth, level in enumerate(levels, start=1):
+            child_scores, child_tokens = best(scores, 1 + int(level.rank.max()))
+            tokens.append(child_tokens[:, level.row, level.rank])
+            valid.append((child_scores[:, level.row, level.rank] > -jnp.inf) & valid[-1][:, level.parent])
+            if depth < len(levels):
+                frontier = tokens[-1][:, level.frontier]
+                parent_row = jnp.asarray(level.row[level.frontier], jnp.int32)
+                scores, carry = extend(carry, depth, frontier, jnp.broadcast_to(parent_row, frontier.shape))
+
+        by_level = [0, *(node for level in levels for node in level.nodes)]
+        order = np.argsort(by_level)
+        parent = jnp.asarray(self.parents, jnp.int32)
+        tree = Tree(
+            tokens=jnp.concatenate(tokens, axis=1)[:, order],
+            parent=jnp.broadcast_to(parent, (len(root_tokens), self.nodes)),
+            valid=jnp.concatenate(valid, axis=1)[:, order],
+            height=self.depth,
+        )
+        return tree, carry
+
+
+class _Level(NamedTuple):
+    """The nodes of one depth: where each finds its parent and its token.
+
+    Attributes:
+        nodes: their indices in the tree, ascending.
+        parent: each node's parent, as a column of the level above.
+        row: each node's parent, as a row of the frontier above.
+        rank: index among siblings.
+        frontier: columns of the nodes that have children themselves.
+    """
+
+    nodes: list[int]
+    parent: np.ndarray
+    row: np.ndarray
+    rank: np.ndarray
+    frontier: np.ndarray
+
+
+def _levels(parents: tuple[int, ...]) -> list[_Level]:
+    """The levels below the root, depth 1 first."""
+    levels: list[_Level] = []
+    above, internal = [0], [0]
+    while nodes := [node for node, parent in enumerate(parents) if parent in internal]:
+        frontier = [column for column, node in enumerate(nodes) if node in parents]
+        levels.append(
+            _Level(
+                nodes=nodes,
+                parent=np.array([above.index(parents[node]) for node in nodes]),
+                row=np.array([internal.index(parents[node]) for node in nodes]),
+                rank=np.array([parents[:node].count(parents[node]) for node in nodes]),
+                frontier=np.array(frontier, int),
+            )
+        )
+        above, internal = nodes, [nodes[column] for column in frontier]
+    return levels
+
+
+def _check(parents: tuple[int, ...]) -> None:
+    if not parents:
+        raise ValueError("a tree without nodes; give at least the root, parents = (-1,)")
+    for node, parent in enumerate(parents):
+        if isinstance(parent, bool) or not isinstance(parent, int):
+            raise ValueError(f"parents[{node}] is {parent!r}, expected a whole number: the index of the node's parent")
+        if node == 0 and parent != -1:
+            raise ValueError(f"parents[0] is {parent}, expected -1: node 0 is the root and has no parent")
+        if node > 0 and not 0 <= parent < node:
+            raise ValueError(
+                f"parents[{node}] is {parent}, expected an index from 0 to {node - 1}: a node comes after its parent"
+            )
+
+
+def _from_paths(*paths: str) -> StaticTree:
+    """A tree from the paths to its nodes below the root, in order: the rank of each choice on the way."""
+    order = ["", *paths]
+    return StaticTree((-1, *(order.index(path[:-1]) for path in paths)))
+
+
+NO_TREE = StaticTree((-1,))
+"""Plain decoding: the root and no guess."""
+
+EAGLE1_TREE = _from_paths(
+    *("0", "1", "2", "3"),
+    *("00", "01", "02", "10", "11", "20", "21", "30"),
+    *("000", "001", "002", "010", "011", "020", "021", "100"),
+    *("0000", "0001", "0002"),
+    *("00000", "00001"),
+)
+"""The published tree of EAGLE-1: 25 drafted nodes and the root, depth 5."""
