@@ -1,4 +1,4 @@
-"""Tree policies: which guesses become a draft tree."""
+"""What every tree policy is."""
 
 import abc
 import dataclasses
@@ -48,9 +48,9 @@ class TreePolicy(abc.ABC):
         Args:
             root_tokens: tokens of the roots.
             first_scores: scores of every token below the root.
-            extend: `extend(carry, level, tokens, parent_row) -> (scores, carry)` runs the drafter on a frontier: nodes at
-                depth `level` = 1, 2, ..., with `tokens[b f]`, their parents' rows in the previous frontier
-                `parent_row[b f]` (0 at level 1: the root), giving the scores of every token below each of them, `[b f v]`.
+            extend: `extend(carry, level, tokens, parent_row) -> (scores, carry)` runs the drafter on a frontier: nodes
+                at depth `level` = 1, 2, ..., with `tokens[b f]`, their parents' rows in the previous frontier
+                `parent_row[b f]` (0 at level 1: the root), giving scores of every token below each, `[b f v]`.
             carry: the drafter's state, handed from call to call.
         """
 

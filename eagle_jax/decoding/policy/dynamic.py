@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int
 
-from eagle_jax.decoding.policy import Carry, Extend, TreePolicy, best
+from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best
 from eagle_jax.decoding.tree import Tree
 
 

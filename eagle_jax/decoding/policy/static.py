@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from eagle_jax.decoding.policy import Carry, Extend, TreePolicy, best
+from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best
 from eagle_jax.decoding.tree import Tree
 
 
