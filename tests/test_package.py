@@ -16,7 +16,7 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 LAYERS = (
     ("platform", "struct"),
     ("config", "sharding"),
-    ("decoding.tree", "decoding.sampling", "decoding.verify", "kernels", "models"),
+    ("decoding.tree", "decoding.policy", "decoding.threshold", "decoding.sampling", "decoding.verify", "kernels", "models"),
     ("drafters", "converters"),
     ("decoding", "training"),
     ("api",),
