@@ -1,4 +1,4 @@
-"""Promises of the package as a whole: imports go downwards, heavy libraries stay where they belong, importing is cheap."""
+"""Promises of the package as a whole: imports go downwards, heavy libraries stay in their rooms, importing is cheap."""
 
 import ast
 import pathlib
@@ -16,7 +16,15 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 LAYERS = (
     ("platform", "struct"),
     ("config", "sharding"),
-    ("decoding.tree", "decoding.policy", "decoding.threshold", "decoding.sampling", "decoding.verify", "kernels", "models"),
+    (
+        "decoding.tree",
+        "decoding.policy",
+        "decoding.threshold",
+        "decoding.sampling",
+        "decoding.verify",
+        "kernels",
+        "models",
+    ),
     ("drafters", "converters"),
     ("decoding", "training"),
     ("api",),
