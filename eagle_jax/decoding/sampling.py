@@ -89,7 +89,7 @@ def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> 
     """
 
     def at_position(key: Key[Array, ""], position: Int[Array, ""]) -> Float[Array, " v"]:
-        # mode="high": float32 noise up to 32 instead of 16, or tokens less probable than e^-16 could never be drawn
+        # mode="high": noise up to 32 instead of 16, so that tokens rarer than e^-16 keep their probability
         return jax.random.gumbel(jax.random.fold_in(key, position), (vocab_size,), jnp.float32, mode="high")
 
     return jax.vmap(jax.vmap(at_position, in_axes=(None, 0)))(settings.key, positions)
@@ -119,6 +119,7 @@ def draw(
     `noise` may be None if `mode.sampled` is False.
     """
     if mode.sampled:
+        assert noise is not None, "sampled rows need noise"
         drawn_from = warp(logits, settings, mode) + noise
         logits = jnp.where(settings.greedy[:, None, None], logits, drawn_from)
     return jax.lax.argmax(logits, 2, jnp.int32)
@@ -133,6 +134,7 @@ def scores(
     drafter's logits are right, filters included. `noise` may be None if `mode.sampled` is False.
     """
     if mode.sampled:
+        assert noise is not None, "sampled rows need noise"
         perturbed = _scale(logits, settings)
         if mode.filtered:
             perturbed = jnp.where(_kept(perturbed, settings), perturbed, perturbed - MARKDOWN)
