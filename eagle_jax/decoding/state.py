@@ -1,0 +1,74 @@
+"""Everything that one running batch of requests consists of."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.decoding.sampling import Settings
+from eagle_jax.models.cache import Cache
+from eagle_jax.struct import pytree
+
+
+@pytree
+class Request:
+    """What was asked for, one value per row of the batch; constant while decoding.
+
+    Attributes:
+        settings: how tokens are drawn.
+        prompt_length: tokens of the prompt.
+        limit: tokens of prompt and answer together at which the answer ends for length.
+        stop_ids: token ids that end an answer, padded with -1; the same for all rows.
+    """
+
+    settings: Settings
+    prompt_length: Int[Array, "b"]
+    limit: Int[Array, "b"]
+    stop_ids: Int[Array, "e"]
+
+
+@pytree
+class DecodeState:
+    """The carry of the loop (b rows, t text slots, d deepest node of a tree).
+
+    Between cycles the tokens at positions `0 .. length` are known and those before `length` are committed: they are in the
+    caches. The one at `length` is the root, drawn but not read by the target yet.
+
+    Attributes:
+        tokens: prompt and answer by absolute position.
+        length: committed tokens.
+        done: row has its answer.
+        stopped: row ended at a stop token (else, once done, for length).
+        cache: the target's K/V.
+        draft: the drafter's own state.
+        cycle: target passes since prefill.
+        cycles: the same per row, counted while the row was running.
+        accepted: in how many cycles the walk went at least as deep as 0, 1, .. d.
+        logprobs: log-probability of each token under the target's unwarped softmax; None when not asked for.
+    """
+
+    # What has been said
+    tokens: Int[Array, "b t"]
+    length: Int[Array, "b"]
+    done: Bool[Array, "b"]
+    stopped: Bool[Array, "b"]
+
+    # What the models remember
+    cache: Cache
+    draft: Any
+
+    # What is reported
+    cycle: Int[Array, ""]
+    cycles: Int[Array, "b"]
+    accepted: Int[Array, "b d+1"]
+    logprobs: Float[Array, "b t"] | None
+
+    @property
+    def known(self) -> Int[Array, "b"]:
+        """Tokens of prompt and answer so far, the root included."""
+        return self.length + 1
+
+    @property
+    def root(self) -> Int[Array, "b"]:
+        """The last drawn token."""
+        return jnp.take_along_axis(self.tokens, self.length[:, None], axis=1)[:, 0]

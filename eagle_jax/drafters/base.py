@@ -1,0 +1,106 @@
+"""What a drafter is: it can make decoding faster, never different."""
+
+import abc
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.decoding.policy import TreePolicy
+from eagle_jax.decoding.sampling import Sampling, Settings
+from eagle_jax.decoding.static_tree import NO_TREE
+from eagle_jax.decoding.tree import Tree
+from eagle_jax.models.lm import LM
+from eagle_jax.struct import pytree
+
+
+@pytree
+class View:
+    """What a drafter may look at when it proposes.
+
+    Attributes:
+        tokens: prompt and answer so far, by absolute position; everything up to `length` (the root) is known.
+        length: committed tokens per row, hence the root's position.
+        noise: row i is the noise of the token at depth i + 1 of the tree; None when every request is greedy.
+        settings: how each request draws its tokens.
+    """
+
+    tokens: Int[Array, "b t"]
+    length: Int[Array, "b"]
+    noise: Float[Array, "b d v"] | None
+    settings: Settings
+
+    @property
+    def root(self) -> Int[Array, "b"]:
+        """The last drawn token, which the target has not read yet."""
+        return jnp.take_along_axis(self.tokens, self.length[:, None], axis=1)[:, 0]
+
+    def noise_at(self, depth: int) -> Float[Array, "b 1 v"] | None:
+        """The noise of the tokens below nodes at `depth`."""
+        return None if self.noise is None else self.noise[:, depth : depth + 1]
+
+
+@pytree
+class Observed:
+    """Rows of true text with what the target made of them, in order (r rows).
+
+    Attributes:
+        start: position of the first row.
+        count: how many of the rows are true; the rest is padding.
+        following: the token that follows each row.
+        hidden: the target's final hidden state at each row (EAGLE-1/2's feature).
+        taps: the residual streams that the drafter asked for.
+    """
+
+    start: Int[Array, "b"]
+    count: Int[Array, "b"]
+    following: Int[Array, "b r"]
+    hidden: Float[Array, "b r h"]
+    taps: tuple[Float[Array, "b r h"], ...]
+
+
+class Drafter(abc.ABC):
+    """Guesses a tree of continuations. Implementations are frozen pytrees: weights are leaves, everything else is static.
+
+    The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, then each cycle's accepted
+    path) and `propose` once a cycle. All three are pure. Whatever `propose` returns, the text stays the same: the target draws
+    at every node, and only drawn tokens are committed.
+    """
+
+    policy: TreePolicy
+    taps: tuple[int, ...]
+
+    @abc.abstractmethod
+    def init(self, target: LM, batch: int, slots: int) -> Any:
+        """State before any text: `batch` rows, room for `slots` tokens each."""
+
+    @abc.abstractmethod
+    def observe(self, target: LM, state: Any, observed: Observed) -> Any:
+        """Takes in true text. Rows with `count` 0 keep their state."""
+
+    @abc.abstractmethod
+    def propose(self, target: LM, state: Any, view: View, mode: Sampling) -> tuple[Tree, Any]:
+        """Guesses what follows the root: a tree of `policy.nodes` nodes, none deeper than `policy.depth`."""
+
+
+@pytree
+class Plain(Drafter):
+    """Proposes nothing: the loop decodes one token per target pass."""
+
+    @property
+    def policy(self) -> TreePolicy:
+        return NO_TREE
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return ()
+
+    def init(self, target: LM, batch: int, slots: int) -> tuple[()]:
+        return ()
+
+    def observe(self, target: LM, state: tuple[()], observed: Observed) -> tuple[()]:
+        return ()
+
+    def propose(self, target: LM, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
+        root = view.root[:, None]
+        return Tree(tokens=root, parent=jnp.full_like(root, -1), valid=jnp.ones_like(root, bool), height=0), ()

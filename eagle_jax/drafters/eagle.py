@@ -1,0 +1,151 @@
+"""EAGLE-1 and EAGLE-2 drafting (Li et al. 2024): a one-layer head guesses features, the target's output matrix reads tokens off them.
+
+Cost of one cycle: one head pass over the accepted rows, then one per level of the tree; each also multiplies by the target's
+output matrix. The static tree gives EAGLE-1, the dynamic one EAGLE-2; the head is the same.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.decoding import sampling
+from eagle_jax.decoding.policy import TreePolicy
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.tree import Tree
+from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.lm import LM
+from eagle_jax.struct import pytree, static
+
+
+@pytree
+class EagleState:
+    """What the head remembers of the true text.
+
+    Attributes:
+        cache: the head's K/V of slots made of true features; draft rows never enter.
+        guess: the head's output at the last slot, its guess of the root's feature.
+    """
+
+    cache: Cache
+    guess: Float[Array, "b h"]
+
+
+@pytree
+class Branches:
+    """Head rows of the tree under construction, level after level; they live for one cycle (p rows so far, f in the last level).
+
+    Attributes:
+        kv: the head's K/V of all rows so far, per layer.
+        above: which of those rows each row of the last level sees: its ancestors and itself.
+        features: the head's output at the last level (the parents' guess for the children to come).
+        positions: position of each row so far.
+    """
+
+    kv: tuple[KV, ...]
+    above: Bool[Array, "b f p"]
+    features: Float[Array, "b f h"]
+    positions: Int[Array, "b p"]
+
+
+@pytree
+class Eagle(Drafter):
+    """Drafts with an EAGLE-1/2 head over the tree that `policy` grows.
+
+    Attributes:
+        head: the head; it borrows the target's embedding and output matrix.
+        policy: which nodes to expand and which to keep.
+        coupled: at temperature > 0, rank guesses with the noise that the target will draw with (common random numbers). Off only
+            to measure what it buys.
+    """
+
+    head: Head
+    policy: TreePolicy = static()
+    coupled: bool = static(default=True)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return ()
+
+    def init(self, target: LM, batch: int, slots: int) -> EagleState:
+        hidden_size = self.head.config.layers.hidden_size
+        return EagleState(cache=self.head.empty_cache(batch, slots), guess=jnp.zeros((batch, hidden_size), self.head.dtype))
+
+    def observe(self, target: LM, state: EagleState, observed: Observed) -> EagleState:
+        """Feeds slots of true features: slot i holds the feature of row i and the embedding of the token that follows it."""
+        batch, rows = observed.following.shape
+        steps = jnp.arange(rows, dtype=jnp.int32)[None]
+        causal = jnp.broadcast_to(jnp.tril(jnp.ones((rows, rows), bool))[None], (batch, rows, rows))
+        with jax.named_scope("draft_observe"):
+            out, kv = self.head.forward(
+                target.embed(jnp.maximum(observed.following, 0)),
+                observed.hidden,
+                observed.start[:, None] + steps,
+                causal,
+                state.cache,
+            )
+        last = jnp.take_along_axis(out, jnp.maximum(observed.count - 1, 0)[:, None, None], axis=1)[:, 0]
+        return EagleState(
+            cache=state.cache.write(kv, observed.start, state.cache.length + observed.count),
+            guess=jnp.where((observed.count > 0)[:, None], last, state.guess),
+        )
+
+    def propose(self, target: LM, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
+        def scores(features: Float[Array, "b f h"], depth: int) -> Float[Array, "b f v"]:
+            noise, drawing = view.noise_at(depth), mode
+            if not self.coupled:
+                noise, drawing = None, sampling.GREEDY
+            return sampling.scores(target.logits(features), noise, view.settings, drawing)
+
+        def extend(
+            branches: Branches, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
+        ) -> tuple[Float[Array, "b f v"], Branches]:
+            branches = self._grow(target, state.cache, branches, view.length + level - 1, tokens, parent_row)
+            return scores(branches.features, level), branches
+
+        with jax.named_scope("draft_tree"):
+            roots = _no_branches(state)
+            first = scores(state.guess[:, None], 0)[:, 0]
+            tree, _ = self.policy.grow(view.root, first, extend, roots)
+        return tree, state
+
+    def _grow(
+        self,
+        target: LM,
+        cache: Cache,
+        branches: Branches,
+        position: Int[Array, "b"],
+        tokens: Int[Array, "b f"],
+        parent_row: Int[Array, "b f"],
+    ) -> Branches:
+        """One level deeper: slots made of each parent's guessed feature and the guessed token below it."""
+        features = jnp.take_along_axis(branches.features, parent_row[:, :, None], axis=1)
+        ancestors = jnp.take_along_axis(branches.above, parent_row[:, :, None], axis=1)
+        itself = jnp.broadcast_to(jnp.eye(tokens.shape[1], dtype=bool)[None], (*tokens.shape, tokens.shape[1]))
+        above = jnp.concatenate([ancestors, itself], axis=2)
+        positions = jnp.broadcast_to(position[:, None], tokens.shape)
+        out, kv = self.head.forward(
+            target.embed(tokens), features, positions, above, cache, branches.kv, branches.positions
+        )
+        return Branches(
+            kv=tuple(_join(old, new) for old, new in zip(branches.kv, kv, strict=True)) if branches.kv else kv,
+            above=above,
+            features=out,
+            positions=jnp.concatenate([branches.positions, positions], axis=1),
+        )
+
+
+def _no_branches(state: EagleState) -> Branches:
+    """The root alone: its slot is the last one in the cache, so no draft row exists yet."""
+    batch = state.guess.shape[0]
+    return Branches(
+        kv=(),
+        above=jnp.zeros((batch, 1, 0), bool),
+        features=state.guess[:, None],
+        positions=jnp.zeros((batch, 0), jnp.int32),
+    )
+
+
+def _join(old: KV, new: KV) -> KV:
+    return jnp.concatenate([old[0], new[0]], axis=2), jnp.concatenate([old[1], new[1]], axis=2)
