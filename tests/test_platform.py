@@ -1,4 +1,4 @@
-"""The guard against jaxlib 0.10.2's wrong CPU sums, each case in a process of its own: flags are read once per process."""
+"""The guard against jaxlib 0.10.2's wrong CPU sums, each case in a process of its own: XLA reads flags once."""
 
 import os
 import subprocess

@@ -1,0 +1,61 @@
+"""The command and its subcommands."""
+
+import os
+import pathlib
+from typing import Annotated
+
+import jax
+import typer
+
+import eagle_jax
+from eagle_jax.cli.bench import bench
+from eagle_jax.cli.chat import chat
+from eagle_jax.cli.console import out
+from eagle_jax.cli.demo import demo
+from eagle_jax.cli.generate import generate
+from eagle_jax.cli.inspect import inspect
+
+app = typer.Typer(
+    name="eagle-jax",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (generate, chat, bench, inspect, demo):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        out.print(f"eagle-jax {eagle_jax.__version__}, jax {jax.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show versions.")
+    ] = False,
+) -> None:
+    """Lossless speculative decoding for Llama-family models, in JAX.
+
+    A small EAGLE head drafts a tree of continuations, the model checks the whole tree in one pass, and the text is
+    exactly what plain decoding would have written. Without `--target` and `--head` every command uses the small pair
+    that is shipped with the package.
+    """
+    _keep_compiled_programs()
+
+
+def _keep_compiled_programs() -> None:
+    """Keeps compiled programs between runs, in JAX_COMPILATION_CACHE_DIR or the user's cache folder."""
+    if not getattr(jax.config, "jax_compilation_cache_dir"):
+        caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(caches / "eagle_jax" / "compiled"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def main() -> None:
+    """The entry point of the `eagle-jax` script."""
+    app(prog_name="eagle-jax")

@@ -1,0 +1,132 @@
+"""`eagle-jax chat`: a conversation in the terminal."""
+
+import contextlib
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+from eagle_jax import api
+from eagle_jax.cli import options
+from eagle_jax.cli.console import err, load, one_sentence, out, stats_line, waiting, write
+
+HELP = """\
+/clear   forget the conversation
+/stats   tokens, passes and speed of this session
+/help    this list
+/quit    leave (or Ctrl-D)"""
+
+
+@dataclasses.dataclass
+class Conversation:
+    """What was said, and the results so far; `system` survives `/clear`."""
+
+    system: str | None
+    messages: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    results: list[api.Result] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.messages = [{"role": "system", "content": self.system}] if self.system else []
+
+    def statistics(self) -> str:
+        if not self.results:
+            return "nothing was answered yet"
+        tokens = sum(len(result.token_ids) for result in self.results)
+        passes = sum(result.stats.cycles for result in self.results)
+        seconds = sum(result.stats.decode_seconds for result in self.results)
+        return (
+            f"{len(self.results)} answers, {tokens} tokens, {passes} passes of the model "
+            f"({tokens / max(passes, 1):.2f} tokens a pass), {seconds:.1f} s of decoding"
+        )
+
+
+@one_sentence
+def chat(
+    system: Annotated[str | None, typer.Option("--system", help="A system message to begin with.")] = None,
+    target: options.Target = None,
+    head: options.Head = None,
+    dtype: options.Dtype = None,
+    max_new_tokens: options.MaxNewTokens = 256,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    drafter: options.Drafter = "auto",
+    tree: options.Tree = "auto",
+) -> None:
+    """Talk with the model; it sees the whole conversation. Type /help for what else there is.
+
+    Ctrl-C stops an answer and keeps what was written of it; Ctrl-D leaves.
+
+    **Examples**
+
+    - `eagle-jax chat`
+
+    - `eagle-jax chat --temperature 0.7 --system "Answer in one sentence."`
+    """
+    drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    model = load(target, head, dtype)
+    request: dict[str, Any] = dict(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        **drafting,
+    )
+    conversation = Conversation(system)
+    err.print("Type a message, or /help.", style="dim")
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # line editing and history in `input`
+    while (line := _read()) is not None and line != "/quit":
+        if line.startswith("/"):
+            _obey(line, conversation)
+        elif line:
+            _answer(model, conversation, line, request)
+
+
+def _read() -> str | None:
+    """The next line without its outer spaces; None at the end of input."""
+    try:
+        return input("> ").strip()
+    except EOFError:
+        write("\n")
+        return None
+
+
+def _obey(line: str, conversation: Conversation) -> None:
+    if line == "/clear":
+        conversation.clear()
+        err.print("The conversation is forgotten.", style="dim")
+    elif line == "/stats":
+        out.print(conversation.statistics(), markup=False)
+    elif line == "/help":
+        out.print(HELP, markup=False)
+    else:
+        err.print(f"eagle-jax: {line.split()[0]} is not a command; /help lists them", markup=False)
+
+
+def _answer(model: api.Model, conversation: Conversation, line: str, request: dict[str, Any]) -> None:
+    """Streams one answer and remembers it. A request that the api refuses leaves the conversation as it was."""
+    asked = [*conversation.messages, {"role": "user", "content": line}]
+    text, result = "", None
+    try:
+        for chunk in waiting(api.stream(model, asked, **request), "Reading"):
+            write(chunk.text)
+            text += chunk.text
+            result = chunk.result or result
+    except KeyboardInterrupt:
+        write(" [interrupted]")
+    except ValueError as error:
+        err.print(f"eagle-jax: {error}; /clear forgets the conversation", markup=False)
+        return
+    write("\n")
+    conversation.messages = [*asked, {"role": "assistant", "content": text}]
+    if result is not None:
+        conversation.results.append(result)
+        err.print(stats_line(result), style="dim", markup=False)

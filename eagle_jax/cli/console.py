@@ -1,0 +1,92 @@
+"""What commands share: where they write, how they fail, how they show a stream."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from eagle_jax import api
+
+# Answers and tables go to stdout; everything said about them goes to stderr, so that a pipe carries only the text.
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., None])
+
+TRACEBACK = "EAGLE_JAX_TRACEBACK"
+
+
+def one_sentence(command: Command) -> Command:
+    """Turns what a user can get wrong into one sentence on stderr and exit code 2.
+
+    Wrong values, wrong files and missing extras raise ValueError, TypeError, OSError and ImportError. With
+    EAGLE_JAX_TRACEBACK=1 in the environment they keep their traceback.
+    """
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except BrokenPipeError:
+            raise
+        except (ValueError, TypeError, OSError, ImportError) as error:
+            if os.environ.get(TRACEBACK):
+                raise
+            err.print(f"eagle-jax: {_sentence(error)}", markup=False)
+            raise typer.Exit(2) from None
+
+    return run  # type: ignore[return-value]  # functools.wraps keeps the signature that typer reads
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror.lower()}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def load(target: str | None, head: str | None, dtype: str | None) -> api.Model:
+    """`api.load` behind a spinner that says what is being loaded."""
+    with err.status(f"Loading {target or 'the shipped pair'}"):
+        return api.load(target, head, dtype=dtype)
+
+
+def waiting(chunks: Iterator[T], message: str) -> Iterator[T]:
+    """The same iterator, with a spinner until its first item is there (compiling can take a while)."""
+    with err.status(message):
+        first = next(chunks, None)
+    if first is not None:
+        yield first
+        yield from chunks
+
+
+def write(text: str) -> None:
+    """Writes streamed text as it is, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def stats_line(result: api.Result, *, compiled: bool = False) -> str:
+    """One line about an answer: its length, its passes, its speed and why it ended."""
+    stats = result.stats
+    reason = "end of the answer" if result.finish_reason == "stop" else "length limit"
+    return (
+        f"{_count(len(result.token_ids), 'token')} in {_count(stats.cycles, 'pass', 'passes')} of the model "
+        f"({stats.mean_accepted_length:.2f} a pass), {stats.tokens_per_second:.0f} tokens/s"
+        f"{', compiling included' if compiled else ''}; ended by {reason}"
+    )
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def progress_bar(label: str) -> Progress:
+    """A bar on stderr that shows done/total and the time left, and nothing in a pipe."""
+    columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)

@@ -1,0 +1,119 @@
+"""`eagle-jax generate`: one prompt, one answer or several."""
+
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from eagle_jax import api
+from eagle_jax.cli import options
+from eagle_jax.cli.console import err, load, one_sentence, out, stats_line, waiting, write
+from eagle_jax.evaluation.compiles import counting_compiles
+
+
+@one_sentence
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; `-` or nothing reads it from stdin.")] = None,
+    file: Annotated[pathlib.Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")] = None,
+    target: options.Target = None,
+    head: options.Head = None,
+    dtype: options.Dtype = None,
+    chat: options.Chat = None,
+    max_new_tokens: options.MaxNewTokens = 256,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    num_samples: Annotated[
+        int, typer.Option("--num-samples", help="Answers to this prompt.", rich_help_panel=options.SAMPLING)
+    ] = 1,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stop", help="End the answer before this text; may be repeated.", rich_help_panel=options.SAMPLING
+        ),
+    ] = None,
+    drafter: options.Drafter = "auto",
+    tree: options.Tree = "auto",
+    as_json: options.Json = False,
+) -> None:
+    """Answer one prompt, streaming the text as it is written.
+
+    The text goes to stdout, the line of statistics to stderr.
+
+    **Examples**
+
+    - `eagle-jax generate "A train travels 60 miles in 2 hours. How fast is it?"`
+
+    - `eagle-jax generate --temperature 1 --seed 7 --num-samples 3 "Tell me about rivers."`
+
+    - `cat prompt.txt | eagle-jax generate --target ./llama --head ./eagle --raw --json`
+    """
+    words = read_prompt(prompt, file)
+    drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    model = load(target, head, dtype)
+    asked = [{"role": "user", "content": words}] if options.wants_chat(model, chat) else words
+    request: dict[str, Any] = dict(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop or None,
+        **drafting,
+    )
+    if as_json or num_samples != 1:
+        _whole(model, asked, request, num_samples, as_json)
+    else:
+        _streamed(model, asked, request)
+
+
+def read_prompt(prompt: str | None, file: pathlib.Path | None) -> str:
+    """The prompt from the one place that was named: argument, file or stdin. Raises ValueError for two or for none."""
+    if prompt is not None and file is not None:
+        raise ValueError("a prompt and --file were both given; give one of them")
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    elif prompt in (None, "-"):
+        if sys.stdin.isatty():
+            raise ValueError('no prompt was given; write eagle-jax generate "PROMPT", or use --file or a pipe')
+        text = sys.stdin.read()
+    else:
+        text = prompt or ""
+    if not text.strip():
+        raise ValueError("the prompt is empty; give at least one word")
+    return text if prompt not in (None, "-") else text.removesuffix("\n")
+
+
+def _streamed(model: api.Model, asked: Any, request: dict[str, Any]) -> None:
+    result = None
+    with counting_compiles() as compiles:
+        for chunk in waiting(api.stream(model, asked, **request), "Reading the prompt"):
+            write(chunk.text)
+            result = chunk.result or result
+    write("\n")
+    if result is not None:
+        err.print(stats_line(result, compiled=compiles.count > 0), style="dim", markup=False)
+
+
+def _whole(model: api.Model, asked: Any, request: dict[str, Any], num_samples: int, as_json: bool) -> None:
+    with err.status("Writing"), counting_compiles() as compiles:
+        answers = api.generate(model, asked, num_samples=num_samples, **request)
+    results = answers if isinstance(answers, list) else [answers]
+    for number, result in enumerate(results, start=1):
+        if as_json:
+            out.print_json(json.dumps(dataclasses.asdict(result)), indent=None)
+            continue
+        if number > 1:
+            write("\n")
+        out.print(f"[bold]Answer {number} of {len(results)}[/bold]")
+        write(result.text + "\n")
+        err.print(stats_line(result, compiled=compiles.count > 0), style="dim", markup=False)

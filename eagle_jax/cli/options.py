@@ -1,0 +1,90 @@
+"""Options that several commands share, and how their text becomes the api's values."""
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+MODEL, SAMPLING, DRAFTING, OUTPUT = "Model", "Sampling", "Drafting", "Output"
+
+Target = Annotated[
+    str | None,
+    typer.Option("--target", "-t", metavar="PATH|NAME", help="Folder or hub name of the model.", rich_help_panel=MODEL),
+]
+Head = Annotated[
+    str | None,
+    typer.Option("--head", metavar="PATH|NAME", help="Folder or hub name of its EAGLE head.", rich_help_panel=MODEL),
+]
+Dtype = Annotated[
+    Literal["float32", "bfloat16"] | None,
+    typer.Option("--dtype", help="Type of the weights; as stored by default.", rich_help_panel=MODEL),
+]
+Chat = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--raw",
+        help="Wrap the prompt in the model's chat template, or pass it as it is; by default chat where there is one.",
+        rich_help_panel=MODEL,
+    ),
+]
+
+MaxNewTokens = Annotated[
+    int, typer.Option("--max-new-tokens", "-n", help="Longest answer, in tokens.", rich_help_panel=SAMPLING)
+]
+Temperature = Annotated[
+    float, typer.Option("--temperature", help="0 takes the likeliest token; 1 samples.", rich_help_panel=SAMPLING)
+]
+TopK = Annotated[
+    int, typer.Option("--top-k", help="Sample from the k likeliest tokens; 0 for all.", rich_help_panel=SAMPLING)
+]
+TopP = Annotated[
+    float,
+    typer.Option("--top-p", help="Sample from the likeliest tokens that sum to p.", rich_help_panel=SAMPLING),
+]
+MinP = Annotated[
+    float,
+    typer.Option(
+        "--min-p", help="Leave out tokens less likely than this share of the likeliest.", rich_help_panel=SAMPLING
+    ),
+]
+Seed = Annotated[
+    int, typer.Option("--seed", help="Same seed, same text, with any drafter or none.", rich_help_panel=SAMPLING)
+]
+
+Drafter = Annotated[
+    Literal["auto", "none", "eagle"],
+    typer.Option("--drafter", help="none is plain decoding; auto uses the head there is.", rich_help_panel=DRAFTING),
+]
+Tree = Annotated[
+    str,
+    typer.Option(
+        "--tree",
+        metavar="TREE",
+        help="auto, eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, or the nodes' parents as -1,0,0,1.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
+
+
+def parse_tree(text: str) -> str | tuple[int, int, int] | list[int]:
+    """The api's `tree` for what was typed: a name, a budget of three numbers, or parents, which start with -1."""
+    if text in ("auto", "eagle1"):
+        return text
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if numbers and numbers[0] == -1:
+        return numbers
+    if len(numbers) == 3:
+        return (numbers[0], numbers[1], numbers[2])
+    raise ValueError(
+        f"--tree {text!r} is not a tree; expected auto, eagle1, nodes,depth,top-k such as 60,7,10, "
+        "or the parent of each node such as -1,0,0,1"
+    )
+
+
+def wants_chat(model: Any, chat: bool | None) -> bool:
+    """What `--chat/--raw` means for this model: without the option, chat where the tokenizer has a template."""
+    return bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat

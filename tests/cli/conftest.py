@@ -1,0 +1,98 @@
+"""A stand-in for the api, so that the commands are tested in milliseconds; test_shipped_pair.py runs the real thing."""
+
+import dataclasses
+import types
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from eagle_jax import api
+from eagle_jax.cli import app
+
+
+@dataclasses.dataclass
+class Fake:
+    """What the commands were asked to do, and how the stand-in should behave."""
+
+    loads: list[tuple] = dataclasses.field(default_factory=list)
+    requests: list[tuple[Any, dict]] = dataclasses.field(default_factory=list)
+    error: BaseException | None = None
+    words: tuple[str, ...] = ("Hello", " [b]world[/b]", ".")
+    template: str | None = "{{ messages }}"
+    head: bool = True
+
+    def result(self, drafter: str = "auto") -> api.Result:
+        passes = 3 if drafter == "none" else 1
+        stats = api.Stats(
+            cycles=passes,
+            mean_accepted_length=3 / passes,
+            accepted_by_depth=[1.0, 0.5],
+            prefill_seconds=0.01,
+            decode_seconds=0.02,
+            tokens_per_second=150.0,
+        )
+        return api.Result(
+            text="".join(self.words),
+            token_ids=[5, 6, 7],
+            finish_reason="stop",
+            logprobs=None,
+            prompt_tokens=4,
+            stats=stats,
+        )
+
+    def load(self, target=None, head=None, *, dtype=None):
+        self.loads.append((target, head, dtype))
+        model = object.__new__(api.Model)
+        fields = dict(
+            target=None,
+            head=object() if self.head else None,
+            tokenizer=types.SimpleNamespace(chat_template=self.template),
+            context=512,
+        )
+        for name, value in fields.items():
+            object.__setattr__(model, name, value)
+        return model
+
+    def generate(self, model, prompts, *, num_samples=1, **request):
+        self.requests.append((prompts, request))
+        if self.error:
+            raise self.error
+        result = self.result(request["drafter"])
+        return [result] * num_samples if num_samples > 1 else result
+
+    def stream(self, model, prompts, **request):
+        self.requests.append((prompts, request))
+        for word in self.words:
+            yield api.Chunk(index=0, text=word, token_ids=[5], result=None)
+            if self.error:
+                raise self.error
+        yield api.Chunk(index=0, text="", token_ids=[], result=self.result())
+
+    def encode(self, model, prompt):
+        return list(range(len(str(prompt))))
+
+    def describe(self, path):
+        if self.error:
+            raise self.error
+        return {"kind": "EAGLE-1 head", "parameters": 1234567, "tied": True, "files": {"model.safetensors": 12}}
+
+
+@pytest.fixture
+def fake(monkeypatch) -> Fake:
+    fake = Fake()
+    for name in ("load", "generate", "stream", "encode", "describe"):
+        monkeypatch.setattr(api, name, getattr(fake, name))
+    return fake
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Runs `eagle-jax` in this process: run("generate", "hi", input="...") -> result with exit_code, stdout, stderr."""
+    monkeypatch.setenv("COLUMNS", "200")
+    runner = CliRunner()
+
+    def run(*arguments: str, input: str | None = None):
+        return runner.invoke(app, list(arguments), input=input)
+
+    return run

@@ -1,0 +1,55 @@
+"""What the commands have in common, and the two small ones."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import eagle_jax
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "bench", "inspect", "demo"])
+def test_help_explains_and_shows_examples(run, command):
+    shown = run(command, "--help")
+    assert shown.exit_code == 0
+    assert f"Usage: eagle-jax {command}" in shown.stdout or f" {command} " in shown.stdout
+    assert command == "demo" or f"eagle-jax {command}" in shown.stdout.split("Examples")[1]
+
+
+def test_the_list_of_commands(run):
+    shown = run("--help")
+    assert all(command in shown.stdout for command in ("generate", "chat", "bench", "inspect", "demo"))
+    assert run().exit_code == 2  # no arguments: the same list
+
+
+def test_version(run):
+    assert run("--version").stdout.startswith(f"eagle-jax {eagle_jax.__version__}, jax ")
+
+
+def test_python_m_is_the_command():
+    command = [sys.executable, "-m", "eagle_jax", "--version"]
+    assert eagle_jax.__version__ in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_inspect_shows_facts(fake, run):
+    shown = run("inspect", "folder")
+    assert shown.exit_code == 0
+    for words in ("EAGLE-1 head", "1,234,567", "yes", "model.safetensors: 12"):
+        assert words in shown.stdout
+    assert json.loads(run("inspect", "folder", "--json").stdout)["parameters"] == 1234567
+
+
+def test_inspect_of_nothing(fake, run):
+    fake.error = FileNotFoundError("nowhere holds no config.json")
+    shown = run("inspect", "nowhere")
+    assert (shown.exit_code, shown.stderr) == (2, "eagle-jax: nowhere holds no config.json\n")
+
+
+def test_demo_streams_then_compares(fake, run):
+    shown = run("demo")
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith(f"eagle_jax {eagle_jax.__version__} on ")
+    assert "> A farmer has 12 cows" in shown.stdout and "Hello [b]world[/b]." in shown.stdout
+    assert "mean accepted length  3.00 tokens a pass of the model" in shown.stdout
+    assert "identical texts       yes (4 of 4)" in shown.stdout

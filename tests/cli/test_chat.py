@@ -1,0 +1,51 @@
+HI = {"role": "user", "content": "hi"}
+ANSWER = {"role": "assistant", "content": "Hello [b]world[/b]."}
+
+
+def test_the_model_sees_the_whole_conversation(fake, run):
+    shown = run("chat", "--system", "Be brief.", "--temperature", "1", input="hi\nand then?\n/quit\nnever asked\n")
+    assert shown.exit_code == 0
+    assert shown.stdout.count("Hello [b]world[/b].\n") == 2
+    first, second = (prompt for prompt, _ in fake.requests)
+    system = {"role": "system", "content": "Be brief."}
+    assert first == [system, HI]
+    assert second == [system, HI, ANSWER, {"role": "user", "content": "and then?"}]
+    assert fake.requests[0][1]["temperature"] == 1.0
+
+
+def test_clear_forgets_all_but_the_system_message(fake, run):
+    run("chat", "--system", "Be brief.", input="hi\n/clear\nhi\n")
+    assert fake.requests[1][0] == [{"role": "system", "content": "Be brief."}, HI]
+
+
+def test_stats_and_help(fake, run):
+    shown = run("chat", input="/stats\n/help\nhi\nhi\n/stats\n/quit\n")
+    assert "nothing was answered yet" in shown.stdout
+    assert "/clear   forget the conversation" in shown.stdout
+    assert "2 answers, 6 tokens, 2 passes of the model (3.00 tokens a pass)" in shown.stdout
+
+
+def test_an_unknown_command_is_not_a_message(fake, run):
+    shown = run("chat", input="/clera\n")
+    assert shown.exit_code == 0 and fake.requests == []
+    assert "/clera is not a command; /help lists them" in shown.stderr
+
+
+def test_empty_lines_ask_nothing(fake, run):
+    assert run("chat", input="\n   \n").exit_code == 0
+    assert fake.requests == []
+
+
+def test_ctrl_c_keeps_what_was_written(fake, run):
+    fake.error = KeyboardInterrupt()
+    shown = run("chat", input="hi\n/clear\n")
+    assert shown.exit_code == 0
+    assert "Hello [interrupted]" in shown.stdout
+
+
+def test_a_refused_message_leaves_the_conversation_as_it_was(fake, run):
+    fake.error, fake.words = ValueError("the prompt has 600 tokens; the context holds 512"), ("",)
+    shown = run("chat", input="hi\nhi\n")
+    assert shown.exit_code == 0
+    assert shown.stderr.count("the prompt has 600 tokens; the context holds 512; /clear forgets the conversation") == 2
+    assert [prompt for prompt, _ in fake.requests] == [[HI], [HI]]

@@ -1,0 +1,145 @@
+import json
+
+import pytest
+
+from eagle_jax.cli.options import parse_tree
+
+
+def test_streams_the_text_to_stdout_and_statistics_to_stderr(fake, run):
+    shown = run("generate", "What is 2 + 2?")
+    assert shown.exit_code == 0
+    assert shown.stdout == "Hello [b]world[/b].\n"  # as it is, not as markup
+    assert "3 tokens in 1 pass of the model (3.00 a pass), 150 tokens/s; ended by end of the answer" in shown.stderr
+    assert fake.requests[0][0] == [{"role": "user", "content": "What is 2 + 2?"}]
+
+
+def test_every_option_reaches_the_api(fake, run):
+    options = "-t T --head H --dtype float32 --raw -n 5 --temperature 0.5 --top-k 3 --top-p 0.9 --min-p 0.1 --seed 7"
+    shown = run(
+        "generate", "hi", *options.split(), "--stop", "a", "--stop", "b c", "--drafter", "eagle", "--tree", "9,3,2"
+    )
+    assert shown.exit_code == 0
+    assert fake.loads == [("T", "H", "float32")]
+    assert fake.requests == [
+        (
+            "hi",
+            dict(
+                max_new_tokens=5,
+                temperature=0.5,
+                top_k=3,
+                top_p=0.9,
+                min_p=0.1,
+                seed=7,
+                stop=["a", "b c"],
+                drafter="eagle",
+                tree=(9, 3, 2),
+            ),
+        )
+    ]
+
+
+def test_the_prompt_comes_from_a_pipe_or_a_file(fake, run, tmp_path):
+    (tmp_path / "p.txt").write_text("from a file")
+    run("generate", "--raw", input="from a pipe\n")
+    run("generate", "-", "--raw", input="from a dash\n")
+    run("generate", "--raw", "--file", str(tmp_path / "p.txt"))
+    assert [prompt for prompt, _ in fake.requests] == ["from a pipe", "from a dash", "from a file"]
+
+
+def test_a_model_without_template_gets_the_prompt_as_it_is(fake, run):
+    fake.template = None
+    run("generate", "hi")
+    run("generate", "--chat", "hi")
+    assert [prompt for prompt, _ in fake.requests] == ["hi", [{"role": "user", "content": "hi"}]]
+
+
+def test_json_is_one_object_a_line(fake, run):
+    shown = run("generate", "hi", "--json", "--num-samples", "2")
+    first, second = (json.loads(line) for line in shown.stdout.splitlines())
+    assert first == second
+    assert first["text"] == "Hello [b]world[/b]." and first["token_ids"] == [5, 6, 7]
+    assert first["stats"]["mean_accepted_length"] == 3.0
+
+
+def test_several_samples_are_numbered(fake, run):
+    shown = run("generate", "hi", "--num-samples", "2")
+    assert "Answer 1 of 2\nHello [b]world[/b].\n" in shown.stdout and "Answer 2 of 2\n" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    "text, tree",
+    [
+        ("auto", "auto"),
+        ("eagle1", "eagle1"),
+        ("60,7,10", (60, 7, 10)),
+        ("-1,0,0", [-1, 0, 0]),
+        ("-1, 0, 0, 1", [-1, 0, 0, 1]),
+    ],
+)
+def test_trees(text, tree):
+    assert parse_tree(text) == tree
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["hi", "--tree", "7,3"], "--tree '7,3' is not a tree; expected auto, eagle1"),
+        (["hi", "--tree", "wide"], "--tree 'wide' is not a tree"),
+        (["hi", "--file", "x"], "a prompt and --file were both given"),
+        (["--file", "no/such/file"], "no/such/file: no such file or directory"),
+        (["  "], "the prompt is empty"),
+        ([], "the prompt is empty"),
+    ],
+)
+def test_misuse_is_one_sentence(fake, run, arguments, sentence):
+    shown = run("generate", *arguments, input="")
+    assert shown.exit_code == 2
+    assert shown.stdout == ""
+    assert shown.stderr.startswith(f"eagle-jax: {sentence}") and shown.stderr.count("\n") == 1
+    assert fake.requests == [] and fake.loads == []
+
+
+def test_a_file_that_is_not_text(fake, run, tmp_path):
+    (tmp_path / "p").write_bytes(b"\xff\xfe\xfa")
+    shown = run("generate", "--file", str(tmp_path / "p"))
+    assert shown.exit_code == 2 and "is not UTF-8 text" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("temperature is -1;\n expected 0 or more"), TypeError("temperature is -1; expected 0 or more")]
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_the_api_refuses_is_one_sentence(fake, run, error, form):
+    fake.error, fake.words = error, ("",)
+    shown = run("generate", "hi", *form)
+    assert (shown.exit_code, shown.stderr) == (2, "eagle-jax: temperature is -1; expected 0 or more\n")
+
+
+def test_the_traceback_can_be_asked_for(fake, run, monkeypatch):
+    monkeypatch.setenv("EAGLE_JAX_TRACEBACK", "1")
+    fake.error = ValueError("no")
+    assert run("generate", "hi").exception is fake.error
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["generate", "hi", "--temprature", "1"], ["No such option: --temprature", "--temperature"]),
+        (["generate", "hi", "there"], ["unexpected extra argument"]),
+        (["generate", "hi", "--temperature", "warm"], ["Invalid value for '--temperature'"]),
+        (["generate", "hi", "--drafter", "medusa"], ["'--drafter'", "eagle"]),
+        (["generate", "hi", "--dtype", "int4"], ["'--dtype'", "bfloat16"]),
+        (["generat"], ["No such command 'generat'"]),
+    ],
+)
+def test_unknown_options_are_named(fake, run, arguments, words):
+    shown = run(*arguments)
+    assert shown.exit_code == 2
+    assert all(word in shown.stderr for word in words), shown.stderr
+
+
+def test_ctrl_c_leaves_quietly(fake, run):
+    fake.error = KeyboardInterrupt()
+    shown = run("generate", "hi")
+    assert shown.exit_code == 130
+    assert shown.stdout == "Hello" and shown.stderr == ""
