@@ -37,6 +37,8 @@ class Rope:
             raise ValueError(f"rope scaling {self.kind!r} needs original_max_position_embeddings")
         if self.kind == "llama3" and (self.low_freq_factor is None or self.high_freq_factor is None):
             raise ValueError("rope scaling 'llama3' needs low_freq_factor and high_freq_factor")
+        if self.theta <= 0 or self.factor <= 0:
+            raise ValueError(f"rope theta and factor must be positive; got theta={self.theta}, factor={self.factor}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,25 @@ class LlamaConfig:
     tie_word_embeddings: bool = False
     sliding_window: int | None = None
 
+    SIZES = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+    )
+
     def __post_init__(self):
+        for name in self.SIZES:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}; expected at least 1")
+        if self.rms_norm_eps <= 0:
+            raise ValueError(f"rms_norm_eps={self.rms_norm_eps}; expected a positive number")
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ValueError(f"sliding_window={self.sliding_window}; expected at least 1, or none to see everything")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads={self.num_attention_heads} is not a multiple of "
