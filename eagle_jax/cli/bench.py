@@ -1,13 +1,12 @@
 """`eagle-jax bench`: plain decoding against EAGLE on a file of questions."""
 
-import json
 import pathlib
 from typing import Annotated
 
 import typer
 
 from eagle_jax.cli import options
-from eagle_jax.cli.console import err, load, one_sentence, out, progress_bar
+from eagle_jax.cli.console import err, load, one_sentence, out, print_json, progress_bar
 from eagle_jax.cli.report import as_dict, shortfall, table
 from eagle_jax.evaluation import compare, read_questions, summarize
 
@@ -73,7 +72,7 @@ def bench(
             questions=str(questions), max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
             min_p=min_p, seed=seed, tree=tree,
         )  # fmt: skip
-        out.print_json(json.dumps(as_dict(comparison, settings)), indent=None)
+        print_json(as_dict(comparison, settings))
         return
     rows = summarize(comparison.records)
     out.print(table(rows))

@@ -1,6 +1,8 @@
 """What commands share: where they write, how they fail, how they show a stream."""
 
 import functools
+import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -71,15 +73,31 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def stats_line(result: api.Result, *, compiled: bool = False) -> str:
-    """One line about an answer: its length, its passes, its speed and why it ended."""
+def stats_line(result: api.Result) -> str:
+    """One line about an answer: its length, its passes, its speed (compiling not included) and why it ended."""
     stats = result.stats
-    reason = "end of the answer" if result.finish_reason == "stop" else "length limit"
-    return (
-        f"{_count(len(result.token_ids), 'token')} in {_count(stats.cycles, 'pass', 'passes')} of the model "
-        f"({stats.mean_accepted_length:.2f} a pass), {stats.tokens_per_second:.0f} tokens/s"
-        f"{', compiling included' if compiled else ''}; ended by {reason}"
-    )
+    parts = [_count(len(result.token_ids), "token")]
+    if stats.cycles:
+        parts.append(
+            f"{_count(stats.cycles, 'pass', 'passes')} of the model, {stats.mean_accepted_length:.2f} tokens each"
+        )
+    if math.isfinite(stats.tokens_per_second):
+        parts.append(f"{stats.tokens_per_second:.0f} tokens/s")
+    parts.append("ended by itself" if result.finish_reason == "stop" else "ended by the length limit")
+    return "; ".join(parts)
+
+
+def print_json(value: Any) -> None:
+    """Prints one line of JSON. What is not a number (the speed of an answer of one token) becomes null."""
+    write(json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

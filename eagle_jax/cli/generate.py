@@ -1,7 +1,6 @@
 """`eagle-jax generate`: one prompt, one answer or several."""
 
 import dataclasses
-import json
 import pathlib
 import sys
 from typing import Annotated, Any
@@ -10,8 +9,7 @@ import typer
 
 from eagle_jax import api
 from eagle_jax.cli import options
-from eagle_jax.cli.console import err, load, one_sentence, out, stats_line, waiting, write
-from eagle_jax.evaluation.compiles import counting_compiles
+from eagle_jax.cli.console import err, load, one_sentence, out, print_json, stats_line, waiting, write
 
 
 @one_sentence
@@ -95,25 +93,24 @@ def read_prompt(prompt: str | None, file: pathlib.Path | None) -> str:
 
 def _streamed(model: api.Model, asked: Any, request: dict[str, Any]) -> None:
     result = None
-    with counting_compiles() as compiles:
-        for chunk in waiting(api.stream(model, asked, **request), "Reading the prompt"):
-            write(chunk.text)
-            result = chunk.result or result
+    for chunk in waiting(api.stream(model, asked, **request), "Reading the prompt"):
+        write(chunk.text)
+        result = chunk.result or result
     write("\n")
     if result is not None:
-        err.print(stats_line(result, compiled=compiles.count > 0), style="dim", markup=False)
+        err.print(stats_line(result), style="dim", markup=False)
 
 
 def _whole(model: api.Model, asked: Any, request: dict[str, Any], num_samples: int, as_json: bool) -> None:
-    with err.status("Writing"), counting_compiles() as compiles:
+    with err.status("Writing"):
         answers = api.generate(model, asked, num_samples=num_samples, **request)
     results = answers if isinstance(answers, list) else [answers]
     for number, result in enumerate(results, start=1):
         if as_json:
-            out.print_json(json.dumps(dataclasses.asdict(result)), indent=None)
+            print_json(dataclasses.asdict(result))
             continue
         if number > 1:
             write("\n")
         out.print(f"[bold]Answer {number} of {len(results)}[/bold]")
         write(result.text + "\n")
-        err.print(stats_line(result, compiled=compiles.count > 0), style="dim", markup=False)
+        err.print(stats_line(result), style="dim", markup=False)

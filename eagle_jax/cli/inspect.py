@@ -1,6 +1,5 @@
 """`eagle-jax inspect`: what a model folder holds."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ from rich.table import Table
 
 from eagle_jax import api
 from eagle_jax.cli import options
-from eagle_jax.cli.console import one_sentence, out
+from eagle_jax.cli.console import one_sentence, out, print_json
 
 
 @one_sentence
@@ -27,7 +26,7 @@ def inspect(
     """
     facts = api.describe(path)
     if as_json:
-        out.print_json(json.dumps(facts), indent=None)
+        print_json(facts)
         return
     shown = Table(box=None, show_header=False)
     shown.add_column(style="bold")

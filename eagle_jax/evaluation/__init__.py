@@ -1,6 +1,6 @@
 """Question files in, speed and acceptance out: plain decoding beside a drafter, on the same requests, in one run."""
 
-from eagle_jax.evaluation.compare import Answer, Comparison, Record, compare
+from eagle_jax.evaluation.comparison import Answer, Comparison, Record, compare
 from eagle_jax.evaluation.questions import Question, read_questions
 from eagle_jax.evaluation.summary import Summary, summarize
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from eagle_jax.evaluation.compare import Answer, Record
+from eagle_jax.evaluation.comparison import Answer, Record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _row(category: str, records: list[Record]) -> Summary:
         eagle_tokens_per_second=_speed(eagle),
         speedup=_ratio(_speed(eagle), _speed(plain)),
         decode_speedup=_ratio(_speed(eagle, "decode_seconds"), _speed(plain, "decode_seconds")),
-        mean_accepted_length=_ratio(sum(answer.mean_accepted_length * answer.passes for answer in eagle), passes),
+        mean_accepted_length=_ratio(sum(a.mean_accepted_length * a.passes for a in eagle if a.passes), passes),
         identical=sum(record.identical for record in records),
         specbench_speedup=_ratio(
             sum(_speed(record.eagle) for record in records), sum(_speed(record.plain) for record in records)

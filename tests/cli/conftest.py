@@ -21,13 +21,17 @@ class Fake:
     words: tuple[str, ...] = ("Hello", " [b]world[/b]", ".")
     template: str | None = "{{ messages }}"
     head: bool = True
+    empty: bool = False
 
     def result(self, drafter: str = "auto") -> api.Result:
+        if self.empty:
+            return self.one_token()
         passes = 3 if drafter == "none" else 1
         stats = api.Stats(
             cycles=passes,
             mean_accepted_length=3 / passes,
             accepted_by_depth=[1.0, 0.5],
+            compile_seconds=0.0,
             prefill_seconds=0.01,
             decode_seconds=0.02,
             tokens_per_second=150.0,
@@ -41,11 +45,24 @@ class Fake:
             stats=stats,
         )
 
+    def one_token(self) -> api.Result:
+        nan = float("nan")
+        stats = api.Stats(
+            cycles=0,
+            mean_accepted_length=nan,
+            accepted_by_depth=[],
+            compile_seconds=0.0,
+            prefill_seconds=0.01,
+            decode_seconds=0.0,
+            tokens_per_second=nan,
+        )
+        return api.Result(text="a", token_ids=[5], finish_reason="length", logprobs=None, prompt_tokens=4, stats=stats)
+
     def load(self, target=None, head=None, *, dtype=None):
         self.loads.append((target, head, dtype))
         model = object.__new__(api.Model)
         fields = dict(
-            target=None,
+            target=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9)),
             head=object() if self.head else None,
             tokenizer=types.SimpleNamespace(chat_template=self.template),
             context=512,
@@ -69,7 +86,7 @@ class Fake:
                 raise self.error
         yield api.Chunk(index=0, text="", token_ids=[], result=self.result())
 
-    def encode(self, model, prompt):
+    def encode(self, tokenizer, prompt, vocab_size, where):
         return list(range(len(str(prompt))))
 
     def describe(self, path):
@@ -81,8 +98,9 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch) -> Fake:
     fake = Fake()
-    for name in ("load", "generate", "stream", "encode", "describe"):
+    for name in ("load", "generate", "stream", "describe"):
         monkeypatch.setattr(api, name, getattr(fake, name))
+    monkeypatch.setattr("eagle_jax.evaluation.comparison.encode", fake.encode)
     return fake
 
 

@@ -8,7 +8,7 @@ def answer(tokens: int, passes: int, seconds: float, decode_seconds: float, firs
         text="x",
         token_ids=tuple(range(first, first + tokens)),
         passes=passes,
-        mean_accepted_length=tokens / passes,
+        mean_accepted_length=tokens / passes if passes else float("nan"),
         seconds=seconds,
         decode_seconds=decode_seconds,
     )
@@ -53,8 +53,8 @@ def test_spec_benchs_speedup_is_of_means_over_questions():
 
 
 def test_answers_that_decoded_nothing():
-    (row, _) = summarize([record(1, "a", answer(1, 1, 0.1, 0.0), answer(1, 1, 0.1, 0.0))])
-    assert row.decode_speedup == 0.0 and row.speedup == 1.0
+    (row, _) = summarize([record(1, "a", answer(1, 0, 0.1, 0.0), answer(1, 0, 0.1, 0.0))])
+    assert row.decode_speedup == row.mean_accepted_length == 0.0 and row.speedup == 1.0
 
 
 def test_nothing_to_summarize():

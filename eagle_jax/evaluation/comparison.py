@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eagle_jax import api
+from eagle_jax.api.prompts import encode
 from eagle_jax.evaluation.compiles import counting_compiles
 from eagle_jax.evaluation.questions import Question
 
@@ -19,7 +20,7 @@ class Answer:
     Args:
         text, token_ids: what was generated.
         passes: passes of the target model, prefill not counted.
-        mean_accepted_length: tokens committed per pass.
+        mean_accepted_length: tokens committed per pass; nan without a pass.
         seconds: wall time of the request, tokenizing and prefill included; nothing was compiled meanwhile.
         decode_seconds: the part of it that followed prefill.
     """
@@ -117,7 +118,8 @@ def _prompt(talk: list[Message], chat: bool) -> list[Message] | str:
 
 
 def _fits(model: api.Model, prompt: list[Message] | str, max_new_tokens: int) -> bool:
-    return len(api.encode(model, prompt)) + max_new_tokens <= model.context
+    ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, "the prompt")
+    return len(ids) + max_new_tokens <= model.context
 
 
 def _ask(model: api.Model, prompt: list[Message] | str, **request: Any) -> Answer:

@@ -1,5 +1,7 @@
 """The comparison's bookkeeping, with a model that echoes; its real speed is tested where a real pair is."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -20,6 +22,7 @@ def calls(monkeypatch):
             cycles=passes,
             mean_accepted_length=4 / passes,
             accepted_by_depth=[],
+            compile_seconds=0.0,
             prefill_seconds=0.0,
             decode_seconds=0.1,
             tokens_per_second=1.0,
@@ -33,19 +36,21 @@ def calls(monkeypatch):
             stats=stats,
         )
 
-    def encode(model, prompt):
+    def encode(tokenizer, prompt, vocab_size, where):
         text = prompt if isinstance(prompt, str) else " ".join(message["content"] for message in prompt)
         return list(range(len(text.split())))
 
     monkeypatch.setattr(api, "generate", generate)
-    monkeypatch.setattr(api, "encode", encode)
+    monkeypatch.setattr("eagle_jax.evaluation.comparison.encode", encode)
     return calls
 
 
 @pytest.fixture
 def model():
     model = object.__new__(api.Model)
-    object.__setattr__(model, "context", 12)
+    config = types.SimpleNamespace(vocab_size=9)
+    for name, value in dict(context=12, tokenizer=None, target=types.SimpleNamespace(config=config)).items():
+        object.__setattr__(model, name, value)
     return model
 
 
