@@ -24,7 +24,7 @@ class StaticTree(TreePolicy):
     parents: tuple[int, ...]
 
     def __post_init__(self):
-        _check(self.parents)
+        check(self.parents)
         levels = _levels(self.parents)
         object.__setattr__(self, "nodes", len(self.parents))
         object.__setattr__(self, "depth", len(levels))
@@ -93,7 +93,8 @@ def _levels(parents: tuple[int, ...]) -> list[_Level]:
     return levels
 
 
-def _check(parents: tuple[int, ...]) -> None:
+def check(parents: tuple[object, ...]) -> None:
+    """Refuses what is not a tree, with a sentence that names the node."""
     if not parents:
         raise ValueError("a tree without nodes; give at least the root, parents = (-1,)")
     for node, parent in enumerate(parents):

@@ -1,0 +1,206 @@
+"""Tree policies against slow, obvious references, and the sentences that refuse what is not a tree."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tree_reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eagle_jax.decoding.policy import EAGLE1_TREE, NO_TREE, DynamicTree, StaticTree, TreePolicy
+from eagle_jax.decoding.policy.static import check
+from eagle_jax.decoding.tree import Tree
+
+HASHES = 61  # a drafter here is a table of scores [b HASHES v], looked up by a hash of the whole path
+Path = tuple[int, ...]
+
+
+def follow(hashed: jax.Array, tokens: jax.Array) -> jax.Array:
+    return (hashed * 31 + tokens + 1) % HASHES
+
+
+def look_up(table: np.ndarray, path: Path) -> np.ndarray:
+    """Usable scores after a path, for the references: one row's table, without nan and nothing above 0."""
+    hashed = 0
+    for token in path:
+        hashed = (hashed * 31 + token + 1) % HASHES
+    scores = table[hashed]
+    return np.where(np.isnan(scores), -np.inf, np.minimum(scores, 0)).astype(np.float32)
+
+
+def grow(policy: TreePolicy, tables: np.ndarray) -> tuple[Tree, list[int]]:
+    """The tree over a table drafter, and the rows of each call of `extend`."""
+    calls: list[int] = []
+
+    @jax.jit
+    def run(tables: jax.Array) -> Tree:
+        def extend(above: jax.Array, level: int, tokens: jax.Array, parent_row: jax.Array):
+            calls.append(tokens.shape[1])
+            assert level == len(calls)
+            hashed = follow(jnp.take_along_axis(above, parent_row, axis=1), tokens)
+            return jnp.take_along_axis(tables, hashed[:, :, None], axis=1), hashed
+
+        roots = jnp.arange(len(tables), dtype=jnp.int32)
+        return policy.grow(roots, tables[:, 0], extend, jnp.zeros((len(tables), 1), jnp.int32))[0]
+
+    return run(jnp.array(tables, jnp.float32)), calls
+
+
+def paths(tree: Tree, row: int) -> list[Path]:
+    """The tokens between the root and every node, root excluded."""
+    found: list[Path] = [()]
+    for token, parent in zip(tree.tokens[row, 1:].tolist(), tree.parent[row, 1:].tolist(), strict=True):
+        found.append((*found[parent], token))
+    return found
+
+
+def distinct(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    return np.log(rng.dirichlet(np.ones(shape[-1]), shape[:-1]))
+
+
+def tied(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    """Few values: most comparisons are ties, of siblings or of parent and child, and some tokens are impossible."""
+    return rng.choice([0.0, 0.0, -0.5, -1.0, -np.inf], shape)
+
+
+def rounded_up(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    """Log-probabilities that exceed 0 by rounding, and numbers that are none."""
+    return rng.choice([1e-3, 1e-7, 0.0, -1.0, np.nan], shape)
+
+
+@pytest.mark.parametrize("kind", [distinct, tied, rounded_up])
+@pytest.mark.parametrize(
+    ("policy", "vocab"),
+    [
+        (DynamicTree(60, 7, 10), 12),
+        (DynamicTree(8, 2, 3), 5),
+        (DynamicTree(14, 3, 2), 4),
+        (DynamicTree(15, 3, 2), 2),
+        (DynamicTree(6, 5, 1), 3),
+        (DynamicTree(2, 0, 1), 3),
+        (DynamicTree(5, 0, 4), 4),
+    ],
+)
+def test_dynamic_tree_is_the_obvious_reference(policy: DynamicTree, vocab: int, kind: Callable[..., np.ndarray]):
+    """40 rows of one batch, each with its own scores: 840 trees in all."""
+    tables = kind(np.random.default_rng(vocab), (40, HASHES, vocab)).astype(np.float32)
+    tree, calls = grow(policy, tables)
+    for row, table in enumerate(tables):
+        expected = tree_reference.dynamic_tree(
+            policy.nodes, policy.depth_steps, policy.top_k, lambda path, table=table: look_up(table, path)
+        )
+        assert paths(tree, row)[1:] == [path for path, _ in expected]
+        assert tree.valid[row].tolist() == [True, *(bool(score > -np.inf) for _, score in expected)]
+    assert tuple(calls) == policy.frontiers
+    assert_well_formed(tree, policy)
+
+
+def test_the_references_meaning_of_60_7_10():
+    tree = DynamicTree(60, 7, 10)
+    assert (tree.nodes, tree.depth, tree.width, tree.frontiers) == (60, 8, 10, (10,) * 7)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 1, exclude_max=True), max_size=14), st.sampled_from([distinct, tied]))
+def test_static_tree_holds_the_ranked_tokens(choices: list[float], kind: Callable[..., np.ndarray]):
+    """Any order of nodes with parents before children; a node whose path is impossible is invalid."""
+    parents = (-1, *(int(choice * (node + 1)) for node, choice in enumerate(choices)))
+    policy = StaticTree(parents)
+    tables = kind(np.random.default_rng(len(parents)), (3, HASHES, 16)).astype(np.float32)
+    tree, calls = grow(policy, tables)
+    for row, table in enumerate(tables):
+        expected: list[Path] = [()]
+        valid = [True]
+        for node, parent in enumerate(parents[1:], start=1):
+            scores = look_up(table, expected[parent])
+            token = tree_reference.best(scores, 16)[parents[:node].count(parent)]
+            expected.append((*expected[parent], token))
+            valid.append(valid[parent] and bool(scores[token] > -np.inf))
+        assert paths(tree, row) == expected
+        assert tree.valid[row].tolist() == valid
+    assert tree.parent.tolist() == [list(parents)] * 3
+    assert tuple(calls) == policy.frontiers
+    assert_well_formed(tree, policy)
+
+
+def assert_well_formed(tree: Tree, policy: TreePolicy) -> None:
+    """What every drafted tree promises."""
+    assert tree.tokens.shape == tree.parent.shape == tree.valid.shape == (len(tree.tokens), policy.nodes)
+    assert tree.height == policy.depth
+    assert policy.width == max(policy.frontiers, default=0)
+    for row, (parents, valid) in enumerate(zip(tree.parent.tolist(), tree.valid.tolist(), strict=True)):
+        assert parents[0] == -1 and valid[0]
+        assert all(0 <= parent < node for node, parent in enumerate(parents[1:], start=1))
+        assert all(valid[parents[node]] for node in range(1, len(valid)) if valid[node])
+        assert len(set(paths(tree, row))) == policy.nodes, "siblings hold distinct tokens"
+        assert max(map(len, paths(tree, row))) <= policy.depth
+    np.testing.assert_array_equal(tree.tokens[:, 0], np.arange(len(tree.tokens)))
+
+
+def test_eagle1_tree_is_the_published_one():
+    ranks: list[str] = [""]
+    for node, parent in enumerate(EAGLE1_TREE.parents[1:], start=1):
+        ranks.append(ranks[parent] + str(EAGLE1_TREE.parents[:node].count(parent)))
+    assert ranks == ["", *sorted(ranks[1:], key=lambda path: (len(path), path))]
+    assert [sum(len(path) == depth for path in ranks) for depth in range(7)] == [1, 4, 8, 8, 3, 2, 0]
+    leaves = [path for path in ranks if not any(other.startswith(path) and other != path for other in ranks)]
+    assert len(leaves) == 15
+    assert (EAGLE1_TREE.nodes, EAGLE1_TREE.depth, EAGLE1_TREE.frontiers) == (26, 5, (4, 4, 1, 1))
+
+
+def test_plain_decoding_drafts_nothing():
+    tree, calls = grow(NO_TREE, np.zeros((2, HASHES, 3)))
+    assert (NO_TREE.nodes, NO_TREE.depth, NO_TREE.width, calls) == (1, 0, 0, [])
+    assert tree.tokens.tolist() == [[0], [1]]
+    assert tree.valid.tolist() == [[True], [True]]
+
+
+def test_policies_are_static_arguments():
+    assert DynamicTree(60, 7, 10) == DynamicTree(nodes=60, depth_steps=7, top_k=10) != DynamicTree(60, 7, 9)
+    assert len({StaticTree((-1, 0)), StaticTree((-1, 0)), StaticTree((-1, 0, 0)), NO_TREE}) == 3
+
+
+@pytest.mark.parametrize(
+    ("parents", "sentence"),
+    [
+        ((), "a tree without nodes; give at least the root"),
+        ((0,), r"parents\[0\] is 0, expected -1: node 0 is the root"),
+        ((-1, 0, 2), r"parents\[2\] is 2, expected an index from 0 to 1: a node comes after its parent"),
+        ((-1, 3, 0, 1), r"parents\[1\] is 3, expected an index from 0 to 0"),
+        ((-1, -1), r"parents\[1\] is -1, expected an index from 0 to 0"),
+        ((-1, False), r"parents\[1\] is False, expected a whole number"),
+    ],
+)
+def test_what_is_not_a_tree_is_refused(parents: tuple, sentence: str):
+    with pytest.raises(ValueError, match=sentence):
+        StaticTree(parents)
+
+
+@pytest.mark.parametrize("index", [0.5, "0", None, jnp.zeros((), jnp.int32)])
+def test_parents_that_are_not_whole_numbers_are_refused(index: object):
+    """Called directly: in tests the constructor's annotation would already refuse these."""
+    with pytest.raises(ValueError, match=r"parents\[1\] is .*, expected a whole number"):
+        check((-1, index))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((1, 7, 10), "a dynamic tree of 1 nodes; expected at least 2"),
+        ((60, 7, 0), "top_k = 0; expected at least 1"),
+        ((60, -1, 10), "-1 expansions; expected 0 or more"),
+        ((16, 3, 2), "3 expansions with top_k 2 find only 14; ask for at most 15 nodes"),
+    ],
+)
+def test_impossible_dynamic_trees_are_refused(arguments: tuple[int, int, int], sentence: str):
+    with pytest.raises(ValueError, match=sentence):
+        DynamicTree(*arguments)
+
+
+@pytest.mark.parametrize("policy", [DynamicTree(4, 1, 3), StaticTree((-1, 0, 1, 1, 1))])
+def test_a_tree_wider_than_the_vocabulary_is_refused(policy: TreePolicy):
+    with pytest.raises(ValueError, match="asks for the 3 best tokens below a node, but the vocabulary has 2"):
+        grow(policy, np.zeros((1, HASHES, 2)))

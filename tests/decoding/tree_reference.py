@@ -1,0 +1,76 @@
+"""Slow, obvious writings of what the decoding core does, in numpy and Python loops."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+
+def ancestors(parents: list[int], valid: list[bool]) -> np.ndarray:
+    """The attention mask of one tree, by climbing from every node."""
+    mask = np.eye(len(parents), dtype=bool)
+    for node in range(len(parents)):
+        above = node
+        while valid[above] and parents[above] >= 0:
+            above = parents[above]
+            mask[node, above] = True
+    return mask
+
+
+def walk(tokens: list[int], parents: list[int], valid: list[bool], draws: list[int]) -> tuple[list[int], list[int]]:
+    """The nodes on the walk and the tokens drawn at them."""
+    path = [0]
+    while True:
+        wanted = draws[path[-1]]
+        children = [j for j in range(1, len(parents)) if parents[j] == path[-1] and valid[j] and tokens[j] == wanted]
+        if not children:
+            return path, [draws[node] for node in path]
+        path.append(children[0])
+
+
+def best(scores: np.ndarray, count: int) -> list[int]:
+    """Indices of the best scores; ties go to the lower index."""
+    return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
+
+
+def dynamic_tree(
+    nodes: int, depth_steps: int, top_k: int, scores: Callable[[tuple[int, ...]], np.ndarray]
+) -> list[tuple[tuple[int, ...], np.float32]]:
+    """The (path of tokens, score) of every node of the EAGLE-2 tree but the root, in order.
+
+    `scores(path)` gives the log-probabilities of every token after a path.
+    """
+
+    def children(path: tuple[int, ...], score: np.float32) -> list[tuple[tuple[int, ...], np.float32]]:
+        below = scores(path)
+        return [((*path, token), np.float32(score + below[token])) for token in best(below, top_k)]
+
+    frontier = children((), np.float32(0))
+    found = list(frontier)
+    for _ in range(depth_steps):
+        block = [child for path, score in frontier for child in children(path, score)]
+        frontier = [block[i] for i in best(np.array([score for _, score in block]), top_k)]
+        found += block
+    kept = best(np.array([score for _, score in found]), nodes - 1)
+    return [found[i] for i in sorted(kept)]
+
+
+def warp(
+    logits: np.ndarray, *, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> np.ndarray:
+    """One row of logits in float64; filters one after the other, each on what the one before has left."""
+    logits = logits.astype(np.float64) / temperature
+    if top_k:
+        logits = np.array([x if np.sum(logits > x) < top_k else -math.inf for x in logits])
+    if top_p < 1:
+        p = softmax(logits)
+        logits = np.array([x if p[logits > x].sum() < top_p else -math.inf for x in logits])
+    if min_p:
+        p = softmax(logits)
+        logits = np.where(p >= min_p * p.max(), logits, -math.inf)
+    return logits
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
