@@ -25,7 +25,7 @@ LAYERS = (
         "kernels",
         "models",
     ),
-    ("drafters", "converters"),
+    ("drafters", "converters", "testing"),
     ("decoding", "training"),
     ("api",),
     ("evaluation", "cli"),

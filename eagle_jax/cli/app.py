@@ -27,10 +27,11 @@ for command in (generate, chat, bench, inspect, demo):
     app.command()(command)
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         out.print(f"eagle-jax {eagle_jax.__version__}, jax {jax.__version__}")
         raise typer.Exit()
+    return asked
 
 
 @app.callback()

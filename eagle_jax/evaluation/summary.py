@@ -66,6 +66,6 @@ def _speed(answers: Sequence[Answer], clock: str = "seconds") -> float:
     return _ratio(sum(len(answer.token_ids) for answer in answers), sum(getattr(answer, clock) for answer in answers))
 
 
-def _ratio(a: float, b: float) -> float:
+def _ratio(a: float | int, b: float | int) -> float:
     """a / b, and 0 where there is nothing to divide by (answers of one token decode in no time)."""
     return a / b if b else 0.0
