@@ -43,18 +43,20 @@ clean:  ## remove the environment and all caches
 
 .venv/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found; install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
-	$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv .venv
 	@touch $@
 
 .venv/runtime: .venv/python pyproject.toml
-	$(PIP) install --quiet --editable .
+	@echo "Installing into .venv; this takes a minute or two, the first time only"
+	@$(PIP) install --quiet --editable .
 	@touch $@
 
 .venv/dev: .venv/python pyproject.toml
-	$(PIP) install --quiet --editable ".[dev]"
+	@echo "Installing into .venv, with what development needs; a minute or two, the first time only"
+	@$(PIP) install --quiet --editable ".[dev]"
 	@touch $@ .venv/runtime
 
 # One version by name: without it pip would fetch a CUDA build of several GB where an index has only those.
 .venv/torch: .venv/dev
-	$(PIP) install --quiet torch==2.13.0
+	@$(PIP) install --quiet torch==2.13.0
 	@touch $@
