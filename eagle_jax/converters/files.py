@@ -1,0 +1,206 @@
+"""Tensors in a model folder: safetensors or PyTorch pickles, in one file or sharded, read one tensor at a time."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+# First found wins. Published folders may hold both kinds with the same weights; safetensors need no PyTorch.
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """What is known of a tensor without reading it: PyTorch's shape, dtype (`float32`, `bfloat16`, ...), its file."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    file: pathlib.Path
+
+
+class TensorFile(Protocol):
+    """One file of named tensors."""
+
+    info: dict[str, TensorInfo]
+
+    def take(self, name: str) -> np.ndarray:
+        """The tensor's values. Each may be taken once: a file that had to be read whole frees what was taken."""
+        ...
+
+
+class SafetensorsFile:
+    """A `.safetensors` file; only the header is read until a tensor is taken."""
+
+    DTYPES: Mapping[str, str] = {
+        "F64": "float64",
+        "F32": "float32",
+        "F16": "float16",
+        "BF16": "bfloat16",
+        "I64": "int64",
+        "I32": "int32",
+        "I8": "int8",
+        "U8": "uint8",
+        "BOOL": "bool",
+    }
+
+    def __init__(self, path: pathlib.Path):
+        import safetensors
+
+        self.path = path
+        try:
+            self._file = safetensors.safe_open(path, framework="numpy")
+            slices = {name: self._file.get_slice(name) for name in self._file.keys()}
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"{path} is not a whole safetensors file ({error}); copy or download it again") from error
+        self.info = {
+            name: TensorInfo(tuple(part.get_shape()), self.DTYPES.get(part.get_dtype(), part.get_dtype()), path)
+            for name, part in slices.items()
+        }
+
+    def take(self, name: str) -> np.ndarray:
+        return self._file.get_tensor(name)
+
+
+class TorchFile:
+    """A `.bin` file written by `torch.save`, mapped into memory where its format allows: every file since 2020 does."""
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+        self._tensors = _load_pickle(path)
+        self.info = {
+            name: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), path)
+            for name, tensor in self._tensors.items()
+        }
+
+    def take(self, name: str) -> np.ndarray:
+        import ml_dtypes
+        import torch
+
+        tensor = self._tensors.pop(name).detach().contiguous()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return tensor.numpy()
+
+
+class Weights:
+    """All tensors of a model folder.
+
+    Attributes:
+        folder: where they are.
+        files: the weight files in use.
+        info: every tensor by its name.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self.files = weight_files(folder)
+        self.info: dict[str, TensorInfo] = {}
+        self._holder: dict[str, TensorFile] = {}
+        for path in self.files:
+            file: TensorFile = SafetensorsFile(path) if path.suffix == ".safetensors" else TorchFile(path)
+            for name, info in file.info.items():
+                if name in self.info:
+                    raise ValueError(f"tensor {name} is in both {self.info[name].file} and {path}")
+                self.info[name] = info
+                self._holder[name] = file
+        self._check_index()
+
+    def take(self, name: str) -> np.ndarray:
+        """The values of one tensor, once."""
+        return self._holder[name].take(name)
+
+    def _check_index(self) -> None:
+        index = next((p for p in map(self.folder.joinpath, WEIGHT_FILES) if p.exists()), None)
+        if index is None or index.suffix != ".json":
+            return
+        for name, file in _weight_map(index).items():
+            if name not in self.info or self.info[name].file.name != file:
+                raise ValueError(f"{index} places tensor {name} in {file}, which does not hold it")
+
+
+def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
+    """The files that hold the weights of `folder`, all of them present.
+
+    Raises:
+        FileNotFoundError: no folder, no weights, or shards that the index names and the folder lacks.
+        ValueError: an index that cannot be read.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no model folder {folder}")
+    for name in WEIGHT_FILES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if path.suffix != ".json":
+            return (path,)
+        shards = sorted(set(_weight_map(path).values()))
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing:
+            raise FileNotFoundError(
+                f"{len(missing)} of the {len(shards)} files that {path} names are missing: {listed(missing)}; "
+                "copy or download them too"
+            )
+        return tuple(folder / shard for shard in shards)
+    raise FileNotFoundError(f"folder {folder} holds no weights; expected one of {', '.join(WEIGHT_FILES)}")
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """The object in a JSON file; one sentence if there is none."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; expected a model folder with {path.name} in it")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); copy or download it again") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__}; expected a JSON object")
+    return value
+
+
+def listed(names: list[str], limit: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + rest
+
+
+def _weight_map(index: pathlib.Path) -> dict[str, str]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{index} has no weight_map; expected a table from tensor names to file names")
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or pathlib.PurePath(file).name != file:
+            raise ValueError(f"{index} places tensor {name} in {file!r}; expected the name of a file beside it")
+    return weight_map
+
+
+def _load_pickle(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(f"{path} is read through PyTorch: pip install 'eagle-jax[torch]'") from error
+    import pickle
+
+    # Weights only: nothing in the file may run. Files older than PyTorch 1.6 are no zip archives and cannot be mapped.
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} is damaged, or holds more than plain tensors, which is not loaded") from error
+    except (RuntimeError, EOFError, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} is not a whole PyTorch file ({reason}); copy or download it again") from error
+    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+        raise ValueError(f"{path} holds something other than named tensors; expected a state dict")
+    return dict(tensors)
+
+
+def _is_zip(path: pathlib.Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"

@@ -1,0 +1,152 @@
+"""Rotary settings in HuggingFace's `config.json`, in both spellings, and back.
+
+    transformers 4   "rope_theta": 1e4, "rope_scaling": {"type" or "rope_type": "linear", "factor": 2.0} or null
+    transformers 5   "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+
+What is left out, and which of two places wins, follows transformers 5 (`modeling_rope_utils.py`).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from eagle_jax.config import Rope
+
+KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "original_max_position_embeddings")
+
+# Llama's base angle where a config names none.
+DEFAULT_THETA = 10000.0
+
+# Settings that each kind reads; any other would have no effect in transformers, so it is a mistake worth a word.
+_COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+_SETTINGS: Mapping[str, set[str]] = {
+    "default": set(),
+    "linear": {"factor"},
+    "dynamic": {"factor", "original_max_position_embeddings"},
+    "llama3": {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"},
+    "yarn": {
+        "factor",
+        "original_max_position_embeddings",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+        "finetuned",  # says how the weights came about, not how to use them
+    },
+}
+
+
+def rope_from_hf(entries: Mapping[str, Any], max_position_embeddings: int) -> Rope:
+    """The rotary embedding that a `config.json` describes.
+
+    Raises:
+        ValueError: an unknown kind or setting, a missing or ill-typed value, two spellings that disagree.
+    """
+    old, new = entries.get("rope_scaling") or {}, entries.get("rope_parameters") or {}
+    for name, settings in (("rope_scaling", old), ("rope_parameters", new)):
+        if not isinstance(settings, Mapping):
+            raise ValueError(f"{name} is {settings!r}; expected an object of rotary settings, or null")
+    read = [_read(settings, entries, max_position_embeddings) for settings in (old, new) if settings]
+    if len(read) == 2 and read[0] != read[1]:
+        raise ValueError(f"rope_scaling {dict(old)} and rope_parameters {dict(new)} disagree; keep the right one")
+    return read[0] if read else _read({}, entries, max_position_embeddings)
+
+
+def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
+    """`rope_theta` and `rope_scaling` for a `config.json`: the spelling that every version of transformers reads.
+
+    Raises:
+        ValueError: dynamic scaling from another length than `max_position_embeddings`, which transformers has not.
+    """
+    if rope.kind == "dynamic":
+        _dynamic_context(vars(rope), max_position_embeddings)
+    if rope.kind == "default":
+        return {"rope_theta": rope.theta, "rope_scaling": None}
+    scaling: dict[str, Any] = {"rope_type": rope.kind, "factor": rope.factor}
+    if rope.kind in ("llama3", "yarn"):
+        scaling["original_max_position_embeddings"] = rope.original_max_position_embeddings
+    if rope.kind == "llama3":
+        scaling |= {"low_freq_factor": rope.low_freq_factor, "high_freq_factor": rope.high_freq_factor}
+    if rope.kind == "yarn":
+        names = ("beta_fast", "beta_slow", "truncate", "attention_factor")
+        scaling |= {name: getattr(rope, name) for name in names}
+    return {"rope_theta": rope.theta, "rope_scaling": scaling}
+
+
+def _read(settings: Mapping[str, Any], entries: Mapping[str, Any], max_position_embeddings: int) -> Rope:
+    kind = settings.get("rope_type", settings.get("type", "default"))
+    if kind not in _SETTINGS:
+        raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {', '.join(_SETTINGS)}")
+    unknown = set(settings) - _COMMON - _SETTINGS[kind]
+    if unknown:
+        name = min(unknown)
+        raise ValueError(f"rope scaling {kind!r} has no setting {name}={settings[name]!r}; remove it")
+    partial = settings.get("partial_rotary_factor", entries.get("partial_rotary_factor"))
+    if partial not in (None, 1, 1.0):
+        raise ValueError(f"partial_rotary_factor={partial!r}; expected 1: heads are rotated whole")
+
+    theta = settings.get("rope_theta", entries.get("rope_theta"))
+    rope: dict[str, Any] = {"theta": DEFAULT_THETA if theta is None else _number("rope_theta", theta), "kind": kind}
+    if kind in ("llama3", "yarn"):
+        # A context given beside the settings wins over one given within.
+        within = settings.get("original_max_position_embeddings")
+        context = entries.get("original_max_position_embeddings") or within or max_position_embeddings
+        rope["original_max_position_embeddings"] = int(_number("original_max_position_embeddings", context))
+    if kind == "dynamic":
+        rope["original_max_position_embeddings"] = _dynamic_context(settings, max_position_embeddings)
+    if kind in ("linear", "dynamic", "llama3"):
+        rope["factor"] = _number("factor", settings.get("factor"))
+    if kind == "llama3":
+        rope |= {name: _number(name, settings.get(name)) for name in ("low_freq_factor", "high_freq_factor")}
+    if kind == "yarn":
+        rope |= _yarn(settings, max_position_embeddings / rope["original_max_position_embeddings"])
+    return Rope(**rope)
+
+
+def _dynamic_context(settings: Mapping[str, Any], max_position_embeddings: int) -> int:
+    """transformers stretches beyond `max_position_embeddings` and looks at no other length."""
+    stated = settings.get("original_max_position_embeddings")
+    if stated not in (None, max_position_embeddings):
+        raise ValueError(
+            f"dynamic rope scaling with original_max_position_embeddings={stated!r} beside "
+            f"max_position_embeddings={max_position_embeddings}; expected the two to agree"
+        )
+    return max_position_embeddings
+
+
+def _yarn(settings: Mapping[str, Any], implied_factor: float) -> dict[str, Any]:
+    factor = settings.get("factor")
+    factor = implied_factor if factor is None else _number("factor", factor)
+    truncate = settings.get("truncate", True)
+    if not isinstance(truncate, bool):
+        raise ValueError(f"truncate={truncate!r} in the rope settings; expected true or false")
+    return {
+        "factor": factor,
+        "beta_fast": _number("beta_fast", settings.get("beta_fast") or 32.0),
+        "beta_slow": _number("beta_slow", settings.get("beta_slow") or 1.0),
+        "truncate": truncate,
+        "attention_factor": _yarn_attention_factor(settings, factor),
+    }
+
+
+def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
+    """Given outright, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22; DeepSeek divides two of them)."""
+    given = settings.get("attention_factor")
+    if given is not None:
+        return _number("attention_factor", given)
+
+    def scale(m: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1.0
+
+    over, under = settings.get("mscale"), settings.get("mscale_all_dim")
+    if over and under:
+        return scale(_number("mscale", over)) / scale(_number("mscale_all_dim", under))
+    return scale(1.0)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name}={value!r} in the rope settings; expected a number")
+    return float(value)

@@ -1,0 +1,55 @@
+"""Model names: a folder as it is, or a repository on the HuggingFace hub, fetched once and kept in its cache."""
+
+import pathlib
+
+from eagle_jax.converters.files import WEIGHT_FILES
+
+DESCRIPTION = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
+SAFETENSORS = ("model*.safetensors",)
+PICKLES = ("pytorch_model*.bin",)
+
+
+def resolve(name: str | pathlib.Path) -> pathlib.Path:
+    """The local folder of a model: `name` itself, or the hub's repository `owner/name`.
+
+    Of a repository that has both, only safetensors are fetched.
+
+    Raises:
+        FileNotFoundError: no such folder, and no such repository from the hub (unknown, not allowed, or no network).
+    """
+    folder = pathlib.Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_file():
+        raise FileNotFoundError(f"{folder} is a file; expected the model folder that holds it")
+    if not _could_be_repository(str(name)):
+        raise FileNotFoundError(f"there is no model folder {folder}")
+    return _fetch(str(name))
+
+
+def _could_be_repository(name: str) -> bool:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def _fetch(name: str) -> pathlib.Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = pathlib.Path(snapshot_download(name, allow_patterns=[*DESCRIPTION, *SAFETENSORS]))
+        if not any((folder / file).exists() for file in WEIGHT_FILES if "safetensors" in file):
+            folder = pathlib.Path(snapshot_download(name, allow_patterns=[*DESCRIPTION, *PICKLES]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        raise FileNotFoundError(
+            f"there is no folder {name!r}, and the HuggingFace hub did not give a model of that name ({reason}); "
+            "download it elsewhere and give its folder"
+        ) from error
+    return folder

@@ -1,0 +1,106 @@
+"""Target models: HuggingFace folders of the Llama family, in and out."""
+
+import functools
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.converters import names
+from eagle_jax.converters.files import Weights, read_json
+from eagle_jax.converters.hf_config import IGNORED, config_from_hf, config_to_hf
+from eagle_jax.converters.writing import write_folder
+from eagle_jax.models.lm import LM
+
+EMBEDDING = "model.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+
+RULES = (
+    names.Rule(EMBEDDING, "embed_tokens/embedding"),
+    *names.decoder_layer("model."),
+    names.Rule("model.norm.weight", "norm/scale"),
+    names.Rule(OUTPUT, "lm_head/kernel", transposed=True),
+)
+
+# Rotary frequencies that transformers saved until 2023; they follow from the config.
+BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
+
+
+def load_target(folder: str | pathlib.Path, dtype: Any = None) -> LM:
+    """The target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
+
+    Args:
+        folder: a model folder.
+        dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in.
+
+    Raises:
+        FileNotFoundError: the folder, its config, or part of its weights is not there.
+        ValueError: an architecture, config key or tensor that is not understood, or a damaged file.
+        ImportError: the weights are `.bin` files and PyTorch is not installed.
+    """
+    folder = pathlib.Path(folder)
+    wanted = None if dtype is None else names.float_dtype(dtype)
+    config = read_config(folder)
+    weights = Weights(folder)
+    check_target(weights, config)
+    if config.tie_word_embeddings and OUTPUT in weights.info:
+        _check_tied(folder)
+    chosen = names.stored_dtype(weights.info[EMBEDDING]) if wanted is None else wanted
+    params = names.read_params(weights, RULES, shapes(config), chosen)
+    return LM(params=params, config=config)
+
+
+def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] | None = None) -> None:
+    """Writes a folder that `load_target` and transformers' `from_pretrained` read. Other files in it stay.
+
+    Args:
+        extra: further entries of `config.json` that do not change the model, such as `eos_token_id`.
+
+    Raises:
+        ValueError: a config that HuggingFace cannot express, or an entry of `extra` that would change the model.
+        FileExistsError: the folder holds other weights.
+    """
+    extra = dict(extra or {})
+    wrong = sorted(set(extra) - IGNORED)
+    if wrong:
+        raise ValueError(
+            f"extra entry {wrong[0]}={extra[wrong[0]]!r} may change the model; only book-keeping can be added"
+        )
+    config = config_to_hf(lm.config) | {"torch_dtype": lm.dtype.name} | extra
+    write_folder(pathlib.Path(folder), config, names.tensors(RULES, lm.params))
+
+
+def read_config(folder: pathlib.Path) -> LlamaConfig:
+    """The target's configuration; errors name the file."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no model folder {folder}")
+    path = folder / "config.json"
+    entries = read_json(path)
+    try:
+        return config_from_hf(entries)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def check_target(weights: Weights, config: LlamaConfig) -> None:
+    """Holds the files against the config without reading a tensor."""
+    ignored = (*BUFFERS, re.escape(OUTPUT)) if config.tie_word_embeddings else BUFFERS
+    names.check(weights, RULES, shapes(config), ignored)
+
+
+def shapes(config: LlamaConfig) -> names.Params:
+    """The parameter tree, of shapes."""
+    return jax.eval_shape(functools.partial(LM.init, config), jax.random.key(0)).params
+
+
+def _check_tied(folder: pathlib.Path) -> None:
+    """`.bin` files hold tied matrices twice. Two that differ would mean that the config is wrong about the tie."""
+    weights = Weights(folder)
+    if not np.array_equal(weights.take(EMBEDDING), weights.take(OUTPUT)):
+        raise ValueError(
+            f"{folder} has tie_word_embeddings=true and an {OUTPUT} unlike {EMBEDDING}; set it to false to use both"
+        )

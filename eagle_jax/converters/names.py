@@ -1,0 +1,160 @@
+"""Tensor names on disk and parameter paths in memory: one table per format, read in both directions.
+
+Shapes are in no table. The models know their parameters; a table only says what each is called in a file and whether it
+lies transposed there (PyTorch keeps linear weights `[out, in]`, we keep kernels `[in, out]`).
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eagle_jax.converters.files import TensorInfo, Weights, listed
+
+Params = dict[str, Any]
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One kind of parameter; `{i}` in both patterns is the layer."""
+
+    key: str
+    path: str
+    transposed: bool = False
+
+
+def linear(key: str, path: str) -> tuple[Rule, Rule]:
+    """A linear map: transposed kernel, and the bias it may have."""
+    return Rule(f"{key}.weight", f"{path}/kernel", transposed=True), Rule(f"{key}.bias", f"{path}/bias")
+
+
+PROJECTIONS = tuple(f"self_attn.{x}_proj" for x in "qkvo") + tuple(f"mlp.{x}_proj" for x in ("gate", "up", "down"))
+NORMS = ("input_layernorm", "post_attention_layernorm")
+
+
+def decoder_layer(prefix: str) -> tuple[Rule, ...]:
+    """The parameters of one Llama decoder layer, whose names on disk begin with `prefix`."""
+    norms = (Rule(f"{prefix}layers.{{i}}.{name}.weight", f"layers_{{i}}/{name}/scale") for name in NORMS)
+    maps = (linear(f"{prefix}layers.{{i}}.{name}", f"layers_{{i}}/{name.replace('.', '/')}") for name in PROJECTIONS)
+    return (*norms, *(rule for pair in maps for rule in pair))
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """One parameter of one model: its name and shape on disk."""
+
+    key: str
+    shape: tuple[int, ...]
+    transposed: bool
+
+
+def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
+    """Every parameter of a model (arrays or their shapes) by path, with its place on disk."""
+    by_path = {rule.path: rule for rule in rules}
+    found = {}
+    for path, leaf in _flatten(params).items():
+        layer = re.search(r"(?<=layers_)\d+", path)
+        number = layer.group() if layer else ""
+        rule = by_path[re.sub(r"(?<=layers_)\d+", "{i}", path)]
+        shape = leaf.shape[::-1] if rule.transposed else leaf.shape
+        found[path] = Slot(rule.key.replace("{i}", number), tuple(shape), rule.transposed)
+    return found
+
+
+def read_params(weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: jnp.dtype) -> Params:
+    """Parameters of the given shapes, one tensor at a time: beside them there is never more than one tensor in memory.
+
+    Args:
+        weights: files that passed `check`.
+        shapes: the parameter tree, of anything that has a shape.
+    """
+    params: Params = {}
+    for path, slot in slots(rules, shapes).items():
+        *parents, name = path.split("/")
+        node = params
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = _to_device(weights.take(slot.key), dtype, slot.transposed)
+    return params
+
+
+def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iterable[str] = ()) -> None:
+    """Holds the files against what a model needs, by name, shape and dtype. Reads no tensor.
+
+    Args:
+        ignored: regular expressions of names that may be in the files and are left there.
+
+    Raises:
+        ValueError: a tensor is missing, unknown, of another shape, or not of a float dtype.
+    """
+    expected = {slot.key: slot.shape for slot in slots(rules, shapes).values()}
+    missing = [key for key in expected if key not in weights.info]
+    if missing:
+        raise ValueError(f"{weights.folder} lacks {_count(missing)} that its config describes: {listed(missing)}")
+    patterns = [re.compile(pattern) for pattern in ignored]
+    unknown = [key for key in weights.info if key not in expected and not any(p.fullmatch(key) for p in patterns)]
+    if unknown:
+        shown = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
+        raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
+    for key, shape in expected.items():
+        _check_tensor(key, weights.info[key], shape)
+
+
+def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and values as they lie on disk, made one at a time."""
+    leaves = _flatten(params)
+    for path, slot in slots(rules, params).items():
+        value = np.asarray(leaves[path])
+        yield slot.key, np.ascontiguousarray(value.T if slot.transposed else value)
+
+
+def float_dtype(dtype: Any) -> jnp.dtype:
+    """A dtype that weights may have.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    try:
+        chosen = jnp.dtype(dtype)
+    except TypeError as error:
+        raise ValueError(f"dtype {dtype!r} is not known; expected float32, bfloat16 or float16") from error
+    if chosen.name not in ("float32", "bfloat16", "float16"):
+        raise ValueError(f"dtype {chosen.name} is not one for weights; expected float32, bfloat16 or float16")
+    return chosen
+
+
+def stored_dtype(info: TensorInfo) -> jnp.dtype:
+    """The dtype to load a model in whose files are like this tensor; float64 becomes float32."""
+    return jnp.dtype("float32" if info.dtype == "float64" else info.dtype)
+
+
+def _check_tensor(key: str, info: TensorInfo, shape: tuple[int, ...]) -> None:
+    if info.shape != shape:
+        raise ValueError(f"tensor {key} in {info.file} has shape {list(info.shape)}; expected {list(shape)}")
+    if info.dtype not in FLOATS:
+        raise ValueError(
+            f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)} (no quantised weights)"
+        )
+
+
+def _to_device(value: np.ndarray, dtype: jnp.dtype, transposed: bool) -> jax.Array:
+    if value.dtype == np.float64:
+        value = value.astype(np.float32)
+    array = jnp.asarray(value).astype(dtype)
+    return array.T if transposed else array
+
+
+def _flatten(params: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in params.items():
+        flat |= _flatten(value, f"{above}{name}/") if isinstance(value, Mapping) else {f"{above}{name}": value}
+    return flat
+
+
+def _count(names: list[str]) -> str:
+    return f"{len(names)} tensor{'s' * (len(names) > 1)}"

@@ -1,0 +1,90 @@
+"""Writing model folders: everything is written beside the folder first and moved in at the end, or not at all."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.converters.files import WEIGHT_FILES, listed
+
+# Bytes in one file, as transformers splits them. Only one file's tensors are held in host memory at a time.
+SHARD_BYTES = 4 * 2**30
+
+
+def write_folder(
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    tensors: Iterable[tuple[str, np.ndarray]],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Writes `config.json` and safetensors that transformers reads too; other files in `folder` stay.
+
+    Raises:
+        FileExistsError: `folder` holds weights that these would not replace; a reader could not tell which count.
+        NotADirectoryError: `folder` is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file; expected a folder to write the model to")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _write_weights(staged, tensors, shard_bytes)
+        text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
+        (staged / "config.json").write_text(text, encoding="utf-8")
+        _refuse_other_weights(folder, {path.name for path in staged.iterdir()})
+        folder.mkdir(exist_ok=True)
+        for path in sorted(staged.iterdir()):
+            path.replace(folder / path.name)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int) -> None:
+    from safetensors.numpy import save_file
+
+    shards: list[list[str]] = []
+    shard: dict[str, np.ndarray] = {}
+    total = 0
+
+    def close() -> None:
+        # transformers looks for the format in the metadata.
+        save_file(shard, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
+        shards.append(list(shard))
+        shard.clear()
+
+    for name, value in tensors:
+        if shard and sum(part.nbytes for part in shard.values()) + value.nbytes > shard_bytes:
+            close()
+        shard[name] = value
+        total += value.nbytes
+    close()
+    _name_shards(folder, shards, total)
+
+
+def _name_shards(folder: pathlib.Path, shards: list[list[str]], total: int) -> None:
+    if len(shards) == 1:
+        (folder / "shard-0").rename(folder / "model.safetensors")
+        return
+    weight_map: dict[str, str] = {}
+    for i, names in enumerate(shards):
+        file = f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
+        (folder / f"shard-{i}").rename(folder / file)
+        weight_map |= dict.fromkeys(names, file)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _refuse_other_weights(folder: pathlib.Path, written: set[str]) -> None:
+    if not folder.is_dir():
+        return
+    kinds = ("model*.safetensors", "pytorch_model*.bin", *(name for name in WEIGHT_FILES if name.endswith(".json")))
+    others = sorted({path.name for kind in kinds for path in folder.glob(kind)} - written)
+    if others:
+        raise FileExistsError(
+            f"{folder} holds other weights ({listed(others)}); give an empty folder, or remove them first"
+        )
