@@ -18,9 +18,9 @@ from jaxtyping import Bool, Float, Int, Key
 from eagle_jax.decoding.threshold import outweighed_by_less
 from eagle_jax.struct import pytree
 
-# Nats by which a drafter marks down what its own filter removes. Its logits are not the target's: it must not rule
-# these tokens out.
-MARKDOWN = 4.0
+# Nats by which a drafter marks down what its own filter removes. Its logits are not the target's, so it must not rule
+# these tokens out: 2 was the best compromise of 0, 2, 4, 6, 10 on made-up targets and drafters 0.5 to 1.5 nats off.
+MARKDOWN = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,11 +122,11 @@ def draw(
         assert noise is not None, "sampled rows need noise"
         drawn_from = warp(logits, settings, mode) + noise
         logits = jnp.where(settings.greedy[:, None, None], logits, drawn_from)
-    return jax.lax.argmax(logits, 2, jnp.int32)
+    return _argmax(logits)
 
 
 def scores(
-    logits: Float[Array, "b n v"], noise: Float[Array, "b n v"] | None, settings: Settings, mode: Sampling
+    logits: Float[Array, "b n v"], noise: Float[Array, "b #n v"] | None, settings: Settings, mode: Sampling
 ) -> Float[Array, "b n v"]:
     """What a drafter ranks its guesses by: log_softmax(logits / T + noise), or log_softmax(logits) in greedy rows.
 
@@ -142,6 +142,13 @@ def scores(
     return jax.nn.log_softmax(logits, axis=-1)
 
 
+def _argmax(values: Float[Array, "b n v"]) -> Int[Array, "b n"]:
+    """`jnp.argmax` as two plain reductions, which XLA:CPU vectorises: 0.18 instead of 0.55 ms for 60 x 2,048."""
+    ids = jnp.arange(values.shape[-1], dtype=jnp.int32)
+    largest = values == jnp.max(values, axis=-1, keepdims=True)
+    return jnp.min(jnp.where(largest, ids[None, None, :], ids[-1]), axis=-1)
+
+
 def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b n v"]:
     """logits / T, shifted so that the largest is 0: the smallest temperature gives -inf at worst, never nan."""
     tiny = jnp.finfo(jnp.float32).tiny
@@ -150,15 +157,22 @@ def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b
 
 
 def _kept(scaled: Float[Array, "b n v"], settings: Settings) -> Bool[Array, "b n v"]:
-    """Which tokens survive top-k, then top-p among those, then min-p."""
-    probability = jnp.exp(scaled)  # up to the normaliser, which cancels in every comparison below
-    top_k = jnp.where(settings.top_k > 0, settings.top_k, scaled.shape[-1]).astype(jnp.float32)
-    kept = outweighed_by_less(scaled, jnp.ones_like(scaled), top_k[:, None])
-
-    in_top_k = jnp.where(kept, probability, 0.0)
-    tiny = jnp.finfo(jnp.float32).tiny
-    # 1 is off, however the sum is rounded
-    top_p = jnp.where(settings.top_p < 1, jnp.maximum(settings.top_p, tiny), 2.0)
-    kept &= outweighed_by_less(scaled, in_top_k, top_p[:, None] * jnp.sum(in_top_k, axis=-1))
-
+    """Which tokens survive top-k, then top-p among those, then min-p. A search that no row needs is skipped."""
+    everything = jnp.ones_like(scaled, bool)
+    kept = jax.lax.cond(jnp.any(settings.top_k > 0), _in_top_k, lambda *_: everything, scaled, settings)
+    left = jnp.where(kept, jnp.exp(scaled), 0.0)  # probability up to the normaliser, which cancels
+    kept &= jax.lax.cond(jnp.any(settings.top_p < 1), _in_top_p, lambda *_: everything, scaled, left, settings)
     return kept & (scaled >= jnp.log(settings.min_p)[:, None, None])
+
+
+def _in_top_k(scaled: Float[Array, "b n v"], settings: Settings) -> Bool[Array, "b n v"]:
+    k = jnp.where(settings.top_k > 0, settings.top_k, scaled.shape[-1]).astype(jnp.float32)
+    return outweighed_by_less(scaled, jnp.ones_like(scaled), k[:, None])
+
+
+def _in_top_p(
+    scaled: Float[Array, "b n v"], probability: Float[Array, "b n v"], settings: Settings
+) -> Bool[Array, "b n v"]:
+    tiny = jnp.finfo(jnp.float32).tiny
+    p = jnp.where(settings.top_p < 1, jnp.maximum(settings.top_p, tiny), 2.0)  # 1 is off, however the sum is rounded
+    return outweighed_by_less(scaled, probability, p[:, None] * jnp.sum(probability, axis=-1))
