@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 import jax
 import pytest
 
+# Most of the suite's time is compiling; unoptimised code compiles two to four times faster (23.7 s became 5.4 s for the
+# 60-node loop) and computes the same.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 4)

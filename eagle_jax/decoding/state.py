@@ -31,8 +31,8 @@ class Request:
 class DecodeState:
     """The carry of the loop (b rows, t text slots, d deepest node of a tree).
 
-    Between cycles the tokens at positions `0 .. length` are known and those before `length` are committed: they are in the
-    caches. The one at `length` is the root, drawn but not read by the target yet.
+    Between cycles the tokens at positions `0 .. length` are known and those before `length` are committed: they are in
+    the caches. The one at `length` is the root, drawn but not read by the target yet.
 
     Attributes:
         tokens: prompt and answer by absolute position.
@@ -60,7 +60,7 @@ class DecodeState:
     # What is reported
     cycle: Int[Array, ""]
     cycles: Int[Array, "b"]
-    accepted: Int[Array, "b d+1"]
+    accepted: Int[Array, "b path"]
     logprobs: Float[Array, "b t"] | None
 
     @property

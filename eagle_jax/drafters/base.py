@@ -6,9 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.policy import TreePolicy
+from eagle_jax.decoding.policy import NO_TREE, TreePolicy
 from eagle_jax.decoding.sampling import Sampling, Settings
-from eagle_jax.decoding.static_tree import NO_TREE
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree
@@ -60,11 +59,12 @@ class Observed:
 
 
 class Drafter(abc.ABC):
-    """Guesses a tree of continuations. Implementations are frozen pytrees: weights are leaves, everything else is static.
+    """Guesses a tree of continuations. Implementations are frozen pytrees: weights are leaves, everything else is
+    static.
 
-    The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, then each cycle's accepted
-    path) and `propose` once a cycle. All three are pure. Whatever `propose` returns, the text stays the same: the target draws
-    at every node, and only drawn tokens are committed.
+    The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, then each cycle's
+    accepted path) and `propose` once a cycle. All three are pure. Whatever `propose` returns, the text stays the same:
+    the target draws at every node, and only drawn tokens are committed.
     """
 
     policy: TreePolicy

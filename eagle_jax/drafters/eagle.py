@@ -1,7 +1,8 @@
-"""EAGLE-1 and EAGLE-2 drafting (Li et al. 2024): a one-layer head guesses features, the target's output matrix reads tokens off them.
+"""EAGLE-1 and EAGLE-2 drafting (Li et al. 2024): a one-layer head guesses features, the target's output matrix reads
+tokens off them.
 
-Cost of one cycle: one head pass over the accepted rows, then one per level of the tree; each also multiplies by the target's
-output matrix. The static tree gives EAGLE-1, the dynamic one EAGLE-2; the head is the same.
+Cost of one cycle: one head pass over the accepted rows, then one per level of the tree; each also multiplies by the
+target's output matrix. The static tree gives EAGLE-1, the dynamic one EAGLE-2; the head is the same.
 """
 
 import jax
@@ -34,7 +35,8 @@ class EagleState:
 
 @pytree
 class Branches:
-    """Head rows of the tree under construction, level after level; they live for one cycle (p rows so far, f in the last level).
+    """Head rows of the tree under construction, level after level; they live for one cycle (p rows so far, f in the
+    last level).
 
     Attributes:
         kv: the head's K/V of all rows so far, per layer.
@@ -56,8 +58,8 @@ class Eagle(Drafter):
     Attributes:
         head: the head; it borrows the target's embedding and output matrix.
         policy: which nodes to expand and which to keep.
-        coupled: at temperature > 0, rank guesses with the noise that the target will draw with (common random numbers). Off only
-            to measure what it buys.
+        coupled: at temperature > 0, rank guesses with the noise that the target will draw with (common random
+            numbers). Off only to measure what it buys.
     """
 
     head: Head
@@ -70,10 +72,12 @@ class Eagle(Drafter):
 
     def init(self, target: LM, batch: int, slots: int) -> EagleState:
         hidden_size = self.head.config.layers.hidden_size
-        return EagleState(cache=self.head.empty_cache(batch, slots), guess=jnp.zeros((batch, hidden_size), self.head.dtype))
+        return EagleState(
+            cache=self.head.empty_cache(batch, slots), guess=jnp.zeros((batch, hidden_size), self.head.dtype)
+        )
 
     def observe(self, target: LM, state: EagleState, observed: Observed) -> EagleState:
-        """Feeds slots of true features: slot i holds the feature of row i and the embedding of the token that follows it."""
+        """Feeds slots of true features: slot i has the feature of row i and the embedding of the token after it."""
         batch, rows = observed.following.shape
         steps = jnp.arange(rows, dtype=jnp.int32)[None]
         causal = jnp.broadcast_to(jnp.tril(jnp.ones((rows, rows), bool))[None], (batch, rows, rows))

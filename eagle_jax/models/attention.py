@@ -53,9 +53,15 @@ def tree_attention(
     return (mixed / total).astype(q.dtype).reshape(batch, heads, n, size)
 
 
-def _scores(q: Float[Array, "b k r c"], keys: Float[Array, "b k s c"], visible: Bool[Array, "b n s"]) -> Float[Array, "b k r s"]:
+def _scores(
+    q: Float[Array, "b k r c"], keys: Float[Array, "b k s c"], visible: Bool[Array, "b n s"]
+) -> Float[Array, "b k r s"]:
     scores = jnp.einsum(
-        "bkrc,bksc->bkrs", q.astype(keys.dtype), keys, precision=precision(keys.dtype), preferred_element_type=jnp.float32
+        "bkrc,bksc->bkrs",
+        q.astype(keys.dtype),
+        keys,
+        precision=precision(keys.dtype),
+        preferred_element_type=jnp.float32,
     )
     batch, n, slots = visible.shape
     by_token = scores.reshape(batch, keys.shape[1], -1, n, slots)

@@ -1,10 +1,12 @@
-"""The EAGLE-1/EAGLE-2 draft head (Li et al. 2024, section 4.1): one decoder layer that guesses the target's next feature."""
+"""The EAGLE-1/EAGLE-2 draft head (Li et al. 2024, section 4.1): one decoder layer that guesses the next feature."""
 
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import EagleConfig
@@ -21,7 +23,7 @@ class EagleHead(nn.Module):
     """`layers(fc([embedding ; feature]))`: no norm before the first layer, none after the last."""
 
     config: EagleConfig
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def setup(self):
         c = self.config.layers
@@ -52,7 +54,7 @@ class Head:
     config: EagleConfig = static()
 
     @staticmethod
-    def init(config: EagleConfig, key: jax.Array, dtype: jnp.dtype = jnp.float32) -> "Head":
+    def init(config: EagleConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head":
         """Random weights (normal, 0.02)."""
         row = jnp.zeros((1, 1, config.layers.hidden_size), dtype)
         cache = _empty_cache(config, 1, 0, dtype)
@@ -61,7 +63,7 @@ class Head:
         return Head(params=EagleHead(config, dtype).init(key, row, row, sight, cache, ())["params"], config=config)
 
     @property
-    def dtype(self) -> jnp.dtype:
+    def dtype(self) -> np.dtype:
         """Dtype of the weights."""
         return self.params["fc"]["kernel"].dtype
 
@@ -81,15 +83,17 @@ class Head:
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
         """Guesses the next feature in each of `n` slots.
 
-        Slot i holds the feature of token i and the embedding of token i + 1, stands at position i (the feature's), and guesses
-        feature i + 1, whose logits tell token i + 2.
+        Slot i holds the feature of token i and the embedding of token i + 1, stands at position i (the feature's),
+        and guesses feature i + 1, whose logits tell token i + 2.
 
         Args:
             visible: which fresh rows each slot sees: the `p` rows beside first, then the `n` own rows (`m = p + n`).
             beside: K/V of earlier rows of the same draft tree, per layer; they are not in the cache.
             beside_positions: their positions.
         """
-        fresh_positions = positions if beside_positions is None else jnp.concatenate([beside_positions, positions], axis=1)
+        fresh_positions = (
+            positions if beside_positions is None else jnp.concatenate([beside_positions, positions], axis=1)
+        )
         sight = Sight.of(self.config.layers, positions, visible, cache, fresh_positions)
         module = EagleHead(self.config, self.dtype)
         return module.apply({"params": self.params}, embeddings, features, sight, cache, beside)
@@ -102,7 +106,7 @@ class Head:
         return self.forward(embeddings, features, *causal(batch, n), cache)[0]
 
 
-def _empty_cache(config: EagleConfig, batch: int, slots: int, dtype: jnp.dtype) -> Cache:
+def _empty_cache(config: EagleConfig, batch: int, slots: int, dtype: DTypeLike) -> Cache:
     c = config.layers
     return Cache.empty(
         layers=c.num_hidden_layers,

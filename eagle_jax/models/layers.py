@@ -3,18 +3,19 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 
-def precision(dtype: jnp.dtype) -> jax.lax.Precision:
-    """float32 means float32: by default TPUs and GPUs multiply float32 in bfloat16 or TF32, which breaks exact comparisons."""
+def precision(dtype: DTypeLike) -> jax.lax.Precision:
+    """float32 means float32: by default TPUs and GPUs multiply it in bfloat16 or TF32, which no comparison survives."""
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else jax.lax.Precision.DEFAULT
 
 
 def matmul(x: Float[Array, "*rows i"], kernel: Float[Array, "i o"]) -> Float[Array, "*rows o"]:
     """`x @ kernel` in the kernel's dtype, accumulated in float32.
 
-    `preferred_element_type` keeps bfloat16 products on the fast CPU path (an implicit up-cast is about ten times slower).
+    `preferred_element_type` keeps bfloat16 products on the fast CPU path; an implicit up-cast is ten times slower.
     """
     return jax.lax.dot_general(
         x.astype(kernel.dtype),
@@ -30,7 +31,7 @@ class Linear(nn.Module):
 
     features: int
     use_bias: bool = False
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows i"]) -> Float[Array, "*rows o"]:
@@ -46,7 +47,7 @@ class RMSNorm(nn.Module):
     """`x / rms(x) * scale`, computed in float32."""
 
     eps: float
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows h"]) -> Float[Array, "*rows h"]:
@@ -61,7 +62,7 @@ class Embedding(nn.Module):
 
     vocab_size: int
     hidden_size: int
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def setup(self):
         shape = (self.vocab_size, self.hidden_size)
@@ -81,7 +82,7 @@ class MLP(nn.Module):
     hidden_size: int
     intermediate_size: int
     use_bias: bool
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def setup(self):
         self.gate_proj = Linear(self.intermediate_size, self.use_bias, self.dtype)

@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import LlamaConfig
@@ -46,7 +47,7 @@ class Attention(nn.Module):
     """Grouped-query attention with rotary positions."""
 
     config: LlamaConfig
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def setup(self):
         c = self.config
@@ -56,7 +57,9 @@ class Attention(nn.Module):
         self.v_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
         self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
 
-    def __call__(self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None) -> tuple[Float[Array, "b n h"], KV]:
+    def __call__(
+        self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None
+    ) -> tuple[Float[Array, "b n h"], KV]:
         batch, n, _ = x.shape
 
         def split(rows):
@@ -75,7 +78,7 @@ class DecoderLayer(nn.Module):
     """Pre-norm residual block. EAGLE heads leave the first layer's input norm out (`input_norm=False`)."""
 
     config: LlamaConfig
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
     input_norm: bool = True
 
     def setup(self):
@@ -86,7 +89,9 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
         self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype)
 
-    def __call__(self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None) -> tuple[Float[Array, "b n h"], KV]:
+    def __call__(
+        self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None
+    ) -> tuple[Float[Array, "b n h"], KV]:
         with jax.named_scope("attention"):
             mixed, kv = self.self_attn(self.input_layernorm(x) if self.input_norm else x, sight, prefix, beside)
         x = x + mixed
@@ -95,10 +100,13 @@ class DecoderLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """The target: embedding, decoder layers, final norm, output matrix. Layers are unrolled: a scan would copy each one's weights."""
+    """The target: embedding, decoder layers, final norm, output matrix.
+
+    Layers are unrolled: a scan would copy each one's weights.
+    """
 
     config: LlamaConfig
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def setup(self):
         c = self.config
@@ -117,7 +125,12 @@ class Llama(nn.Module):
         return self.lm_head(hidden).astype(jnp.float32)
 
     def __call__(
-        self, tokens: Int[Array, "b n"], positions: Int[Array, "b n"], visible: Bool[Array, "b n n"], cache: Cache, taps: tuple[int, ...]
+        self,
+        tokens: Int[Array, "b n"],
+        positions: Int[Array, "b n"],
+        visible: Bool[Array, "b n n"],
+        cache: Cache,
+        taps: tuple[int, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[KV, ...]]:
         """Final hidden states, the residual stream entering each layer in `taps`, and the pass's own K/V per layer."""
         sight = Sight.of(self.config, positions, visible, cache, positions)

@@ -4,6 +4,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import LlamaConfig
@@ -37,7 +39,7 @@ class LM:
     config: LlamaConfig = static()
 
     @staticmethod
-    def init(config: LlamaConfig, key: jax.Array, dtype: jnp.dtype = jnp.float32) -> "LM":
+    def init(config: LlamaConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "LM":
         """Random weights (normal, 0.02)."""
         cache = _empty_cache(config, 1, 0, dtype)
         tokens = jnp.zeros((1, 1), jnp.int32)
@@ -45,12 +47,12 @@ class LM:
         return LM(params=params, config=config)
 
     @property
-    def dtype(self) -> jnp.dtype:
+    def dtype(self) -> np.dtype:
         """Dtype of the weights, and of everything that is not kept in float32 for accuracy."""
         return self.params["embed_tokens"]["embedding"].dtype
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
-        """A cache for `slots` tokens a row. On CPU it is float32: XLA:CPU rewrites a whole bfloat16 buffer for each update."""
+        """A cache for `slots` tokens a row; float32 on CPU, where XLA rewrites a whole bfloat16 buffer per update."""
         return _empty_cache(self.config, batch, slots, jnp.float32 if jax.default_backend() == "cpu" else self.dtype)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
@@ -70,7 +72,7 @@ class LM:
         cache: Cache,
         taps: tuple[int, ...] = (),
     ) -> Output:
-        """One pass over a tree of fresh tokens; each sees its row's committed prefix and its ancestors (itself included)."""
+        """One pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself."""
         hidden, taken, kv = self._apply(tokens, positions, ancestors, cache, taps)
         return Output(hidden=hidden, taps=taken, kv=kv)
 
@@ -92,7 +94,7 @@ def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]
     return positions, jnp.broadcast_to(jnp.tril(jnp.ones((n, n), bool))[None], (batch, n, n))
 
 
-def _empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: jnp.dtype) -> Cache:
+def _empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -> Cache:
     return Cache.empty(
         layers=config.num_hidden_layers,
         batch=batch,

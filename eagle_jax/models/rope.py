@@ -17,8 +17,8 @@ def angles(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length:
     bfloat16 would round position 257 to 256, and sin(257) is not sin(256).
 
     `rope_length` matters to dynamic NTK scaling only. There the base grows with the length seen when a key is made: the
-    prompt's for all prompt tokens, then each token's own position. That is what transformers does token by token, and it makes
-    a key a function of (prompt, position) alone, so drafting cannot change it.
+    prompt's for all prompt tokens, then each token's own position. That is what transformers does token by token, and
+    it makes a key a function of (prompt, position) alone, so drafting cannot change it.
     """
     if rope.kind == "dynamic":
         seen = jnp.maximum(jnp.maximum(positions + 1, rope_length[:, None]), rope.original_max_position_embeddings)
@@ -61,7 +61,7 @@ def _llama3(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
-    """YaRN (Peng et al. 2023, section 3.2): dimensions that turn often keep their angle, those that hardly turn are slowed."""
+    """YaRN (Peng et al. 2023, section 3.2): pairs that turn often keep their angle, the others are slowed."""
     assert rope.original_max_position_embeddings is not None
 
     def dimension_turning(times: float) -> float:

@@ -1,0 +1,172 @@
+"""`generate` and `stream`: prompts in, answers out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from eagle_jax.api.batch import Ask, Batch
+from eagle_jax.api.model import Model
+from eagle_jax.api.options import Options, drafter_for, seeds_for, stop_strings
+from eagle_jax.api.prompts import encode, split
+from eagle_jax.api.results import Chunk, Result
+from eagle_jax.api.text import decode, settled
+from eagle_jax.drafters.base import Drafter
+
+
+def generate(
+    model: Model,
+    prompts: Any,
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    seed: int | Sequence[int] = 0,
+    stop: str | Sequence[str] | None = None,
+    drafter: str | Drafter = "auto",
+    tree: Any = "auto",
+    logprobs: bool = False,
+    num_samples: int = 1,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any:
+    """Generates one answer to each prompt. Same seed, same text: with any drafter or none, in any batch.
+
+    Args:
+        model: from `load`.
+        prompts: text, chat messages (`[{"role": "user", "content": "..."}]`), token ids, or a list of those.
+        max_new_tokens: longest answer, in tokens; it also ends where the model's context does.
+        temperature: 0 is greedy; otherwise divides the logits.
+        top_k, top_p, min_p: keep the k most probable tokens, those that hold probability p, those at least this
+            probable relative to the most probable one; applied in this order. 0, 1 and 0 are off.
+        seed: one for all prompts, or one for each.
+        stop: a string, or several, that ends an answer; the text ends before it.
+        drafter: "auto" (the model's head, if it has one), "eagle", "none" (plain decoding), or a `Drafter`.
+        tree: "auto" (chosen for the platform), "eagle1" (EAGLE-1's 25 + 1 nodes), `(nodes, depth, top_k)` as EAGLE-2
+            counts them (`(60, 7, 10)` is its default: root among the nodes, longest drafted path depth + 1), or the
+            parents of a tree's nodes, `[-1, 0, 0, 1, ...]`.
+        logprobs: report each token's log-probability.
+        num_samples: answers to each prompt; the first is the one that a single answer would be.
+        batch_size: answers decoded together; None chooses.
+        progress: called with (answers done, answers in all) after each batch.
+
+    Returns:
+        A `Result`; a list of them for a list of prompts; with `num_samples` > 1, a list of answers for each prompt.
+
+    Raises:
+        ValueError, TypeError: one sentence on what came, what was expected, and what to do. Nothing is generated then.
+
+    Example:
+        >>> import eagle_jax
+        >>> model = eagle_jax.load()
+        >>> question = [{"role": "user", "content": "Tom has 3 apples and buys 4 more. How many apples does he have?"}]
+        >>> result = eagle_jax.generate(model, question, max_new_tokens=32)
+        >>> result.finish_reason in ("stop", "length")
+        True
+    """
+    items, many = split(prompts)
+    options = _options(
+        max_new_tokens, temperature, top_k, top_p, min_p, stop, logprobs, num_samples, batch_size, len(items)
+    )
+    chosen = drafter_for(model, drafter, tree)
+    asks = _asks(model, items, seeds_for(seed, len(items)), num_samples)
+
+    results: dict[tuple[int, int], Result] = {}
+    by_length = sorted(asks, key=lambda ask: len(ask.prompt))
+    for first in range(0, len(by_length), options.batch_size):
+        group = by_length[first : first + options.batch_size]
+        batch = Batch(model, chosen, group, options)
+        for _ in batch.run():
+            pass
+        results.update({(ask.index, ask.sample): result for ask, result in zip(group, batch.results(), strict=True)})
+        if progress is not None:
+            progress(len(results), len(asks))
+
+    answers = [[results[index, sample] for sample in range(num_samples)] for index in range(len(items))]
+    by_prompt = answers if num_samples > 1 else [answer[0] for answer in answers]
+    return by_prompt if many else by_prompt[0]
+
+
+def stream(
+    model: Model,
+    prompts: Any,
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    seed: int | Sequence[int] = 0,
+    stop: str | Sequence[str] | None = None,
+    drafter: str | Drafter = "auto",
+    tree: Any = "auto",
+    logprobs: bool = False,
+    cycles: int = 1,
+) -> Iterator[Chunk]:
+    """Generates as `generate` does and yields the text as it comes: whole characters, the same text.
+
+    Args:
+        cycles: target passes between two looks at the answer.
+
+    Yields:
+        `Chunk`s: `index` tells which of several prompts is answered; the last one of each carries the `Result`.
+    """
+    items, _ = split(prompts)
+    options = _options(max_new_tokens, temperature, top_k, top_p, min_p, stop, logprobs, 1, len(items), len(items))
+    if isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1:
+        raise ValueError(f"cycles={cycles!r}; expected a whole number, 1 or more")
+    chosen = drafter_for(model, drafter, tree)
+    asks = _asks(model, items, seeds_for(seed, len(items)), 1)
+    return _chunks(Batch(model, chosen, asks, options), cycles)
+
+
+def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
+    texts, sent, finished = [""] * len(batch.asks), [0] * len(batch.asks), [False] * len(batch.asks)
+
+    def news() -> Iterator[Chunk]:
+        for row, ids in enumerate(batch.progress.answers):
+            if finished[row]:
+                continue
+            finished[row] = batch.progress.done[row]
+            result = batch.results()[row] if finished[row] else None
+            text = settled(decode(batch.model.tokenizer, ids), batch.options.stop) if result is None else result.text
+            new, texts[row] = text[len(texts[row]) :], text
+            fresh, sent[row] = ids[sent[row] :], len(ids)
+            if new or fresh or result is not None:
+                yield Chunk(index=row, text=new, token_ids=fresh, result=result)
+
+    yield from news()
+    for _ in batch.run(cycles):
+        yield from news()
+
+
+def _options(
+    max_new_tokens, temperature, top_k, top_p, min_p, stop, logprobs, num_samples, batch_size, prompts
+) -> Options:
+    return Options(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        stop=stop_strings(stop),
+        logprobs=logprobs,
+        num_samples=num_samples,
+        batch_size=(8 if jax.default_backend() == "cpu" else 32) if batch_size is None else batch_size,
+    )
+
+
+def _asks(model: Model, prompts: list[Any], seeds: list[int], samples: int) -> list[Ask]:
+    asks = []
+    for index, prompt in enumerate(prompts):
+        where = "the prompt" if len(prompts) == 1 else f"prompt {index}"
+        ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, where)
+        if len(ids) >= model.context:
+            raise ValueError(
+                f"{where} has {len(ids)} tokens; the model's context is {model.context}, "
+                f"so it can be {model.context - 1} at most"
+            )
+        asks.extend(Ask(index=index, prompt=ids, seed=seeds[index], sample=sample) for sample in range(samples))
+    return asks

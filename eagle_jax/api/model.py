@@ -1,0 +1,104 @@
+"""Loading a target, its tokenizer and its draft head."""
+
+import dataclasses
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax.converters import load_head, load_target, resolve
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.lm import LM
+
+PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A target with what it takes to talk to it, and the head that drafts for it.
+
+    Attributes:
+        target: the model whose text is generated.
+        head: its draft head; None decodes plainly.
+        tokenizer: HuggingFace tokenizer; None if the folder has none (prompts are token ids then).
+        stop_ids: tokens that end an answer.
+        context: most tokens of prompt and answer together.
+    """
+
+    target: LM
+    head: Head | None
+    tokenizer: Any
+    stop_ids: tuple[int, ...]
+    context: int
+
+
+def load(target: str | Path | None = None, head: str | Path | None = None, *, dtype: Any = None) -> Model:
+    """Loads a target model and its draft head.
+
+    Without arguments it is the pair that comes with the package: a small Llama that solves grade-school sums, and its
+    head.
+
+    Args:
+        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer).
+        head: folder or hub name of its EAGLE-1/EAGLE-2 head; None decodes plainly (or, without a target, is the
+            shipped head).
+        dtype: "float32", "bfloat16" or "float16"; None keeps the stored one, but is float32 on CPU, where it is faster.
+
+    Raises:
+        FileNotFoundError: a folder or file is not there.
+        ValueError: a file is damaged, or holds what is not understood, or the head does not fit the target.
+    """
+    wanted = _dtype(dtype)
+    if target is None and head is None:
+        head = PAIR / "head"
+    folder = resolve(PAIR / "target" if target is None else target)
+    lm = load_target(folder, dtype=wanted)
+    tokenizer = _tokenizer(folder)
+    return Model(
+        target=lm,
+        head=None if head is None else load_head(resolve(head), lm, dtype=wanted),
+        tokenizer=tokenizer,
+        stop_ids=_stop_ids(folder, tokenizer),
+        context=_context(lm),
+    )
+
+
+def _dtype(dtype: Any) -> Any:
+    if dtype is None:
+        return jnp.float32 if jax.default_backend() == "cpu" else None
+    known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+    name = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
+    if name not in known:
+        raise ValueError(f"dtype={name!r} is not known; expected one of {', '.join(known)}")
+    return known[name]
+
+
+def _tokenizer(folder: Path) -> Any:
+    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def _stop_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
+    """End-of-text ids: the generation config's, else the config's, and the tokenizer's own."""
+    ids: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        stated = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+        if stated is not None:
+            ids.update(stated if isinstance(stated, list) else [stated])
+            break
+    if tokenizer is not None and tokenizer.eos_token_id is not None:
+        ids.add(tokenizer.eos_token_id)
+    return tuple(sorted(ids))
+
+
+def _context(target: LM) -> int:
+    rope = target.config.rope
+    stretch = rope.factor if rope.kind in ("linear", "dynamic") else 1.0
+    return int(target.config.max_position_embeddings * stretch)

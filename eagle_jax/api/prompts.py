@@ -1,0 +1,83 @@
+"""Prompts in the forms people have them: text, chat messages, token ids, or a list of those."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[Message] | Sequence[int]
+
+
+def split(prompts: Any) -> tuple[list[Prompt], bool]:
+    """The prompts as a list, and whether a list is what was given (a list in gives a list out)."""
+    if isinstance(prompts, str):
+        return [prompts], False
+    if isinstance(prompts, np.ndarray) and prompts.ndim == 1:
+        return [prompts.tolist()], False
+    if not isinstance(prompts, Sequence):
+        raise TypeError(
+            f"prompts of type {type(prompts).__name__}; expected a string, a list of chat messages, "
+            "a list of token ids, or a list of those"
+        )
+    if not len(prompts):
+        raise ValueError("no prompts: the list is empty")
+    if all(isinstance(item, Mapping) for item in prompts) or all(_is_token(item) for item in prompts):
+        return [list(prompts)], False
+    return [item.tolist() if isinstance(item, np.ndarray) else item for item in prompts], True
+
+
+def encode(tokenizer: Any, prompt: Prompt, vocab_size: int, where: str) -> list[int]:
+    """Token ids of one prompt; `where` names it in messages."""
+    if isinstance(prompt, str):
+        ids = _encode_text(tokenizer, prompt, where)
+    elif isinstance(prompt, Sequence) and prompt and all(isinstance(item, Mapping) for item in prompt):
+        ids = _encode_chat(tokenizer, prompt, where)
+    elif isinstance(prompt, Sequence) and all(_is_token(item) for item in prompt):
+        ids = [int(token) for token in prompt]  # type: ignore[arg-type]  # `_is_token` has seen to it
+    else:
+        raise TypeError(f"{where} is neither text, nor chat messages, nor token ids: {_short(prompt)}")
+    if not ids:
+        raise ValueError(f"{where} is empty; give it at least one token")
+    wrong = [token for token in ids if not 0 <= token < vocab_size]
+    if wrong:
+        raise ValueError(f"{where} holds token id {wrong[0]}; the model's vocabulary is 0 to {vocab_size - 1}")
+    return ids
+
+
+def _is_token(item: Any) -> bool:
+    return isinstance(item, (int, np.integer)) and not isinstance(item, bool)
+
+
+def _encode_text(tokenizer: Any, prompt: str, where: str) -> list[int]:
+    if not prompt:
+        raise ValueError(f"{where} is empty; give it at least one token")
+    return list(_needed(tokenizer, where)(prompt)["input_ids"])
+
+
+def _encode_chat(tokenizer: Any, messages: Sequence[Any], where: str) -> list[int]:
+    for message in messages:
+        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+            raise ValueError(
+                f'{where} has the message {_short(message)}; expected {{"role": "user", "content": "..."}}'
+            )
+    if not _needed(tokenizer, where).chat_template:
+        raise ValueError(f"{where} is a chat, but the model's tokenizer has no chat template; give plain text instead")
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template([dict(m) for m in messages], tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        raise ValueError(f"{where} does not fit the model's chat template: {error}") from None
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _needed(tokenizer: Any, where: str) -> Any:
+    if tokenizer is None:
+        raise ValueError(f"{where} is text, but the model's folder holds no tokenizer; give token ids instead")
+    return tokenizer
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,65 @@
+"""What `generate` and `stream` give back."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stats:
+    """How an answer was made.
+
+    Attributes:
+        cycles: target passes after the prompt was read.
+        mean_accepted_length: tokens committed per target pass, the target's own (bonus) token included; 1.0 is plain
+            decoding, nan if there was no pass. It is 1 + the sum of `accepted_by_depth`.
+        accepted_by_depth: share of the passes that committed the drafted token at depth 1, 2, ...
+        compile_seconds: spent on compiling programs that this call was the first to need.
+        prefill_seconds: from the prompt on the device to the first token. All answers of one batch share their times.
+        decode_seconds: from the first token to the last.
+        tokens_per_second: tokens after the first over `decode_seconds`; nan for an answer of one token.
+    """
+
+    cycles: int
+    mean_accepted_length: float
+    accepted_by_depth: list[float]
+    compile_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    tokens_per_second: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """One answer.
+
+    Attributes:
+        text: the answer without special tokens, cut before a stop string.
+        token_ids: its tokens, a stop token included; they end with the token that completed a stop string.
+        finish_reason: "stop" (a stop token or stop string) or "length" (`max_new_tokens`, or the end of the context).
+        logprobs: log softmax(logits)[token] of each token, whatever the temperature; None unless asked for.
+        prompt_tokens: tokens of the prompt.
+        stats: how it was made.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    logprobs: list[float] | None
+    prompt_tokens: int
+    stats: Stats
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """A piece of a streamed answer.
+
+    Attributes:
+        index: which of the prompts it belongs to.
+        text: whole characters that are new and final.
+        token_ids: tokens that are new; their text may come with a later chunk.
+        result: the complete answer, with its last chunk; None before.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    result: Result | None

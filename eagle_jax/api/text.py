@@ -1,0 +1,52 @@
+"""From token ids to text, whole characters at a time, and the search for stop strings."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class StopHit:
+    """Where a stop string was found: the text before it, and how many tokens it took to complete it."""
+
+    text: str
+    tokens: int
+
+
+def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
+    """Text of an answer; special tokens have none. Without a tokenizer there is no text."""
+    if tokenizer is None:
+        return ""
+    return tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def find_stop(tokenizer: Any, token_ids: Sequence[int], stop: Sequence[str]) -> StopHit | None:
+    """The earliest stop string in the answer so far; None if there is none.
+
+    The answer ends with the first token that completes a stop string, however many tokens were decoded beyond it.
+    """
+    if not stop or not any(s in decode(tokenizer, token_ids) for s in stop):
+        return None
+    low, high = 1, len(token_ids)
+    while low < high:
+        middle = (low + high) // 2
+        found = any(s in decode(tokenizer, token_ids[:middle]) for s in stop)
+        low, high = (low, middle) if found else (middle + 1, high)
+    text = decode(tokenizer, token_ids[:low])
+    return StopHit(text=text[: min(text.find(s) for s in stop if s in text)], tokens=low)
+
+
+def settled(text: str, stop: Sequence[str]) -> str:
+    """The part of an unfinished answer that no later token can change or take back.
+
+    An incomplete character decodes to U+FFFD at the end, and an end that may turn out to begin a stop string is held
+    back.
+    """
+    text = text.rstrip("\ufffd")
+    held = 0
+    for string in stop:
+        for size in range(min(len(string) - 1, len(text)), held, -1):
+            if text.endswith(string[:size]):
+                held = size
+                break
+    return text[: len(text) - held]

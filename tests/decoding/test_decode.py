@@ -1,0 +1,232 @@
+"""Proofs about the loop on tiny models: same text with every drafter, and a state like a fresh prefill's."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.decoding import sampling
+from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree
+from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.decoding.tree import Tree
+from eagle_jax.drafters.base import Drafter, Plain, View
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.struct import pytree
+from eagle_jax.testing import TINY, synthetic_pair
+
+TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
+RNG = np.random.default_rng(0)
+PROMPTS = [RNG.integers(0, TINY.vocab_size, size).tolist() for size in (5, 70, 33, 1)]
+SLOTS, CHUNK, NEW = 192, 32, 40
+
+
+@pytree
+class Garbage(Drafter):
+    """Proposes the same worthless tree again and again: nothing may change but the speed."""
+
+    @property
+    def policy(self):
+        return StaticTree((-1, 0, 0, 1))
+
+    @property
+    def taps(self):
+        return ()
+
+    def init(self, target, batch, slots):
+        return ()
+
+    def observe(self, target, state, observed):
+        return ()
+
+    def propose(self, target, state, view: View, mode):
+        batch = view.length.shape[0]
+        tokens = jnp.concatenate([view.root[:, None], jnp.broadcast_to(jnp.arange(3)[None], (batch, 3))], axis=1)
+        parent = jnp.broadcast_to(jnp.array([-1, 0, 0, 1])[None], (batch, 4))
+        return Tree(tokens=tokens, parent=parent, valid=jnp.ones_like(tokens, bool)), ()
+
+
+DRAFTERS = {
+    "eagle1": Eagle(head=HEAD, policy=EAGLE1_TREE),
+    "eagle2": Eagle(head=HEAD, policy=DynamicTree(30, 4, 6)),
+    "chain": Eagle(head=HEAD, policy=DynamicTree(6, 4, 1)),
+    "own tree": Eagle(head=HEAD, policy=StaticTree((-1, 0, 0, 0, 1, 1, 4))),
+    "uncoupled": Eagle(head=HEAD, policy=DynamicTree(12, 3, 4), coupled=False),
+    "eagle2 default": Eagle(head=HEAD, policy=DynamicTree(60, 7, 10)),
+    "garbage": Garbage(),
+}
+SAMPLING = {"greedy": (0.0, 1.0), "T=0.7": (0.7, 1.0), "T=1, top-p 0.9": (1.0, 0.9)}
+
+
+def ask(prompts, temperature=0.0, top_p=1.0, stop_ids=(-1,), new=NEW, seeds=None):
+    rows = len(prompts)
+    settings = sampling.Settings(
+        temperature=jnp.full(rows, temperature, jnp.float32),
+        top_k=jnp.zeros(rows, jnp.int32),
+        top_p=jnp.full(rows, top_p, jnp.float32),
+        min_p=jnp.zeros(rows, jnp.float32),
+        key=sampling.request_keys(list(range(rows)) if seeds is None else seeds, [0] * rows),
+    )
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    tokens = np.zeros((rows, SLOTS + 16), np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = prompt
+    request = Request(
+        settings=settings,
+        prompt_length=jnp.asarray(lengths),
+        limit=jnp.asarray(lengths + np.int32(new)),
+        stop_ids=jnp.asarray(stop_ids, jnp.int32),
+    )
+    mode = sampling.Sampling(sampled=temperature > 0, filtered=temperature > 0 and top_p < 1)
+    return request, jnp.asarray(tokens), mode
+
+
+def start(drafter, request, tokens, mode) -> DecodeState:
+    return compiled_prefill()(TARGET, drafter, request, tokens, mode=mode, slots=SLOTS, chunk=CHUNK, logprobs=True)
+
+
+def decode(drafter, prompts, until=10**6, **asked) -> tuple[DecodeState, list[list[int]]]:
+    request, tokens, mode = ask(prompts, **asked)
+    state = compiled_advance()(
+        TARGET, drafter, request, start(drafter, request, tokens, mode), jnp.int32(until), mode=mode
+    )
+    text, length = np.asarray(state.tokens), np.asarray(state.length)
+    return state, [text[row, len(p) : length[row] + 1].tolist() for row, p in enumerate(prompts)]
+
+
+@pytest.mark.parametrize("how", SAMPLING)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_same_seed_same_text_in_a_ragged_batch(name, how):
+    temperature, top_p = SAMPLING[how]
+    _, plain = decode(Plain(), PROMPTS, temperature=temperature, top_p=top_p)
+    state, drafted = decode(DRAFTERS[name], PROMPTS, temperature=temperature, top_p=top_p)
+    assert drafted == plain
+    assert all(len(answer) == NEW for answer in drafted)
+    if name != "garbage":
+        assert np.asarray(state.cycles).sum() < 0.8 * len(PROMPTS) * (NEW - 1), (
+            "the drafter saved no passes: nothing was tested"
+        )
+
+
+@pytest.mark.parametrize("how", SAMPLING)
+def test_a_row_does_not_depend_on_its_batch(how):
+    temperature, top_p = SAMPLING[how]
+    _, together = decode(DRAFTERS["eagle2"], PROMPTS, temperature=temperature, top_p=top_p)
+    for row, prompt in enumerate(PROMPTS[:2]):
+        _, alone = decode(DRAFTERS["eagle2"], [prompt], temperature=temperature, top_p=top_p, seeds=[row])
+        assert alone == [together[row]]
+
+
+def test_seeds_differ():
+    _, [first] = decode(Plain(), PROMPTS[:1], temperature=1.0, seeds=[0])
+    _, [second] = decode(Plain(), PROMPTS[:1], temperature=1.0, seeds=[1])
+    assert first != second
+
+
+def test_coupling_raises_acceptance():
+    coupled = Eagle(head=HEAD, policy=DynamicTree(12, 3, 4))
+    lengths = {}
+    for name, drafter in (("coupled", coupled), ("uncoupled", DRAFTERS["uncoupled"])):
+        state, _ = decode(drafter, PROMPTS, temperature=1.0)
+        lengths[name] = float(np.asarray(state.accepted).sum() / np.asarray(state.cycles).sum())
+    assert lengths["coupled"] > 1.1 * lengths["uncoupled"], lengths
+
+
+@pytest.mark.parametrize("name", ["eagle1", "eagle2"])
+def test_state_equals_a_fresh_prefill_of_the_committed_text(name):
+    drafter = DRAFTERS[name]
+    request, tokens, mode = ask(PROMPTS, temperature=0.7)
+    state = start(drafter, request, tokens, mode)
+    for cycle in range(1, 6):
+        state = compiled_advance()(TARGET, drafter, request, state, jnp.int32(cycle), mode=mode)
+        length = np.asarray(state.length)
+        text = np.asarray(state.tokens)
+        committed = [text[row, : length[row] + 1].tolist() for row in range(len(PROMPTS))]
+        # The last known token is the root. A fresh prefill of what lies before it must draw it again.
+        again_request, again_tokens, _ = ask([row[:-1] for row in committed], temperature=0.7)
+        fresh = start(drafter, again_request, again_tokens, mode)
+        np.testing.assert_array_equal(fresh.root, state.root)
+        assert_same_rows(fresh.cache, state.cache, length)
+        assert_same_rows(fresh.draft.cache, state.draft.cache, length)
+        np.testing.assert_allclose(fresh.draft.guess, state.draft.guess, atol=2e-4, rtol=2e-4)
+
+
+def assert_same_rows(expected, got, length):
+    np.testing.assert_array_equal(expected.length, length)
+    np.testing.assert_array_equal(got.length, length)
+    for a, b in zip(jax.tree.leaves((expected.k, expected.v)), jax.tree.leaves((got.k, got.v)), strict=True):
+        for row, used in enumerate(length):
+            np.testing.assert_allclose(a[row, :, :used], b[row, :, :used], atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["eagle1", "eagle2", "chain"])
+def test_stops_at_the_first_of_several_stop_tokens(name):
+    _, plain = decode(Plain(), PROMPTS)
+    stop_ids = tuple({plain[0][7], plain[1][20]})
+    state, cut = decode(DRAFTERS[name], PROMPTS, stop_ids=(*stop_ids, -1))
+    for answer, whole, stopped in zip(cut, plain, np.asarray(state.stopped), strict=True):
+        ends = [i for i, token in enumerate(whole) if token in stop_ids]
+        assert answer == (whole[: ends[0] + 1] if ends else whole)
+        assert stopped == bool(ends)
+
+
+@pytest.mark.parametrize("new", [1, 2, 7])
+def test_never_a_token_too_many(new):
+    _, plain = decode(Plain(), PROMPTS)
+    state, cut = decode(DRAFTERS["eagle2"], PROMPTS, new=new)
+    assert cut == [answer[:new] for answer in plain]
+    assert not np.asarray(state.stopped).any()
+
+
+def test_advancing_in_small_steps_is_advancing_at_once():
+    request, tokens, mode = ask(PROMPTS, temperature=1.0)
+    drafter = DRAFTERS["chain"]
+    state = start(drafter, request, tokens, mode)
+    while not np.asarray(state.done).all():
+        state = compiled_advance()(TARGET, drafter, request, state, state.cycle + 1, mode=mode)
+    at_once, _ = decode(drafter, PROMPTS, temperature=1.0)
+    used = np.asarray(state.length) + 1
+    for row in range(len(PROMPTS)):
+        np.testing.assert_array_equal(state.tokens[row, : used[row]], at_once.tokens[row, : used[row]])
+    np.testing.assert_array_equal(state.accepted, at_once.accepted)
+
+
+def test_logprobs_are_the_targets():
+    state, answers = decode(DRAFTERS["eagle2"], PROMPTS[:2], temperature=0.7)
+    for row, (prompt, answer) in enumerate(zip(PROMPTS, answers, strict=False)):
+        _, logits = TARGET(jnp.asarray([prompt + answer]))
+        expected = jax.nn.log_softmax(logits[0])[np.arange(len(prompt) - 1, len(prompt) + NEW - 1), np.asarray(answer)]
+        got = state.logprobs[row, len(prompt) : len(prompt) + NEW]
+        np.testing.assert_allclose(got, expected, atol=1e-4)
+
+
+def test_no_retrace_within_a_bucket():
+    drafter = DRAFTERS["chain"]
+    decode(drafter, PROMPTS)
+    compiled = compiled_prefill()._cache_size(), compiled_advance()._cache_size()
+    decode(drafter, [prompt[::-1] for prompt in PROMPTS[::-1]], new=9, seeds=[5, 6, 7, 8])
+    assert (compiled_prefill()._cache_size(), compiled_advance()._cache_size()) == compiled
+
+
+@pytest.mark.parametrize("name", ["plain", "eagle1", "eagle2"])
+def test_the_loop_holds_no_copy_of_a_cache(name):
+    """One cache array more than needed shows as a `copy` of its shape in the compiled loop, and in the temporaries."""
+    drafter = Plain() if name == "plain" else DRAFTERS[name]
+    request, tokens, mode = ask(PROMPTS)
+    state = start(drafter, request, tokens, mode)
+    program = compiled_advance().lower(TARGET, drafter, request, state, jnp.int32(9), mode=mode).compile()
+    shape = "x".join(map(str, state.cache.k[0].shape)).replace("x", ",")
+    copies = [line for line in program.as_text().splitlines() if f"f32[{shape}]" in line and " copy(" in line]
+    assert len(copies) == 0, copies
+    cache_bytes = sum(x.nbytes for x in jax.tree.leaves((state.cache.k, state.cache.v)))
+    donated = program.memory_analysis().alias_size_in_bytes
+    assert donated >= cache_bytes
+
+
+def test_the_state_is_rebuilt_whole():
+    """A field added to the state must be carried by `step` too."""
+    request, tokens, mode = ask(PROMPTS[:1])
+    state = start(DRAFTERS["chain"], request, tokens, mode)
+    assert {field.name for field in dataclasses.fields(state)} == set(DecodeState.__annotations__)
