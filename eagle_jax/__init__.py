@@ -1,7 +1,16 @@
-"""Lossless speculative decoding with EAGLE draft heads in JAX."""
+"""Lossless speculative decoding with EAGLE draft heads in JAX.
+
+    model = eagle_jax.load()                                    # the pair that comes with the package
+    result = eagle_jax.generate(model, "...", temperature=1.0)  # same seed, same text, with any drafter or none
+    for chunk in eagle_jax.stream(model, "..."): ...
+"""
 
 from eagle_jax.platform import guard_cpu_reductions
 
+guard_cpu_reductions()
+
+from eagle_jax.api import Chunk, Model, Result, Stats, describe, generate, load, stream  # noqa: E402  # after the guard
+
 __version__ = "0.1.0"
 
-guard_cpu_reductions()
+__all__ = ["Chunk", "Model", "Result", "Stats", "describe", "generate", "load", "stream"]
