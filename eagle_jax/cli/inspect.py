@@ -1,10 +1,12 @@
 """`eagle-jax inspect`: what a model folder holds."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from eagle_jax import api
 from eagle_jax.cli import options
@@ -13,10 +15,10 @@ from eagle_jax.cli.console import one_sentence, out, print_json
 
 @one_sentence
 def inspect(
-    path: Annotated[str, typer.Argument(help="A folder with config.json and weights, or a hub name.")],
+    path: Annotated[str, typer.Argument(help="A folder with config.json and weights.")],
     as_json: options.Json = False,
 ) -> None:
-    """Show what a folder holds: target or head and of which kind, its sizes, its files. Loads no weights.
+    """Show what a folder holds: target or head and of which kind, its sizes, its files, and whether it would load.
 
     **Examples**
 
@@ -24,23 +26,38 @@ def inspect(
 
     - `eagle-jax inspect ./EAGLE-LLaMA3.1-Instruct-8B --json`
     """
-    facts = api.describe(path)
+    found = api.describe(path)
     if as_json:
-        print_json(facts)
+        print_json(dataclasses.asdict(found))
         return
-    shown = Table(box=None, show_header=False)
-    shown.add_column(style="bold")
+    rows = {
+        "folder": found.folder,
+        "kind": found.kind,
+        "loads": "yes" if found.problem is None else f"no: {found.problem}",
+        "parameters": f"{found.parameters:,} in {found.tensors} tensors",
+        "stored as": ", ".join(f"{name}{_share(n, found.parameters)}" for name, n in found.dtypes.items()),
+        "files": ", ".join(f"{name} {_megabytes(size)}" for name, size in found.files.items()),
+    }
+    shown = Table(box=None, show_header=False, pad_edge=False)
+    shown.add_column(style="bold", no_wrap=True)
     shown.add_column(overflow="fold")
-    for name, value in facts.items():
-        shown.add_row(name.replace("_", " "), _words(value))
+    for name, value in (*rows.items(), ("", ""), *_flat(found.config)):
+        shown.add_row(name, Text(str(value)))
     out.print(shown)
 
 
-def _words(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "\n".join(f"{name}: {_words(inner)}" for name, inner in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_words, value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _share(part: int, whole: int) -> str:
+    return f" ({part / max(whole, 1):.0%})" if part < whole else ""
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings one by one; those of an inner config are named after it. What is not set is left out."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name, value

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from eagle_jax import api
 from eagle_jax.cli import app
+from eagle_jax.converters.describe import Description
 
 
 @dataclasses.dataclass
@@ -22,6 +23,7 @@ class Fake:
     template: str | None = "{{ messages }}"
     head: bool = True
     empty: bool = False
+    problem: str | None = None
 
     def result(self, drafter: str = "auto") -> api.Result:
         if self.empty:
@@ -92,7 +94,16 @@ class Fake:
     def describe(self, path):
         if self.error:
             raise self.error
-        return {"kind": "EAGLE-1 head", "parameters": 1234567, "tied": True, "files": {"model.safetensors": 12}}
+        return Description(
+            folder=str(path),
+            kind="EAGLE-1/2 head",
+            problem=self.problem,
+            parameters=1234567,
+            tensors=9,
+            dtypes={"bfloat16": 1000000, "float32": 234567},
+            files={"model.safetensors": 2500000},
+            config={"hidden_size": 256, "rope": {"theta": 10000.0, "kind": "default"}, "sliding_window": None},
+        )
 
 
 @pytest.fixture

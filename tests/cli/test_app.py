@@ -35,9 +35,18 @@ def test_python_m_is_the_command():
 def test_inspect_shows_facts(fake, run):
     shown = run("inspect", "folder")
     assert shown.exit_code == 0
-    for words in ("EAGLE-1 head", "1,234,567", "yes", "model.safetensors: 12"):
-        assert words in shown.stdout
+    rows = dict(line.split(maxsplit=1) for line in shown.stdout.splitlines() if len(line.split()) > 1)
+    assert rows["kind"].strip() == "EAGLE-1/2 head" and rows["loads"].strip() == "yes"
+    assert rows["parameters"].strip() == "1,234,567 in 9 tensors"
+    assert rows["stored"].strip() == "as    bfloat16 (81%), float32 (19%)"
+    assert rows["files"].strip() == "model.safetensors 2.5 MB"
+    assert rows["rope.theta"].strip() == "10000.0" and "sliding_window" not in rows
     assert json.loads(run("inspect", "folder", "--json").stdout)["parameters"] == 1234567
+
+
+def test_inspect_tells_why_a_folder_would_not_load(fake, run):
+    fake.problem = "an EAGLE-3 head; expected EAGLE-1 or EAGLE-2"
+    assert "no: an EAGLE-3 head; expected EAGLE-1 or EAGLE-2" in run("inspect", "folder").stdout
 
 
 def test_inspect_of_nothing(fake, run):
