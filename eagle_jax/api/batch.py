@@ -140,7 +140,7 @@ class Batch:
 
 
 def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], options: Options) -> tuple[Request, jax.Array, int]:
-    """Pads the batch to its bucket: rows to a power of two, slots to a step of a quarter of their size."""
+    """Pads the batch to its bucket: rows to a power of two, slots to a step of about half their size."""
     rows = 1 << (len(asks) - 1).bit_length()
     padded = [*asks, *[asks[0]] * (rows - len(asks))]
     lengths = np.array([len(ask.prompt) for ask in padded], np.int32)
@@ -162,8 +162,8 @@ def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], options: Option
 
 
 def bucket(slots: int) -> int:
-    """Slots rounded up so that few programs serve all lengths: to 64, or a quarter of the power of two below."""
-    step = max(64, (1 << (slots.bit_length() - 1)) // 4)
+    """Slots rounded up so that few programs serve all lengths: to 128, or half of the power of two below."""
+    step = max(128, (1 << (slots.bit_length() - 1)) // 2)
     return -(-slots // step) * step
 
 

@@ -1,0 +1,50 @@
+"""What the scripts share: questions as prompts that fit the model, and tables."""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from eagle_jax import Model
+from eagle_jax.evaluation import read_questions
+
+
+def parser(question: str, new_tokens: int) -> argparse.ArgumentParser:
+    """Arguments that every script takes."""
+    arguments = argparse.ArgumentParser(description=question)
+    arguments.add_argument("--questions", type=pathlib.Path, required=True, help="JSONL file in Spec-Bench's format")
+    arguments.add_argument("--limit", type=int, default=None, help="use the first N questions only")
+    arguments.add_argument("--new-tokens", type=int, default=new_tokens, help="longest answer (default: %(default)s)")
+    arguments.add_argument("--target", default=None, help="folder or hub name; default: the shipped pair")
+    arguments.add_argument("--head", default=None, help="folder or hub name of the head")
+    return arguments
+
+
+def prompts(model: Model, path: pathlib.Path, limit: int | None, new_tokens: int) -> list[list[int]]:
+    """First turns as chats, in token ids; a question too long for the context loses the middle of its text."""
+    room = model.context - new_tokens
+    return [_fit(model, question.turns[0], room) for question in read_questions(path, limit)]
+
+
+def _fit(model: Model, text: str, room: int) -> list[int]:
+    size = len(text)
+    while True:
+        kept = text if size >= len(text) else text[: size // 2] + " ... " + text[-(size // 2) :]
+        chat = model.tokenizer.apply_chat_template(
+            [{"role": "user", "content": kept}], tokenize=False, add_generation_prompt=True
+        )
+        ids = model.tokenizer(chat, add_special_tokens=False)["input_ids"]
+        if len(ids) <= room:
+            return list(ids)
+        size = int(size * 0.95 * room / len(ids))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def report(done: int, total: int) -> None:
+    """Progress on one line of stderr."""
+    print(f"\r{done} of {total}", end="" if done < total else "\n", file=sys.stderr, flush=True)

@@ -1,0 +1,56 @@
+"""Are the token ids of every draft tree those of plain decoding, greedy and sampled, alone and in ragged batches?
+
+Decodes every question plainly, one at a time; then plainly in batches, and with EAGLE-1's and EAGLE-2's tree alone and
+in batches, and counts the answers that are the same, token for token. Exits with 1 if one differs. Float32.
+"""
+
+import sys
+import time
+
+from common import parser, prompts, table
+
+import eagle_jax
+from eagle_jax import Result
+
+METHODS = {"plain": ("none", "auto"), "EAGLE-1 tree": ("eagle", "eagle1"), "EAGLE-2 tree": ("eagle", (60, 7, 10))}
+
+
+def main() -> int:
+    arguments = parser(__doc__.splitlines()[0], new_tokens=64)
+    arguments.add_argument("--batches", type=int, nargs="+", default=[1, 4], help="batch sizes (default: 1 4)")
+    arguments.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="default: 0 1")
+    options = arguments.parse_args()
+    model = eagle_jax.load(options.target, options.head, dtype="float32")
+    asked = prompts(model, options.questions, options.limit, options.new_tokens)
+
+    rows, different = [], 0
+    for temperature in options.temperatures:
+        expected: list[Result] | None = None
+        for name, (drafter, tree) in METHODS.items():
+            for batch in options.batches:
+                start = time.perf_counter()
+                results = eagle_jax.generate(
+                    model,
+                    asked,
+                    max_new_tokens=options.new_tokens,
+                    temperature=temperature,
+                    seed=list(range(len(asked))),
+                    drafter=drafter,
+                    tree=tree,
+                    batch_size=batch,
+                )
+                expected = results if expected is None else expected
+                same = sum(a.token_ids == b.token_ids for a, b in zip(results, expected, strict=True))
+                different += len(asked) - same
+                cycles = sum(result.stats.cycles for result in results)
+                tokens = sum(
+                    result.stats.mean_accepted_length * result.stats.cycles for result in results if result.stats.cycles
+                )
+                rows.append((f"T={temperature:g}", name, batch, f"{same} of {len(asked)}", f"{tokens / cycles:.2f}"))
+                print(*rows[-1], f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    print(table(("sampling", "method", "batch", "same token ids", "tokens a pass"), rows))
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
