@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -194,7 +195,7 @@ def _load_pickle(path: pathlib.Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path} is damaged, or holds more than plain tensors, which is not loaded") from error
     except (RuntimeError, EOFError, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = re.split(r"\. |\n", str(error))[0] or type(error).__name__
         raise ValueError(f"{path} is not a whole PyTorch file ({reason}); copy or download it again") from error
     if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
         raise ValueError(f"{path} holds something other than named tensors; expected a state dict")

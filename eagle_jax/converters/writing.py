@@ -15,13 +15,7 @@ from eagle_jax.converters.files import WEIGHT_FILES, listed
 SHARD_BYTES = 4 * 2**30
 
 
-def write_folder(
-    folder: pathlib.Path,
-    config: Mapping[str, Any],
-    tensors: Iterable[tuple[str, np.ndarray]],
-    *,
-    shard_bytes: int = SHARD_BYTES,
-) -> None:
+def write_folder(folder: pathlib.Path, config: Mapping[str, Any], tensors: Iterable[tuple[str, np.ndarray]]) -> None:
     """Writes `config.json` and safetensors that transformers reads too; other files in `folder` stay.
 
     Raises:
@@ -33,7 +27,7 @@ def write_folder(
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _write_weights(staged, tensors, shard_bytes)
+        _write_weights(staged, tensors)
         text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
         (staged / "config.json").write_text(text, encoding="utf-8")
         _refuse_other_weights(folder, {path.name for path in staged.iterdir()})
@@ -44,7 +38,7 @@ def write_folder(
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int) -> None:
+def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
     from safetensors.numpy import save_file
 
     shards: list[list[str]] = []
@@ -58,7 +52,7 @@ def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray
         shard.clear()
 
     for name, value in tensors:
-        if shard and sum(part.nbytes for part in shard.values()) + value.nbytes > shard_bytes:
+        if shard and sum(part.nbytes for part in shard.values()) + value.nbytes > SHARD_BYTES:
             close()
         shard[name] = value
         total += value.nbytes

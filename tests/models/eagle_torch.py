@@ -1,7 +1,7 @@
 """The EAGLE-1 draft head in PyTorch, written from the published description alone and as plainly as possible.
 
-Slot i takes the embedding of token i + 1 and the feature of token i, stands at position i, and guesses feature i + 1. A guess
-is used as the feature of the next slot. Every guess is computed from the whole sequence anew: there is no cache to be wrong.
+Slot i takes the embedding of token i + 1 and the feature of token i, stands at position i, and guesses feature i + 1. A
+guess is the feature of the next slot. Every guess is computed from the whole sequence anew: no cache to be wrong.
 """
 
 import math

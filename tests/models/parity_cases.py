@@ -1,7 +1,7 @@
 """The models that are compared with PyTorch: configs that vary one flag each, and weights and texts drawn from seeds.
 
-Nothing here needs PyTorch. Weights come from `numpy.random.RandomState`, whose streams never change between versions, so the
-golden files hold the answers alone.
+Nothing here needs PyTorch. Weights come from `numpy.random.RandomState`, whose streams never change between versions,
+so the golden files hold the answers alone.
 """
 
 import dataclasses
@@ -118,8 +118,8 @@ def rows(case: Case, count: int, size: int) -> np.ndarray:
 def weights(case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Tensors of the given shapes by name: norms around 1, biases and matrices around 0.
 
-    Matrices keep the size of what they map, as trained ones do. With larger ones attention scores grow to 50 and float32
-    itself is off by 1e-4.
+    Matrices keep the size of what they map, as trained ones do. With larger ones attention scores grow to 50 and
+    float32 itself is off by 1e-4.
     """
     random = case.random
     drawn = {}

@@ -1,0 +1,71 @@
+"""What a folder holds."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from folders import ENTRIES, head, refused, target, tensors, write
+
+from eagle_jax.converters import describe, save_head, save_target
+
+
+def test_target(tmp_path: pathlib.Path):
+    save_target(target(), tmp_path)
+    told = describe(tmp_path)
+    assert (told.kind, told.problem) == ("Llama target", None)
+    values = tensors(target())
+    assert told.tensors == len(values)
+    assert told.parameters == sum(value.size for value in values.values())
+    assert told.dtypes == {"float32": told.parameters}
+    assert told.files == {"model.safetensors": (tmp_path / "model.safetensors").stat().st_size}
+    assert (told.config["vocab_size"], told.config["rope"]["theta"]) == (11, 10000.0)
+
+
+def test_head(tmp_path: pathlib.Path):
+    save_head(head(), tmp_path)
+    told = describe(tmp_path)
+    assert (told.kind, told.problem) == ("EAGLE-1/2 head", None)
+    assert told.config["fc_bias"]
+    assert told.config["layers"]["num_key_value_heads"] == 2
+
+
+def test_eagle3(tmp_path: pathlib.Path):
+    told = describe(write(tmp_path, {"d2t": np.zeros(3, np.int64), "midlayer.x": np.zeros(2, np.float32)}))
+    assert told.kind == "EAGLE-3 head"
+    assert told.problem is not None and "EAGLE-3" in told.problem
+    assert told.dtypes == {"int64": 3, "float32": 2}
+
+
+def test_what_would_not_load(tmp_path: pathlib.Path):
+    told = describe(write(tmp_path, tensors(target()), ENTRIES | {"model_type": "qwen3"}))
+    assert told.kind == "Llama target"
+    assert told.problem is not None and "'qwen3'" in told.problem
+    assert told.config["model_type"] == "qwen3"
+    told = describe(write(tmp_path, {"anything": np.zeros((2, 3), np.float32)}))
+    assert (told.kind, told.parameters) == ("unknown", 6)
+    assert told.problem is not None
+
+
+def test_plain_json(tmp_path: pathlib.Path):
+    save_head(head(), tmp_path)
+    told = dataclasses.asdict(describe(tmp_path))
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_nothing_there(tmp_path: pathlib.Path):
+    with refused(FileNotFoundError, "no model folder"):
+        describe(tmp_path / "nothing")
+    with refused(FileNotFoundError, "holds no weights"):
+        describe(tmp_path)
+    with refused(FileNotFoundError, "config.json is missing"):
+        write(tmp_path, {"a": np.zeros(1, np.float32)}).joinpath("config.json").unlink()
+        describe(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["not JSON", "[]"])
+def test_broken_config(tmp_path: pathlib.Path, kind: str):
+    write(tmp_path, {"a": np.zeros(1, np.float32)}).joinpath("config.json").write_text(kind)
+    with refused(ValueError, "config.json"):
+        describe(tmp_path)

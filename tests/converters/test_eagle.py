@@ -1,0 +1,144 @@
+"""Draft head folders in and out."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from folders import ENTRIES, assert_same, head, refused, target, tensors, write
+
+from eagle_jax.config import EagleConfig
+from eagle_jax.converters import load_head, save_head
+from eagle_jax.models.eagle import Head
+
+# What the authors' configs hold, and no more.
+PUBLISHED = ENTRIES | {"num_hidden_layers": 1, "pretraining_tp": 1, "use_cache": True, "torch_dtype": "float16"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_key_value_heads": 4, "rope_theta": 7.0},
+        {"head_dim": 6},
+        {"attention_bias": True, "mlp_bias": True},
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 4},
+    ],
+)
+def test_round_trip(tmp_path: pathlib.Path, changes: dict[str, Any]):
+    save_head(head(**changes), tmp_path / "new")
+    assert_same(load_head(tmp_path / "new", target()), head(**changes))
+
+
+@pytest.mark.parametrize("fc_bias", [True, False])
+@pytest.mark.parametrize("qkv_bias", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_flags_come_from_the_tensors(tmp_path: pathlib.Path, fc_bias: bool, qkv_bias: bool, layers: int):
+    made = dataclasses.replace(head().config.layers, qkv_bias=qkv_bias, num_hidden_layers=layers)
+    made_head = Head.init(EagleConfig(layers=made, fc_bias=fc_bias), jax.random.key(3))
+    wrong = PUBLISHED | {"bias": not fc_bias, "qkv_bias": not qkv_bias, "num_hidden_layers": 7}
+    assert_same(load_head(write(tmp_path, tensors(made_head), wrong), target()), made_head)
+
+
+def test_sizes_come_from_the_tensors(tmp_path: pathlib.Path):
+    made = head(num_key_value_heads=1, intermediate_size=20)
+    wrong = PUBLISHED | {"num_key_value_heads": 4, "intermediate_size": 999, "hidden_size": 8}
+    assert_same(load_head(write(tmp_path, tensors(made), wrong), target()), made)
+
+
+def test_own_embedding_is_dropped(tmp_path: pathlib.Path):
+    lm = target()
+    save_head(head(), tmp_path / "with", target=lm)
+    assert (tmp_path / "with" / "model.safetensors").stat().st_size > 11 * 8 * 4
+    assert_same(load_head(tmp_path / "with", lm), head())
+
+
+def test_config_of_another_family(tmp_path: pathlib.Path):
+    """Heads for Qwen2 and Mixtral are dense Llama layers; their configs may repeat the target's keys."""
+    qwen = {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28}
+    mixtral = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    for entries in (qwen, mixtral, {"architectures": ["LlamaForCausalLMEagle"]}):
+        assert_same(load_head(write(tmp_path, tensors(head()), PUBLISHED | entries), target()), head())
+
+
+def test_pickle_weights_in_half_precision(tmp_path: pathlib.Path):
+    torch = pytest.importorskip("torch")
+    state = {name: torch.tensor(value).half() for name, value in tensors(head()).items()}
+    state["embed_tokens.weight"] = torch.zeros(11, 8).half()
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
+    loaded = load_head(tmp_path, target())
+    assert loaded.dtype == np.float16
+    np.testing.assert_array_equal(loaded.params["fc"]["kernel"], state["fc.weight"].numpy().T)
+    assert load_head(tmp_path, target(), "bfloat16").dtype == "bfloat16"
+
+
+def test_eagle3(tmp_path: pathlib.Path):
+    midlayer = {"midlayer.self_attn.q_proj.weight": np.zeros((8, 16), np.float32)}
+    three_features = {
+        "fc.weight": np.zeros((8, 24), np.float32),
+        "layers.0.self_attn.q_proj.weight": np.zeros((8, 16), np.float32),
+    }
+    for values in (midlayer, three_features, {"d2t": np.zeros(3, np.int64)}):
+        with refused(ValueError, "EAGLE-3", "expected EAGLE-1 or EAGLE-2"):
+            load_head(write(tmp_path, values, PUBLISHED), target())
+
+
+def test_target_given_as_head(tmp_path: pathlib.Path):
+    with refused(ValueError, "no EAGLE-1/2 head", "fc.weight"):
+        load_head(write(tmp_path, tensors(target())), target())
+
+
+def test_head_for_another_target(tmp_path: pathlib.Path):
+    save_head(head(), tmp_path / "head", target=target())
+    with refused(ValueError, "features of 8", "the target's have 16"):
+        load_head(tmp_path / "head", target(hidden_size=16))
+    with refused(ValueError, "[11, 8]", "[13, 8]", "another model"):
+        load_head(tmp_path / "head", target(vocab_size=13))
+    save_head(head(), tmp_path / "bare")
+    with refused(ValueError, "vocabulary of 11 tokens", "the target has 13"):
+        load_head(tmp_path / "bare", target(vocab_size=13))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("layers.0.mlp.down_proj.weight", None, ["lacks 1 tensor", "layers.0.mlp.down_proj.weight"]),
+        ("layers.0.mlp.gate_proj.weight", None, ["lack a matrix layers.0.mlp.gate_proj.weight"]),
+        ("layers.0.input_layernorm.weight", np.ones(8, np.float32), ["layers.0.input_layernorm.weight [8]"]),
+        ("lm_head.weight", np.ones((11, 8), np.float32), ["holds 1 tensor", "lm_head.weight [11, 8]"]),
+        ("layers.0.self_attn.v_proj.weight", np.ones((8, 8), np.float32), ["v_proj.weight", "[8, 8]", "[4, 8]"]),
+        ("layers.0.self_attn.k_proj.weight", np.ones((5, 8), np.float32), ["8 and 5 rows", "head_dim=2"]),
+        ("fc.weight", np.ones((8, 17), np.float32), ["fc.weight", "[8, 17]", "expected [8, 16]"]),
+        ("fc.weight", np.ones((8, 16), np.int8), ["fc.weight", "int8"]),
+    ],
+)
+def test_wrong_tensors(tmp_path: pathlib.Path, name: str, value: np.ndarray | None, words: list[str]):
+    values = tensors(head()) | {name: value}
+    with refused(ValueError, *words):
+        load_head(write(tmp_path, {k: v for k, v in values.items() if v is not None}, PUBLISHED), target())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_act": "gelu"}, ["hidden_act='gelu'"]),
+        ({"norm_output": True}, ["norm_output=True", "not known"]),
+        ({"rope_scaling": {"type": "longrope"}}, ["'longrope'"]),
+        ({"num_attention_heads": None}, ["no num_attention_heads"]),
+        ({"head_dim": 3}, ["head_dim=3"]),
+    ],
+)
+def test_wrong_config(tmp_path: pathlib.Path, changes: dict[str, Any], words: list[str]):
+    with refused(ValueError, str(tmp_path / "config.json"), *words):
+        load_head(write(tmp_path, tensors(head()), PUBLISHED | changes), target())
+
+
+def test_no_config(tmp_path: pathlib.Path):
+    write(tmp_path, tensors(head())).joinpath("config.json").unlink()
+    with refused(FileNotFoundError, "config.json is missing"):
+        load_head(tmp_path, target())

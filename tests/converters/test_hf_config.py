@@ -1,0 +1,206 @@
+"""`config.json` of targets."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from folders import ENTRIES, config, refused
+
+from eagle_jax.config import LlamaConfig, Rope
+from eagle_jax.converters import config_from_hf, config_to_hf
+
+VICUNA = {
+    "_name_or_path": "vicuna-7b-v1.3",
+    "architectures": ["LlamaForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 2048,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-06,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "transformers_version": "4.28.1",
+    "use_cache": True,
+    "vocab_size": 32000,
+}
+LLAMA31 = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.43.0.dev0",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
+MISTRAL = {
+    "architectures": ["MistralForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.34.0.dev0",
+    "use_cache": True,
+    "vocab_size": 32000,
+}
+
+
+def _seven_billion(**changes: Any) -> LlamaConfig:
+    sizes: dict[str, Any] = {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-5,
+        "rope": Rope(theta=10000.0),
+    }
+    return LlamaConfig(**sizes | changes)
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        (
+            VICUNA,
+            _seven_billion(
+                intermediate_size=11008, num_key_value_heads=32, max_position_embeddings=2048, rms_norm_eps=1e-6
+            ),
+        ),
+        (
+            LLAMA31,
+            _seven_billion(
+                vocab_size=128256,
+                max_position_embeddings=131072,
+                rope=Rope(
+                    theta=500000.0,
+                    kind="llama3",
+                    factor=8.0,
+                    low_freq_factor=1.0,
+                    high_freq_factor=4.0,
+                    original_max_position_embeddings=8192,
+                ),
+            ),
+        ),
+        (MISTRAL, _seven_billion(sliding_window=4096)),
+        (MISTRAL | {"sliding_window": None}, _seven_billion()),
+        (MISTRAL | {"num_key_value_heads": None}, _seven_billion(num_key_value_heads=32, sliding_window=4096)),
+    ],
+    ids=["vicuna 1.3", "llama 3.1", "mistral 0.1", "mistral 0.2", "null heads"],
+)
+def test_published_configs(entries: dict[str, Any], expected: LlamaConfig):
+    assert config_from_hf(entries) == expected
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_absent_keys_mean_what_transformers_takes(family: str):
+    import transformers
+
+    entries = {name: ENTRIES[name] for name in ("vocab_size", "intermediate_size", "num_hidden_layers")}
+    entries |= {"model_type": family, "hidden_size": 64, "num_attention_heads": 8}
+    theirs = transformers.AutoConfig.for_model(**entries)
+    ours = config_from_hf(entries)
+    for field in dataclasses.fields(ours):
+        if field.name not in ("rope", "qkv_bias"):
+            assert getattr(ours, field.name) == getattr(theirs, field.name, field.default), field.name
+    assert ours.rope == Rope(theta=theirs.rope_parameters["rope_theta"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_key_value_heads": 1, "head_dim": 6, "tie_word_embeddings": True},
+        {"attention_bias": True, "mlp_bias": True},
+        {"rope_theta": 3.0, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 7},
+    ],
+)
+def test_round_trip(changes: dict[str, Any]):
+    read = config(**changes)
+    assert config_from_hf(config_to_hf(read)) == read
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "qwen3"}, ["'qwen3'", "llama or mistral"]),
+        ({"model_type": None}, ["model_type None"]),
+        ({"architectures": ["LlamaForSequenceClassification"]}, ["LlamaForSequenceClassification", "LlamaForCausalLM"]),
+        ({"hidden_act": "gelu"}, ["hidden_act='gelu'", "'silu'"]),
+        ({"quantization_config": {"bits": 4}}, ["quantization_config"]),
+        ({"attention_multiplier": 0.5}, ["attention_multiplier=0.5", "not known"]),
+        ({"sliding_window": 5}, ["sliding_window=5", "llama"]),
+        ({"model_type": "mistral", "architectures": None, "attention_bias": True}, ["attention_bias=True", "mistral"]),
+        ({"hidden_size": None}, ["no hidden_size"]),
+        ({"hidden_size": "8"}, ["hidden_size='8'", "whole number"]),
+        ({"hidden_size": 9}, ["num_attention_heads=4", "hidden_size=9"]),
+        ({"vocab_size": 0}, ["vocab_size=0"]),
+        ({"num_key_value_heads": 3}, ["num_attention_heads=4", "num_key_value_heads=3"]),
+        ({"rms_norm_eps": "1e-5"}, ["rms_norm_eps='1e-5'"]),
+        ({"rms_norm_eps": 0.0}, ["rms_norm_eps=0.0"]),
+        ({"head_dim": 3}, ["head_dim=3"]),
+        ({"tie_word_embeddings": "yes"}, ["tie_word_embeddings='yes'"]),
+        ({"rope_scaling": {"type": "su"}}, ["'su'"]),
+    ],
+)
+def test_refused(changes: dict[str, Any], words: list[str]):
+    with refused(ValueError, *words):
+        config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"qkv_bias": True}, "qkv_bias"),
+        ({"sliding_window": 4, "mlp_bias": True}, "sliding_window"),
+        ({"sliding_window": 4, "attention_bias": True}, "sliding_window"),
+    ],
+)
+def test_what_transformers_cannot_say(changes: dict[str, Any], word: str):
+    with refused(ValueError, word):
+        config_to_hf(dataclasses.replace(config(), **changes))

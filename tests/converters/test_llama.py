@@ -1,0 +1,222 @@
+"""Target folders in and out."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from folders import ENTRIES, assert_same, refused, target, tensors, write
+
+from eagle_jax.converters import config_to_hf, llama, load_target, save_target, writing
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"attention_bias": True, "mlp_bias": True},
+        {"tie_word_embeddings": True, "num_key_value_heads": 1, "head_dim": 6},
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 4},
+    ],
+    ids=["plain", "biases", "tied", "window"],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_round_trip(tmp_path: pathlib.Path, changes: dict[str, Any], dtype: str):
+    lm = target(**changes)
+    save_target(lm, tmp_path / "new")
+    loaded = load_target(tmp_path / "new", dtype)
+    assert loaded.dtype == dtype
+    if dtype == "float32":
+        assert_same(loaded, lm)
+    else:
+        save_target(loaded, tmp_path / "again")
+        assert_same(load_target(tmp_path / "again"), loaded)
+
+
+def test_kernels_lie_transposed(tmp_path: pathlib.Path):
+    values = tensors(target())
+    assert values["model.layers.1.self_attn.k_proj.weight"].shape == (4, 8)
+    lm = load_target(write(tmp_path, values))
+    kernel = lm.params["layers_1"]["self_attn"]["k_proj"]["kernel"]
+    np.testing.assert_array_equal(kernel, values["model.layers.1.self_attn.k_proj.weight"].T)
+    np.testing.assert_array_equal(lm.params["lm_head"]["kernel"], values["lm_head.weight"].T)
+
+
+def test_shards(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    lm = target()
+    monkeypatch.setattr(writing, "SHARD_BYTES", 1000)
+    save_target(lm, tmp_path)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    files = set(index["weight_map"].values())
+    assert len(files) > 2
+    assert files == {path.name for path in tmp_path.glob("*.safetensors")}
+    assert index["metadata"]["total_size"] == sum(value.nbytes for value in tensors(lm).values())
+    assert_same(load_target(tmp_path), lm)
+
+
+def test_stored_dtype_is_kept_and_double_is_not(tmp_path: pathlib.Path):
+    values = tensors(target())
+    halves = {name: value.astype(np.float16) for name, value in values.items()}
+    assert load_target(write(tmp_path, halves)).dtype == jnp.float16
+    doubles = {name: value.astype(np.float64) for name, value in values.items()}
+    loaded = load_target(write(tmp_path, doubles))
+    assert loaded.dtype == jnp.float32
+    assert_same(loaded, target())
+
+
+def test_old_rotary_buffers_are_left_alone(tmp_path: pathlib.Path):
+    buffers = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(1, np.float32),
+        "model.rotary_emb.inv_freq": np.ones(1, np.float32),
+    }
+    assert_same(load_target(write(tmp_path, tensors(target()) | buffers)), target())
+
+
+def test_tied_output_may_be_stored_if_it_is_the_embedding(tmp_path: pathlib.Path):
+    lm = target(tie_word_embeddings=True)
+    values = tensors(lm)
+    values["lm_head.weight"] = values[llama.EMBEDDING]
+    entries = ENTRIES | {"tie_word_embeddings": True}
+    assert_same(load_target(write(tmp_path, values, entries)), lm)
+    values["lm_head.weight"] = values[llama.EMBEDDING] + 1
+    with refused(ValueError, "tie_word_embeddings", "lm_head.weight"):
+        load_target(write(tmp_path, values, entries))
+
+
+def test_pickle_weights(tmp_path: pathlib.Path):
+    torch = pytest.importorskip("torch")
+    lm = target()
+    torch.save({name: torch.tensor(value) for name, value in tensors(lm).items()}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text(json.dumps(ENTRIES))
+    assert_same(load_target(tmp_path), lm)
+
+
+def test_missing_tensor(tmp_path: pathlib.Path):
+    values = tensors(target())
+    del values["model.layers.1.mlp.up_proj.weight"], values["model.norm.weight"]
+    with refused(ValueError, "lacks 2 tensors", "model.layers.1.mlp.up_proj.weight", "model.norm.weight"):
+        load_target(write(tmp_path, values))
+
+
+def test_unknown_tensor(tmp_path: pathlib.Path):
+    values = tensors(target()) | {"model.layers.0.self_attn.q_norm.weight": np.ones(2, np.float32)}
+    with refused(ValueError, "holds 1 tensor that", "model.layers.0.self_attn.q_norm.weight [2]"):
+        load_target(write(tmp_path, values))
+
+
+def test_more_layers_than_the_config_says(tmp_path: pathlib.Path):
+    with refused(ValueError, "holds 9 tensors", "model.layers.1.", "and 6 more"):
+        load_target(write(tmp_path, tensors(target()), ENTRIES | {"num_hidden_layers": 1}))
+
+
+def test_misshapen_tensor(tmp_path: pathlib.Path):
+    with refused(ValueError, "tensor model.embed_tokens.weight", "[11, 8]", "expected [13, 8]"):
+        load_target(write(tmp_path, tensors(target()), ENTRIES | {"vocab_size": 13}))
+
+
+def test_quantised_tensor(tmp_path: pathlib.Path):
+    values = tensors(target())
+    values["model.layers.0.mlp.up_proj.weight"] = values["model.layers.0.mlp.up_proj.weight"].astype(np.int8)
+    with refused(ValueError, "model.layers.0.mlp.up_proj.weight", "int8", "float32"):
+        load_target(write(tmp_path, values))
+
+
+@pytest.mark.parametrize("dtype", ["float8", "int32", 3])
+def test_dtype_that_is_none(tmp_path: pathlib.Path, dtype: object):
+    with refused(ValueError, "expected float32, bfloat16 or float16"):
+        load_target(tmp_path, dtype)
+
+
+def test_config_errors_name_the_file(tmp_path: pathlib.Path):
+    with refused(ValueError, str(tmp_path / "config.json"), "hidden_act='gelu'"):
+        load_target(write(tmp_path, tensors(target()), ENTRIES | {"hidden_act": "gelu"}))
+
+
+def test_no_folder_and_no_config(tmp_path: pathlib.Path):
+    with refused(FileNotFoundError, "no model folder"):
+        load_target(tmp_path / "nothing")
+    with refused(FileNotFoundError, "config.json is missing"):
+        load_target(tmp_path)
+
+
+def test_extra_entries(tmp_path: pathlib.Path):
+    save_target(target(), tmp_path, extra={"eos_token_id": [2, 3]})
+    assert json.loads((tmp_path / "config.json").read_text())["eos_token_id"] == [2, 3]
+    with refused(ValueError, "rope_theta=3.0", "may change the model"):
+        save_target(target(), tmp_path / "new", extra={"rope_theta": 3.0})
+    assert not (tmp_path / "new").exists()
+
+
+def test_saving_keeps_other_files_and_replaces_its_own(tmp_path: pathlib.Path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    save_target(target(), tmp_path)
+    wider = target(vocab_size=13)
+    save_target(wider, tmp_path)
+    assert_same(load_target(tmp_path), wider)
+    assert {path.name for path in tmp_path.iterdir()} == {"tokenizer.json", "config.json", "model.safetensors"}
+
+
+def test_saving_beside_other_weights(tmp_path: pathlib.Path):
+    other = tmp_path / "pytorch_model.bin"
+    other.write_bytes(b"weights")
+    with refused(FileExistsError, "pytorch_model.bin", "empty folder"):
+        save_target(target(), tmp_path)
+    assert list(tmp_path.iterdir()) == [other]
+
+
+def test_saving_onto_a_file(tmp_path: pathlib.Path):
+    path = tmp_path / "model"
+    path.write_text("mine")
+    with refused(NotADirectoryError, "is a file"):
+        save_target(target(), path)
+    assert path.read_text() == "mine"
+
+
+def test_a_save_that_fails_leaves_everything_as_it_was(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    save_target(target(), tmp_path / "model")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_target(target(vocab_size=13), tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert_same(load_target(tmp_path / "model"), target())
+
+
+def test_saving_what_transformers_cannot_say(tmp_path: pathlib.Path):
+    lm = dataclasses.replace(target(), config=dataclasses.replace(target().config, sliding_window=4, mlp_bias=True))
+    with refused(ValueError, "sliding_window"):
+        save_target(lm, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}},
+        {"tie_word_embeddings": True, "attention_bias": True},
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 3},
+    ],
+    ids=["yarn", "tied", "window"],
+)
+def test_to_transformers_and_back(tmp_path: pathlib.Path, changes: dict[str, Any]):
+    """What we write transformers reads, computes alike, and writes so that we read it."""
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM
+
+    lm = target(**changes)
+    save_target(lm, tmp_path / "ours")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
+    tokens = np.arange(9, dtype=np.int32)[None]
+    with torch.no_grad():
+        expected = theirs(torch.tensor(tokens).long()).logits.numpy()
+    np.testing.assert_allclose(lm(jnp.asarray(tokens))[1], expected, rtol=0, atol=1e-5)
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert_same(load_target(tmp_path / "theirs"), lm)
+    assert config_to_hf(lm.config)["model_type"] == theirs.config.model_type
