@@ -47,6 +47,8 @@ def options(
     that is shipped with the package.
     """
     _keep_compiled_programs()
+    # transformers is here for tokenizers and configs; that PyTorch is missing is nothing to warn of.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 def _keep_compiled_programs() -> None:
