@@ -1,0 +1,66 @@
+"""What the README and the docs tell people to type works."""
+
+import inspect
+import json
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from eagle_jax.cli import app
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Every `eagle-jax ...` line of the pages' code blocks and of the commands' help, pipes cut off."""
+    lines = [line for page in PAGES for block in blocks(page.read_text(), "") for line in block.splitlines()]
+    helps = "\n".join(inspect.getdoc(command.callback) or "" for command in app.registered_commands)
+    lines += re.findall(r"^- `(.*)`$", helps, flags=re.MULTILINE)
+    return sorted({line.split("| ")[-1] for line in lines if line.split("| ")[-1].startswith("eagle-jax ")})
+
+
+def test_there_are_commands_to_check():
+    assert {line.split()[1] for line in commands()} >= {"generate", "chat", "bench", "inspect"}
+
+
+@pytest.mark.parametrize("line", commands())
+def test_documented_commands_run(fake, run, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "question.jsonl").write_text(json.dumps({"question_id": 1, "category": "a", "turns": ["Hi."]}))
+    (tmp_path / "prompt.txt").write_text("Hi.")
+    shown = run(*shlex.split(line)[1:], input="Hi.\n")
+    assert shown.exit_code == 0, shown.output
+
+
+def test_the_quick_start_is_two_commands():
+    quick_start = (ROOT / "README.md").read_text().split("## Quick start")[1]
+    assert blocks(quick_start, "sh")[0] == "make demo\nmake test\n"
+
+
+def test_documented_make_targets_exist():
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    named = {name for page in PAGES for name in re.findall(r"\bmake ([a-z]+)(?=$|\s|`)", "\n".join(_code(page)))}
+    assert {"demo", "test"} <= named <= set(targets)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+            assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+@pytest.mark.slow
+def test_the_readmes_first_example_runs(capsys):
+    exec(blocks((ROOT / "README.md").read_text(), "python")[0], {})
+    assert "tokens per pass of the model" in capsys.readouterr().out
+
+
+def _code(page: pathlib.Path) -> list[str]:
+    return re.findall(r"```.*?```|`[^`\n]+`", page.read_text(), flags=re.DOTALL)
