@@ -7,7 +7,7 @@ The config supplies what no tensor shows: rotary settings, epsilon, the size of 
 import functools
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -84,10 +84,7 @@ def save_head(head: Head, folder: str | pathlib.Path, *, target: LM | None = Non
     entries |= {"bias": head.config.fc_bias, "qkv_bias": layers.qkv_bias or layers.attention_bias}
     entries |= {"sliding_window": layers.sliding_window, "tie_word_embeddings": False}
     entries["torch_dtype"] = head.dtype.name
-    tensors = dict(names.tensors(RULES, head.params))
-    if target is not None:
-        tensors[EMBEDDING] = np.asarray(target.params["embed_tokens"]["embedding"].astype(head.dtype))
-    write_folder(pathlib.Path(folder), entries, tensors.items())
+    write_folder(pathlib.Path(folder), entries, _tensors(head, target))
 
 
 def is_eagle1(info: Mapping[str, TensorInfo]) -> bool:
@@ -152,6 +149,12 @@ def check_fit(weights: Weights, head: EagleConfig, target: LlamaConfig) -> None:
 def shapes(config: EagleConfig) -> names.Params:
     """The parameter tree, of shapes."""
     return jax.eval_shape(functools.partial(Head.init, config), jax.random.key(0)).params
+
+
+def _tensors(head: Head, target: LM | None) -> Iterator[tuple[str, np.ndarray]]:
+    yield from names.tensors(RULES, head.params)
+    if target is not None:
+        yield EMBEDDING, np.asarray(target.params["embed_tokens"]["embedding"].astype(head.dtype))
 
 
 def _config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> EagleConfig:

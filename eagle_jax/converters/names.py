@@ -79,7 +79,8 @@ def read_params(weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: 
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[name] = _to_device(weights.take(slot.key), dtype, slot.transposed)
+        # Waiting keeps a fast reader from queueing the whole model before a slow device.
+        node[name] = jax.block_until_ready(_to_device(weights.take(slot.key), dtype, slot.transposed))
     return params
 
 

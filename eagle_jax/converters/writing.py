@@ -30,6 +30,8 @@ def write_folder(folder: pathlib.Path, config: Mapping[str, Any], tensors: Itera
         _write_weights(staged, tensors)
         text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
         (staged / "config.json").write_text(text, encoding="utf-8")
+        for path in staged.glob("*.safetensors"):  # made readable to their owner alone
+            path.chmod((staged / "config.json").stat().st_mode)
         _refuse_other_weights(folder, {path.name for path in staged.iterdir()})
         folder.mkdir(exist_ok=True)
         for path in sorted(staged.iterdir()):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import weakref
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 from folders import ENTRIES, assert_same, refused, target, tensors, write
 
 from eagle_jax.converters import config_to_hf, llama, load_target, save_target, writing
+from eagle_jax.converters.files import Weights
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,22 @@ def test_pickle_weights(tmp_path: pathlib.Path):
     assert_same(load_target(tmp_path), lm)
 
 
+def test_never_two_tensors_at_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    taken: list[weakref.ref[np.ndarray]] = []
+    take = Weights.take
+
+    def watched(weights: Weights, name: str) -> np.ndarray:
+        assert not any(value() is not None for value in taken)
+        value = take(weights, name)
+        taken.append(weakref.ref(value))
+        return value
+
+    monkeypatch.setattr(Weights, "take", watched)
+    save_target(target(), tmp_path)
+    load_target(tmp_path, "bfloat16")
+    assert len(taken) == len(tensors(target()))
+
+
 def test_missing_tensor(tmp_path: pathlib.Path):
     values = tensors(target())
     del values["model.layers.1.mlp.up_proj.weight"], values["model.norm.weight"]
@@ -157,6 +175,7 @@ def test_saving_keeps_other_files_and_replaces_its_own(tmp_path: pathlib.Path):
     save_target(wider, tmp_path)
     assert_same(load_target(tmp_path), wider)
     assert {path.name for path in tmp_path.iterdir()} == {"tokenizer.json", "config.json", "model.safetensors"}
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
 
 
 def test_saving_beside_other_weights(tmp_path: pathlib.Path):
