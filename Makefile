@@ -33,7 +33,7 @@ format: .venv/dev  ## repair style and format
 types: .venv/dev  ## type check
 	$(BIN)/mypy
 
-parity: .venv/torch  ## the tests that compare with PyTorch, against the PyTorch installed here
+parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
 	$(BIN)/python -m pytest -m parity
 
 ci: lint types test parity  ## what continuous integration runs

@@ -65,6 +65,7 @@ def test_config_of_another_family(tmp_path: pathlib.Path):
         assert_same(load_head(write(tmp_path, tensors(head()), PUBLISHED | entries), target()), head())
 
 
+@pytest.mark.parity
 def test_pickle_weights_in_half_precision(tmp_path: pathlib.Path):
     torch = pytest.importorskip("torch")
     state = {name: torch.tensor(value).half() for name, value in tensors(head()).items()}

@@ -58,6 +58,7 @@ def test_safetensors_go_before_pickles(tmp_path: pathlib.Path):
     _assert_values(Weights(tmp_path))
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before 2020"])
 def test_pickle(tmp_path: pathlib.Path, zipped: bool):
     torch = pytest.importorskip("torch")
@@ -65,6 +66,7 @@ def test_pickle(tmp_path: pathlib.Path, zipped: bool):
     _assert_values(Weights(tmp_path))
 
 
+@pytest.mark.parity
 def test_pickle_shards(tmp_path: pathlib.Path):
     torch = pytest.importorskip("torch")
     weight_map = {}
@@ -104,6 +106,7 @@ def test_truncated_safetensors(tmp_path: pathlib.Path, keep: int):
         Weights(tmp_path)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("keep", [0, 5, 200, -40], ids=["empty", "signature", "half", "directory lost"])
 def test_truncated_pickle(tmp_path: pathlib.Path, keep: int):
     torch = pytest.importorskip("torch")
@@ -114,6 +117,7 @@ def test_truncated_pickle(tmp_path: pathlib.Path, keep: int):
         Weights(tmp_path)
 
 
+@pytest.mark.parity
 def test_pickle_that_would_run_code(tmp_path: pathlib.Path):
     torch = pytest.importorskip("torch")
     torch.save({"a": pathlib.PurePosixPath("not a tensor")}, tmp_path / "pytorch_model.bin")
@@ -121,6 +125,7 @@ def test_pickle_that_would_run_code(tmp_path: pathlib.Path):
         Weights(tmp_path)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("value", [[1, 2], {"a": 1}], ids=["list", "numbers"])
 def test_pickle_of_something_else(tmp_path: pathlib.Path, value: object):
     torch = pytest.importorskip("torch")

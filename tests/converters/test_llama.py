@@ -88,6 +88,7 @@ def test_tied_output_may_be_stored_if_it_is_the_embedding(tmp_path: pathlib.Path
         load_target(write(tmp_path, values, entries))
 
 
+@pytest.mark.parity
 def test_pickle_weights(tmp_path: pathlib.Path):
     torch = pytest.importorskip("torch")
     lm = target()
