@@ -1,6 +1,8 @@
 """From token ids to text, whole characters at a time, and the search for stop strings."""
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +16,14 @@ class StopHit:
 
 
 def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
-    """Text of an answer; special tokens have none. Without a tokenizer there is no text."""
+    """Text of an answer; special tokens have none. Without a tokenizer there is no text.
+
+    More tokens never change the text but for U+FFFD at its end, where a character is still incomplete.
+    """
     if tokenizer is None:
         return ""
-    return tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    ids = _whole_characters(token_ids, _byte_tokens(tokenizer))
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def find_stop(tokenizer: Any, token_ids: Sequence[int], stop: Sequence[str]) -> StopHit | None:
@@ -50,3 +56,28 @@ def settled(text: str, stop: Sequence[str]) -> str:
                 held = size
                 break
     return text[: len(text) - held]
+
+
+@functools.lru_cache(maxsize=8)
+def _byte_tokens(tokenizer: Any) -> dict[int, int]:
+    """The byte of each token `<0x00>` ... `<0xFF>`; empty for a tokenizer without byte fallback."""
+    vocabulary = tokenizer.get_vocab()
+    tokens = {vocabulary.get(f"<0x{byte:02X}>"): byte for byte in range(256)}
+    return {} if None in tokens else tokens
+
+
+def _whole_characters(token_ids: Sequence[int], byte_of: dict[int, int]) -> list[int]:
+    """The tokens, with what is no UTF-8 in runs of byte tokens replaced by the bytes of U+FFFD.
+
+    Llama 2's tokenizer spells rare characters with byte tokens, and of a run that ends within a character it decodes
+    every byte to U+FFFD, the whole characters before it too: two emojis would lose the first while the second comes.
+    """
+    token_of = {byte: token for token, byte in byte_of.items()}
+    ids: list[int] = []
+    for is_bytes, run in itertools.groupby(token_ids, byte_of.__contains__):
+        if is_bytes:
+            characters = bytes(byte_of[token] for token in run).decode(errors="replace")
+            ids.extend(token_of[byte] for byte in characters.encode())
+        else:
+            ids.extend(run)
+    return ids
