@@ -7,7 +7,7 @@ import jax
 
 from eagle_jax.api.batch import Ask, Batch
 from eagle_jax.api.model import Model
-from eagle_jax.api.options import Options, drafter_for, seeds_for, stop_strings
+from eagle_jax.api.options import Options, drafter_for, seeds_for, stop_strings, whole
 from eagle_jax.api.prompts import encode, split
 from eagle_jax.api.results import Chunk, Result
 from eagle_jax.api.text import decode, settled
@@ -67,9 +67,8 @@ def generate(
         True
     """
     items, many = split(prompts)
-    options = _options(
-        max_new_tokens, temperature, top_k, top_p, min_p, stop, logprobs, num_samples, batch_size, len(items)
-    )
+    stops = stop_strings(stop, model.tokenizer)
+    options = _options(max_new_tokens, temperature, top_k, top_p, min_p, stops, logprobs, num_samples, batch_size)
     chosen = drafter_for(model, drafter, tree)
     asks = _asks(model, items, seeds_for(seed, len(items)), num_samples)
 
@@ -114,9 +113,9 @@ def stream(
         `Chunk`s: `index` tells which of several prompts is answered; the last one of each carries the `Result`.
     """
     items, _ = split(prompts)
-    options = _options(max_new_tokens, temperature, top_k, top_p, min_p, stop, logprobs, 1, len(items), len(items))
-    if isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1:
-        raise ValueError(f"cycles={cycles!r}; expected a whole number, 1 or more")
+    stops = stop_strings(stop, model.tokenizer)
+    options = _options(max_new_tokens, temperature, top_k, top_p, min_p, stops, logprobs, 1, len(items))
+    cycles = whole("cycles", cycles, 1)
     chosen = drafter_for(model, drafter, tree)
     asks = _asks(model, items, seeds_for(seed, len(items)), 1)
     return _chunks(Batch(model, chosen, asks, options), cycles)
@@ -142,16 +141,14 @@ def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
         yield from news()
 
 
-def _options(
-    max_new_tokens, temperature, top_k, top_p, min_p, stop, logprobs, num_samples, batch_size, prompts
-) -> Options:
+def _options(max_new_tokens, temperature, top_k, top_p, min_p, stop, logprobs, num_samples, batch_size) -> Options:
     return Options(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
-        stop=stop_strings(stop),
+        stop=stop,
         logprobs=logprobs,
         num_samples=num_samples,
         batch_size=(8 if jax.default_backend() == "cpu" else 32) if batch_size is None else batch_size,
@@ -159,7 +156,7 @@ def _options(
 
 
 def _asks(model: Model, prompts: list[Any], seeds: list[int], samples: int) -> list[Ask]:
-    asks = []
+    asks: list[Ask] = []
     for index, prompt in enumerate(prompts):
         where = "the prompt" if len(prompts) == 1 else f"prompt {index}"
         ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, where)

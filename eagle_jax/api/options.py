@@ -1,12 +1,15 @@
 """The options of `generate` and `stream`, checked once at the door."""
 
 import dataclasses
+import functools
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from eagle_jax.api.model import Model
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, TreePolicy
@@ -19,6 +22,8 @@ from eagle_jax.drafters.eagle import Eagle
 # chosen from).
 ACCELERATOR_TREE = DynamicTree(60, 7, 10)
 CPU_TREE = DynamicTree(6, 4, 1)
+
+LARGEST_INT32 = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,13 +41,13 @@ class Options:
     batch_size: int
 
     def __post_init__(self):
-        _whole("max_new_tokens", self.max_new_tokens, 1)
-        _whole("top_k", self.top_k, 0)
-        _whole("num_samples", self.num_samples, 1)
-        _whole("batch_size", self.batch_size, 1)
-        _number("temperature", self.temperature)
-        _number("top_p", self.top_p)
-        _number("min_p", self.min_p)
+        for name, least in (("max_new_tokens", 1), ("top_k", 0), ("num_samples", 1), ("batch_size", 1)):
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+        for name in ("temperature", "top_p", "min_p"):
+            object.__setattr__(self, name, _number(name, getattr(self, name)))
+        if not isinstance(self.logprobs, (bool, np.bool_)):
+            raise ValueError(f"logprobs={self.logprobs!r}; expected True or False")
+        object.__setattr__(self, "logprobs", bool(self.logprobs))
         if self.temperature < 0:
             raise ValueError(f"temperature={self.temperature} is negative; 0 is greedy, 1 samples the model's own law")
         if not 0 < self.top_p <= 1:
@@ -64,65 +69,101 @@ class Options:
         rows = len(seeds)
         return Settings(
             temperature=jnp.full(rows, self.temperature, jnp.float32),
-            top_k=jnp.full(rows, self.top_k, jnp.int32),
+            top_k=jnp.full(rows, min(self.top_k, LARGEST_INT32), jnp.int32),
             top_p=jnp.full(rows, self.top_p, jnp.float32),
             min_p=jnp.full(rows, self.min_p, jnp.float32),
             key=request_keys(seeds, samples),
         )
 
 
-def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+def stop_strings(stop: str | Sequence[str] | None, tokenizer: Any) -> tuple[str, ...]:
     """One stop string, several, or none."""
+    several = isinstance(stop, Sequence) and not isinstance(stop, (str, bytes))
+    if stop is not None and not isinstance(stop, str) and not several:
+        raise ValueError(f"stop={stop!r}; expected text, or a list of texts")
+    if stop and tokenizer is None:
+        raise ValueError(
+            "stop strings need a tokenizer to find them, but the model's folder holds none; leave stop out"
+        )
     return () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
 
 
 def seeds_for(seed: int | Sequence[int], prompts: int) -> list[int]:
     """A seed for each prompt: one for all of them, or one each."""
-    if not isinstance(seed, Sequence):
-        return [seed] * prompts
-    if len(seed) != prompts:
-        raise ValueError(f"{len(seed)} seeds for {prompts} prompts; give one for all of them, or one each")
-    return list(seed)
+    given: Any = seed.tolist() if isinstance(seed, np.ndarray) else seed
+    several = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    seeds = list(given) if several else [given] * prompts
+    if len(seeds) != prompts:
+        raise ValueError(f"{len(seeds)} seeds for {prompts} prompts; give one for all of them, or one each")
+    for value in seeds:
+        if not _is_whole(value) or not 0 <= value < 2**63:
+            raise ValueError(f"seed={value!r}; expected a whole number from 0 to 2**63 - 1")
+    return [int(value) for value in seeds]
 
 
 def drafter_for(model: Model, drafter: str | Drafter, tree: Any) -> Drafter:
     """The drafter that was asked for; "auto" is the model's head if it has one."""
     if isinstance(drafter, Drafter):
-        return drafter
-    if drafter not in ("auto", "none", "eagle"):
+        return _fitting(drafter, model)
+    if not isinstance(drafter, str) or drafter not in ("auto", "none", "eagle"):
         raise ValueError(f'drafter={drafter!r} is not known; expected "auto", "eagle", "none", or a Drafter')
     policy = policy_for(tree)
     if model.head is None and drafter == "eagle":
         raise ValueError('drafter="eagle" needs a head, but the model was loaded without one; give load() a head')
     if model.head is None or drafter == "none":
         return Plain()
-    return Eagle(head=model.head, policy=policy)
+    return _fitting(Eagle(head=model.head, policy=policy), model)
 
 
 def policy_for(tree: Any) -> TreePolicy:
     """The tree that was asked for: "auto", "eagle1", (nodes, depth, top_k), a list of parents, or a policy."""
     if isinstance(tree, TreePolicy):
         return tree
-    if tree == "auto":
+    if isinstance(tree, str) and tree == "auto":
         return CPU_TREE if jax.default_backend() == "cpu" else ACCELERATOR_TREE
-    if tree == "eagle1":
+    if isinstance(tree, str) and tree == "eagle1":
         return EAGLE1_TREE
-    numbers = isinstance(tree, Sequence) and not isinstance(tree, str) and all(isinstance(n, int) for n in tree)
-    if numbers and len(tree) > 0 and tree[0] == -1:
-        return StaticTree(tuple(tree))
-    if numbers and len(tree) == 3:
-        return DynamicTree(*tree)
+    listed = tree.tolist() if isinstance(tree, np.ndarray) else tree
+    if isinstance(listed, Sequence) and listed and all(_is_whole(number) for number in listed):
+        given = tuple(int(number) for number in listed)
+        if given[0] == -1:
+            return StaticTree(given)
+        if len(given) == 3:
+            return DynamicTree(*given)
     raise ValueError(
         f'tree={tree!r} is not a tree; expected "auto", "eagle1", (nodes, depth, top_k) such as (60, 7, 10), '
         "or the parents of its nodes such as [-1, 0, 0, 1]"
     )
 
 
-def _whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def _fitting(drafter: Drafter, model: Model) -> Drafter:
+    """The drafter, if its tree can grow over the model's vocabulary."""
+    _grow_in_thought(drafter.policy, model.target.config.vocab_size)
+    return drafter
+
+
+@functools.lru_cache(maxsize=64)
+def _grow_in_thought(policy: TreePolicy, vocab_size: int) -> None:
+    """Grows a tree of shapes alone: a policy that cannot says so here, before anything runs."""
+
+    def extend(carry: None, level: int, tokens: jax.Array, parent_row: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.zeros((*tokens.shape, vocab_size)), carry
+
+    jax.eval_shape(lambda: policy.grow(jnp.zeros(1, jnp.int32), jnp.zeros((1, vocab_size)), extend, None)[0])
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """`value` if it is a whole number (numpy's included) and not below `least`."""
+    if not _is_whole(value) or value < least:
         raise ValueError(f"{name}={value!r}; expected a whole number, {least} or more")
+    return int(value)
 
 
-def _number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{name}={value!r}; expected a number")
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{name}={value!r}; expected a finite number")
+    return float(value)

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
+ARRAYS = (np.ndarray, jax.Array)
 Message = Mapping[str, str]
 Prompt = str | Sequence[Message] | Sequence[int]
 
@@ -13,9 +15,9 @@ def split(prompts: Any) -> tuple[list[Prompt], bool]:
     """The prompts as a list, and whether a list is what was given (a list in gives a list out)."""
     if isinstance(prompts, str):
         return [prompts], False
-    if isinstance(prompts, np.ndarray) and prompts.ndim == 1:
-        return [prompts.tolist()], False
-    if not isinstance(prompts, Sequence):
+    if isinstance(prompts, ARRAYS):
+        prompts = prompts.tolist()
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise TypeError(
             f"prompts of type {type(prompts).__name__}; expected a string, a list of chat messages, "
             "a list of token ids, or a list of those"
@@ -24,7 +26,7 @@ def split(prompts: Any) -> tuple[list[Prompt], bool]:
         raise ValueError("no prompts: the list is empty")
     if all(isinstance(item, Mapping) for item in prompts) or all(_is_token(item) for item in prompts):
         return [list(prompts)], False
-    return [item.tolist() if isinstance(item, np.ndarray) else item for item in prompts], True
+    return [item.tolist() if isinstance(item, ARRAYS) else item for item in prompts], True
 
 
 def encode(tokenizer: Any, prompt: Prompt, vocab_size: int, where: str) -> list[int]:
@@ -33,7 +35,7 @@ def encode(tokenizer: Any, prompt: Prompt, vocab_size: int, where: str) -> list[
         ids = _encode_text(tokenizer, prompt, where)
     elif isinstance(prompt, Sequence) and prompt and all(isinstance(item, Mapping) for item in prompt):
         ids = _encode_chat(tokenizer, prompt, where)
-    elif isinstance(prompt, Sequence) and all(_is_token(item) for item in prompt):
+    elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes) and all(_is_token(item) for item in prompt):
         ids = [int(token) for token in prompt]  # type: ignore[arg-type]  # `_is_token` has seen to it
     else:
         raise TypeError(f"{where} is neither text, nor chat messages, nor token ids: {_short(prompt)}")
@@ -52,7 +54,7 @@ def _is_token(item: Any) -> bool:
 def _encode_text(tokenizer: Any, prompt: str, where: str) -> list[int]:
     if not prompt:
         raise ValueError(f"{where} is empty; give it at least one token")
-    return list(_needed(tokenizer, where)(prompt)["input_ids"])
+    return _tokenize(_needed(tokenizer, where), prompt, where)
 
 
 def _encode_chat(tokenizer: Any, messages: Sequence[Any], where: str) -> list[int]:
@@ -69,7 +71,18 @@ def _encode_chat(tokenizer: Any, messages: Sequence[Any], where: str) -> list[in
         text = tokenizer.apply_chat_template([dict(m) for m in messages], tokenize=False, add_generation_prompt=True)
     except TemplateError as error:
         raise ValueError(f"{where} does not fit the model's chat template: {error}") from None
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return _tokenize(tokenizer, text, where, add_special_tokens=False)
+
+
+def _tokenize(tokenizer: Any, text: str, where: str, **options: bool) -> list[int]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where} holds {text[error.start]!r}, half of a character (a lone surrogate), and is no text; "
+            "was it read with the wrong encoding?"
+        ) from None
+    return list(tokenizer(text, **options)["input_ids"])
 
 
 def _needed(tokenizer: Any, where: str) -> Any:
