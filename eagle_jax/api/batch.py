@@ -17,7 +17,7 @@ from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.drafters.base import Drafter
 
-UNLIMITED = np.int32(np.iinfo(np.int32).max)
+UNLIMITED = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Batch:
         if self.options.stop:
             cycles = min(cycles or 8, 8)
         while not all(self.progress.done):
-            until = UNLIMITED if cycles is None else np.asarray(self._state.cycle) + np.int32(cycles)
+            until = UNLIMITED if cycles is None else min(int(self._state.cycle) + cycles, UNLIMITED)
             self._state = self._timed(
                 "decode_seconds",
                 compiled_advance(),
-                *(self.model.target, self.drafter, self._request, self._state, jnp.asarray(until)),
+                *(self.model.target, self.drafter, self._request, self._state, jnp.asarray(until, jnp.int32)),
                 mode=self.options.mode,
             )
             self._look()
@@ -144,7 +144,8 @@ def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], options: Option
     rows = 1 << (len(asks) - 1).bit_length()
     padded = [*asks, *[asks[0]] * (rows - len(asks))]
     lengths = np.array([len(ask.prompt) for ask in padded], np.int32)
-    limit = np.minimum(lengths + options.max_new_tokens, model.context).astype(np.int32)
+    limit = lengths + np.int32(min(options.max_new_tokens, model.context))
+    limit = np.minimum(limit, np.int32(model.context))
     limit[len(asks) :] = 0  # padding rows are done before they begin
 
     chunk, path = _chunk(), drafter.policy.depth + 1
