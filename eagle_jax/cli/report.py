@@ -16,7 +16,7 @@ def table(rows: Sequence[Summary]) -> Table:
     """One line per category, the overall line set apart."""
     shown = Table(box=box.SIMPLE_HEAD)
     shown.add_column("category")
-    for heading in ("questions", "plain tok/s", "EAGLE tok/s", "speedup", "tokens a pass", "identical"):
+    for heading in ("questions", "plain tok/s", "EAGLE tok/s", "speedup", "tok/pass", "same"):
         shown.add_column(heading, justify="right")
     for row in rows:
         if row is rows[-1]:
