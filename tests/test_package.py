@@ -119,3 +119,11 @@ def test_the_version_is_the_distributions():
     from importlib.metadata import version
 
     assert eagle_jax.__version__ == version("eagle-jax")
+
+
+def test_the_shipped_pair_is_there_and_small():
+    files = [path for path in (ROOT / "pair").rglob("*") if path.is_file()]
+    assert {"target/model.safetensors", "head/model.safetensors", "target/tokenizer.json"} <= {
+        path.relative_to(ROOT / "pair").as_posix() for path in files
+    }
+    assert sum(path.stat().st_size for path in files) <= 25e6, "the pair may take 25 MB in the wheel"
