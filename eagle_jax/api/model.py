@@ -70,10 +70,10 @@ def _dtype(dtype: Any) -> Any:
     if dtype is None:
         return jnp.float32 if jax.default_backend() == "cpu" else None
     known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
-    name = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
-    if name not in known:
-        raise ValueError(f"dtype={name!r} is not known; expected one of {', '.join(known)}")
-    return known[name]
+    for name, value in known.items():
+        if dtype == name or not isinstance(dtype, str) and dtype == value:
+            return value
+    raise ValueError(f"dtype={dtype!r} is not known; expected one of {', '.join(known)}")
 
 
 def _tokenizer(folder: Path) -> Any:

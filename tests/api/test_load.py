@@ -1,0 +1,98 @@
+"""`load`: what a folder gives, and the sentences that refuse one. What files can hold is tested with the converters."""
+
+import json
+import pathlib
+from types import ModuleType
+
+import jax.numpy as jnp
+import pytest
+from speller import DYNAMIC, END, SPELLED, SPELLER, TOKENIZER, asked
+
+from eagle_jax.api import generate, load
+from eagle_jax.converters import save_head, save_target
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, pathlib.Path]:
+    """SPELLER, stored as people store models."""
+    target, head = (tmp_path_factory.mktemp(name) for name in ("target", "head"))
+    save_target(SPELLER.target, target, extra={"eos_token_id": END})
+    save_head(SPELLER.head, head, target=SPELLER.target)
+    TOKENIZER.save_pretrained(target)
+    return target, head
+
+
+@pytest.fixture
+def bare(folders, tmp_path) -> pathlib.Path:
+    """The target without its tokenizer, to be spoilt."""
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((folders[0] / name).read_bytes())
+    return tmp_path
+
+
+def test_a_stored_pair_gives_the_same_answers(folders):
+    model = load(*folders)
+    assert (model.stop_ids, model.context) == ((END,), SPELLER.context)
+    result, expected = (generate(m, asked("?"), **DYNAMIC) for m in (model, SPELLER))
+    assert result.text == SPELLED
+    assert (result.token_ids, result.stats.cycles) == (expected.token_ids, expected.stats.cycles)
+
+
+def test_names_may_be_text_and_the_head_may_be_left_out(folders):
+    model = load(str(folders[0]))
+    assert model.head is None
+    assert model.tokenizer.chat_template == TOKENIZER.chat_template
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", jnp.bfloat16, None])
+def test_dtype(folders, dtype):
+    model = load(*folders, dtype=dtype)
+    expected = jnp.dtype("float32" if dtype is None else dtype)
+    assert model.target.dtype == model.head.dtype == expected
+
+
+def test_a_folder_without_tokenizer(bare):
+    model = load(bare)
+    assert model.tokenizer is None
+    assert generate(model, TOKENIZER("ab")["input_ids"], max_new_tokens=3, drafter="none").text == ""
+
+
+@pytest.mark.parametrize(
+    "files, stop_ids",
+    [
+        ({"generation_config.json": {"eos_token_id": [9, 3]}}, (3, 9)),
+        ({"generation_config.json": {"eos_token_id": 5}}, (5,)),
+        ({"generation_config.json": {"max_length": 5}}, (END,)),
+        ({}, (END,)),
+    ],
+)
+def test_tokens_that_end_an_answer(bare, files, stop_ids):
+    for name, entries in files.items():
+        (bare / name).write_text(json.dumps(entries))
+    assert load(bare).stop_ids == stop_ids
+
+
+def test_linear_scaling_stretches_the_context(bare):
+    path = bare / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}))
+    assert load(bare).context == 4 * SPELLER.context
+
+
+@pytest.mark.parametrize("dtype", ["float8", "int8", "", jnp.int8, 5, "nonsense"])
+def test_unknown_dtypes(api: ModuleType, folders, dtype):
+    with pytest.raises(
+        (ValueError, TypeError), match="^dtype=.* is not known; expected one of float32, bfloat16, float16$"
+    ):
+        api.load(*folders, dtype=dtype)
+
+
+def test_what_is_not_there(api: ModuleType, folders, tmp_path):
+    missing = tmp_path / "missing"
+    for names in ((missing,), (str(missing),), (folders[0], missing)):
+        with pytest.raises(FileNotFoundError, match=f"^there is no model folder {missing}$"):
+            api.load(*names)
+    with pytest.raises(FileNotFoundError, match="config.json"):
+        api.load(tmp_path)
+    with pytest.raises(ValueError, match="config.json: "):
+        api.load(*folders[::-1])
