@@ -22,6 +22,13 @@ jax.config.update("jax_compilation_cache_dir", str(_cache))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs() -> Iterator[None]:
+    """Compiled programs take gigabytes over the whole suite, and modules share few of them."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def getkey() -> Callable[[], jax.Array]:
     """A function that returns a new PRNG key on each call, the same ones in every run."""
