@@ -1,5 +1,7 @@
 """Lossless speculative decoding with EAGLE draft heads in JAX.
 
+Example:
+
     model = eagle_jax.load()                                    # the pair that comes with the package
     result = eagle_jax.generate(model, "...", temperature=1.0)  # same seed, same text, with any drafter or none
     for chunk in eagle_jax.stream(model, "..."): ...

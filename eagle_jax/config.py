@@ -32,7 +32,8 @@ class Rope:
 
     def __post_init__(self):
         if self.kind not in self.KINDS:
-            raise ValueError(f"rope scaling of kind {self.kind!r} is not known; expected one of {', '.join(self.KINDS)}")
+            known = ", ".join(self.KINDS)
+            raise ValueError(f"rope scaling of kind {self.kind!r} is not known; expected one of {known}")
         if self.kind in ("dynamic", "llama3", "yarn") and self.original_max_position_embeddings is None:
             raise ValueError(f"rope scaling {self.kind!r} needs original_max_position_embeddings")
         if self.kind == "llama3" and (self.low_freq_factor is None or self.high_freq_factor is None):
@@ -104,11 +105,12 @@ class LlamaConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EagleConfig:
-    """An EAGLE-1/EAGLE-2 draft head: `fc(concat[embedding ; feature])`, then decoder layers, the first without input norm.
+    """An EAGLE-1/EAGLE-2 draft head: `fc(concat[embedding ; feature])`, then decoder layers, the first without input
+    norm.
 
     Args:
-        layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head). `vocab_size`,
-            `hidden_size` are the target's.
+        layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head).
+            `vocab_size`, `hidden_size` are the target's.
         fc_bias: whether `fc` has a bias (config key `bias`; the tensors decide).
     """
 

@@ -17,8 +17,9 @@ def static(**kwargs: Any) -> Any:
 def pytree(cls: type[T]) -> type[T]:
     """Makes `cls` a frozen dataclass that flattens without calling `__init__`.
 
-    JAX rebuilds trees from placeholders (`eval_shape`, `vmap`, tree maps over `None`). An `__init__` that checks shapes would
-    refuse those, so unflattening writes the fields directly and the checks stay on for values that people construct.
+    JAX rebuilds trees from placeholders (`eval_shape`, `vmap`, tree maps over `None`). An `__init__` that checks shapes
+    would refuse those, so unflattening writes the fields directly and the checks stay on for values that people
+    construct.
     """
     frozen = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(frozen)  # type: ignore[arg-type]  # mypy does not see that `frozen` is a dataclass

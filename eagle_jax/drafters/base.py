@@ -87,13 +87,8 @@ class Drafter(abc.ABC):
 class Plain(Drafter):
     """Proposes nothing: the loop decodes one token per target pass."""
 
-    @property
-    def policy(self) -> TreePolicy:
-        return NO_TREE
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return ()
+    policy = NO_TREE
+    taps = ()
 
     def init(self, target: LM, batch: int, slots: int) -> tuple[()]:
         return ()

@@ -39,7 +39,7 @@ def tree_attention(
 
     top = jnp.max(jnp.stack([jnp.max(part, axis=-1) for part in score_parts]), axis=0)[..., None]
     weights = [jnp.exp(part - top) for part in score_parts]
-    total = sum(jnp.sum(weight, axis=-1, keepdims=True) for weight in weights)
+    total = sum((jnp.sum(weight, axis=-1, keepdims=True) for weight in weights), start=jnp.float32(0))
     mixed = sum(
         jnp.einsum(
             "bkrs,bksc->bkrc",

@@ -21,8 +21,8 @@ def angles(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length:
     it makes a key a function of (prompt, position) alone, so drafting cannot change it.
     """
     if rope.kind == "dynamic":
-        seen = jnp.maximum(jnp.maximum(positions + 1, rope_length[:, None]), rope.original_max_position_embeddings)
-        frequencies = _dynamic_frequencies(rope, head_dim, seen.astype(jnp.float32))
+        seen = jnp.maximum(positions + 1, rope_length[:, None])
+        frequencies = _dynamic_frequencies(rope, head_dim, seen)
     else:
         frequencies = jnp.asarray(_FREQUENCIES[rope.kind](rope, head_dim), jnp.float32)[None, None]
     turn = positions.astype(jnp.float32)[..., None] * frequencies
@@ -62,11 +62,11 @@ def _llama3(rope: Rope, head_dim: int) -> np.ndarray:
 
 def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
     """YaRN (Peng et al. 2023, section 3.2): pairs that turn often keep their angle, the others are slowed."""
-    assert rope.original_max_position_embeddings is not None
+    original = rope.original_max_position_embeddings
+    assert original is not None
 
     def dimension_turning(times: float) -> float:
-        context = rope.original_max_position_embeddings / (times * 2 * math.pi)
-        return head_dim * math.log(context) / (2 * math.log(rope.theta))
+        return head_dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension_turning(rope.beta_fast), dimension_turning(rope.beta_slow)
     if rope.truncate:
@@ -78,10 +78,11 @@ def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
     return frequencies / rope.factor * (1 - keep) + frequencies * keep
 
 
-def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Float[Array, "b n"]) -> Float[Array, "b n half"]:
+def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Int[Array, "b n"]) -> Float[Array, "b n half"]:
     """Dynamic NTK: theta grows with the length seen, so that the slowest pair stretches by about `seen / original`."""
     original = rope.original_max_position_embeddings
-    stretch = rope.factor * seen / original - (rope.factor - 1)
+    assert original is not None
+    stretch = rope.factor * jnp.maximum(seen, original).astype(jnp.float32) / original - (rope.factor - 1)
     theta = rope.theta * stretch ** (head_dim / (head_dim - 2))
     return theta[..., None] ** -jnp.asarray(_exponents(head_dim), jnp.float32)[None, None]
 
