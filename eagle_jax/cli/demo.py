@@ -8,10 +8,10 @@ from eagle_jax.cli.console import load, one_sentence, out, progress_bar, stats_l
 from eagle_jax.evaluation import Question, Summary, compare, summarize
 
 PROMPTS = (
-    "A farmer has 12 cows and buys 3 more each month. How many cows does he have after 4 months?",
-    "Anna reads 15 pages a day. How many pages does she read in 2 weeks?",
-    "A box holds 24 pencils. Tom gives 3 pencils to each of his 5 friends. How many pencils are left?",
-    "A shirt costs $20 and is sold at 25% off. How much do 2 shirts cost?",
+    "Tim works 6 hours a day and earns $12 an hour. How much does he earn in a week of 5 days?",
+    "Sam buys 3 packs of pencils. Each pack has 12 pencils. How many pencils does he have?",
+    "A shirt costs $20. A hat costs half as much. How much do a shirt and a hat cost together?",
+    "Sara has 10 cookies. She eats 3 of them. How many cookies are left?",
 )
 SHOWN = 2
 MAX_NEW_TOKENS = 128
@@ -26,6 +26,8 @@ def demo() -> None:
     device = jax.devices()[0]
     out.print(f"[bold]eagle_jax {eagle_jax.__version__}[/bold] on {device.device_kind} ({device.platform})")
     model = load(None, None, None)
+    size = sum(leaf.size for leaf in jax.tree.leaves(model.target)) / 1e6
+    out.print(f"A toy Llama of {size:.0f} million parameters: it has the form of an answer, its sums are often wrong.")
     out.print("Compiling for this machine; the next run finds it done ...", style="dim")
     for _ in _stream(model, PROMPTS[0]):
         pass

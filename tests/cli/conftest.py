@@ -64,7 +64,7 @@ class Fake:
         self.loads.append((target, head, dtype))
         model = object.__new__(api.Model)
         fields = dict(
-            target=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9)),
+            target=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9), size=1),
             head=object() if self.head else None,
             tokenizer=types.SimpleNamespace(chat_template=self.template),
             context=512,

@@ -59,6 +59,6 @@ def test_demo_streams_then_compares(fake, run):
     shown = run("demo")
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith(f"eagle_jax {eagle_jax.__version__} on ")
-    assert "> A farmer has 12 cows" in shown.stdout and "Hello [b]world[/b]." in shown.stdout
+    assert "> Tim works 6 hours" in shown.stdout and "Hello [b]world[/b]." in shown.stdout
     assert "mean accepted length  3.00 tokens a pass of the model" in shown.stdout
     assert "identical texts       yes (4 of 4)" in shown.stdout
