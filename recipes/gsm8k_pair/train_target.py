@@ -1,0 +1,124 @@
+"""Trains the pair's target, a small Llama, on GSM8K conversations within a budget of wall-clock time.
+
+    python recipes/gsm8k_pair/train_target.py --data train.jsonl --tokenizer runs/gsm8k_pair/tokenizer \
+        --out runs/gsm8k_pair/target.npz --minutes 58
+"""
+
+import argparse
+import functools
+import itertools
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import conversations
+import fast_llama
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import shape
+import transformers
+
+import eagle_jax  # noqa: F401  (sets XLA flags before JAX starts)
+from eagle_jax.models.lm import LM
+from eagle_jax.training import data, optimizer
+
+QUESTION_WEIGHT = 0.5  # of a question's token in the loss; an answer's token counts 1
+
+
+def weights(answer: jax.Array, filled: jax.Array) -> jax.Array:
+    """Weight of each predicted token (all but a row's first)."""
+    return jnp.where(answer, 1.0, QUESTION_WEIGHT)[:, 1:] * filled[:, 1:]
+
+
+@functools.partial(jax.jit, static_argnames="rule", donate_argnames=("params", "state"))
+def train_step(params, state, tokens, answer, filled, rate, rule: optax.GradientTransformation):
+    """One update; returns new parameters, new optimizer state and the weighted loss per token."""
+
+    def loss(params):
+        weight = weights(answer, filled)
+        return jnp.sum(fast_llama.next_token_losses(params, tokens, shape.TARGET) * weight) / jnp.sum(weight)
+
+    value, gradients = jax.value_and_grad(loss)(params)
+    updates, state = rule.update(gradients, state, params)
+    return optax.apply_updates(params, jax.tree.map(lambda update: rate * update, updates)), state, value
+
+
+@jax.jit
+def summed_losses(params, tokens, answer, filled):
+    """Sums of loss and counts of tokens: (answers, everything)."""
+    losses = fast_llama.next_token_losses(params, tokens, shape.TARGET)
+    said, there = answer[:, 1:] & filled[:, 1:], filled[:, 1:]
+    return jnp.stack([jnp.stack([jnp.sum(losses * part), jnp.sum(part)]) for part in (said, there)])
+
+
+def held_out_loss(params: Any, rows: data.Rows, batch: int) -> tuple[float, float]:
+    """Mean loss per token on (answers, everything), in nats."""
+    sums = sum(np.asarray(summed_losses(params, b.tokens, b.answer, b.filled)) for b in rows.batches(batch, seed=0))
+    return tuple(float(total / count) for total, count in sums)
+
+
+def endless(examples: list[data.Example], length: int, batch: int, first: int) -> Iterator[tuple[int, data.Rows]]:
+    """Batches for ever: (epoch, rows), counted from `first`; every epoch packs anew."""
+    for epoch in itertools.count(first):
+        for rows in data.pack(examples, length, seed=epoch).batches(batch, seed=epoch):
+            yield epoch, rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the target of the GSM8K pair.")
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="train.jsonl of openai/grade-school-math")
+    parser.add_argument("--tokenizer", type=pathlib.Path, required=True, help="folder written by make_tokenizer.py")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="parameters, .npz; rewritten every few minutes")
+    parser.add_argument("--minutes", type=float, default=58.0, help="wall-clock budget; the schedule ends with it")
+    parser.add_argument("--batch", type=int, default=8, help="rows per update")
+    parser.add_argument("--length", type=int, default=512, help="tokens per row")
+    parser.add_argument("--rate", type=float, default=5e-3, help="peak learning rate of the matrices")
+    parser.add_argument("--start", type=pathlib.Path, help=".npz of an earlier run to go on from")
+    parser.add_argument("--first-epoch", type=int, default=0, help="number of the first epoch; it seeds the order")
+    parser.add_argument("--held-out", type=int, default=200, help="conversations kept for evaluation")
+    args = parser.parse_args()
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.tokenizer)
+    training, held_out = conversations.split(conversations.read(args.data), args.held_out)
+    examples = [data.tokenize(chat, tokenizer) for chat in training]
+    unseen = data.pack([data.tokenize(chat, tokenizer) for chat in held_out], args.length, seed=0)
+    params = LM.init(shape.TARGET, jax.random.key(0), jnp.dtype("float32")).params
+    if args.start is not None:
+        params = jax.tree.map(jnp.asarray, shape.load(args.start))
+    rule = optimizer.rule()
+    state = rule.init(params)
+    print(f"{sum(p.size for p in jax.tree.leaves(params)):,} parameters, {len(examples)} conversations", flush=True)
+
+    start = saved = reported = time.monotonic()
+    budget, seen, running = 60 * args.minutes, 0, None
+    for step, (epoch, rows) in enumerate(endless(examples, args.length, args.batch, args.first_epoch)):
+        progress = (time.monotonic() - start) / budget
+        if progress >= 1:
+            break
+        rate = jnp.float32(optimizer.schedule(progress, args.rate))
+        params, state, loss = train_step(params, state, rows.tokens, rows.answer, rows.filled, rate, rule)
+        running = float(loss) if running is None else 0.95 * running + 0.05 * float(loss)
+        seen += int(rows.filled.sum())
+        now = time.monotonic()
+        if now - reported > 20:
+            speed = seen / (now - start)
+            print(
+                f"{now - start:6.0f} s  step {step}  epoch {epoch}  loss {running:.3f}  {speed:.0f} tokens/s",
+                flush=True,
+            )
+            reported = now
+        if now - saved > 240:
+            shape.save(args.out, params)
+            answers, everything = held_out_loss(params, unseen, args.batch)
+            print(f"held out: {answers:.3f} per answer token, {everything:.3f} per token", flush=True)
+            saved = now
+    shape.save(args.out, params)
+    answers, everything = held_out_loss(params, unseen, args.batch)
+    print(f"done: {step} steps, {seen:,} tokens; held out: {answers:.3f} per answer token, {everything:.3f} per token")
+
+
+if __name__ == "__main__":
+    main()

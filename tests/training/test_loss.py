@@ -1,0 +1,106 @@
+"""The loss against plain numpy, its masks against hand-written rows, its sight against real drafting."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import pair
+
+from eagle_jax.training import loss as L
+
+
+def test_smooth_l1_is_the_published_formula():
+    rng = np.random.default_rng(0)
+    guess, truth = (rng.normal(size=(2, 3, 5)).astype(np.float32) * 2 for _ in range(2))
+    expected = np.zeros((2, 3))
+    for b in range(2):
+        for n in range(3):
+            for h in range(5):
+                d = abs(float(guess[b, n, h]) - float(truth[b, n, h]))
+                expected[b, n] += (0.5 * d * d if d < 1 else d - 0.5) / 5
+    np.testing.assert_allclose(L.smooth_l1(jnp.asarray(guess), jnp.asarray(truth)), expected, rtol=1e-5)
+
+
+def test_soft_cross_entropy_against_numpy():
+    rng = np.random.default_rng(1)
+    logits, true_logits = (rng.normal(size=(1, 4, 7)).astype(np.float32) for _ in range(2))
+    law = np.exp(true_logits) / np.exp(true_logits).sum(-1, keepdims=True)
+    guessed = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    expected = -(law * np.log(guessed)).sum(-1)
+    np.testing.assert_allclose(L.soft_cross_entropy(jnp.asarray(logits), jnp.asarray(true_logits)), expected, rtol=1e-5)
+
+
+def test_drafted_slots_need_root_and_drafted_token_in_the_answer():
+    #         question   answer       question  answer
+    answer = [0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1]
+    row = jnp.asarray([answer], bool)
+    # slot i drafts token i + 2 from root i + 1 - step
+    np.testing.assert_array_equal(L.drafted(row, 0)[0], [0, 0, 1, 1, 1, 0, 0, 0, 1, 0])
+    np.testing.assert_array_equal(L.drafted(row, 1)[0], [0, 0, 0, 1, 1, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(L.drafted(row, 2)[0], [0, 0, 0, 0, 1, 0, 0, 0, 0, 0])
+
+
+def test_drafted_slots_stop_at_the_ends_of_the_row():
+    everything = jnp.ones((1, 5), bool)
+    np.testing.assert_array_equal(L.drafted(everything, 0)[0], [1, 1, 1, 0])
+    np.testing.assert_array_equal(L.drafted(everything, 2)[0], [0, 1, 1, 0])
+
+
+def test_sight_is_the_picture_in_its_docstring():
+    expected = [[0, 0, 0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0, 1, 0], [1, 1, 1, 0, 0, 0, 0, 1]]
+    np.testing.assert_array_equal(L.sight(4, 1), expected)
+    np.testing.assert_array_equal(L.sight(3, 0), np.tril(np.ones((3, 3))))
+
+
+def test_a_training_step_sees_what_a_drafting_step_sees():
+    """Step 2 at slot 5 equals drafting two steps by hand behind true features 0 .. 3."""
+    target, head = pair()
+    tokens = jax.random.randint(jax.random.key(2), (1, 9), 0, 29)
+    features = target(tokens)[0]
+    embeddings = target.embed(tokens[:, 1:])
+
+    chain, reads = features[:, :4], []
+    for slot in (3, 4, 5):
+        out = head.causal(embeddings[:, : slot + 1], chain)
+        reads.append(out[:, slot])
+        chain = jnp.concatenate([chain, out[:, slot : slot + 1]], axis=1)
+
+    guesses = []
+    entering, beside, cache = features[:, :-1], (), head.empty_cache(1, 0)
+    positions = jnp.arange(8, dtype=jnp.int32)[None]
+    for step in range(3):
+        earlier = jnp.tile(positions, (1, step)) if step else None
+        guess, kv = head.forward(embeddings, entering, positions, L.sight(8, step)[None], cache, beside, earlier)
+        beside = L._append(beside, kv)
+        entering = jnp.concatenate([entering[:, :1], guess[:, :-1]], axis=1)
+        guesses.append(guess)
+    for step, slot in enumerate((3, 4, 5)):
+        np.testing.assert_allclose(guesses[step][:, slot], reads[step], atol=1e-5)
+
+
+def test_loss_is_the_weighted_mean_of_its_parts():
+    target, head = pair()
+    tokens = jax.random.randint(jax.random.key(2), (2, 12), 0, 29)
+    answer = jnp.asarray(np.arange(12) >= 4)[None].repeat(2, axis=0)
+    objective = L.Objective(steps=3, decay=0.5, feature_weight=2.0, law_weight=0.3, noise=0.0)
+    value, report = L.loss(head, target, tokens, answer, target(tokens)[0], jax.random.key(0), objective)
+    per_step = 2.0 * np.asarray(report.feature) + 0.3 * np.asarray(report.law)
+    assert report.agreement.shape == (3,)
+    np.testing.assert_allclose(value, (per_step * [1, 0.5, 0.25]).sum() / 1.75, rtol=1e-5)
+
+
+def test_cross_entropy_is_bounded_by_the_entropy_of_the_true_law():
+    target, head = pair()
+    tokens = jax.random.randint(jax.random.key(2), (1, 10), 0, 29)
+    features = jax.lax.stop_gradient(target(tokens)[0])
+    answer = jnp.ones((1, 10), bool)
+    exact = L.Objective(noise=0.0, feature_weight=0.0, law_weight=1.0)
+    value, report = L.loss(head, target, tokens, answer, features, jax.random.key(0), exact)
+    entropy = L.soft_cross_entropy(target.logits(features), target.logits(features))
+    assert float(value) > float(jnp.mean(entropy)) - 1e-5, "a cross-entropy is never below the true law's entropy"
+    np.testing.assert_allclose(value, report.law[0], rtol=1e-6)
+
+
+def test_at_least_one_step():
+    with pytest.raises(ValueError, match="steps=0"):
+        L.Objective(steps=0)

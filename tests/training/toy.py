@@ -1,0 +1,33 @@
+"""A target and a head small enough to train in a test."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax.config import EagleConfig, LlamaConfig, Rope
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.lm import LM
+
+F32 = jnp.dtype("float32")
+CONFIG = LlamaConfig(
+    vocab_size=29,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=4,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-5,
+    rope=Rope(theta=10000.0),
+    tie_word_embeddings=True,
+)
+
+
+def pair() -> tuple[LM, Head]:
+    """Random weights, the target's scaled up so that its next-token law is not flat."""
+    target = LM.init(CONFIG, jax.random.key(0), F32)
+    target = dataclasses.replace(target, params=jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, target.params))
+    layer = dataclasses.replace(CONFIG, num_hidden_layers=1)
+    return target, Head.init(EagleConfig(layers=layer, fc_bias=True), jax.random.key(1), F32)
