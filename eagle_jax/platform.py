@@ -32,3 +32,13 @@ def guard_cpu_reductions() -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16 products; without them they are ten times slower than float32."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -37,13 +37,13 @@ def synthetic_pair(
     params = dict(jax.tree.map(lambda x: x * 8.0 * strength if x.ndim == 2 else x, target.params))
     params["embed_tokens"] = {"embedding": target.params["embed_tokens"]["embedding"] * 50.0}
     if not config.tie_word_embeddings:
-        params["lm_head"] = {"kernel": target.params["lm_head"]["kernel"] * 50.0}
+        params["lm_head"] = {"weight": target.params["lm_head"]["weight"] * 50.0}
     target = LM(params=params, config=config)
 
     head = Head.init(EagleConfig(layers=dataclasses.replace(config, num_hidden_layers=1), fc_bias=True), head_key)
     size = config.hidden_size
-    through = jnp.concatenate([jnp.eye(size), jnp.zeros((size, size))])
+    through = jnp.concatenate([jnp.eye(size), jnp.zeros((size, size))], axis=1)
     noise = error / size**0.5 * jax.random.normal(noise_key, through.shape)
     head_params = dict(head.params)
-    head_params["fc"] = {"kernel": through + noise, "bias": head.params["fc"]["bias"]}
+    head_params["fc"] = {"weight": through + noise, "bias": head.params["fc"]["bias"]}
     return target, Head(params=head_params, config=head.config)

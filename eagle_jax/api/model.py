@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from eagle_jax.converters import load_head, load_target, resolve
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
+from eagle_jax.platform import multiplies_bfloat16
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
 
@@ -45,7 +46,8 @@ def load(target: str | Path | None = None, head: str | Path | None = None, *, dt
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer).
         head: folder or hub name of its EAGLE-1/EAGLE-2 head; None decodes plainly (or, without a target, is the
             shipped head).
-        dtype: "float32", "bfloat16" or "float16"; None keeps the stored one, but is float32 on CPU, where it is faster.
+        dtype: "float32", "bfloat16" or "float16"; None keeps the stored one, but is float32 on CPUs that have no
+            bfloat16 instructions.
 
     Raises:
         FileNotFoundError: a folder or file is not there.
@@ -68,7 +70,7 @@ def load(target: str | Path | None = None, head: str | Path | None = None, *, dt
 
 def _dtype(dtype: Any) -> Any:
     if dtype is None:
-        return jnp.float32 if jax.default_backend() == "cpu" else None
+        return jnp.float32 if jax.default_backend() == "cpu" and not multiplies_bfloat16() else None
     known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
     for name, value in known.items():
         if dtype == name or not isinstance(dtype, str) and dtype == value:

@@ -23,7 +23,7 @@ RULES = (
     names.Rule(EMBEDDING, "embed_tokens/embedding"),
     *names.decoder_layer("model."),
     names.Rule("model.norm.weight", "norm/scale"),
-    names.Rule(OUTPUT, "lm_head/kernel", transposed=True),
+    names.Rule(OUTPUT, "lm_head/weight"),
 )
 
 # Rotary frequencies that transformers saved until 2023; they follow from the config.

@@ -1,7 +1,7 @@
 """Tensor names on disk and parameter paths in memory: one table per format, read in both directions.
 
-Shapes are in no table. The models know their parameters; a table only says what each is called in a file and whether it
-lies transposed there (PyTorch keeps linear weights `[out, in]`, we keep kernels `[in, out]`).
+Shapes are in no table. The models know their parameters, which have the shapes they have on disk; a table only says
+what each is called in a file.
 """
 
 import dataclasses
@@ -25,12 +25,11 @@ class Rule:
 
     key: str
     path: str
-    transposed: bool = False
 
 
 def linear(key: str, path: str) -> tuple[Rule, Rule]:
-    """A linear map: transposed kernel, and the bias it may have."""
-    return Rule(f"{key}.weight", f"{path}/kernel", transposed=True), Rule(f"{key}.bias", f"{path}/bias")
+    """A linear map: its weight, and the bias it may have."""
+    return Rule(f"{key}.weight", f"{path}/weight"), Rule(f"{key}.bias", f"{path}/bias")
 
 
 PROJECTIONS = tuple(f"self_attn.{x}_proj" for x in "qkvo") + tuple(f"mlp.{x}_proj" for x in ("gate", "up", "down"))
@@ -50,7 +49,6 @@ class Slot:
 
     key: str
     shape: tuple[int, ...]
-    transposed: bool
 
 
 def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
@@ -61,8 +59,7 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
         layer = re.search(r"(?<=layers_)\d+", path)
         number = layer.group() if layer else ""
         rule = by_path[re.sub(r"(?<=layers_)\d+", "{i}", path)]
-        shape = leaf.shape[::-1] if rule.transposed else leaf.shape
-        found[path] = Slot(rule.key.replace("{i}", number), tuple(shape), rule.transposed)
+        found[path] = Slot(rule.key.replace("{i}", number), tuple(leaf.shape))
     return found
 
 
@@ -80,7 +77,7 @@ def read_params(weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: 
         for parent in parents:
             node = node.setdefault(parent, {})
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
-        node[name] = jax.block_until_ready(_to_device(weights.take(slot.key), dtype, slot.transposed))
+        node[name] = jax.block_until_ready(_to_device(weights.take(slot.key), dtype))
     return params
 
 
@@ -111,7 +108,7 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
     leaves = _flatten(params)
     for path, slot in slots(rules, params).items():
         value = np.asarray(leaves[path])
-        yield slot.key, np.ascontiguousarray(value.T if slot.transposed else value)
+        yield slot.key, np.ascontiguousarray(value)
 
 
 def float_dtype(dtype: Any) -> jnp.dtype:
@@ -143,11 +140,10 @@ def _check_tensor(key: str, info: TensorInfo, shape: tuple[int, ...]) -> None:
         )
 
 
-def _to_device(value: np.ndarray, dtype: jnp.dtype, transposed: bool) -> jax.Array:
+def _to_device(value: np.ndarray, dtype: jnp.dtype) -> jax.Array:
     if value.dtype == np.float64:
         value = value.astype(np.float32)
-    array = jnp.asarray(value).astype(dtype)
-    return array.T if transposed else array
+    return jnp.asarray(value).astype(dtype)
 
 
 def _flatten(params: Mapping[str, Any], above: str = "") -> dict[str, Any]:

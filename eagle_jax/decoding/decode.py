@@ -195,7 +195,7 @@ def _read_chunk(target, tokens, start, lengths, cache, taps):
 
 def _last_rows(target: LM, drafter: Drafter, batch: int) -> tuple[Float[Array, "b 1 h"], ...]:
     """Place for the final hidden state and the taps of each prompt's last token."""
-    row = jnp.zeros((batch, 1, target.config.hidden_size), target.dtype)
+    row = jnp.zeros((batch, 1, target.config.hidden_size), target.activations)
     return (row,) * (1 + len(drafter.taps))
 
 

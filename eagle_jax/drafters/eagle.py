@@ -66,14 +66,12 @@ class Eagle(Drafter):
     policy: TreePolicy = static()
     coupled: bool = static(default=True)
 
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return ()
+    taps = ()
 
     def init(self, target: LM, batch: int, slots: int) -> EagleState:
         hidden_size = self.head.config.layers.hidden_size
         return EagleState(
-            cache=self.head.empty_cache(batch, slots), guess=jnp.zeros((batch, hidden_size), self.head.dtype)
+            cache=self.head.empty_cache(batch, slots), guess=jnp.zeros((batch, hidden_size), target.activations)
         )
 
     def observe(self, target: LM, state: EagleState, observed: Observed) -> EagleState:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import EagleConfig
 from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.layers import Linear
+from eagle_jax.models.layers import Linear, activation_dtype
 from eagle_jax.models.llama import DecoderLayer, Sight
 from eagle_jax.models.lm import causal
 from eagle_jax.struct import pytree, static
@@ -38,7 +38,7 @@ class EagleHead(nn.Module):
         cache: Cache,
         beside: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        x = self.fc(jnp.concatenate([embeddings.astype(self.dtype), features.astype(self.dtype)], axis=-1))
+        x = self.fc(jnp.concatenate([embeddings, features.astype(embeddings.dtype)], axis=-1))
         kv = []
         for i, (layer, k, v) in enumerate(zip(self.layers, cache.k, cache.v, strict=True)):
             x, own = layer(x, sight, (k, v), beside[i] if beside else None)
@@ -65,11 +65,11 @@ class Head:
     @property
     def dtype(self) -> np.dtype:
         """Dtype of the weights."""
-        return self.params["fc"]["kernel"].dtype
+        return self.params["fc"]["weight"].dtype
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
         """A cache for `slots` true-feature rows; float32 on CPU, as the target's."""
-        return _empty_cache(self.config, batch, slots, jnp.float32 if jax.default_backend() == "cpu" else self.dtype)
+        return _empty_cache(self.config, batch, slots, activation_dtype(self.dtype))
 
     def forward(
         self,

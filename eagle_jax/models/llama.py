@@ -114,7 +114,7 @@ class Llama(nn.Module):
         self.layers = [DecoderLayer(c, self.dtype) for _ in range(c.num_hidden_layers)]
         self.norm = RMSNorm(c.rms_norm_eps, self.dtype)
         if not c.tie_word_embeddings:
-            self.lm_head = Linear(c.vocab_size, dtype=self.dtype)
+            self.lm_head = Linear(c.vocab_size, dtype=self.dtype, result=jnp.float32)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
         return self.embed_tokens(tokens)
@@ -122,7 +122,7 @@ class Llama(nn.Module):
     def logits(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
         if self.config.tie_word_embeddings:
             return self.embed_tokens.attend(hidden)
-        return self.lm_head(hidden).astype(jnp.float32)
+        return self.lm_head(hidden)
 
     def __call__(
         self,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.layers import activation_dtype
 from eagle_jax.models.llama import Llama
 from eagle_jax.struct import pytree, static
 
@@ -48,12 +49,17 @@ class LM:
 
     @property
     def dtype(self) -> np.dtype:
-        """Dtype of the weights, and of everything that is not kept in float32 for accuracy."""
+        """Dtype of the weights."""
         return self.params["embed_tokens"]["embedding"].dtype
 
+    @property
+    def activations(self) -> np.dtype:
+        """Dtype of embeddings, hidden states and cache; float32 on CPU, where XLA rewrites whole bfloat16 caches."""
+        return activation_dtype(self.dtype)
+
     def empty_cache(self, batch: int, slots: int) -> Cache:
-        """A cache for `slots` tokens a row; float32 on CPU, where XLA rewrites a whole bfloat16 buffer per update."""
-        return _empty_cache(self.config, batch, slots, jnp.float32 if jax.default_backend() == "cpu" else self.dtype)
+        """A cache for `slots` tokens a row."""
+        return _empty_cache(self.config, batch, slots, self.activations)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
         """Token embeddings."""

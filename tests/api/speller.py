@@ -51,12 +51,12 @@ def make_speller() -> Model:
     embedding = target.params["embed_tokens"]["embedding"]
     directions = embedding / jnp.linalg.norm(embedding, axis=1, keepdims=True)
     before = jnp.array(sorted(follower, key=follower.__getitem__))
-    params = target.params | {"lm_head": {"kernel": 8.0 * directions[before].T}}
+    params = target.params | {"lm_head": {"weight": 8.0 * directions[before]}}
     return Model(LM(params=params, config=CONFIG), head, TOKENIZER, stop_ids=(END,), context=56)
 
 
 def make_random() -> Model:
-    target, head = synthetic_pair(CONFIG, seed=2, strength=0.3, error=0.15)
+    target, head = synthetic_pair(CONFIG, seed=2, strength=0.6, error=0.15)
     return Model(target, head, TOKENIZER, stop_ids=(), context=56)
 
 

@@ -74,7 +74,7 @@ def test_pickle_weights_in_half_precision(tmp_path: pathlib.Path):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
     loaded = load_head(tmp_path, target())
     assert loaded.dtype == np.float16
-    np.testing.assert_array_equal(loaded.params["fc"]["kernel"], state["fc.weight"].numpy().T)
+    np.testing.assert_array_equal(loaded.params["fc"]["weight"], state["fc.weight"].numpy())
     assert load_head(tmp_path, target(), "bfloat16").dtype == "bfloat16"
 
 

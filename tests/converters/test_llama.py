@@ -42,9 +42,9 @@ def test_kernels_lie_transposed(tmp_path: pathlib.Path):
     values = tensors(target())
     assert values["model.layers.1.self_attn.k_proj.weight"].shape == (4, 8)
     lm = load_target(write(tmp_path, values))
-    kernel = lm.params["layers_1"]["self_attn"]["k_proj"]["kernel"]
-    np.testing.assert_array_equal(kernel, values["model.layers.1.self_attn.k_proj.weight"].T)
-    np.testing.assert_array_equal(lm.params["lm_head"]["kernel"], values["lm_head.weight"].T)
+    kernel = lm.params["layers_1"]["self_attn"]["k_proj"]["weight"]
+    np.testing.assert_array_equal(kernel, values["model.layers.1.self_attn.k_proj.weight"])
+    np.testing.assert_array_equal(lm.params["lm_head"]["weight"], values["lm_head.weight"])
 
 
 def test_shards(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
