@@ -7,7 +7,7 @@ import typer
 
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence, out, print_json, progress_bar
-from eagle_jax.cli.report import as_dict, shortfall, table
+from eagle_jax.cli.report import as_dict, differences, shortfall, table
 from eagle_jax.evaluation import compare, read_questions, summarize
 
 
@@ -77,5 +77,5 @@ def bench(
     rows = summarize(comparison.records)
     out.print(table(rows))
     out.print(f"Identical texts: {rows[-1].identical} of {rows[-1].answers}", markup=False)
-    for sentence in shortfall(comparison, max_new_tokens, model.context):
+    for sentence in (*differences(comparison), *shortfall(comparison, max_new_tokens, model.context)):
         err.print(sentence, markup=False)

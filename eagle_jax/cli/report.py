@@ -45,6 +45,19 @@ def shortfall(comparison: Comparison, max_new_tokens: int, context: int) -> list
     return sentences
 
 
+def differences(comparison: Comparison) -> list[str]:
+    """Sentences about answers that plain decoding and EAGLE wrote differently; none when all are identical."""
+    parted = [(record.question.id, record.divergence) for record in comparison.records if record.divergence]
+    if not parted:
+        return []
+    (id_, (turn, token)), more = parted[0], len(parted) - 1
+    also = f", and {more} more question{'s' * (more > 1)}" if more else ""
+    return [
+        f"Texts part in question {id_}, turn {turn + 1}, at token {token + 1}{also}. In bfloat16 rounding may decide "
+        "between two tokens that are nearly tied; --dtype float32 leaves it next to nothing to decide."
+    ]
+
+
 def as_dict(comparison: Comparison, settings: dict[str, Any]) -> dict[str, Any]:
     """Everything that was measured, for `--json`: where, with what settings, per category, and every answer."""
     device = jax.devices()[0]
@@ -56,5 +69,5 @@ def as_dict(comparison: Comparison, settings: dict[str, Any]) -> dict[str, Any]:
         "categories": [dataclasses.asdict(row) for row in summarize(comparison.records)],
         "skipped": list(comparison.skipped),
         "shortened": list(comparison.shortened),
-        "questions": [dataclasses.asdict(record) for record in comparison.records],
+        "questions": [{**dataclasses.asdict(record), "divergence": record.divergence} for record in comparison.records],
     }

@@ -1,6 +1,7 @@
 """Has the same conversations under plain decoding and under a drafter, and keeps what each answer cost."""
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,6 +46,15 @@ class Record:
     def identical(self) -> int:
         """Answers whose token ids are the same under both methods."""
         return sum(a.token_ids == b.token_ids for a, b in zip(self.plain, self.eagle, strict=True))
+
+    @property
+    def divergence(self) -> tuple[int, int] | None:
+        """Where the first answers that differ part: (turn, token), counted from 0; None when all are identical."""
+        for turn, (a, b) in enumerate(zip(self.plain, self.eagle, strict=True)):
+            if a.token_ids != b.token_ids:
+                pairs = itertools.zip_longest(a.token_ids, b.token_ids)
+                return turn, next(token for token, (x, y) in enumerate(pairs) if x != y)
+        return None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Fake:
     head: bool = True
     empty: bool = False
     problem: str | None = None
+    plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
 
     def result(self, drafter: str = "auto") -> api.Result:
         if self.empty:
@@ -40,7 +41,7 @@ class Fake:
         )
         return api.Result(
             text="".join(self.words),
-            token_ids=[5, 6, 7],
+            token_ids=self.plain_ids if drafter == "none" else [5, 6, 7],
             finish_reason="stop",
             logprobs=None,
             prompt_tokens=4,

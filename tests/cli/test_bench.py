@@ -26,6 +26,13 @@ def test_the_table(fake, run, questions):
     assert "Skipped 1 question: with 128 new tokens they exceed the context of 512." in shown.stderr
 
 
+def test_it_says_where_texts_part(fake, run, questions):
+    fake.plain_ids = [5, 6, 8]
+    shown = run("bench", "--questions", questions)
+    assert shown.exit_code == 0 and "Identical texts: 0 of 3" in shown.stdout
+    assert "Texts part in question 1, turn 1, at token 3, and 1 more question. In bfloat16" in shown.stderr
+
+
 def test_json(fake, run, questions):
     shown = run("bench", "--questions", questions, "--json", "--temperature", "1", "--tree", "9,3,2", "--limit", "2")
     report = json.loads(shown.stdout)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from eagle_jax import api
-from eagle_jax.evaluation import Question, compare
+from eagle_jax.evaluation import Answer, Question, Record, compare
 
 
 @pytest.fixture
@@ -69,6 +69,18 @@ def test_every_turn_is_asked_under_both_methods_in_changing_order(calls, model):
     first, second = comparison.records
     assert [answer.passes for answer in first.eagle] == [1, 1] and first.identical == 2 and len(second.plain) == 1
     assert comparison.skipped == comparison.shortened == ()
+
+
+def test_where_texts_part():
+    def answers(*texts: tuple[int, ...]) -> tuple[Answer, ...]:
+        cost = dict(text="", passes=1, mean_accepted_length=1.0, seconds=1.0, decode_seconds=1.0)
+        return tuple(Answer(token_ids=ids, **cost) for ids in texts)
+
+    question = Question(1, "a", ("one", "two"))
+    same = answers((1, 2), (3, 4, 5))
+    assert Record(question, same, same).divergence is None
+    assert Record(question, same, answers((1, 2), (3, 4, 6))).divergence == (1, 2)
+    assert Record(question, same, answers((1,), (3, 4, 6))).divergence == (0, 1)
 
 
 def test_raw_prompts_are_plain_text(calls, model):
