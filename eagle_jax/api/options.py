@@ -17,11 +17,10 @@ from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.eagle import Eagle
 
-# On accelerators a target pass over 60 rows costs about as much as over one; on two CPU cores 5 rows cost 1.7 single
-# ones and 60 cost 8, so a short chain is best there (`benchmarks/against_hf.py --search` prints the table this was
-# chosen from).
+# On accelerators a target pass over 60 rows costs about as much as over one. On CPU cores 6 rows cost almost two single
+# ones, so little of a tree pays: of the thirteen that `benchmarks/against_hf.py --search` times, this one was fastest.
 ACCELERATOR_TREE = DynamicTree(60, 7, 10)
-CPU_TREE = DynamicTree(6, 4, 1)
+CPU_TREE = DynamicTree(6, 2, 2)
 
 LARGEST_INT32 = 2**31 - 1
 
