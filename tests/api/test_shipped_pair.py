@@ -1,0 +1,42 @@
+"""The pair that comes with the package keeps the promise, drafts well, and says something."""
+
+import pytest
+
+import eagle_jax
+
+QUESTIONS = [
+    "Tom has 3 apples and buys 4 more. How many apples does he have?",
+    "A train travels 60 miles in 2 hours. How fast does it travel?",
+    "Anna reads 15 pages a day. How many pages does she read in 2 weeks, if she rests on Sundays?",
+    "A box holds 24 pencils.",
+]
+PROMPTS = [[{"role": "user", "content": question}] for question in QUESTIONS]
+
+
+@pytest.fixture(scope="module")
+def pair() -> eagle_jax.Model:
+    return eagle_jax.load(dtype="float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_same_seed_same_text_on_the_shipped_pair(pair, temperature):
+    def answers(drafter, tree):
+        return eagle_jax.generate(
+            pair, PROMPTS, max_new_tokens=48, temperature=temperature, seed=[1, 2, 3, 4], drafter=drafter, tree=tree
+        )
+
+    plain = answers("none", "auto")
+    for tree in ("eagle1", (60, 7, 10)):
+        drafted = answers("eagle", tree)
+        assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
+        assert [result.text for result in drafted] == [result.text for result in plain]
+        passes = sum(result.stats.cycles for result in drafted)
+        committed = sum(result.stats.mean_accepted_length * result.stats.cycles for result in drafted)
+        assert committed / passes > 2.5, "the shipped head hardly drafts"
+
+
+def test_it_answers_in_words(pair):
+    result = eagle_jax.generate(pair, PROMPTS[0], max_new_tokens=48, drafter="none")
+    words = result.text.split()
+    assert len(words) > 5 and result.text.isascii(), result.text
