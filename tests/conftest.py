@@ -4,6 +4,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import jax
 import pytest
 
@@ -14,6 +15,10 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_opti
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 4)
+
+# A busy machine is no failure, and every run tries the same examples.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("suite")
 
 # Compiled programs are kept between runs. Each xdist worker has its own folder: JAX writes entries in place, and a
 # worker must never read another's half-written one.
