@@ -17,8 +17,8 @@ from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.eagle import Eagle
 
-# On accelerators a target pass over 60 rows costs about as much as over one. On CPU cores 6 rows cost almost two single
-# ones, so little of a tree pays: of the thirteen that `benchmarks/against_hf.py --search` times, this one was fastest.
+# On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every row
+# costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, this one was fastest.
 ACCELERATOR_TREE = DynamicTree(60, 7, 10)
 CPU_TREE = DynamicTree(6, 2, 2)
 
