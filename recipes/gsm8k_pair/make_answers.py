@@ -15,12 +15,14 @@ import eagle_jax
 from eagle_jax.training.data import Example
 
 
-def answer(model: eagle_jax.Model, questions: list[str], temperature: float, batch: int) -> list[Example]:
+def answer(
+    model: eagle_jax.Model, questions: list[str], seeds: list[int], temperature: float, batch: int
+) -> list[Example]:
     """One answer each, by plain decoding; tokens are kept as they were drawn, not decoded and encoded again."""
     messages = [[{"role": "user", "content": question}] for question in questions]
     chats = model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
     results = eagle_jax.generate(
-        model, chats, max_new_tokens=192, temperature=temperature, drafter="none", batch_size=batch
+        model, chats, max_new_tokens=192, temperature=temperature, seed=seeds, drafter="none", batch_size=batch
     )
     return [
         Example(
@@ -68,7 +70,9 @@ def main() -> None:
     # in parts of a few batches, sorted by length within each, so that what is done is on disk early
     examples: list[Example] = []
     for at in range(0, len(questions), 8 * args.batch):
-        examples += answer(model, questions[at : at + 8 * args.batch], args.temperature, args.batch)
+        part = questions[at : at + 8 * args.batch]
+        seeds = list(range(at, at + len(part)))  # else every answer would be drawn with the same noise
+        examples += answer(model, part, seeds, args.temperature, args.batch)
         save(args.out, examples)
         tokens = sum(int(e.answer.sum()) for e in examples)
         print(f"{time.monotonic() - start:5.0f} s  {len(examples)} answers, {tokens:,} tokens", flush=True)
