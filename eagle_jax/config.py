@@ -112,7 +112,67 @@ class EagleConfig:
         layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head).
             `vocab_size`, `hidden_size` are the target's.
         fc_bias: whether `fc` has a bias (config key `bias`; the tensors decide).
+        draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
+            target's.
     """
 
     layers: LlamaConfig
     fc_bias: bool
+    draft_vocab_size: int | None = None
+
+    def __post_init__(self):
+        if self.draft_vocab_size is not None:
+            check_draft_vocabulary(self.draft_vocab_size, self.layers.vocab_size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Eagle3Config:
+    """An EAGLE-3 draft head: `fc` of several of the target's residual streams, then decoder layers, the first over
+    `concat[embedding ; feature]`, then an output matrix of its own.
+
+    Args:
+        layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head).
+            `vocab_size` is the target's, everything else the draft's own.
+        taps: target layers whose entering residual stream is read, counted from 0, in the order in which `fc` reads
+            them (low, mid, high); the number of target layers means what leaves the last, before the final norm.
+        target_hidden_size: width of the target's residual stream.
+        draft_vocab_size: tokens that the head drafts.
+        norm_before_residual: the first layer adds to the normed feature instead of the feature as it is.
+        norm_before_fc: one RMSNorm over the concatenated taps before `fc`.
+        fc_norm: an RMSNorm over each tap before `fc`.
+        norm_output: the next draft step reads the output after the final norm instead of before it (EAGLE-3.1).
+        own_embedding: an embedding table of its own instead of the target's.
+    """
+
+    layers: LlamaConfig
+    taps: tuple[int, ...]
+    target_hidden_size: int
+    draft_vocab_size: int
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    own_embedding: bool = False
+
+    def __post_init__(self):
+        if not self.taps or any(tap < 0 for tap in self.taps):
+            raise ValueError(f"taps={self.taps}; expected at least one target layer, counted from 0")
+        if self.target_hidden_size < 1:
+            raise ValueError(f"target_hidden_size={self.target_hidden_size}; expected at least 1")
+        check_draft_vocabulary(self.draft_vocab_size, self.layers.vocab_size)
+        if self.norm_before_fc and self.fc_norm:
+            raise ValueError("norm_before_fc and fc_norm are both set; expected at most one norm of the taps before fc")
+        if not self.own_embedding and self.layers.hidden_size != self.target_hidden_size:
+            raise ValueError(
+                f"a head of width {self.layers.hidden_size} cannot read the embeddings of a target of width "
+                f"{self.target_hidden_size}; it needs its own (own_embedding)"
+            )
+
+
+def check_draft_vocabulary(size: int, vocab_size: int) -> None:
+    """Refuses a draft vocabulary that is empty or larger than the target's."""
+    if not 1 <= size <= vocab_size:
+        raise ValueError(
+            f"draft_vocab_size={size}; expected 1 to {vocab_size}, the target's vocab_size: a head drafts some of the "
+            "target's tokens or all"
+        )

@@ -1,22 +1,21 @@
 """The EAGLE-1/EAGLE-2 draft head (Li et al. 2024, section 4.1): one decoder layer that guesses the next feature."""
 
-from typing import Any
+import dataclasses
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import EagleConfig
 from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.layers import Linear, activation_dtype
+from eagle_jax.models.draft_head import DraftHead, Params, first_ids
+from eagle_jax.models.layers import Linear
 from eagle_jax.models.llama import DecoderLayer, Sight
-from eagle_jax.models.lm import causal
+from eagle_jax.models.lm import LM, causal
 from eagle_jax.struct import pytree, static
-
-Params = dict[str, Any]
 
 
 class EagleHead(nn.Module):
@@ -29,6 +28,8 @@ class EagleHead(nn.Module):
         c = self.config.layers
         self.fc = Linear(c.hidden_size, self.config.fc_bias, self.dtype)
         self.layers = [DecoderLayer(c, self.dtype, input_norm=i > 0) for i in range(c.num_hidden_layers)]
+        if self.config.draft_vocab_size is not None:
+            self.lm_head = Linear(self.config.draft_vocab_size, dtype=self.dtype, result=jnp.float32)
 
     def __call__(
         self,
@@ -38,81 +39,94 @@ class EagleHead(nn.Module):
         cache: Cache,
         beside: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        x = self.fc(jnp.concatenate([embeddings, features.astype(embeddings.dtype)], axis=-1))
+        x = self.fc(jnp.concatenate([embeddings, features], axis=-1))
         kv = []
         for i, (layer, k, v) in enumerate(zip(self.layers, cache.k, cache.v, strict=True)):
             x, own = layer(x, sight, (k, v), beside[i] if beside else None)
             kv.append(own)
         return x, tuple(kv)
 
+    def logits(self, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
+        return self.lm_head(out)
+
+    def initialise(self, row: Float[Array, "b n h"], sight: Sight, cache: Cache) -> None:
+        """Touches every parameter once."""
+        out, _ = self(row, row, sight, cache, ())
+        if self.config.draft_vocab_size is not None:
+            self.logits(out)
+
 
 @pytree
-class Head:
-    """An EAGLE-1/2 head with its weights. Embedding and output matrix are the target's."""
+class Head(DraftHead):
+    """An EAGLE-1/2 head with its weights. The embedding is the target's, and so is the output matrix, unless the head
+    drafts only part of the vocabulary: then it has a copy of that part's rows.
+    """
 
     params: Params
     config: EagleConfig = static()
+    vocabulary: Int[Array, "d"] | None = None
+
+    taps = ()
 
     @staticmethod
     def init(config: EagleConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head":
-        """Random weights (normal, 0.02)."""
-        row = jnp.zeros((1, 1, config.layers.hidden_size), dtype)
-        cache = _empty_cache(config, 1, 0, dtype)
+        """Random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
+        c = config.layers
+        row = jnp.zeros((1, 1, c.hidden_size), dtype)
+        cache = Cache.empty(
+            layers=c.num_hidden_layers,
+            batch=1,
+            heads=c.num_key_value_heads,
+            slots=0,
+            head_dim=c.head_dim,
+            dtype=dtype,
+        )
         positions, visible = causal(1, 1)
-        sight = Sight.of(config.layers, positions, visible, cache, positions)
-        return Head(params=EagleHead(config, dtype).init(key, row, row, sight, cache, ())["params"], config=config)
+        sight = Sight.of(c, positions, visible, cache, positions)
+        params = EagleHead(config, dtype).init(key, row, sight, cache, method=EagleHead.initialise)["params"]
+        return Head(params=params, config=config, vocabulary=first_ids(config))
 
-    @property
-    def dtype(self) -> np.dtype:
-        """Dtype of the weights."""
-        return self.params["fc"]["weight"].dtype
+    def trimmed(self, target: LM, ids: Int[np.ndarray, "d"]) -> "Head":
+        """The same head, drafting only the tokens `ids`: a smaller product per draft row, and no training.
 
-    def empty_cache(self, batch: int, slots: int) -> Cache:
-        """A cache for `slots` true-feature rows; float32 on CPU, as the target's."""
-        return _empty_cache(self.config, batch, slots, activation_dtype(self.dtype))
+        Args:
+            target: the head's target, whose output matrix gives the rows.
+            ids: target ids, ascending (see `training.vocabulary.most_frequent`).
 
-    def forward(
+        Raises:
+            ValueError: ids that are not ascending, or not the target's.
+        """
+        ids, size = np.asarray(ids), target.config.vocab_size
+        if ids.ndim != 1 or not ids.size or (np.diff(ids) <= 0).any() or ids[0] < 0 or ids[-1] >= size:
+            raise ValueError(f"the ids of a draft vocabulary must ascend within 0 .. {size - 1}; got {ids}")
+        tied = target.config.tie_word_embeddings
+        output = target.params["embed_tokens"]["embedding"] if tied else target.params["lm_head"]["weight"]
+        return Head(
+            params=self.params | {"lm_head": {"weight": output[ids].astype(self.dtype)}},
+            config=dataclasses.replace(self.config, draft_vocab_size=len(ids)),
+            vocabulary=jnp.asarray(ids, jnp.int32),
+        )
+
+    def embed(self, target: LM, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+        return target.embed(tokens)
+
+    def features(self, hidden: Float[Array, "b n t"], taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
+        return hidden
+
+    def logits(self, target: LM, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
+        if self.config.draft_vocab_size is None:
+            return target.logits(out)
+        return self._apply(out, method=EagleHead.logits)
+
+    def _layers(
         self,
         embeddings: Float[Array, "b n h"],
         features: Float[Array, "b n h"],
-        positions: Int[Array, "b n"],
-        visible: Bool[Array, "b n m"],
+        sight: Sight,
         cache: Cache,
-        beside: tuple[KV, ...] = (),
-        beside_positions: Int[Array, "b p"] | None = None,
+        beside: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        """Guesses the next feature in each of `n` slots.
+        return self._apply(embeddings, features, sight, cache, beside)
 
-        Slot i holds the feature of token i and the embedding of token i + 1, stands at position i (the feature's),
-        and guesses feature i + 1, whose logits tell token i + 2.
-
-        Args:
-            visible: which fresh rows each slot sees: the `p` rows beside first, then the `n` own rows (`m = p + n`).
-            beside: K/V of earlier rows of the same draft tree, per layer; they are not in the cache.
-            beside_positions: their positions.
-        """
-        fresh_positions = (
-            positions if beside_positions is None else jnp.concatenate([beside_positions, positions], axis=1)
-        )
-        sight = Sight.of(self.config.layers, positions, visible, cache, fresh_positions)
-        module = EagleHead(self.config, self.dtype)
-        return module.apply({"params": self.params}, embeddings, features, sight, cache, beside)
-
-    def causal(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
-        """Guesses over whole sequences, causally, without a cache (training)."""
-        batch, n, _ = features.shape
-        cache = self.empty_cache(batch, 0)
-        cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.full(batch, n, jnp.int32))
-        return self.forward(embeddings, features, *causal(batch, n), cache)[0]
-
-
-def _empty_cache(config: EagleConfig, batch: int, slots: int, dtype: DTypeLike) -> Cache:
-    c = config.layers
-    return Cache.empty(
-        layers=c.num_hidden_layers,
-        batch=batch,
-        heads=c.num_key_value_heads,
-        slots=slots,
-        head_dim=c.head_dim,
-        dtype=dtype,
-    )
+    def _apply(self, *args, method=None):
+        return EagleHead(self.config, self.dtype).apply({"params": self.params}, *args, method=method)

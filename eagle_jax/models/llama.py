@@ -58,7 +58,7 @@ class Attention(nn.Module):
         self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
 
     def __call__(
-        self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None
+        self, x: Float[Array, "b n i"], sight: Sight, prefix: KV, beside: KV | None
     ) -> tuple[Float[Array, "b n h"], KV]:
         batch, n, _ = x.shape
 

@@ -1,0 +1,138 @@
+"""What every draft head is: a few layers that guess, slot after slot, what the target is about to say."""
+
+import abc
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.config import Eagle3Config, EagleConfig
+from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.layers import activation_dtype
+from eagle_jax.models.llama import Sight
+from eagle_jax.models.lm import LM, causal
+
+Params = dict[str, Any]
+
+
+class DraftHead(abc.ABC):
+    """A draft head with its weights; implementations are frozen pytrees.
+
+    Slot i holds a feature of token i and the embedding of token i + 1, stands at position i (the feature's), and its
+    output tells token i + 2. Over true text the feature is made of what the target computed (`features`); while
+    drafting it is the head's own output at the slot before.
+
+    Attributes:
+        params: weights, named as in HuggingFace's checkpoints.
+        config: sizes and flags.
+        vocabulary: target ids of the tokens that the head drafts, ascending; None drafts the whole vocabulary.
+    """
+
+    params: Params
+    config: EagleConfig | Eagle3Config
+    vocabulary: Int[Array, "d"] | None
+
+    def __post_init__(self):
+        size, whole = self.draft_vocab_size, self.config.layers.vocab_size
+        got = whole if self.vocabulary is None else self.vocabulary.shape[0]
+        if got != size:
+            raise ValueError(
+                f"a head with draft_vocab_size={size} came with {got} target ids; give exactly those of "
+                "its draft vocabulary, or None where that is the whole one"
+            )
+
+    @property
+    @abc.abstractmethod
+    def taps(self) -> tuple[int, ...]:
+        """Target layers whose entering residual stream `features` reads."""
+
+    @abc.abstractmethod
+    def embed(self, target: LM, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+        """Embeddings of tokens (target ids)."""
+
+    @abc.abstractmethod
+    def features(self, hidden: Float[Array, "b n t"], taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
+        """What slots of true text read: made of the target's final hidden states and the residual streams `taps`."""
+
+    @abc.abstractmethod
+    def logits(self, target: LM, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
+        """Logits over the draft vocabulary, in float32, for outputs of `forward`."""
+
+    @abc.abstractmethod
+    def _layers(
+        self,
+        embeddings: Float[Array, "b n h"],
+        features: Float[Array, "b n h"],
+        sight: Sight,
+        cache: Cache,
+        beside: tuple[KV, ...],
+    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+        """Output of every slot and its own K/V, per layer."""
+
+    def forward(
+        self,
+        embeddings: Float[Array, "b n h"],
+        features: Float[Array, "b n h"],
+        positions: Int[Array, "b n"],
+        visible: Bool[Array, "b n m"],
+        cache: Cache,
+        beside: tuple[KV, ...] = (),
+        beside_positions: Int[Array, "b p"] | None = None,
+    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+        """Outputs of `n` slots, which are also what the next draft step reads as features, and their own K/V.
+
+        Args:
+            visible: which fresh rows each slot sees: the `p` rows beside first, then the `n` own rows (`m = p + n`).
+            beside: K/V of earlier rows of the same draft tree, per layer; they are not in the cache.
+            beside_positions: their positions.
+        """
+        fresh_positions = (
+            positions if beside_positions is None else jnp.concatenate([beside_positions, positions], axis=1)
+        )
+        sight = Sight.of(self.config.layers, positions, visible, cache, fresh_positions)
+        return self._layers(embeddings, features.astype(embeddings.dtype), sight, cache, beside)
+
+    def causal(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
+        """Outputs over whole sequences, causally, without a cache."""
+        batch, n, _ = features.shape
+        cache = self.empty_cache(batch, 0)
+        cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.full(batch, n, jnp.int32))
+        return self.forward(embeddings, features, *causal(batch, n), cache)[0]
+
+    def empty_cache(self, batch: int, slots: int) -> Cache:
+        """A cache for `slots` rows of true text; float32 on CPU, as the target's."""
+        c = self.config.layers
+        return Cache.empty(
+            layers=c.num_hidden_layers,
+            batch=batch,
+            heads=c.num_key_value_heads,
+            slots=slots,
+            head_dim=c.head_dim,
+            dtype=activation_dtype(self.dtype),
+        )
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the weights."""
+        return self.params["layers_0"]["post_attention_layernorm"]["scale"].dtype
+
+    @property
+    def draft_vocab_size(self) -> int:
+        """How many tokens the head drafts."""
+        size = self.config.draft_vocab_size
+        return self.config.layers.vocab_size if size is None else size
+
+    def target_ids(self, tokens: Int[Array, "*rows"]) -> Int[Array, "*rows"]:
+        """Target ids of draft ids."""
+        return tokens if self.vocabulary is None else jnp.take(self.vocabulary, tokens, axis=0)
+
+    def drafted_part(self, values: Float[Array, "*rows v"]) -> Float[Array, "*rows d"]:
+        """Of values over the target's vocabulary those of the draft vocabulary."""
+        return values if self.vocabulary is None else jnp.take(values, self.vocabulary, axis=-1)
+
+
+def first_ids(config: EagleConfig | Eagle3Config) -> Int[Array, "d"] | None:
+    """The draft vocabulary of a head that nobody chose one for: the lowest ids."""
+    size = config.draft_vocab_size
+    return None if size is None or size == config.layers.vocab_size else jnp.arange(size, dtype=jnp.int32)

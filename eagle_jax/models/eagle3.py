@@ -1,0 +1,169 @@
+"""The EAGLE-3 draft head (Li et al. 2025, section 3.1): it reads three depths of the target and has its own output
+matrix.
+
+    taps: low, mid, high --fc--> feature        embedding of the next token
+                                    |                |
+                               hidden_norm     input_layernorm
+                                    +---- concat ----+
+                                            | attention, 2 h wide
+    feature ------------------------------- +  -> + mlp -> out: the next slot's feature
+                                                            | norm, lm_head
+                                                          logits over the draft vocabulary
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.config import Eagle3Config
+from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.draft_head import DraftHead, Params, first_ids
+from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
+from eagle_jax.models.llama import Attention, DecoderLayer, Sight
+from eagle_jax.models.lm import LM, causal
+from eagle_jax.struct import pytree, static
+
+
+class FirstLayer(nn.Module):
+    """Decoder layer whose attention reads `[embedding ; feature]`, each normed, and whose residual is the feature."""
+
+    config: Eagle3Config
+    dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        c = self.config.layers
+        self.hidden_norm = RMSNorm(c.rms_norm_eps, self.dtype)
+        self.input_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
+        self.self_attn = Attention(c, self.dtype)
+        self.post_attention_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
+        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype)
+
+    def __call__(
+        self,
+        embeddings: Float[Array, "b n h"],
+        features: Float[Array, "b n h"],
+        sight: Sight,
+        prefix: KV,
+        beside: KV | None,
+    ) -> tuple[Float[Array, "b n h"], KV]:
+        normed = self.hidden_norm(features)
+        residual = normed if self.config.norm_before_residual else features
+        both = jnp.concatenate([self.input_layernorm(embeddings), normed], axis=-1)
+        mixed, kv = self.self_attn(both, sight, prefix, beside)
+        x = residual + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), kv
+
+
+class Eagle3Head(nn.Module):
+    """`fc` for true text, the layers, and what reads logits off them."""
+
+    config: Eagle3Config
+    dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        c, eps = self.config, self.config.layers.rms_norm_eps
+        if c.own_embedding:
+            self.embed_tokens = Embedding(c.layers.vocab_size, c.layers.hidden_size, self.dtype)
+        if c.fc_norm:
+            self.fc_norm = [RMSNorm(eps, self.dtype) for _ in c.taps]
+        if c.norm_before_fc:
+            self.input_norm = RMSNorm(eps, self.dtype)
+        self.fc = Linear(c.layers.hidden_size, dtype=self.dtype)
+        rest = [DecoderLayer(c.layers, self.dtype) for _ in range(1, c.layers.num_hidden_layers)]
+        self.layers: list[Any] = [FirstLayer(c, self.dtype), *rest]
+        self.norm = RMSNorm(eps, self.dtype)
+        self.lm_head = Linear(c.draft_vocab_size, dtype=self.dtype, result=jnp.float32)
+
+    def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+        return self.embed_tokens(tokens)
+
+    def fuse(self, taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
+        if self.config.fc_norm:
+            taps = tuple(norm(tap) for norm, tap in zip(self.fc_norm, taps, strict=True))
+        side_by_side = jnp.concatenate(taps, axis=-1)
+        return self.fc(self.input_norm(side_by_side) if self.config.norm_before_fc else side_by_side)
+
+    def __call__(
+        self,
+        embeddings: Float[Array, "b n h"],
+        features: Float[Array, "b n h"],
+        sight: Sight,
+        cache: Cache,
+        beside: tuple[KV, ...],
+    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+        prefix = list(zip(cache.k, cache.v, strict=True))
+        x, own = self.layers[0](embeddings, features, sight, prefix[0], beside[0] if beside else None)
+        kv = [own]
+        for i, layer in enumerate(self.layers[1:], start=1):
+            x, own = layer(x, sight, prefix[i], beside[i] if beside else None)
+            kv.append(own)
+        return self.norm(x) if self.config.norm_output else x, tuple(kv)
+
+    def logits(self, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
+        return self.lm_head(out if self.config.norm_output else self.norm(out))
+
+    def initialise(self, taps: tuple[Float[Array, "b n t"], ...], sight: Sight, cache: Cache) -> None:
+        """Touches every parameter once."""
+        if self.config.own_embedding:
+            self.embed(jnp.zeros(taps[0].shape[:2], jnp.int32))
+        features = self.fuse(taps)
+        self.logits(self(features, features, sight, cache, ())[0])
+
+
+@pytree
+class Head3(DraftHead):
+    """An EAGLE-3 head with its weights. The embedding is the target's, unless it brings its own."""
+
+    params: Params
+    config: Eagle3Config = static()
+    vocabulary: Int[Array, "d"] | None = None
+
+    @staticmethod
+    def init(config: Eagle3Config, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head3":
+        """Random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
+        c = config.layers
+        cache = Cache.empty(
+            layers=c.num_hidden_layers,
+            batch=1,
+            heads=c.num_key_value_heads,
+            slots=0,
+            head_dim=c.head_dim,
+            dtype=dtype,
+        )
+        positions, visible = causal(1, 1)
+        sight = Sight.of(c, positions, visible, cache, positions)
+        taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
+        params = Eagle3Head(config, dtype).init(key, taps, sight, cache, method=Eagle3Head.initialise)["params"]
+        return Head3(params=params, config=config, vocabulary=first_ids(config))
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.config.taps
+
+    def embed(self, target: LM, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+        if not self.config.own_embedding:
+            return target.embed(tokens)
+        return self._apply(tokens, method=Eagle3Head.embed).astype(target.activations)
+
+    def features(self, hidden: Float[Array, "b n t"], taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
+        return self._apply(taps, method=Eagle3Head.fuse)
+
+    def logits(self, target: LM, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
+        return self._apply(out, method=Eagle3Head.logits)
+
+    def _layers(
+        self,
+        embeddings: Float[Array, "b n h"],
+        features: Float[Array, "b n h"],
+        sight: Sight,
+        cache: Cache,
+        beside: tuple[KV, ...],
+    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+        return self._apply(embeddings, features, sight, cache, beside)
+
+    def _apply(self, *args, method=None):
+        return Eagle3Head(self.config, self.dtype).apply({"params": self.params}, *args, method=method)

@@ -1,0 +1,90 @@
+"""Draft heads by themselves: their parameters, their vocabularies, and what they refuse."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.config import Eagle3Config, EagleConfig
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.eagle3 import Head3
+from eagle_jax.testing import TINY
+
+LAYERS = dataclasses.replace(TINY, num_hidden_layers=2)
+WIDE = Eagle3Config(layers=LAYERS, taps=(0, 1, 2), target_hidden_size=32, draft_vocab_size=61)
+
+
+def shapes(config: Eagle3Config | EagleConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of a head's parameters by path."""
+    kind = Head if isinstance(config, EagleConfig) else Head3
+    head = jax.eval_shape(functools.partial(kind.init, config), jax.random.key(0))
+    leaves = jax.tree_util.tree_leaves_with_path(head.params)
+    return {"/".join(key.key for key in path): leaf.shape for path, leaf in leaves}
+
+
+def test_parameters_of_an_eagle3_head():
+    first, second = "layers_0", "layers_1"
+    mlp = {"gate_proj": (48, 32), "up_proj": (48, 32), "down_proj": (32, 48)}
+    assert shapes(WIDE) == {
+        "fc/weight": (32, 96),
+        **{f"{first}/{norm}/scale": (32,) for norm in ("hidden_norm", "input_layernorm", "post_attention_layernorm")},
+        **{f"{first}/self_attn/{x}_proj/weight": (rows, 64) for x, rows in (("q", 32), ("k", 16), ("v", 16))},
+        f"{first}/self_attn/o_proj/weight": (32, 32),
+        **{f"{second}/{norm}/scale": (32,) for norm in ("input_layernorm", "post_attention_layernorm")},
+        **{f"{second}/self_attn/{x}_proj/weight": (rows, 32) for x, rows in (("q", 32), ("k", 16), ("v", 16))},
+        f"{second}/self_attn/o_proj/weight": (32, 32),
+        **{f"{layer}/mlp/{name}/weight": shape for layer in (first, second) for name, shape in mlp.items()},
+        "norm/scale": (32,),
+        "lm_head/weight": (61, 32),
+    }
+
+
+@pytest.mark.parametrize(
+    "flags, more",
+    [
+        ({"fc_norm": True}, {f"fc_norm_{i}/scale": (32,) for i in range(3)}),
+        ({"norm_before_fc": True}, {"input_norm/scale": (96,)}),
+        ({"own_embedding": True}, {"embed_tokens/embedding": (61, 32)}),
+        ({"norm_before_residual": True, "norm_output": True}, {}),
+        ({"draft_vocab_size": 20}, {"lm_head/weight": (20, 32)}),
+        (
+            {"target_hidden_size": 24, "own_embedding": True},
+            {"fc/weight": (32, 72), "embed_tokens/embedding": (61, 32)},
+        ),
+    ],
+)
+def test_what_each_flag_adds(flags, more):
+    assert shapes(dataclasses.replace(WIDE, **flags)) == shapes(WIDE) | more
+
+
+def test_a_head_of_part_of_the_vocabulary_knows_which():
+    config = EagleConfig(layers=TINY, fc_bias=False, draft_vocab_size=7)
+    head = jax.eval_shape(functools.partial(Head.init, config), jax.random.key(0))
+    assert head.params["lm_head"]["weight"].shape == (7, 32) and head.draft_vocab_size == 7
+    head = Head(params=head.params, config=config, vocabulary=jnp.asarray([1, 4, 8, 9, 30, 31, 60]))
+    np.testing.assert_array_equal(head.target_ids(jnp.asarray([[0, 2], [6, 5]])), [[1, 8], [60, 31]])
+    np.testing.assert_array_equal(head.drafted_part(jnp.arange(61.0)[None]), [[1, 4, 8, 9, 30, 31, 60]])
+    with pytest.raises(ValueError, match="draft_vocab_size=7 came with 6 target ids"):
+        dataclasses.replace(head, vocabulary=jnp.arange(6))
+    with pytest.raises(ValueError, match="draft_vocab_size=7 came with 61 target ids"):
+        dataclasses.replace(head, vocabulary=None)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ({"taps": ()}, "at least one target layer"),
+        ({"taps": (1, -1, 2)}, "at least one target layer"),
+        ({"target_hidden_size": 0}, "target_hidden_size=0"),
+        ({"target_hidden_size": 24}, "own_embedding"),
+        ({"draft_vocab_size": 62}, "draft_vocab_size=62; expected 1 to 61"),
+        ({"draft_vocab_size": 0}, "draft_vocab_size=0"),
+        ({"fc_norm": True, "norm_before_fc": True}, "at most one norm"),
+    ],
+)
+def test_impossible_heads_are_refused(flags, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(WIDE, **flags)
