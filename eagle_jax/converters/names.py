@@ -21,7 +21,7 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One kind of parameter; `{i}` in both patterns is the layer."""
+    """One kind of parameter; `{i}` in both patterns is a number, such as the layer's."""
 
     key: str
     path: str
@@ -33,13 +33,18 @@ def linear(key: str, path: str) -> tuple[Rule, Rule]:
 
 
 PROJECTIONS = tuple(f"self_attn.{x}_proj" for x in "qkvo") + tuple(f"mlp.{x}_proj" for x in ("gate", "up", "down"))
-NORMS = ("input_layernorm", "post_attention_layernorm")
+NORMS = ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
 
 
 def decoder_layer(prefix: str) -> tuple[Rule, ...]:
-    """The parameters of one Llama decoder layer, whose names on disk begin with `prefix`."""
-    norms = (Rule(f"{prefix}layers.{{i}}.{name}.weight", f"layers_{{i}}/{name}/scale") for name in NORMS)
-    maps = (linear(f"{prefix}layers.{{i}}.{name}", f"layers_{{i}}/{name.replace('.', '/')}") for name in PROJECTIONS)
+    """The parameters of Llama decoder layers, whose names on disk begin with `prefix` and `layers`."""
+    return one_layer(f"{prefix}layers.{{i}}", "layers_{i}")
+
+
+def one_layer(key: str, path: str) -> tuple[Rule, ...]:
+    """The parameters of one Llama decoder layer, which is called `key` on disk and `path` in memory."""
+    norms = (Rule(f"{key}.{name}.weight", f"{path}/{name.replace('.', '/')}/scale") for name in NORMS)
+    maps = (linear(f"{key}.{name}", f"{path}/{name.replace('.', '/')}") for name in PROJECTIONS)
     return (*norms, *(rule for pair in maps for rule in pair))
 
 
@@ -56,10 +61,12 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
     by_path = {rule.path: rule for rule in rules}
     found = {}
     for path, leaf in _flatten(params).items():
-        layer = re.search(r"(?<=layers_)\d+", path)
-        number = layer.group() if layer else ""
-        rule = by_path[re.sub(r"(?<=layers_)\d+", "{i}", path)]
-        found[path] = Slot(rule.key.replace("{i}", number), tuple(leaf.shape))
+        number = re.search(r"(?<=_)\d+(?=/)", path)
+        pattern = path if number is None or path in by_path else f"{path[: number.start()]}{{i}}{path[number.end() :]}"
+        if pattern not in by_path:
+            raise ValueError(f"this format has no name for the parameter {path}; save the model in another one")
+        key = by_path[pattern].key
+        found[path] = Slot(key if number is None else key.replace("{i}", number.group()), tuple(leaf.shape))
     return found
 
 
