@@ -54,9 +54,11 @@ class LlamaConfig:
         rope: rotary embedding.
         attention_bias: biases on q, k, v and o projections (Llama's `attention_bias`).
         qkv_bias: biases on q, k and v only (Qwen2, and the EAGLE heads trained for it).
+        qk_norm: an RMSNorm over each query and each key head, before it is rotated (Qwen3).
         mlp_bias: biases on the MLP's projections.
         tie_word_embeddings: the output matrix is the embedding matrix.
         sliding_window: a token sees at most this many positions, itself included; None sees all.
+        full_attention_layers: layers whose tokens see all positions although there is a window, in ascending order.
     """
 
     vocab_size: int
@@ -71,9 +73,11 @@ class LlamaConfig:
     rope: Rope
     attention_bias: bool = False
     qkv_bias: bool = False
+    qk_norm: bool = False
     mlp_bias: bool = False
     tie_word_embeddings: bool = False
     sliding_window: int | None = None
+    full_attention_layers: tuple[int, ...] = ()
 
     SIZES = (
         "vocab_size",
@@ -101,6 +105,17 @@ class LlamaConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary embedding turns pairs")
+        check_layers("full_attention_layers", self.full_attention_layers, self.num_hidden_layers)
+
+    def window(self, layer: int) -> int | None:
+        """How many positions a token of this layer sees, itself included; None sees all."""
+        return None if layer in self.full_attention_layers else self.sliding_window
+
+
+def check_layers(name: str, layers: tuple[int, ...], count: int) -> None:
+    """Refuses layers that are not there, or not in ascending order."""
+    if any(not 0 <= layer < count for layer in layers) or list(layers) != sorted(set(layers)):
+        raise ValueError(f"{name}={layers}; expected ascending layer numbers from 0 to {count - 1}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import json
 import math
 import pathlib
 from collections.abc import Mapping
@@ -81,7 +82,12 @@ def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str
         if kind == TARGET:
             config = llama.read_config(weights.folder)
             llama.check_target(weights, config)
-            return None, dataclasses.asdict(config)
-        return None, dataclasses.asdict(eagle.read_head_config(weights))
+            return None, _plain(config)
+        return None, _plain(eagle.read_head_config(weights))
     except ValueError as error:
         return str(error), dict(entries)
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """A config as plain JSON has it: lists for tuples."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))

@@ -3,40 +3,84 @@
 Every key is accounted for: read, checked, or known to do nothing. An unknown one is refused by name and value.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import hf_rope
 
-# model_type -> the one architecture with an output matrix.
-FAMILIES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM"}
-
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
-# What transformers 5 takes where a family's config leaves a key out.
-ABSENT: Mapping[str, Mapping[str, Any]] = {
-    "llama": {
-        "max_position_embeddings": 2048,
-        "num_key_value_heads": None,
-        "rms_norm_eps": 1e-6,
-        "sliding_window": None,
-    },
-    "mistral": {
-        "max_position_embeddings": 131072,
-        "num_key_value_heads": 8,
-        "rms_norm_eps": 1e-6,
-        "sliding_window": 4096,
-    },
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """One `model_type`.
+
+    Attributes:
+        architecture: the one class with an output matrix.
+        keys: what its config says beyond what every family's says; in other families these keys have no effect.
+        absent: what transformers 5 takes where its config leaves a key out.
+        always: what its code does and no key says, as fields of `LlamaConfig`.
+    """
+
+    architecture: str
+    keys: frozenset[str]
+    absent: Mapping[str, Any]
+    always: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_QWEN = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
+_QWEN_ABSENT: Mapping[str, Any] = {
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 32,
+    "rms_norm_eps": 1e-6,
+    "sliding_window": 4096,
+    "use_sliding_window": False,
+    "max_window_layers": 28,
 }
 
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(
+        architecture="LlamaForCausalLM",
+        keys=frozenset({"attention_bias", "mlp_bias"}),
+        absent={"max_position_embeddings": 2048, "num_key_value_heads": None, "rms_norm_eps": 1e-6},
+    ),
+    "mistral": Family(
+        architecture="MistralForCausalLM",
+        keys=frozenset({"sliding_window"}),
+        absent={
+            "max_position_embeddings": 131072,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-6,
+            "sliding_window": 4096,
+        },
+    ),
+    "qwen2": Family(architecture="Qwen2ForCausalLM", keys=_QWEN, absent=_QWEN_ABSENT, always={"qkv_bias": True}),
+    "qwen3": Family(
+        architecture="Qwen3ForCausalLM",
+        keys=_QWEN | {"attention_bias"},
+        absent={**_QWEN_ABSENT, "head_dim": 128},
+        always={"qk_norm": True},
+    ),
+}
+
+# Said by some families only.
+SPECIFIC = frozenset().union(*(family.keys for family in FAMILIES.values()))
+
+# Values of `layer_types`.
+FULL, WINDOWED = "full_attention", "sliding_attention"
+
+# Keys whose null is a statement, whatever the family's default is: all heads, no window.
+NULL_SAYS = frozenset({"num_key_value_heads", "sliding_window"})
+
 # Read into the LlamaConfig.
-READ = frozenset(
-    """
-    model_type architectures num_key_value_heads head_dim max_position_embeddings rms_norm_eps sliding_window
-    attention_bias mlp_bias tie_word_embeddings
-    """.split()
-).union(SIZES, hf_rope.KEYS)
+READ = SPECIFIC.union(
+    ("model_type", "architectures", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps"),
+    ("tie_word_embeddings",),
+    SIZES,
+    hf_rope.KEYS,
+)
 
 # Would change the numbers if it were anything else.
 FIXED: Mapping[str, tuple[Any, ...]] = {
@@ -52,6 +96,7 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
     "logit_scale": (None, 1.0),
     "qk_norm": (None, False),
     "use_qk_norm": (None, False),
+    "use_mrope": (None, False),
 }
 
 # Dtype on disk, training, book-keeping, and defaults of `generate`: no effect on the logits.
@@ -79,26 +124,30 @@ def config_from_hf(entries: Mapping[str, Any]) -> LlamaConfig:
     Raises:
         ValueError: another architecture, a key that is not known to be harmless, a missing or ill-typed value.
     """
-    family = _family(entries)
-    account(entries, READ, FIXED, IGNORED)
-    _check_family(family, entries)
-    default = ABSENT[family]
-    sizes: dict[str, Any] = {name: integer(entries, name) for name in SIZES}
+    name = _family(entries)
+    family = FAMILIES[name]
+    account(entries, READ, {key: FIXED[key] for key in FIXED if key not in family.keys}, IGNORED)
+    for key in sorted(SPECIFIC - family.keys):
+        if entries.get(key):
+            raise ValueError(f"{key}={entries[key]!r} in a {name} config, where it has no effect; remove it")
+    stated = {key: value for key, value in entries.items() if value is not None or key in NULL_SAYS}
+    stated = {**family.absent, **stated}
+
+    sizes: dict[str, Any] = {key: integer(stated, key) for key in SIZES}
     heads = sizes["num_attention_heads"]
-    context = integer(entries, "max_position_embeddings", default["max_position_embeddings"])
-    # An explicit null means all heads, or no window, whatever the family's default is.
-    for name, null in (("num_key_value_heads", heads), ("sliding_window", None)):
-        value = entries.get(name, default[name])
-        sizes[name] = null if value is None else integer({name: value}, name)
+    context = integer(stated, "max_position_embeddings")
     return LlamaConfig(
         **sizes,
-        head_dim=head_dim(entries, sizes["hidden_size"], heads),
+        **family.always,
+        **_windows(stated, family, sizes["num_hidden_layers"]),
+        num_key_value_heads=integer(stated, "num_key_value_heads", heads),
+        head_dim=head_dim(stated, sizes["hidden_size"], heads),
         max_position_embeddings=context,
-        rms_norm_eps=number(entries, "rms_norm_eps", default["rms_norm_eps"]),
-        rope=hf_rope.rope_from_hf(entries, context),
-        attention_bias=flag(entries, "attention_bias", False),
-        mlp_bias=flag(entries, "mlp_bias", False),
-        tie_word_embeddings=flag(entries, "tie_word_embeddings", False),
+        rms_norm_eps=number(stated, "rms_norm_eps"),
+        rope=hf_rope.rope_from_hf(stated, context),
+        attention_bias=flag(stated, "attention_bias", False),
+        mlp_bias=flag(stated, "mlp_bias", False),
+        tie_word_embeddings=flag(stated, "tie_word_embeddings", False),
     )
 
 
@@ -106,23 +155,69 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
     """The `config.json` of a target; `config_from_hf` reads it back, and so does transformers.
 
     Raises:
-        ValueError: transformers' Llama and Mistral cannot express the combination.
+        ValueError: no family's `config.json` can express the combination.
     """
-    family = "llama" if config.sliding_window is None else "mistral"
-    if config.qkv_bias and not config.attention_bias:
-        raise ValueError("qkv_bias without a bias on o_proj: neither a llama nor a mistral config.json can say so")
-    if family == "mistral" and (config.attention_bias or config.mlp_bias):
-        raise ValueError("sliding_window together with biases: neither a llama nor a mistral config.json can say so")
-    entries: dict[str, Any] = {"architectures": [FAMILIES[family]], "model_type": family, "hidden_act": "silu"}
-    entries |= {name: getattr(config, name) for name in (*SIZES, "num_key_value_heads", "head_dim")}
-    entries |= {name: getattr(config, name) for name in ("max_position_embeddings", "rms_norm_eps")}
+    name = _family_of(config)
+    family = FAMILIES[name]
+    entries: dict[str, Any] = {"architectures": [family.architecture], "model_type": name, "hidden_act": "silu"}
+    entries |= {key: getattr(config, key) for key in (*SIZES, "num_key_value_heads", "head_dim")}
+    entries |= {key: getattr(config, key) for key in ("max_position_embeddings", "rms_norm_eps")}
     entries |= hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)
     entries["tie_word_embeddings"] = config.tie_word_embeddings
-    if family == "llama":
-        entries |= {"attention_bias": config.attention_bias, "mlp_bias": config.mlp_bias}
-    else:
-        entries["sliding_window"] = config.sliding_window
+    specific = _specific(config)
+    entries |= {key: specific[key] for key in sorted(family.keys)}
+
+    read = config_from_hf(entries)
+    for field in dataclasses.fields(config):
+        if getattr(read, field.name) != getattr(config, field.name):
+            raise ValueError(
+                f"{field.name}={getattr(config, field.name)!r}: a {name} config.json, the nearest to this model, "
+                f"cannot say so"
+            )
     return entries
+
+
+def _family_of(config: LlamaConfig) -> str:
+    """The family that a model belongs to, if it belongs to one: the first flag that is set tells."""
+    marks = {"qwen3": config.qk_norm, "qwen2": config.qkv_bias, "mistral": config.sliding_window is not None}
+    return next((name for name, marked in marks.items() if marked), "llama")
+
+
+def _specific(config: LlamaConfig) -> dict[str, Any]:
+    """What the config says in the keys that only some families have."""
+    windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
+    return {
+        "attention_bias": config.attention_bias,
+        "mlp_bias": config.mlp_bias,
+        "sliding_window": config.sliding_window,
+        "use_sliding_window": config.sliding_window is not None,
+        "max_window_layers": len(config.full_attention_layers),
+        "layer_types": [FULL if window is None else WINDOWED for window in windows],
+    }
+
+
+def _windows(stated: Mapping[str, Any], family: Family, layers: int) -> dict[str, Any]:
+    """The window and the layers without one. Qwen's configs state a window and mostly switch it off."""
+    none = {"sliding_window": None, "full_attention_layers": ()}
+    if stated.get("sliding_window") is None or not flag(stated, "use_sliding_window", True):
+        if WINDOWED in (stated.get("layer_types") or ()):
+            raise ValueError(f"layer_types names {WINDOWED!r}, and no sliding_window is in use; expected one")
+        return none
+    full = _full_layers(stated, family, layers)
+    if len(full) == layers:
+        return none
+    return {"sliding_window": integer(stated, "sliding_window"), "full_attention_layers": full}
+
+
+def _full_layers(stated: Mapping[str, Any], family: Family, layers: int) -> tuple[int, ...]:
+    """The layers that see everything: named one by one, or else the lowest `max_window_layers`."""
+    types = stated.get("layer_types")
+    if types is None:
+        lowest = integer(stated, "max_window_layers") if "max_window_layers" in family.keys else 0
+        return tuple(range(min(lowest, layers)))
+    if not isinstance(types, list) or len(types) != layers or not {FULL, WINDOWED}.issuperset(types):
+        raise ValueError(f"layer_types={types!r}; expected {FULL!r} or {WINDOWED!r} for each of {layers} layers")
+    return tuple(i for i, kind in enumerate(types) if kind == FULL)
 
 
 def head_dim(entries: Mapping[str, Any], hidden_size: int, heads: int) -> int:
@@ -145,7 +240,7 @@ def integer(entries: Mapping[str, Any], name: str, default: int | None = None) -
     return value
 
 
-def number(entries: Mapping[str, Any], name: str, default: float) -> float:
+def number(entries: Mapping[str, Any], name: str, default: float | None = None) -> float:
     """A number, `default` where absent or null."""
     value = entries.get(name)
     value = default if value is None else value
@@ -164,21 +259,14 @@ def flag(entries: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _family(entries: Mapping[str, Any]) -> str:
-    family = entries.get("model_type")
-    if family not in FAMILIES:
-        raise ValueError(f"model_type {family!r} is not supported; expected {' or '.join(FAMILIES)}")
-    architectures = entries.get("architectures") or [FAMILIES[family]]
-    if architectures != [FAMILIES[family]]:
-        raise ValueError(f"architectures {architectures!r} are not supported; expected [{FAMILIES[family]!r}]")
-    return family
-
-
-def _check_family(family: str, entries: Mapping[str, Any]) -> None:
-    """Settings that transformers would silently pass over in this family."""
-    foreign = {"llama": ("sliding_window",), "mistral": ("attention_bias", "mlp_bias")}[family]
-    for name in foreign:
-        if entries.get(name):
-            raise ValueError(f"{name}={entries[name]!r} in a {family} config, where it has no effect; remove it")
+    name = entries.get("model_type")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise ValueError(f"model_type {name!r} is not supported; expected one of {', '.join(FAMILIES)}")
+    expected = [FAMILIES[name].architecture]
+    architectures = entries.get("architectures") or expected
+    if architectures != expected:
+        raise ValueError(f"architectures {architectures!r} are not supported; expected {expected!r}")
+    return name
 
 
 def account(

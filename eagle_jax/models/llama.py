@@ -16,7 +16,7 @@ from eagle_jax.struct import pytree
 
 @pytree
 class Sight:
-    """What the fresh tokens of one pass see, and where they stand; the same for every layer.
+    """What the fresh tokens of one pass see, and where they stand; the same for every layer with the same window.
 
     Attributes:
         turns: rotary cosines and sines of the fresh tokens.
@@ -35,16 +35,19 @@ class Sight:
         visible: Bool[Array, "b n m"],
         cache: Cache,
         fresh_positions: Int[Array, "b m"],
+        layer: int = 0,
     ) -> "Sight":
+        """The sight of one layer's tokens."""
+        window = config.window(layer)
         return Sight(
             turns=angles(config.rope, config.head_dim, positions, cache.rope_length),
-            fresh=window_mask(visible, positions, fresh_positions, config.sliding_window),
-            prefix=prefix_mask(positions, cache.length, cache.slots, config.sliding_window),
+            fresh=window_mask(visible, positions, fresh_positions, window),
+            prefix=prefix_mask(positions, cache.length, cache.slots, window),
         )
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotary positions."""
+    """Grouped-query attention with rotary positions; `qk_norm` norms each head before it is rotated."""
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32
@@ -56,6 +59,9 @@ class Attention(nn.Module):
         self.k_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
         self.v_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
         self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
+        if c.qk_norm:
+            self.q_norm = RMSNorm(c.rms_norm_eps, self.dtype)
+            self.k_norm = RMSNorm(c.rms_norm_eps, self.dtype)
 
     def __call__(
         self, x: Float[Array, "b n i"], sight: Sight, prefix: KV, beside: KV | None
@@ -65,8 +71,10 @@ class Attention(nn.Module):
         def split(rows):
             return rows.reshape(batch, n, -1, self.config.head_dim).swapaxes(1, 2)
 
-        q = rotate(split(self.q_proj(x)), sight.turns)
-        own = rotate(split(self.k_proj(x)), sight.turns), split(self.v_proj(x))
+        q, k, v = split(self.q_proj(x)), split(self.k_proj(x)), split(self.v_proj(x))
+        if self.config.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, own = rotate(q, sight.turns), (rotate(k, sight.turns), v)
         fresh = own
         if beside is not None:
             fresh = jnp.concatenate([beside[0], own[0]], axis=2), jnp.concatenate([beside[1], own[1]], axis=2)
@@ -132,14 +140,21 @@ class Llama(nn.Module):
         cache: Cache,
         taps: tuple[int, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[KV, ...]]:
-        """Final hidden states, the residual stream entering each layer in `taps`, and the pass's own K/V per layer."""
-        sight = Sight.of(self.config, positions, visible, cache, positions)
+        """Final hidden states, the residual stream entering each layer in `taps`, and the pass's own K/V per layer.
+
+        The tap `num_hidden_layers` is what leaves the last layer, before the final norm.
+        """
+        sights: dict[int | None, Sight] = {}
         x = self.embed(tokens)
         entering, kv = [], []
-        for layer, k, v in zip(self.layers, cache.k, cache.v, strict=True):
+        for i, (layer, k, v) in enumerate(zip(self.layers, cache.k, cache.v, strict=True)):
+            window = self.config.window(i)
+            if window not in sights:
+                sights[window] = Sight.of(self.config, positions, visible, cache, positions, i)
             entering.append(x)
-            x, own = layer(x, sight, (k, v), None)
+            x, own = layer(x, sights[window], (k, v), None)
             kv.append(own)
+        entering.append(x)
         return self.norm(x), tuple(entering[i] for i in taps), tuple(kv)
 
     def initialise(self, tokens: Int[Array, "b n"], cache: Cache) -> Float[Array, "b n v"]:

@@ -8,7 +8,12 @@ from folders import ENTRIES, config, refused
 
 from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.converters import config_from_hf, config_to_hf
+from eagle_jax.converters.hf_config import FAMILIES
 
+QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+WINDOW = {"sliding_window": 7, "use_sliding_window": True}
+FULL, WINDOWED = "full_attention", "sliding_attention"
 VICUNA = {
     "_name_or_path": "vicuna-7b-v1.3",
     "architectures": ["LlamaForCausalLM"],
@@ -136,17 +141,17 @@ def test_published_configs(entries: dict[str, Any], expected: LlamaConfig):
     assert config_from_hf(entries) == expected
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_absent_keys_mean_what_transformers_takes(family: str):
     import transformers
 
     entries = {name: ENTRIES[name] for name in ("vocab_size", "intermediate_size", "num_hidden_layers")}
-    entries |= {"model_type": family, "hidden_size": 64, "num_attention_heads": 8}
+    entries |= {"model_type": family, "hidden_size": 128, "num_attention_heads": 32}
     theirs = transformers.AutoConfig.for_model(**entries)
     ours = config_from_hf(entries)
     for field in dataclasses.fields(ours):
-        if field.name not in ("rope", "qkv_bias"):
-            assert getattr(ours, field.name) == getattr(theirs, field.name, field.default), field.name
+        if field.name != "rope" and hasattr(theirs, field.name):
+            assert getattr(ours, field.name) == getattr(theirs, field.name), field.name
     assert ours.rope == Rope(theta=theirs.rope_parameters["rope_theta"])
 
 
@@ -158,6 +163,9 @@ def test_absent_keys_mean_what_transformers_takes(family: str):
         {"attention_bias": True, "mlp_bias": True},
         {"rope_theta": 3.0, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
         {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 7},
+        QWEN2,
+        QWEN2 | WINDOW | {"max_window_layers": 1, "tie_word_embeddings": True},
+        QWEN3 | WINDOW | {"layer_types": [WINDOWED, FULL], "attention_bias": True},
     ],
 )
 def test_round_trip(changes: dict[str, Any]):
@@ -168,7 +176,7 @@ def test_round_trip(changes: dict[str, Any]):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "qwen3"}, ["'qwen3'", "llama or mistral"]),
+        ({"model_type": "phi3"}, ["'phi3'", "llama, mistral, qwen2"]),
         ({"model_type": None}, ["model_type None"]),
         ({"architectures": ["LlamaForSequenceClassification"]}, ["LlamaForSequenceClassification", "LlamaForCausalLM"]),
         ({"hidden_act": "gelu"}, ["hidden_act='gelu'", "'silu'"]),
@@ -176,6 +184,10 @@ def test_round_trip(changes: dict[str, Any]):
         ({"attention_multiplier": 0.5}, ["attention_multiplier=0.5", "not known"]),
         ({"sliding_window": 5}, ["sliding_window=5", "llama"]),
         ({"model_type": "mistral", "architectures": None, "attention_bias": True}, ["attention_bias=True", "mistral"]),
+        (QWEN2 | {"attention_bias": True}, ["attention_bias=True", "qwen2"]),
+        (QWEN2 | {"layer_types": [WINDOWED, FULL]}, ["layer_types", "no sliding_window"]),
+        (QWEN2 | WINDOW | {"layer_types": [WINDOWED]}, ["layer_types=['sliding_attention']", "2 layers"]),
+        (QWEN2 | WINDOW | {"layer_types": ["chunked_attention", FULL]}, ["chunked_attention", "'full_attention'"]),
         ({"hidden_size": None}, ["no hidden_size"]),
         ({"hidden_size": "8"}, ["hidden_size='8'", "whole number"]),
         ({"hidden_size": 9}, ["num_attention_heads=4", "hidden_size=9"]),
@@ -196,11 +208,34 @@ def test_refused(changes: dict[str, Any], words: list[str]):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"qkv_bias": True}, "qkv_bias"),
-        ({"sliding_window": 4, "mlp_bias": True}, "sliding_window"),
-        ({"sliding_window": 4, "attention_bias": True}, "sliding_window"),
+        ({"qkv_bias": True, "attention_bias": True}, "attention_bias"),
+        ({"qkv_bias": True, "qk_norm": True}, "qkv_bias"),
+        ({"sliding_window": 4, "mlp_bias": True}, "mlp_bias"),
+        ({"sliding_window": 4, "attention_bias": True}, "attention_bias"),
     ],
 )
 def test_what_transformers_cannot_say(changes: dict[str, Any], word: str):
-    with refused(ValueError, word):
+    with refused(ValueError, word, "cannot say so"):
         config_to_hf(dataclasses.replace(config(), **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "window", "full"),
+    [
+        ({"sliding_window": 7}, None, ()),
+        (WINDOW, None, ()),  # of two layers both are below 28
+        (WINDOW | {"max_window_layers": 1}, 7, (0,)),
+        (WINDOW | {"max_window_layers": 0}, 7, ()),
+        (WINDOW | {"layer_types": [WINDOWED, FULL]}, 7, (1,)),
+        (WINDOW | {"layer_types": [FULL, FULL], "max_window_layers": 0}, None, ()),
+    ],
+)
+def test_layers_without_a_window(changes: dict[str, Any], window: int | None, full: tuple[int, ...]):
+    read = config(**QWEN2, **changes)
+    assert (read.sliding_window, read.full_attention_layers) == (window, full)
+
+
+def test_layers_that_are_not_there():
+    for layers in ((2,), (-1,), (1, 0), (0, 0)):
+        with refused(ValueError, "full_attention_layers", "0 to 1"):
+            dataclasses.replace(config(), full_attention_layers=layers)

@@ -1,22 +1,30 @@
 """What transformers computes for a case: the whole text at once, and token by token through its own cache."""
 
+import pathlib
+import tempfile
+
 import numpy as np
 import torch
 from parity_cases import PROMPTS, ROWS, STEPS, Case, texts, weights
+from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 
 def model(case: Case) -> PreTrainedModel:
-    """The case's model, in float32, with its weights."""
+    """The case's model, in float32, with its weights: under the names of published files, which are not always those
+    of the model in memory."""
     config = AutoConfig.for_model(**case.entries)
-    built = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    shapes = {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}
-    if config.tie_word_embeddings:
-        del shapes["lm_head.weight"]
-    state = {name: torch.from_numpy(values) for name, values in weights(case, shapes).items()}
-    missing, unexpected = built.load_state_dict(state, strict=False)
-    assert not unexpected and set(missing) <= {"lm_head.weight"}
-    return built
+    with tempfile.TemporaryDirectory() as folder:
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        file = pathlib.Path(folder) / "model.safetensors"
+        shapes = {name: value.shape for name, value in load_file(file).items()}
+        save_file(weights(case, shapes), file, metadata={"format": "pt"})
+        built, loaded = AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+        )
+    wrong = {kind: names for kind, names in loaded.items() if names}
+    assert not wrong, wrong
+    return built.eval()
 
 
 @torch.no_grad()

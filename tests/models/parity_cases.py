@@ -32,6 +32,8 @@ _TARGET = {
     "tie_word_embeddings": False,
 }
 _MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+_QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "sliding_window": 5}
+_QWEN3 = _QWEN2 | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 12}
 _LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -85,6 +87,11 @@ TARGETS = tuple(
         "head_dim": {"head_dim": 12},
         "mistral": _MISTRAL | {"sliding_window": None},
         "sliding_window": _MISTRAL | {"sliding_window": 5},
+        "qwen2": _QWEN2,
+        "qwen2_window": _QWEN2 | {"use_sliding_window": True, "max_window_layers": 1},
+        "qwen3": _QWEN3,
+        "qwen3_layer_types": _QWEN3
+        | {"use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"], "attention_bias": True},
     }.items()
 )
 

@@ -1,0 +1,188 @@
+"""Published targets: the facts of their `config.json` are accepted, and give the published number of parameters."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import pytest
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.converters import config_from_hf, config_to_hf, llama
+
+_LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.43.0.dev0",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
+_LLAMA31 = _LLAMA | {
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    }
+}
+_SEVENTY = {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 80}
+_LLAMA32 = _LLAMA31 | {
+    "rope_scaling": _LLAMA31["rope_scaling"] | {"factor": 32.0},
+    "intermediate_size": 8192,
+    "tie_word_embeddings": True,
+}
+_LLAMA2 = {
+    "_name_or_path": "meta-llama/Llama-2-7b-chat-hf",
+    "architectures": ["LlamaForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "transformers_version": "4.32.0.dev0",
+    "use_cache": True,
+    "vocab_size": 32000,
+}
+_VICUNA = {name: value for name, value in _LLAMA2.items() if name not in ("num_key_value_heads", "rope_scaling")}
+_THIRTEEN = {"hidden_size": 5120, "intermediate_size": 13824, "num_attention_heads": 40, "num_hidden_layers": 40}
+_THIRTY_THREE = {"hidden_size": 6656, "intermediate_size": 17920, "num_attention_heads": 52, "num_hidden_layers": 60}
+_MISTRAL = _LLAMA2 | {
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 8,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+}
+_QWEN2 = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "hidden_act": "silu",
+    "hidden_size": 3584,
+    "initializer_range": 0.02,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 28,
+    "model_type": "qwen2",
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 131072,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.43.1",
+    "use_cache": True,
+    "use_sliding_window": False,
+    "vocab_size": 152064,
+}
+_QWEN3 = _QWEN2 | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 36,
+    "model_type": "qwen3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "rope_scaling": None,
+    "sliding_window": None,
+    "vocab_size": 151936,
+}
+
+# name -> config.json, parameters (a tied output matrix counted once)
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "Llama-2-7b-chat": (_LLAMA2, 6_738_415_616),
+    "Llama-2-13b-chat": (_LLAMA2 | _THIRTEEN | {"num_key_value_heads": 40}, 13_015_864_320),
+    "Llama-2-70b-chat": (_LLAMA2 | _SEVENTY | {"num_key_value_heads": 8}, 68_976_648_192),
+    "Llama-3-8B-Instruct": (_LLAMA | {"max_position_embeddings": 8192, "eos_token_id": 128009}, 8_030_261_248),
+    "Llama-3.1-8B-Instruct": (_LLAMA31, 8_030_261_248),
+    "Llama-3.2-1B-Instruct": (
+        _LLAMA32 | {"hidden_size": 2048, "num_hidden_layers": 16, "head_dim": 64},
+        1_235_814_400,
+    ),
+    "Llama-3.2-3B-Instruct": (
+        _LLAMA32 | {"hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 24, "head_dim": 128},
+        3_212_749_824,
+    ),
+    "Llama-3.3-70B-Instruct": (_LLAMA31 | _SEVENTY, 70_553_706_496),
+    "DeepSeek-R1-Distill-Llama-8B": (_LLAMA31 | {"eos_token_id": 128001}, 8_030_261_248),
+    "vicuna-7b-v1.3": (_VICUNA | {"max_position_embeddings": 2048, "rms_norm_eps": 1e-06}, 6_738_415_616),
+    "vicuna-13b-v1.3": (_VICUNA | _THIRTEEN | {"rms_norm_eps": 1e-06}, 13_015_864_320),
+    "vicuna-33b-v1.3": (_VICUNA | _THIRTY_THREE | {"rms_norm_eps": 1e-06}, 32_528_943_616),
+    "Mistral-7B-Instruct-v0.2": (_MISTRAL, 7_241_732_096),
+    "Qwen2-7B-Instruct": (_QWEN2, 7_615_616_512),
+    "Qwen2.5-0.5B-Instruct": (
+        _QWEN2
+        | {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
+        | {"num_key_value_heads": 2, "tie_word_embeddings": True, "vocab_size": 151936, "max_window_layers": 21},
+        494_032_768,
+    ),
+    "Qwen3-0.6B": (
+        _QWEN3
+        | {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16}
+        | {"tie_word_embeddings": True, "max_window_layers": 28},
+        596_049_920,
+    ),
+    "Qwen3-8B": (_QWEN3, 8_190_735_360),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_target(name: str):
+    entries, parameters = PUBLISHED[name]
+    config = config_from_hf(entries)
+    assert config.sliding_window is None
+    assert _parameters(config) == parameters
+    assert config_from_hf(config_to_hf(config)) == config
+
+
+def _parameters(config: LlamaConfig) -> int:
+    """Counted in models of one and two layers: the layers of each published model are all alike."""
+    one, two = (
+        sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(llama.shapes(_with_layers(config, count))))
+        for count in (1, 2)
+    )
+    return one + (config.num_hidden_layers - 1) * (two - one)
+
+
+def _with_layers(config: LlamaConfig, count: int) -> LlamaConfig:
+    return dataclasses.replace(config, num_hidden_layers=count)
