@@ -1,4 +1,4 @@
-"""What a folder holds, told without reading a tensor."""
+"""What a folder holds, told without reading a weight."""
 
 import collections
 import dataclasses
@@ -8,13 +8,16 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import eagle, llama
+from eagle_jax.converters import eagle, formats, llama
 from eagle_jax.converters.files import Weights, read_json
 
 TARGET = "Llama target"
 EAGLE1 = "EAGLE-1/2 head"
 EAGLE3 = "EAGLE-3 head"
 UNKNOWN = "unknown"
+
+# Shown in place of what follows from a target, which is not at hand.
+TAPS_BY_DEFAULT = "2, N//2 and N - 3 of a target of N layers"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,10 +72,12 @@ def describe(folder: str | pathlib.Path) -> Description:
 
 
 def _kind(weights: Weights) -> str:
-    if eagle.is_eagle3(weights.info):
-        return EAGLE3
-    if eagle.is_eagle1(weights.info):
-        return EAGLE1
+    try:
+        spelling = formats.spelling_of(weights.info)
+    except ValueError:  # names of two formats; `_check` tells
+        return UNKNOWN
+    if spelling is not None:
+        return EAGLE3 if spelling.eagle3 else EAGLE1
     return TARGET if llama.EMBEDDING in weights.info else UNKNOWN
 
 
@@ -83,9 +88,13 @@ def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str
             config = llama.read_config(weights.folder)
             llama.check_target(weights, config)
             return None, _plain(config)
-        return None, _plain(eagle.read_head_config(weights))
+        found = eagle.read_head(weights, (0, 1, 2), {})
     except ValueError as error:
         return str(error), dict(entries)
+    told = _plain(found.config)
+    if kind == EAGLE3 and not found.taps_stated:
+        told["taps"] = TAPS_BY_DEFAULT
+    return None, told
 
 
 def _plain(config: Any) -> dict[str, Any]:

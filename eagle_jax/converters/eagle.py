@@ -1,9 +1,6 @@
-"""EAGLE-1 and EAGLE-2 heads in the format their authors publish (SafeAILab), in and out.
+"""Draft heads in and out: EAGLE-1, 2 and 3, in the format of their authors, of SGLang, and of vLLM's speculators."""
 
-Both use the same weights. The tensors are the truth about every size and bias; published configs are wrong about some.
-The config supplies what no tensor shows: rotary settings, epsilon, the size of one head.
-"""
-
+import dataclasses
 import functools
 import pathlib
 import re
@@ -11,186 +8,229 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.config import EagleConfig, LlamaConfig
-from eagle_jax.converters import hf_config, hf_rope, names
-from eagle_jax.converters.files import TensorInfo, Weights, read_json
+from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.converters import formats, names
+from eagle_jax.converters.files import Weights, read_json
+from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, Spelling
+from eagle_jax.converters.head_config import eagle1_config, eagle3_config
+from eagle_jax.converters.head_entries import TAPS, read_entries
+from eagle_jax.converters.head_writing import Verifier, entries_for
+from eagle_jax.converters.hf_config import config_to_hf
+from eagle_jax.converters.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.writing import write_folder
+from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 
-EMBEDDING = "embed_tokens.weight"
-FC = "fc.weight"
 
-RULES = (*names.linear("fc", "fc"), *names.decoder_layer(""))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A head's folder, checked against its config by name, shape and dtype; no weight has been read.
 
-# Where a head's config is silent: what the authors' code takes.
-ABSENT_EPS = 1e-6
-ABSENT_CONTEXT = 2048
-
-# Said by tensors: sizes, biases, and that a head for a mixture of experts has none itself.
-SHOWN_BY_TENSORS = frozenset(
+    Attributes:
+        weights: its files.
+        spelling: what its tensors are called.
+        config: what they make. An EAGLE-3 head that holds an embedding has it as its own.
+        vocabulary: target ids of the drafted tokens, ascending; None drafts all.
+        taps_stated: whether its config names the tapped layers, or they are the default.
     """
-    hidden_size intermediate_size num_attention_heads num_key_value_heads num_hidden_layers vocab_size
-    bias qkv_bias attention_bias mlp_bias num_local_experts num_experts_per_tok router_aux_loss_coef
-    output_router_logits router_jitter_noise tie_word_embeddings model_type architectures
-    """.split()
-)
-WINDOW = {"sliding_window", "use_sliding_window", "max_window_layers"}
-READ = SHOWN_BY_TENSORS | WINDOW | {*hf_rope.KEYS, "head_dim", "rms_norm_eps", "max_position_embeddings"}
+
+    weights: Weights
+    spelling: Spelling
+    config: EagleConfig | Eagle3Config
+    vocabulary: np.ndarray | None
+    taps_stated: bool
+
+    @property
+    def dtype(self) -> str:
+        """What the weights are stored in, going by `fc`."""
+        return self.weights.info[f"{self.spelling.fc}.weight"].dtype
 
 
-def load_head(folder: str | pathlib.Path, target: LM, dtype: Any = None) -> Head:
-    """The EAGLE-1/2 head in a folder: `config.json` and weights, safetensors first, else `.bin` through PyTorch.
+def load_head(
+    folder: str | pathlib.Path, target: LM, dtype: Any = None, *, changes: Mapping[str, Any] | None = None
+) -> DraftHead:
+    """The head in a folder: `config.json` and weights, safetensors first, else `.bin` through PyTorch.
 
-    A head may bring its own copy of the embedding table; its shape is checked and the target's table is used.
+    An embedding that comes with a head is dropped for the target's: unread from an EAGLE-1/2 head, which was trained
+    with the target's; from an EAGLE-3 head if it has the same values.
 
     Args:
         folder: a head's folder.
         target: the model it drafts for.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what `fc` is stored in.
+        changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
 
     Raises:
         FileNotFoundError: the folder, its config, or part of its weights is not there.
-        ValueError: a head of another method, one that does not fit the target, a config key or tensor that is not
-            understood, or a damaged file.
+        ValueError: no head, one that does not fit the target, a config key or tensor that is not understood, or a
+            damaged file.
         ImportError: the weights are `.bin` files and PyTorch is not installed.
     """
-    folder = pathlib.Path(folder)
     wanted = None if dtype is None else names.float_dtype(dtype)
-    weights = Weights(folder)
-    config = read_head_config(weights)
-    check_fit(weights, config, target.config)
-    chosen = names.stored_dtype(weights.info[FC]) if wanted is None else wanted
-    return Head(params=names.read_params(weights, RULES, shapes(config), chosen), config=config)
+    weights = Weights(pathlib.Path(folder))
+    found = read_head(weights, default_taps(target.config.num_hidden_layers), changes or {})
+    check_fit(found, target.config)
+    config, own = found.config, None
+    if isinstance(config, Eagle3Config) and config.own_embedding:
+        own = _own_embedding(weights, config, target)
+        config = dataclasses.replace(config, own_embedding=own is not None)
+    chosen = names.stored_dtype(weights.info[f"{found.spelling.fc}.weight"]) if wanted is None else wanted
+    needed = {name: value for name, value in shapes(config).items() if name != "embed_tokens"}
+    params = names.read_params(weights, found.spelling.rules, needed, chosen)
+    if own is not None:
+        params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
+    ids = None if found.vocabulary is None else jnp.asarray(found.vocabulary, jnp.int32)
+    if isinstance(config, Eagle3Config):
+        return Head3(params=params, config=config, vocabulary=ids)
+    return Head(params=params, config=config, vocabulary=ids)
 
 
-def save_head(head: Head, folder: str | pathlib.Path, *, target: LM | None = None) -> None:
-    """Writes a head as published, in safetensors; `load_head` reads it back.
+def save_head(
+    head: DraftHead,
+    folder: str | pathlib.Path,
+    *,
+    format: str = "safeailab",
+    target: LM | None = None,
+    target_name: str | None = None,
+) -> None:
+    """Writes a head in safetensors; `load_head` reads it back.
 
     Args:
-        target: also write its embedding table, for readers that insist on finding it with the head.
+        format: `safeailab`, `sglang` or `speculators`.
+        target: `safeailab`: also write its embedding with an EAGLE-1/2 head, for readers that insist on finding it
+            there. `speculators`: say what it is.
+        target_name: the target's folder or hub name; a `speculators` config names it, so that vLLM finds it.
 
     Raises:
-        ValueError: a rotary embedding that the format cannot express.
+        ValueError: an unknown format, or a head that its readers would take for another one.
         FileExistsError: the folder holds other weights.
     """
-    layers = head.config.layers
-    entries: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
-    entries |= {name: getattr(layers, name) for name in (*hf_config.SIZES, "num_key_value_heads", "head_dim")}
-    entries |= {name: getattr(layers, name) for name in ("max_position_embeddings", "rms_norm_eps")}
-    entries |= hf_rope.rope_to_hf(layers.rope, layers.max_position_embeddings)
-    entries |= {"bias": head.config.fc_bias, "qkv_bias": layers.qkv_bias or layers.attention_bias}
-    entries |= {"sliding_window": layers.sliding_window, "tie_word_embeddings": False}
-    entries["torch_dtype"] = head.dtype.name
-    write_folder(pathlib.Path(folder), entries, _tensors(head, target))
+    form = formats.named(format)
+    verifier = Verifier(name=target_name)
+    if target is not None:
+        described = config_to_hf(target.config)
+        context = described["max_position_embeddings"]
+        verifier = Verifier(
+            name=target_name, architectures=tuple(described["architectures"]), max_position_embeddings=context
+        )
+    entries = entries_for(format, head.config, head.dtype.name, verifier)
+    eagle1 = isinstance(head.config, EagleConfig)
+
+    def tensors() -> Iterator[tuple[str, np.ndarray]]:
+        yield from names.tensors((form.eagle1 if eagle1 else form.eagle3).rules, head.params)
+        if head.vocabulary is not None:
+            yield from mapping_tensors(np.asarray(head.vocabulary), head.config.layers.vocab_size)
+        if eagle1 and target is not None and format == "safeailab":
+            yield EMBEDDING, np.asarray(target.params["embed_tokens"]["embedding"].astype(head.dtype))
+
+    write_folder(pathlib.Path(folder), entries, tensors())
 
 
-def is_eagle1(info: Mapping[str, TensorInfo]) -> bool:
-    """Whether tensors of these names and shapes are an EAGLE-1/2 head: `fc` takes two vectors, not three features."""
-    return FC in info and "layers.0.self_attn.q_proj.weight" in info and not is_eagle3(info)
+def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: Mapping[str, Any]) -> Checkpoint:
+    """Holds the files of a head against its `config.json`.
 
-
-def is_eagle3(info: Mapping[str, TensorInfo]) -> bool:
-    """Whether they are an EAGLE-3 head, in the authors' naming or in that of vLLM's speculators."""
-    named = "d2t" in info or any(key.startswith("midlayer.") for key in info)
-    shape = info[FC].shape if FC in info else ()
-    return named or (len(shape) == 2 and shape[1] == 3 * shape[0])
-
-
-def read_head_config(weights: Weights) -> EagleConfig:
-    """The configuration of the head in these files, from its tensors and its `config.json`.
+    Args:
+        default_taps: what an EAGLE-3 head reads whose config names no layers; None if there is no default.
+        changes: entries that take the place of those in `config.json`.
 
     Raises:
-        ValueError: not an EAGLE-1/2 head, or one that is not understood.
+        ValueError: no head, or one that is not understood.
     """
     folder, info = weights.folder, weights.info
-    if is_eagle3(info):
+    spelling = formats.spelling_of(info)
+    if spelling is None:
+        is_target = "model.embed_tokens.weight" in info
         raise ValueError(
-            f"{folder} holds an EAGLE-3 head, which reads three target features; expected EAGLE-1 or EAGLE-2"
-        )
-    if not is_eagle1(info):
-        raise ValueError(
-            f"{folder} holds no EAGLE-1/2 head; expected the tensors {FC} and layers.0.self_attn.q_proj.weight"
+            f"{folder} holds {'a target model' if is_target else 'no draft head'}; expected a head, with the tensors "
+            f"fc.weight and midlayer.* or layers.0.*{', and the target in the other place' if is_target else ''}"
         )
     path = folder / "config.json"
-    entries = read_json(path)
+    entries = {**read_json(path), **changes}
     try:
-        hf_config.account(entries, READ, hf_config.FIXED, hf_config.IGNORED)
-        config = _config(info, entries)
+        stated = read_entries(entries, eagle3=spelling.eagle3)
+        if spelling.eagle3:
+            config: EagleConfig | Eagle3Config = eagle3_config(
+                info, stated, spelling, _taps(stated.taps or default_taps)
+            )
+        else:
+            config = eagle1_config(info, stated, spelling)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    names.check(weights, RULES, shapes(config), ignored=(re.escape(EMBEDDING),))
-    return config
+    aside = [KEPT, OFFSETS] if spelling.eagle3 or config.draft_vocab_size is not None else []
+    aside += [] if spelling.eagle3 else [EMBEDDING]
+    names.check(weights, spelling.rules, shapes(config), ignored=map(re.escape, aside))
+    drafted, whole = config.draft_vocab_size, config.layers.vocab_size
+    ids = None if drafted is None else read_vocabulary(weights, drafted, whole)
+    return Checkpoint(
+        weights=weights, spelling=spelling, config=config, vocabulary=ids, taps_stated=stated.taps is not None
+    )
 
 
-def check_fit(weights: Weights, head: EagleConfig, target: LlamaConfig) -> None:
+def default_taps(layers: int) -> tuple[int, ...] | None:
+    """What EAGLE-3 heads read whose config does not say: a low, a middle and a high layer of the target."""
+    return (2, layers // 2, layers - 3) if layers >= 7 else None
+
+
+def check_fit(found: Checkpoint, target: LlamaConfig) -> None:
     """Refuses a head that was made for another target, as far as shapes can tell."""
-    if head.layers.hidden_size != target.hidden_size:
+    folder, config = found.weights.folder, found.config
+    eagle3 = isinstance(config, Eagle3Config)
+    features = config.target_hidden_size if isinstance(config, Eagle3Config) else config.layers.hidden_size
+    if features != target.hidden_size:
         raise ValueError(
-            f"the head in {weights.folder} reads features of {head.layers.hidden_size} numbers; "
+            f"the head in {folder} reads features of {features} numbers; "
             f"the target's have {target.hidden_size}, so it was made for another model"
         )
-    table = weights.info.get(EMBEDDING)
+    table = found.weights.info.get(EMBEDDING)
     expected = (target.vocab_size, target.hidden_size)
-    if table is not None and table.shape != expected:
+    if table is not None and not eagle3 and table.shape != expected:
         raise ValueError(
-            f"the head in {weights.folder} has an embedding table of {list(table.shape)}; "
+            f"the head in {folder} has an embedding table of {list(table.shape)}; "
             f"the target's is {list(expected)}, so it was made for another model"
         )
-    if head.layers.vocab_size != target.vocab_size:
+    if config.layers.vocab_size != target.vocab_size:
         raise ValueError(
-            f"the head in {weights.folder} was made for a vocabulary of {head.layers.vocab_size} tokens; "
+            f"the head in {folder} was made for a vocabulary of {config.layers.vocab_size} tokens; "
             f"the target has {target.vocab_size}"
+        )
+    if isinstance(config, Eagle3Config) and max(config.taps) > target.num_hidden_layers:
+        raise ValueError(
+            f"the head in {folder} reads layers {list(config.taps)} of its target; this one has "
+            f"{target.num_hidden_layers}, so it was made for another model"
         )
 
 
-def shapes(config: EagleConfig) -> names.Params:
+def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
     """The parameter tree, of shapes."""
-    return jax.eval_shape(functools.partial(Head.init, config), jax.random.key(0)).params
+    key = jax.random.key(0)
+    if isinstance(config, Eagle3Config):
+        return jax.eval_shape(functools.partial(Head3.init, config), key).params
+    return jax.eval_shape(functools.partial(Head.init, config), key).params
 
 
-def _tensors(head: Head, target: LM | None) -> Iterator[tuple[str, np.ndarray]]:
-    yield from names.tensors(RULES, head.params)
-    if target is not None:
-        yield EMBEDDING, np.asarray(target.params["embed_tokens"]["embedding"].astype(head.dtype))
+def _taps(taps: tuple[int, ...] | None) -> tuple[int, ...]:
+    if taps is None:
+        raise ValueError(
+            f"no {TAPS} says which target layers the head reads; expected it, or a target of at least 7 layers, "
+            "whose layers 2, N//2 and N - 3 are the default"
+        )
+    return taps
 
 
-def _config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> EagleConfig:
-    def rows(key: str) -> int:
-        if key not in info or len(info[key].shape) != 2:
-            raise ValueError(f"the weights lack a matrix {key}; expected one in every EAGLE-1/2 head")
-        return info[key].shape[0]
-
-    hidden = rows(FC)
-    q, k = (rows(f"layers.0.self_attn.{x}_proj.weight") for x in "qk")
-    size = hf_config.head_dim(entries, hidden, hf_config.integer(entries, "num_attention_heads"))
-    if q % size or k % size:
-        raise ValueError(f"q_proj and k_proj with {q} and {k} rows are no whole number of heads of head_dim={size}")
-    context = hf_config.integer(entries, "max_position_embeddings", ABSENT_CONTEXT)
-    whole_bias = "layers.0.self_attn.o_proj.bias" in info
-    layers = LlamaConfig(
-        vocab_size=info[EMBEDDING].shape[0] if EMBEDDING in info else hf_config.integer(entries, "vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=rows("layers.0.mlp.gate_proj.weight"),
-        num_hidden_layers=1 + max(int(i) for i in re.findall(r"^layers\.(\d+)\.", "\n".join(info), re.MULTILINE)),
-        num_attention_heads=q // size,
-        num_key_value_heads=k // size,
-        head_dim=size,
-        max_position_embeddings=context,
-        rms_norm_eps=hf_config.number(entries, "rms_norm_eps", ABSENT_EPS),
-        rope=hf_rope.rope_from_hf(entries, context),
-        attention_bias=whole_bias,
-        qkv_bias="layers.0.self_attn.q_proj.bias" in info and not whole_bias,
-        mlp_bias="layers.0.mlp.gate_proj.bias" in info,
-        sliding_window=_window(entries),
-    )
-    return EagleConfig(layers=layers, fc_bias="fc.bias" in info)
-
-
-def _window(entries: Mapping[str, Any]) -> int | None:
-    """Qwen2's configs state a window and switch it off."""
-    if entries.get("sliding_window") is None or not hf_config.flag(entries, "use_sliding_window", True):
-        return None
-    return hf_config.integer(entries, "sliding_window")
+def _own_embedding(weights: Weights, config: Eagle3Config, target: LM) -> np.ndarray | None:
+    """The embedding that came with a head; None if its values are the target's, rounded either way."""
+    table = weights.take(EMBEDDING)
+    if config.layers.hidden_size != config.target_hidden_size:
+        return table
+    theirs = np.asarray(target.params["embed_tokens"]["embedding"])
+    # Some rows at a time, so that rounding copies little, and tables that differ are told apart at once.
+    blocks = [slice(start, start + 4096) for start in range(0, len(table), 4096)]
+    with np.errstate(over="ignore"):
+        down = all(np.array_equal(table[rows], theirs[rows].astype(table.dtype)) for rows in blocks)
+        same = down or all(np.array_equal(table[rows].astype(theirs.dtype), theirs[rows]) for rows in blocks)
+    return None if same else table

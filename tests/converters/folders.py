@@ -1,6 +1,7 @@
 """Small model folders for the converters' tests."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import pathlib
@@ -9,13 +10,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from eagle_jax.config import EagleConfig, LlamaConfig
+from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
 from eagle_jax.converters import config_from_hf, eagle, llama, names
+from eagle_jax.converters.formats import FORMATS
+from eagle_jax.converters.head_writing import entries_for
+from eagle_jax.converters.vocabulary import mapping_tensors
+from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 
 ENTRIES: dict[str, Any] = {
@@ -45,7 +52,14 @@ def target(**changes: Any) -> LM:
 
 
 def head(**changes: Any) -> Head:
-    return _head(EagleConfig(layers=config(num_hidden_layers=1, **changes), fc_bias=True))
+    return filled(EagleConfig(layers=config(num_hidden_layers=1, **changes), fc_bias=True))
+
+
+def head3(layers: dict[str, Any] | None = None, **changes: Any) -> Head3:
+    """A head that drafts 5 of the 11 tokens; `layers` changes its decoder layer, `changes` the rest."""
+    facts = dict(taps=(0, 1, 2), target_hidden_size=8, draft_vocab_size=5) | changes
+    made = dataclasses.replace(config(num_hidden_layers=1), **(layers or {}))
+    return _head3(Eagle3Config(layers=made, **facts))  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -54,13 +68,38 @@ def _target(made: LlamaConfig) -> LM:
 
 
 @functools.cache
-def _head(made: EagleConfig) -> Head:
-    return Head.init(made, jax.random.key(1))
+def filled(made: EagleConfig) -> Head:
+    """The head of this config, with some weights."""
+    return Head(params=_filled(eagle.shapes(made)), config=made)
 
 
-def tensors(model: LM | Head) -> dict[str, np.ndarray]:
+@functools.cache
+def _head3(made: Eagle3Config) -> Head3:
+    ids = np.arange(made.draft_vocab_size, dtype=np.int32) * 2 + 1
+    some = made.draft_vocab_size < made.layers.vocab_size
+    return Head3(params=_filled(eagle.shapes(made)), config=made, vocabulary=jnp.asarray(ids) if some else None)
+
+
+def _filled(shapes: names.Params) -> names.Params:
+    """Random numbers of these shapes; quicker than an initialisation, which compiles."""
+    draw = np.random.default_rng(0).standard_normal
+    return jax.tree.map(lambda leaf: jnp.asarray(draw(leaf.shape, np.float32) / 8), shapes)
+
+
+def tensors(model: LM | DraftHead, format: str = "safeailab") -> dict[str, np.ndarray]:
     """The model's tensors as they lie on disk."""
-    return dict(names.tensors(llama.RULES if isinstance(model, LM) else eagle.RULES, model.params))
+    if isinstance(model, LM):
+        return dict(names.tensors(llama.RULES, model.params))
+    form = FORMATS[format]
+    values = dict(names.tensors((form.eagle3 if isinstance(model, Head3) else form.eagle1).rules, model.params))
+    if model.vocabulary is not None:
+        values |= mapping_tensors(np.asarray(model.vocabulary), model.config.layers.vocab_size)
+    return values
+
+
+def entries(head: DraftHead, format: str = "safeailab") -> dict[str, Any]:
+    """A head's `config.json`."""
+    return entries_for(format, head.config, "float32")
 
 
 def write(folder: pathlib.Path, values: Mapping[str, np.ndarray], entries: Mapping[str, Any] = ENTRIES) -> pathlib.Path:
@@ -70,10 +109,10 @@ def write(folder: pathlib.Path, values: Mapping[str, np.ndarray], entries: Mappi
     return folder
 
 
-def assert_same(left: LM | Head, right: LM | Head) -> None:
+def assert_same(left: LM | DraftHead, right: LM | DraftHead) -> None:
     """The same parameters, bit for bit, and the same configuration."""
     assert left.config == right.config
-    jax.tree.map(np.testing.assert_array_equal, left.params, right.params)
+    jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
 @contextlib.contextmanager

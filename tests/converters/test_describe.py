@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from folders import ENTRIES, head, refused, target, tensors, write
+from folders import ENTRIES, entries, head, head3, refused, target, tensors, write
 
 from eagle_jax.converters import describe, save_head, save_target
 
@@ -32,10 +32,26 @@ def test_head(tmp_path: pathlib.Path):
 
 
 def test_eagle3(tmp_path: pathlib.Path):
-    told = describe(write(tmp_path, {"d2t": np.zeros(3, np.int64), "midlayer.x": np.zeros(2, np.float32)}))
-    assert told.kind == "EAGLE-3 head"
-    assert told.problem is not None and "EAGLE-3" in told.problem
-    assert told.dtypes == {"int64": 3, "float32": 2}
+    stated = entries(head3())
+    told = describe(write(tmp_path, tensors(head3()), stated))
+    assert (told.kind, told.problem) == ("EAGLE-3 head", None)
+    assert (told.config["taps"], told.config["draft_vocab_size"]) == ([0, 1, 2], 5)
+    assert told.dtypes == {"float32": told.parameters - 5 - 11, "int64": 5, "bool": 11}
+    del stated["eagle_config"]
+    told = describe(write(tmp_path, tensors(head3()), stated))
+    assert told.config["taps"] == "2, N//2 and N - 3 of a target of N layers"
+
+
+def test_part_of_an_eagle3_head(tmp_path: pathlib.Path):
+    told = describe(write(tmp_path, {"d2t": np.zeros(3, np.int64)}))
+    assert (told.kind, told.dtypes) == ("EAGLE-3 head", {"int64": 3})
+    assert told.problem is not None and "fc.weight" in told.problem
+
+
+def test_names_of_two_formats(tmp_path: pathlib.Path):
+    told = describe(write(tmp_path, tensors(head3()) | tensors(head3(), "speculators"), entries(head3())))
+    assert told.kind == "unknown"
+    assert told.problem is not None and "midlayer.*" in told.problem
 
 
 def test_what_would_not_load(tmp_path: pathlib.Path):

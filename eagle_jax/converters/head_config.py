@@ -1,0 +1,148 @@
+"""The configuration of a draft head, from its tensors and its `config.json`.
+
+The tensors are the truth about every size, bias and norm; published EAGLE-1 configs are wrong about some, so there only
+what no tensor shows is taken from the config. EAGLE-3 configs have to agree with the tensors.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.converters import hf_config, hf_rope
+from eagle_jax.converters.files import TensorInfo
+from eagle_jax.converters.formats import EMBEDDING, FLAGS, KEPT, OFFSETS, OUTPUT, Spelling
+from eagle_jax.converters.head_entries import Stated
+
+# Where a head's config is silent: what the authors' code takes.
+ABSENT_EPS = 1e-6
+ABSENT_CONTEXT = 2048
+
+Info = Mapping[str, TensorInfo]
+
+
+def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig:
+    """The configuration of an EAGLE-1/2 head. Raises ValueError where tensors and config make none."""
+    hidden, _ = _matrix(info, f"{spelling.fc}.weight")
+    stored = info[EMBEDDING].shape if EMBEDDING in info else ()
+    vocab_size = stored[0] if stored else hf_config.integer(stated.layer, "vocab_size")
+    layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
+    drafted = _matrix(info, OUTPUT)[0] if OFFSETS in info else None
+    _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
+    return EagleConfig(layers=layers, fc_bias=f"{spelling.fc}.bias" in info, draft_vocab_size=drafted)
+
+
+def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[int, ...]) -> Eagle3Config:
+    """The configuration of an EAGLE-3 head that reads these layers. Raises ValueError where there is none."""
+    hidden, columns = _matrix(info, "fc.weight")
+    _agree(stated.layer.get("hidden_size"), hidden, "hidden_size", "fc.weight")
+    if columns % len(taps):
+        raise ValueError(f"fc.weight has {columns} columns; expected a multiple of {len(taps)}, one part for each tap")
+    _agree(stated.target_hidden_size, columns // len(taps), "target_hidden_size", "fc.weight")
+
+    vocab_size = _vocab_size(info, stated.layer)
+    layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
+    for name, key in (
+        ("num_attention_heads", f"{spelling.first}.self_attn.q_proj.weight"),
+        ("num_key_value_heads", f"{spelling.first}.self_attn.k_proj.weight"),
+        ("intermediate_size", f"{spelling.first}.mlp.gate_proj.weight"),
+        ("num_hidden_layers", f"{spelling.first}.*"),
+    ):
+        _agree(stated.layer.get(name), getattr(layers, name), name, key)
+    drafted, _ = _matrix(info, OUTPUT)
+    _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
+
+    shown = {"norm_before_fc": "input_norm.weight" in info, "fc_norm": "fc_norm.0.weight" in info}
+    for name, found in shown.items():
+        if stated.flags.get(name, found) != found:
+            raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {_there(found)}")
+    return Eagle3Config(
+        layers=layers,
+        taps=taps,
+        target_hidden_size=columns // len(taps),
+        draft_vocab_size=drafted,
+        own_embedding=EMBEDDING in info,
+        **{name: stated.flags.get(name, shown.get(name, False)) for name in FLAGS},
+    )
+
+
+def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: int, vocab_size: int) -> LlamaConfig:
+    def name(part: str) -> str:
+        return f"{spelling.first}.{part}"
+
+    q, k = (_matrix(info, name(f"self_attn.{x}_proj.weight"))[0] for x in "qk")
+    size = _head_dim(entries, q, k)
+    context = hf_config.integer(entries, "max_position_embeddings", ABSENT_CONTEXT)
+    numbers = [int(i) for i in re.findall(r"^layers\.(\d+)\.", "\n".join(info), re.MULTILINE)]
+    whole_bias = name("self_attn.o_proj.bias") in info
+    return LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        intermediate_size=_matrix(info, name("mlp.gate_proj.weight"))[0],
+        num_hidden_layers=1 + max(numbers, default=0) if spelling.first.endswith(".0") else 1,
+        num_attention_heads=q // size,
+        num_key_value_heads=k // size,
+        head_dim=size,
+        max_position_embeddings=context,
+        rms_norm_eps=hf_config.number(entries, "rms_norm_eps", ABSENT_EPS),
+        rope=hf_rope.rope_from_hf(entries, context),
+        attention_bias=whole_bias,
+        qkv_bias=name("self_attn.q_proj.bias") in info and not whole_bias,
+        qk_norm=name("self_attn.q_norm.weight") in info,
+        mlp_bias=name("mlp.gate_proj.bias") in info,
+        sliding_window=_window(entries),
+    )
+
+
+def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
+    """Size of one head: stated, or the rows of `q_proj` shared out (not the hidden size: Qwen3's heads are wider)."""
+    heads = hf_config.integer(entries, "num_attention_heads")
+    if heads < 1:
+        raise ValueError(f"num_attention_heads={heads}; expected at least 1")
+    stated = entries.get("head_dim")
+    if stated is None and q % heads:
+        raise ValueError(f"q_proj with {q} rows is no whole number of rows for each of num_attention_heads={heads}")
+    size = q // heads if stated is None else hf_config.integer(entries, "head_dim")
+    if size < 1 or q % size or k % size:
+        raise ValueError(f"q_proj and k_proj with {q} and {k} rows are no whole number of heads of head_dim={size}")
+    return size
+
+
+def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
+    """The target's vocabulary, by whatever tells: the mask of drafted tokens, the embedding, the config."""
+    for key in (KEPT, EMBEDDING):
+        if key in info and info[key].shape:
+            _agree(entries.get("vocab_size"), info[key].shape[0], "vocab_size", key)
+            return info[key].shape[0]
+    return hf_config.integer(entries, "vocab_size")
+
+
+def _window(entries: Mapping[str, Any]) -> int | None:
+    """Qwen's configs state a window and switch it off."""
+    kinds = entries.get("layer_types")
+    if kinds is not None and kinds not in (["full_attention"] * len(kinds), ["sliding_attention"] * len(kinds)):
+        raise ValueError(f"layer_types={kinds!r} is not supported in a head; expected all its layers to be of one kind")
+    named = None if not kinds else kinds[0] == "sliding_attention"
+    used = hf_config.flag(entries, "use_sliding_window", True) if named is None else named
+    if entries.get("sliding_window") is None or not used:
+        return None
+    return hf_config.integer(entries, "sliding_window")
+
+
+def _matrix(info: Info, key: str) -> tuple[int, int]:
+    if key not in info or len(info[key].shape) != 2:
+        raise ValueError(f"the weights lack a matrix {key}; expected one in every head of this kind")
+    rows, columns = info[key].shape
+    return rows, columns
+
+
+def _agree(stated: Any, found: int | None, name: str, tensor: str) -> None:
+    if stated is not None and stated != found:
+        told = "none" if found is None else found
+        raise ValueError(
+            f"{name}={stated!r} in the config, but by tensor {tensor} it is {told}; expected them to agree"
+        )
+
+
+def _there(found: bool) -> str:
+    return "there" if found else "not there"

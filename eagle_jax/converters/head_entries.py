@@ -1,0 +1,177 @@
+"""What a draft head's `config.json` says that no tensor shows, in each of the formats.
+
+    flat     SafeAILab, SpecForge, SGLang   one object, with a Llama's keys and a few of EAGLE's among them
+    nested   vLLM speculators               the layers' keys in `transformer_layer_config`, EAGLE's around it
+
+The formats count tapped layers differently. Ours is the layer whose *entering* residual stream is read, as HuggingFace
+counts `output_hidden_states`; so does the nested format, while `eagle_config` of the flat one names the layer that the
+stream *leaves*, one less.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from eagle_jax.converters import hf_config, hf_rope
+
+KIND, LAYER = "speculators_model_type", "transformer_layer_config"
+TAPS = "eagle_aux_hidden_state_layer_ids"
+
+# Keys about the decoder layers.
+_LAYER_READ = frozenset(
+    """
+    hidden_size intermediate_size num_attention_heads num_key_value_heads num_hidden_layers vocab_size head_dim
+    rms_norm_eps max_position_embeddings bias qkv_bias attention_bias mlp_bias num_local_experts num_experts_per_tok
+    router_aux_loss_coef output_router_logits router_jitter_noise tie_word_embeddings model_type architectures
+    sliding_window use_sliding_window max_window_layers layer_types
+    """.split()
+).union(hf_rope.KEYS)
+_LAYER_FIXED = {name: value for name, value in hf_config.FIXED.items() if name not in _LAYER_READ}
+
+_EAGLE3_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_EAGLE3_READ = frozenset({*_EAGLE3_FLAGS, "draft_vocab_size", "target_hidden_size", "eagle_config", TAPS})
+_EAGLE3_FIXED: Mapping[str, tuple[Any, ...]] = {"num_aux_hidden_states": (3, None)}
+_EAGLE3_IGNORED = frozenset({"target_model_type"})
+
+# `eagle_config`, as NVIDIA's and SpecForge's heads have it.
+_INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
+    "use_aux_hidden_state": (True,),
+    "use_input_layernorm_in_first_layer": (True,),
+    "use_last_layernorm": (True,),
+    "use_mtp_layernorm": (False,),
+    "parallel_draft_step": (1, None),
+}
+
+# Around `transformer_layer_config`.
+_OUTER_READ = frozenset({KIND, LAYER, "architectures", *_EAGLE3_FLAGS, "draft_vocab_size", "target_hidden_size", TAPS})
+_OUTER_FIXED = {name: value for name, value in _LAYER_FIXED.items() if name != "auto_map"} | {"layernorms": (False,)}
+_OUTER_IGNORED = hf_config.IGNORED | frozenset(
+    """
+    speculators_config speculators_version embed_requires_grad has_no_defaults_at_init base_model_ep_plan auto_map
+    model_type tie_word_embeddings fusion_bias transformer_layer_architecture
+    """.split()
+)
+
+# transformers leaves out of `transformer_layer_config` what is its class's default.
+_NESTED_ABSENT: Mapping[str, Mapping[str, Any]] = {
+    "llama": {
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "use_sliding_window": False,
+    },
+    "qwen3": {
+        "num_attention_heads": 32,
+        "head_dim": 128,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "use_sliding_window": False,
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What a `config.json` says, whatever its format.
+
+    Attributes:
+        layer: HuggingFace's keys of the decoder layers.
+        taps: target layers whose entering residual stream is read; None leaves it to the target.
+        draft_vocab_size, target_hidden_size: as stated, or None.
+        flags: EAGLE-3 flags that are stated.
+    """
+
+    layer: Mapping[str, Any]
+    taps: tuple[int, ...] | None = None
+    draft_vocab_size: int | None = None
+    target_hidden_size: int | None = None
+    flags: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+
+
+def read_entries(entries: Mapping[str, Any], *, eagle3: bool) -> Stated:
+    """Reads a head's `config.json` in either form. Every key is accounted for.
+
+    Raises:
+        ValueError: a key that is not known to be harmless, a value that cannot be, or another method's config.
+    """
+    return _nested(entries, eagle3) if KIND in entries else _flat(entries, eagle3)
+
+
+def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
+    trimmed = {"draft_vocab_size"}
+    read = _LAYER_READ | (_EAGLE3_READ if eagle3 else trimmed)
+    fixed = {**_LAYER_FIXED, **_EAGLE3_FIXED} if eagle3 else _LAYER_FIXED
+    hf_config.account(entries, read, fixed, hf_config.IGNORED | (_EAGLE3_IGNORED if eagle3 else frozenset()))
+    if not eagle3:
+        return Stated(layer=entries, draft_vocab_size=_optional(entries, "draft_vocab_size"))
+    inner = entries.get("eagle_config") or {}
+    if not isinstance(inner, Mapping):
+        raise ValueError(f"eagle_config is {inner!r}; expected an object")
+    try:
+        hf_config.account(inner, frozenset({TAPS}), _INNER_FIXED, frozenset())
+    except ValueError as error:
+        raise ValueError(f"in eagle_config: {error}") from error
+    left, entered = _layers(inner, least=-1), _layers(entries, least=0)
+    taps = None if left is None else tuple(layer + 1 for layer in left)
+    if taps is not None and entered is not None and taps != entered:
+        raise ValueError(
+            f"{TAPS} is {list(entered)}, layers that the streams enter, and {list(left or ())} in eagle_config, layers "
+            "that they leave; expected the latter to be one less, or one of the two alone"
+        )
+    return _eagle3(entries, entries, entered if taps is None else taps)
+
+
+def _nested(entries: Mapping[str, Any], eagle3: bool) -> Stated:
+    expected = "eagle3" if eagle3 else "eagle"
+    if entries[KIND] != expected:
+        raise ValueError(f"{KIND}={entries[KIND]!r}, and the tensors are those of {expected!r}; expected them to agree")
+    hf_config.account(entries, _OUTER_READ, _OUTER_FIXED, _OUTER_IGNORED | _verifier(entries))
+    inner = entries.get(LAYER)
+    if not isinstance(inner, Mapping):
+        raise ValueError(f"{LAYER} is {inner!r}; expected the object that describes the decoder layer")
+    family = inner.get("model_type")
+    if not isinstance(family, str) or family not in _NESTED_ABSENT:
+        raise ValueError(
+            f"model_type {family!r} in {LAYER} is not supported; expected one of {', '.join(_NESTED_ABSENT)}"
+        )
+    try:
+        hf_config.account(inner, _LAYER_READ, _LAYER_FIXED, hf_config.IGNORED)
+    except ValueError as error:
+        raise ValueError(f"in {LAYER}: {error}") from error
+    layer = {**_NESTED_ABSENT[family], **inner}
+    if not eagle3:
+        return Stated(layer=layer)
+    if "norm_before_residual" not in entries:
+        raise ValueError(
+            "the config has no norm_before_residual, which speculators takes for false and vLLM for true; state it"
+        )
+    return _eagle3(entries, layer, _layers(entries, least=0))
+
+
+def _eagle3(entries: Mapping[str, Any], layer: Mapping[str, Any], taps: tuple[int, ...] | None) -> Stated:
+    return Stated(
+        layer=layer,
+        taps=taps,
+        draft_vocab_size=_optional(entries, "draft_vocab_size"),
+        target_hidden_size=_optional(entries, "target_hidden_size"),
+        flags={name: hf_config.flag(entries, name, False) for name in _EAGLE3_FLAGS if entries.get(name) is not None},
+    )
+
+
+def _verifier(entries: Mapping[str, Any]) -> frozenset[str]:
+    """What speculators notes of the target."""
+    return frozenset(name for name in entries if name.startswith("verifier_"))
+
+
+def _layers(entries: Mapping[str, Any], least: int) -> tuple[int, ...] | None:
+    layers = entries.get(TAPS)
+    if layers is None:
+        return None
+    whole = isinstance(layers, list) and layers and all(type(layer) is int and layer >= least for layer in layers)
+    if not whole or sorted(set(layers)) != layers:
+        raise ValueError(f"{TAPS} is {layers!r}; expected layer numbers in ascending order")
+    return tuple(layers)
+
+
+def _optional(entries: Mapping[str, Any], name: str) -> int | None:
+    return None if entries.get(name) is None else hf_config.integer(entries, name)

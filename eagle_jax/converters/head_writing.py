@@ -1,0 +1,113 @@
+"""The `config.json` of a draft head, in each of the formats."""
+
+import dataclasses
+from typing import Any
+
+from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.converters import hf_config, hf_rope
+from eagle_jax.converters.formats import FLAGS, check_expressible
+from eagle_jax.converters.head_entries import KIND, LAYER, TAPS
+
+# speculators' own version that has these keys, and the drafted tokens that its configs suggest.
+SPECULATORS_VERSION = "0.5.0"
+SPECULATIVE_TOKENS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verifier:
+    """The target as a speculators config names it; vLLM serves the pair by it.
+
+    Attributes:
+        name: folder or hub name, or None.
+        architectures: its classes, as its own config has them.
+        max_position_embeddings: its context; vLLM wants the head's to be no shorter.
+    """
+
+    name: str | None = None
+    architectures: tuple[str, ...] = ()
+    max_position_embeddings: int = 1
+
+
+def entries_for(
+    format: str, config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier = Verifier()
+) -> dict[str, Any]:
+    """The `config.json` of a head; `head_entries.read_entries` reads it back.
+
+    Raises:
+        ValueError: the format's readers would take it for another head.
+    """
+    check_expressible(format, config)
+    if format == "speculators":
+        return _nested(config, dtype, verifier)
+    return _flat(config, dtype, sglang=format == "sglang")
+
+
+def _flat(config: EagleConfig | Eagle3Config, dtype: str, sglang: bool) -> dict[str, Any]:
+    eagle3 = isinstance(config, Eagle3Config)
+    architecture = {(True, True): "LlamaForCausalLMEagle3", (True, False): "LlamaForCausalLMEagle"}
+    entries = _layer(config.layers) | {
+        "architectures": [architecture.get((sglang, eagle3), "LlamaForCausalLM")],
+        "torch_dtype": dtype,
+    }
+    if isinstance(config, EagleConfig):
+        entries |= {"bias": config.fc_bias, "qkv_bias": config.layers.qkv_bias or config.layers.attention_bias}
+        if config.draft_vocab_size is not None:
+            entries["draft_vocab_size"] = config.draft_vocab_size
+        return entries
+    entries["draft_vocab_size"] = config.draft_vocab_size
+    if config.target_hidden_size != config.layers.hidden_size:
+        entries["target_hidden_size"] = config.target_hidden_size
+    entries |= {flag: True for flag in FLAGS if getattr(config, flag)}
+    entries["eagle_config"] = {TAPS: [tap - 1 for tap in config.taps]}
+    return entries
+
+
+def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) -> dict[str, Any]:
+    layers = config.layers
+    # Nothing but "dynamic" scaling looks at the length, and there it has to stay.
+    context = max(layers.max_position_embeddings, verifier.max_position_embeddings)
+    if layers.rope.kind != "dynamic":
+        layers = dataclasses.replace(layers, max_position_embeddings=context)
+    eagle3 = isinstance(config, Eagle3Config)
+    method = "eagle3" if eagle3 else "eagle"
+    proposal = {"proposal_type": "greedy", "speculative_tokens": SPECULATIVE_TOKENS}
+    entries: dict[str, Any] = {
+        KIND: method,
+        "speculators_version": SPECULATORS_VERSION,
+        "speculators_config": {
+            "algorithm": method,
+            "proposal_methods": [proposal | {"verifier_accept_k": 1, "accept_tolerance": 0.0}],
+            "default_proposal_method": "greedy",
+            "verifier": {"name_or_path": verifier.name, "architectures": list(verifier.architectures)},
+        },
+        LAYER: _layer(layers)
+        | {"attention_bias": layers.attention_bias or layers.qkv_bias, "mlp_bias": layers.mlp_bias},
+        "torch_dtype": dtype,
+    }
+    if isinstance(config, EagleConfig):
+        return entries | {
+            "architectures": ["EagleSpeculator", "LlamaDecoderLayer"],
+            "transformer_layer_architecture": "LlamaDecoderLayer",
+            "fusion_bias": config.fc_bias,
+            "layernorms": False,
+        }
+    entries |= {flag: getattr(config, flag) for flag in FLAGS}
+    wider = config.target_hidden_size != config.layers.hidden_size
+    return entries | {
+        "architectures": ["Eagle3Speculator"],
+        "draft_vocab_size": config.draft_vocab_size,
+        "target_hidden_size": config.target_hidden_size if wider else None,
+        TAPS: list(config.taps),
+    }
+
+
+def _layer(config: LlamaConfig) -> dict[str, Any]:
+    """The decoder layers as HuggingFace's keys."""
+    entries: dict[str, Any] = {"model_type": "qwen3" if config.qk_norm else "llama", "hidden_act": "silu"}
+    entries |= {name: getattr(config, name) for name in (*hf_config.SIZES, "num_key_value_heads", "head_dim")}
+    entries |= {name: getattr(config, name) for name in ("max_position_embeddings", "rms_norm_eps")}
+    entries |= hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)
+    if config.sliding_window is not None:
+        entries |= {"sliding_window": config.sliding_window, "use_sliding_window": True}
+        entries["layer_types"] = ["sliding_attention"] * config.num_hidden_layers
+    return entries | {"tie_word_embeddings": False}
