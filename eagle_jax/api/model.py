@@ -9,8 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import load_head, load_target, resolve
-from eagle_jax.models.eagle import Head
+from eagle_jax.models import layout
+from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.platform import multiplies_bfloat16
 
@@ -30,7 +32,7 @@ class Model:
     """
 
     target: LM
-    head: Head | None
+    head: DraftHead | None
     tokenizer: Any
     stop_ids: tuple[int, ...]
     context: int
@@ -59,13 +61,18 @@ def load(target: str | Path | None = None, head: str | Path | None = None, *, dt
     folder = resolve(PAIR / "target" if target is None else target)
     lm = load_target(folder, dtype=wanted)
     tokenizer = _tokenizer(folder)
+    drafting = None if head is None else load_head(resolve(head), lm, dtype=wanted)
     return Model(
-        target=lm,
-        head=None if head is None else load_head(resolve(head), lm, dtype=wanted),
+        target=_for_decoding(lm, lm.config),
+        head=None if drafting is None else _for_decoding(drafting, drafting.config.layers),
         tokenizer=tokenizer,
         stop_ids=_stop_ids(folder, tokenizer),
         context=_context(lm),
     )
+
+
+def _for_decoding(model: Any, config: LlamaConfig) -> Any:
+    return dataclasses.replace(model, params=layout.for_decoding(model.params, config.head_dim))
 
 
 def _dtype(dtype: Any) -> Any:

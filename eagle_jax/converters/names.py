@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.converters.files import TensorInfo, Weights, listed
+from eagle_jax.models.layout import as_stored
 
 Params = dict[str, Any]
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -112,8 +113,9 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
 
 def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.ndarray]]:
     """Names and values as they lie on disk, made one at a time."""
-    leaves = _flatten(params)
-    for path, slot in slots(rules, params).items():
+    stored = as_stored(params)
+    leaves = _flatten(stored)
+    for path, slot in slots(rules, stored).items():
         value = np.asarray(leaves[path])
         yield slot.key, np.ascontiguousarray(value)
 

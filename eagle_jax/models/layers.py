@@ -7,6 +7,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from eagle_jax.models.layout import GATE_UP
+
 
 def precision(dtype: DTypeLike) -> jax.lax.Precision:
     """float32 means float32: by default TPUs and GPUs multiply it in bfloat16 or TF32, which no comparison survives."""
@@ -18,49 +20,48 @@ def activation_dtype(weights: DTypeLike) -> np.dtype:
     return np.dtype(jnp.float32) if jax.default_backend() == "cpu" else np.dtype(weights)
 
 
-def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "o i"]) -> Float[Array, "*rows o"]:
+def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"]) -> Float[Array, "..."]:
     """`x @ weight.T`, multiplied in the weight's dtype, accumulated and returned in float32."""
-    rows = x.reshape(-1, x.shape[-1]).astype(weight.dtype)
-    product = _matmul_on_cpu if jax.default_backend() == "cpu" else _matmul
-    return product(rows, weight).reshape(*x.shape[:-1], weight.shape[0])
+    return _product(x, weight, weight.ndim - 1)
 
 
-def _matmul(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    return jax.lax.dot_general(
+def _product(x: Float[Array, "*rows i"], matrix: Array, contracted: int) -> Array:
+    """Contracts the last axis of `x` with axis `contracted` of `matrix`."""
+    rows = x.reshape(-1, x.shape[-1]).astype(matrix.dtype)
+    alone = matrix.dtype == jnp.bfloat16 and rows.shape[0] == 1 and jax.default_backend() == "cpu"
+    if alone:  # a single bfloat16 row falls off XLA:CPU's fast path, two do not
+        rows = jnp.concatenate([rows, rows])
+    product = jax.lax.dot_general(
         rows,
-        weight,
-        (((1,), (1,)), ((), ())),
-        precision=precision(weight.dtype),
+        matrix,
+        (((1,), (contracted,)), ((), ())),
+        precision=precision(matrix.dtype),
         preferred_element_type=jnp.float32,
     )
-
-
-def _matmul_on_cpu(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """The weight on the left, as it lies in memory: XLA:CPU packs what is on the right at every call.
-
-    A single bfloat16 row falls off the fast path, so it goes as two; then a row of this product does not depend on how
-    many rows go with it. (A whole pass still does: attention sums a token's ancestors in other parts of a tree.)
-    """
-    if weight.dtype == jnp.bfloat16 and rows.shape[0] == 1:
-        return _matmul_on_cpu(jnp.concatenate([rows, rows]), weight)[:1]
-    return _matmul(weight, rows).T
+    return (product[:1] if alone else product).reshape(*x.shape[:-1], *product.shape[1:])
 
 
 class Linear(nn.Module):
-    """Affine map over the last axis; the result has the dtype of `x`, or `result`."""
+    """Affine map over the last axis; the result has the dtype of `x`, or `result`.
 
-    features: int
+    The parameter is `weight [.., in]` as stored, or `kernel [in, ..]` as `layout.for_decoding` turns it on CPU.
+    """
+
+    features: int | tuple[int, ...]
     use_bias: bool = False
     dtype: DTypeLike = jnp.float32
     result: DTypeLike | None = None
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*rows i"]) -> Float[Array, "*rows o"]:
-        weight = self.param("weight", nn.initializers.normal(0.02), (self.features, x.shape[-1]), self.dtype)
-        out = matmul(x, weight)
+    def __call__(self, x: Float[Array, "*rows i"]) -> Float[Array, "..."]:
+        shape = (self.features,) if isinstance(self.features, int) else self.features
+        if self.has_variable("params", "kernel"):
+            out = _product(x, self.get_variable("params", "kernel"), 0)
+        else:
+            out = matmul(x, self.param("weight", nn.initializers.normal(0.02), (*shape, x.shape[-1]), self.dtype))
         if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, (self.features,), self.dtype)
-            out = out + bias.astype(jnp.float32).reshape((1,) * (out.ndim - 1) + (-1,))
+            bias = self.param("bias", nn.initializers.zeros, shape, self.dtype)
+            out = out + bias.astype(jnp.float32).reshape((1,) * (out.ndim - bias.ndim) + bias.shape)
         return out.astype(self.result or x.dtype)
 
 
@@ -106,9 +107,17 @@ class MLP(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
-        self.gate_proj = Linear(self.intermediate_size, self.use_bias, self.dtype)
-        self.up_proj = Linear(self.intermediate_size, self.use_bias, self.dtype)
+        if self.has_variable("params", GATE_UP):
+            self.gate_up_proj = Linear((2, self.intermediate_size), self.use_bias, self.dtype)
+        else:
+            self.gate_proj = Linear(self.intermediate_size, self.use_bias, self.dtype)
+            self.up_proj = Linear(self.intermediate_size, self.use_bias, self.dtype)
         self.down_proj = Linear(self.hidden_size, self.use_bias, self.dtype)
 
     def __call__(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
-        return self.down_proj(nn.silu(self.gate_proj(x)) * self.up_proj(x))
+        if self.has_variable("params", GATE_UP):
+            both = self.gate_up_proj(x)
+            gate, up = both[..., 0, :], both[..., 1, :]
+        else:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        return self.down_proj(nn.silu(gate) * up)

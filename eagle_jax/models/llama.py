@@ -10,6 +10,7 @@ from eagle_jax.config import LlamaConfig
 from eagle_jax.models.attention import prefix_mask, tree_attention, window_mask
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
+from eagle_jax.models.layout import QKV
 from eagle_jax.models.rope import Angles, angles, rotate
 from eagle_jax.struct import pytree
 
@@ -55,9 +56,13 @@ class Attention(nn.Module):
     def setup(self):
         c = self.config
         qkv_bias = c.attention_bias or c.qkv_bias
-        self.q_proj = Linear(c.num_attention_heads * c.head_dim, qkv_bias, self.dtype)
-        self.k_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
-        self.v_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
+        if self.has_variable("params", QKV):
+            group = c.num_attention_heads // c.num_key_value_heads
+            self.qkv_proj = Linear((c.num_key_value_heads, group + 2, c.head_dim), qkv_bias, self.dtype)
+        else:
+            self.q_proj = Linear(c.num_attention_heads * c.head_dim, qkv_bias, self.dtype)
+            self.k_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
+            self.v_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
         self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
         if c.qk_norm:
             self.q_norm = RMSNorm(c.rms_norm_eps, self.dtype)
@@ -67,19 +72,30 @@ class Attention(nn.Module):
         self, x: Float[Array, "b n i"], sight: Sight, prefix: KV, beside: KV | None
     ) -> tuple[Float[Array, "b n h"], KV]:
         batch, n, _ = x.shape
-
-        def split(rows):
-            return rows.reshape(batch, n, -1, self.config.head_dim).swapaxes(1, 2)
-
-        q, k, v = split(self.q_proj(x)), split(self.k_proj(x)), split(self.v_proj(x))
+        q, k, v = self._project(x)
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, own = rotate(q, sight.turns), (rotate(k, sight.turns), v)
+        q = rotate(q, sight.turns)
+        own = rotate(k, sight.turns), v
         fresh = own
         if beside is not None:
             fresh = jnp.concatenate([beside[0], own[0]], axis=2), jnp.concatenate([beside[1], own[1]], axis=2)
         mixed = tree_attention(q, fresh, sight.fresh, prefix, sight.prefix)
         return self.o_proj(mixed.swapaxes(1, 2).reshape(batch, n, -1)), own
+
+    def _project(
+        self, x: Float[Array, "b n i"]
+    ) -> tuple[Float[Array, "b h n c"], Float[Array, "b k n c"], Float[Array, "b k n c"]]:
+        """Queries, keys and values by head, not yet rotated."""
+        batch, n, _ = x.shape
+
+        def by_head(rows: Float[Array, "b n *o"]) -> Float[Array, "b heads n c"]:
+            return rows.reshape(batch, n, -1, self.config.head_dim).swapaxes(1, 2)
+
+        if self.has_variable("params", QKV):
+            merged = self.qkv_proj(x)
+            return by_head(merged[..., :-2, :]), by_head(merged[..., -2, :]), by_head(merged[..., -1, :])
+        return by_head(self.q_proj(x)), by_head(self.k_proj(x)), by_head(self.v_proj(x))
 
 
 class DecoderLayer(nn.Module):

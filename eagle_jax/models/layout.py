@@ -1,0 +1,92 @@
+"""How weights lie in memory while decoding: fewer and larger products, and on CPU turned as its products like them.
+
+In files, in training and in converters a model has HuggingFace's matrices, `weight [out, in]`. Decoding multiplies a
+few rows at a time, where starting a product costs as much as the product, so those that read the same rows become one:
+
+    self_attn/{q,k,v}_proj  ->  self_attn/qkv_proj  [k, g + 2, c, in]  of each kv head its g queries, its key, its value
+    mlp/{gate,up}_proj      ->  mlp/gate_up_proj    [2, out, in]
+
+The leading axes stay apart so that kv heads and MLP columns can be spread over devices. On CPU, where XLA packs the
+right operand of every product anew and is quickest with `[in, out]`, a matrix is turned as well and then called
+`kernel`. Stacked experts stay as they are.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Params = dict[str, Any]
+
+QKV, GATE_UP = "qkv_proj", "gate_up_proj"
+
+
+def for_decoding(params: Params, head_dim: int) -> Params:
+    """The same parameters laid out for decoding; `params` is emptied on the way, so no weight is held twice.
+
+    Args:
+        params: of a target or a draft head, as `converters` and `training` have them.
+        head_dim: size of one attention head.
+    """
+    laid: Params = {}
+    for name in list(params):
+        node = params.pop(name)
+        if isinstance(node, dict):
+            node = _turned(node) if _is_matrix(node) else for_decoding(_merged(node, head_dim), head_dim)
+        laid[name] = node
+    return laid
+
+
+def as_stored(params: Mapping[str, Any]) -> Params:
+    """Undoes `for_decoding`, bit for bit; what is stored already stays as it is."""
+    stored = {name: as_stored(node) if isinstance(node, Mapping) else node for name, node in params.items()}
+    if "kernel" in stored:
+        stored["weight"] = jnp.moveaxis(stored.pop("kernel"), 0, -1)
+    return _parted(stored)
+
+
+def _is_matrix(node: Params) -> bool:
+    return "weight" in node and node["weight"].ndim == 2
+
+
+def _merged(node: Params, head_dim: int) -> Params:
+    """One decoder layer's attention or MLP with its parallel projections in one."""
+    if all(f"{x}_proj" in node for x in "qkv"):
+        parts = [node.pop(f"{x}_proj") for x in "qkv"]
+        heads = parts[1]["weight"].shape[0] // head_dim
+        merged = {
+            name: jnp.concatenate(
+                [rows.reshape(heads, -1, head_dim, *rows.shape[1:]) for rows in (part.pop(name) for part in parts)],
+                axis=1,
+            )
+            for name in list(parts[0])
+        }
+        node[QKV] = _turned(merged)
+    if "gate_proj" in node and _is_matrix(node["gate_proj"]):
+        parts = [node.pop(f"{x}_proj") for x in ("gate", "up")]
+        node[GATE_UP] = _turned({name: jnp.stack([part.pop(name) for part in parts]) for name in list(parts[0])})
+    return node
+
+
+def _turned(linear: Params) -> Params:
+    if jax.default_backend() != "cpu" or "weight" not in linear:
+        return linear
+    return linear | {"kernel": jnp.moveaxis(linear.pop("weight"), -1, 0)}
+
+
+def _parted(node: Params) -> Params:
+    if QKV in node:
+        merged = node.pop(QKV)
+        for part, index in (("q_proj", slice(None, -2)), ("k_proj", slice(-2, -1)), ("v_proj", slice(-1, None))):
+            node[part] = {name: _rows(value[:, index]) for name, value in merged.items()}
+    if GATE_UP in node:
+        merged = node.pop(GATE_UP)
+        for index, part in enumerate(("gate_proj", "up_proj")):
+            node[part] = {name: value[index] for name, value in merged.items()}
+    return node
+
+
+def _rows(by_head: jax.Array) -> jax.Array:
+    """`[k, g, c, ..]` to `[k g c, ..]`."""
+    return by_head.reshape(-1, *by_head.shape[3:])

@@ -1,0 +1,65 @@
+"""The decoding layout is the same model: same passes, and the same bits when laid out as stored again."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.config import EagleConfig
+from eagle_jax.models import layout
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.lm import LM
+from eagle_jax.testing import TINY
+
+BIASED = dataclasses.replace(TINY, attention_bias=True, mlp_bias=True)
+TIED = dataclasses.replace(TINY, tie_word_embeddings=True)
+
+
+def copied(params):
+    """Another tree of the same arrays: `for_decoding` empties the one it is given."""
+    return jax.tree.map(lambda leaf: leaf, params)
+
+
+def randomised(params, key):
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    values = [jax.random.normal(k, leaf.shape, leaf.dtype) * 0.3 for k, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, values)
+
+
+@pytest.mark.parametrize("config", [TINY, BIASED, TIED], ids=["plain", "biases", "tied"])
+def test_a_target_computes_the_same_in_both_layouts(config):
+    stored = LM(params=randomised(LM.init(config, jax.random.key(0)).params, jax.random.key(1)), config=config)
+    laid = LM(params=layout.for_decoding(copied(stored.params), config.head_dim), config=config)
+    assert "qkv_proj" in laid.params["layers_0"]["self_attn"] and "gate_up_proj" in laid.params["layers_0"]["mlp"]
+    tokens = jnp.arange(10, dtype=jnp.int32)[None] % config.vocab_size
+    for one, other in zip(stored(tokens), laid(tokens), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_head_computes_the_same_in_both_layouts():
+    config = EagleConfig(layers=dataclasses.replace(TINY, num_hidden_layers=2, qkv_bias=True), fc_bias=True)
+    stored = Head(params=randomised(Head.init(config, jax.random.key(0)).params, jax.random.key(1)), config=config)
+    laid = Head(params=layout.for_decoding(copied(stored.params), TINY.head_dim), config=config)
+    assert laid.dtype == stored.dtype
+    rows = jax.random.normal(jax.random.key(2), (1, 7, TINY.hidden_size))
+    np.testing.assert_allclose(
+        stored.causal(rows, rows[:, ::-1]), laid.causal(rows, rows[:, ::-1]), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("config", [TINY, BIASED], ids=["plain", "biases"])
+def test_the_way_back_is_exact(config):
+    params = randomised(LM.init(config, jax.random.key(0)).params, jax.random.key(1))
+    back = layout.as_stored(layout.for_decoding(copied(params), config.head_dim))
+    assert jax.tree.structure(back) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, back, params)
+    jax.tree.map(np.testing.assert_array_equal, layout.as_stored(params), params)
+
+
+def test_no_weight_is_held_twice():
+    params = LM.init(TINY, jax.random.key(0)).params
+    layout.for_decoding(params, TINY.head_dim)
+    assert params == {}
