@@ -1,19 +1,14 @@
-"""Conversations as rows of tokens, with a mark on what the assistant said."""
+"""Tokenized conversations as rows of one length."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
+from eagle_jax.training.masks import Example, tokenize
 
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """One conversation: token ids, and which of them the assistant produced (its end token included)."""
-
-    tokens: Int[np.ndarray, " n"]
-    answer: Bool[np.ndarray, " n"]
+__all__ = ["Example", "Rows", "apart", "pack", "tokenize"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,35 +38,17 @@ class Rows:
             yield Rows(self.tokens[rows], self.answer[rows], self.filled[rows])
 
 
-def tokenize(conversation: Sequence[dict[str, str]], tokenizer: Any) -> Example:
-    """Applies the chat template; the template's `{% generation %}` blocks say what the assistant produced.
-
-    Raises:
-        ValueError: the template marks nothing as the assistant's.
-    """
-    encoded = tokenizer.apply_chat_template(
-        list(conversation), tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-    )
-    answer = np.asarray(encoded["assistant_masks"], bool)
-    if not answer.any():
-        raise ValueError(
-            "the chat template marks no token as the assistant's: "
-            "put {% generation %} ... {% endgeneration %} around its text"
-        )
-    return Example(np.asarray(encoded["input_ids"], np.int32), answer)
-
-
-def pack(examples: Sequence[Example], length: int, seed: int, open_rows: int = 64) -> Rows:
+def pack(examples: Sequence[Example], length: int, seed: int, open_rows: int = 64, *, bos: int | None = None) -> Rows:
     """Packs shuffled conversations into rows, first fit; longer ones are cut to `length`.
 
-    A conversation that follows another in a row loses its first token (the one that starts a text), so the row reads as
-    one chat of several turns.
+    A conversation that follows another in a row loses the token that starts a text (`bos`, where it begins with it), so
+    the row reads as one chat of several turns.
     """
     closed: list[list[Example]] = []
     still_open: list[list[Example]] = []
     for index in np.random.default_rng(seed).permutation(len(examples)):
         example = examples[index]
-        follower = Example(example.tokens[1:], example.answer[1:])
+        follower = _after_another(example, bos)
         row = next((row for row in still_open if _used(row) + len(follower.tokens) <= length), None)
         if row is None:
             still_open.append([Example(example.tokens[:length], example.answer[:length])])
@@ -81,6 +58,17 @@ def pack(examples: Sequence[Example], length: int, seed: int, open_rows: int = 6
         else:
             row.append(follower)
     return _rows(closed + still_open, length)
+
+
+def apart(examples: Sequence[Example], length: int) -> Rows:
+    """A row for each conversation, cut to `length`."""
+    return _rows([[Example(example.tokens[:length], example.answer[:length])] for example in examples], length)
+
+
+def _after_another(example: Example, bos: int | None) -> Example:
+    if len(example.tokens) and example.tokens[0] == bos:
+        return Example(example.tokens[1:], example.answer[1:])
+    return example
 
 
 def _used(row: list[Example]) -> int:

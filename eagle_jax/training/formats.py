@@ -1,0 +1,169 @@
+"""Conversation files as people have them, read into one form: chat messages, each with where it came from.
+
+A file is a JSON list or one JSON object a line, and every record of it has the form of the first that can be read:
+
+    conversations   [{"from": "human", "value": ".."}, {"from": "gpt", "value": ".."}]             ShareGPT
+    messages        [{"role": "user", "content": ".."}, {"role": "assistant", "content": ".."}]    OpenAI
+    data            ["question", "answer", "question", ..]                                         UltraChat
+    instruction     and response or output, with or without input; prompt, question or query work as well
+"""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+Message = dict[str, str]
+
+ROLES = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
+    "system": "system",
+}
+QUESTIONS, ANSWERS = ("instruction", "prompt", "question", "query"), ("response", "output", "answer", "completion")
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversation:
+    """What was said, and the file and line that say so."""
+
+    messages: tuple[Message, ...]
+    place: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """A record that is left out, and why."""
+
+    place: str
+    reason: str
+
+
+def read(path: str | pathlib.Path) -> Iterator[Conversation | Skipped]:
+    """The conversations of a file; a record that is no conversation comes as `Skipped` in its place.
+
+    Leading answers that nobody asked for and a last question that nobody answered are cut off.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is of no form that is known.
+    """
+    path = pathlib.Path(path)
+    form: Callable[[Mapping[str, Any]], list[Message]] | None = None
+    for place, record in _records(path):
+        if isinstance(record, Skipped):
+            yield record
+            continue
+        form = form or _form(record, place)
+        try:
+            yield Conversation(tuple(_in_turns(form(record))), place)
+        except (ValueError, KeyError, TypeError) as error:
+            yield Skipped(place, _reason(error))
+
+
+def _records(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+    """Each JSON object with its place, or what is wrong there."""
+    with path.open("rb") as file:
+        first = next((byte for byte in iter(lambda: file.read(1), b"") if not byte.isspace()), b"")
+        file.seek(0)
+        if first != b"[":
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield f"{path}:{number}", _parse(line, f"{path}:{number}")
+            return
+        try:
+            records = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path} starts as a JSON list but is not one ({error}); copy or make it again") from None
+    for number, record in enumerate(records, start=1):
+        place = f"{path}: record {number}"
+        yield place, record if isinstance(record, dict) else Skipped(place, "not a JSON object")
+
+
+def _parse(line: bytes, place: str) -> Any:
+    try:
+        record = json.loads(line)
+    except UnicodeDecodeError as error:
+        return Skipped(place, f"not UTF-8 text ({error.reason} at byte {error.start})")
+    except ValueError:
+        return Skipped(place, "not JSON")
+    return record if isinstance(record, dict) else Skipped(place, "not a JSON object")
+
+
+def _form(record: Mapping[str, Any], place: str) -> Callable[[Mapping[str, Any]], list[Message]]:
+    for key, form in (("conversations", _sharegpt), ("messages", _openai), ("data", _alternating)):
+        if isinstance(record.get(key), list):
+            return form
+    question = next((key for key in QUESTIONS if key in record), None)
+    answer = next((key for key in ANSWERS if key in record), None)
+    if question is not None and answer is not None:
+        return lambda record: _pair(record, question, answer)
+    raise ValueError(
+        f"{place} has the keys {', '.join(map(repr, record)) or 'none'}; expected conversations (ShareGPT), "
+        "messages (OpenAI), or a pair such as instruction and response"
+    )
+
+
+def _sharegpt(record: Mapping[str, Any]) -> list[Message]:
+    return [{"role": _role(said["from"]), "content": said["value"]} for said in record["conversations"]]
+
+
+def _openai(record: Mapping[str, Any]) -> list[Message]:
+    return [{"role": _role(said["role"]), "content": _text(said["content"])} for said in record["messages"]]
+
+
+def _alternating(record: Mapping[str, Any]) -> list[Message]:
+    roles = itertools.cycle(("user", "assistant"))
+    return [{"role": role, "content": said} for role, said in zip(roles, record["data"])]
+
+
+def _pair(record: Mapping[str, Any], question: str, answer: str) -> list[Message]:
+    asked = "\n\n".join(part for part in (record[question], record.get("input")) if part)
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": record[answer]}]
+
+
+def _role(name: str) -> str:
+    if name not in ROLES:
+        raise ValueError(f"the role {name!r}")
+    return ROLES[name]
+
+
+def _text(content: Any) -> Any:
+    """The text of a message in parts, `[{"type": "text", "text": ".."}]`."""
+    if not isinstance(content, list):
+        return content
+    if any(part["type"] != "text" for part in content):
+        raise ValueError("a part that is not text")
+    return "".join(part["text"] for part in content)
+
+
+def _in_turns(messages: list[Message]) -> list[Message]:
+    """[system,] user, assistant, user, .., assistant; raises ValueError where that is not what was said."""
+    system, talk = messages[:1], messages[1:]
+    if not system or system[0]["role"] != "system":
+        system, talk = [], messages
+    talk = list(itertools.dropwhile(lambda said: said["role"] == "assistant", talk))
+    if talk and talk[-1]["role"] == "user":
+        talk = talk[:-1]
+    if not talk:
+        raise ValueError("no question with an answer")
+    for said, role in zip(talk, itertools.cycle(("user", "assistant"))):
+        if said["role"] != role:
+            raise ValueError(f"{said['role']} where {role} should speak")
+    for said in (*system, *talk):
+        if not isinstance(said["content"], str):
+            raise ValueError("a message that is not text")
+        if not said["content"].strip():
+            raise ValueError("an empty message")
+        said["content"].encode()  # half of a surrogate pair is no text either
+    return [*system, *talk]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "half of a character (a lone surrogate)"
+    if isinstance(error, KeyError):
+        return f"no key {error}"
+    return "not in the form of the file's first record" if isinstance(error, TypeError) else str(error)

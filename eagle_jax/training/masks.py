@@ -1,0 +1,126 @@
+"""Which tokens of a rendered conversation the assistant produced: its words and the token that ended its turn.
+
+Where the chat template marks them (`{% generation %}`), the marks count. Elsewhere the template is rendered twice, once
+with a placeholder for each answer. What lies between placeholders is the template's own text, so what stands in their
+place in the other rendering is the answer, character for character; spaces before it count where the generation prompt
+does not hold them already:
+
+    placeholders   <s>[INST] Hi [/INST] A0 </s><s>[INST] Why? [/INST] A1 </s>
+    answers        <s>[INST] Hi [/INST] Hello. </s><s>[INST] Why? [/INST] Because. </s>
+    mask                               ~~~~~~~~~~~~                      ~~~~~~~~~~~~~
+
+Tokens are matched to characters by the tokenizer's offsets; no position is counted by hand.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+MARK = re.compile(r"\{%-?\s*generation\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One conversation: token ids, and which of them the assistant produced (its end token included)."""
+
+    tokens: Int[np.ndarray, " n"]
+    answer: Bool[np.ndarray, " n"]
+
+
+def tokenize(conversation: Sequence[dict[str, str]], tokenizer: Any) -> Example:
+    """Applies the chat template and marks what the assistant produced.
+
+    Raises:
+        ValueError: the tokenizer has no chat template, or has no offsets; the template refuses the conversation, or
+            shows an answer otherwise than it was given.
+    """
+    if not tokenizer.chat_template:
+        raise ValueError("the target's tokenizer has no chat template; name a file with one as data.chat_template")
+    return (
+        _by_marks(conversation, tokenizer)
+        if MARK.search(tokenizer.chat_template)
+        else _by_offsets(conversation, tokenizer)
+    )
+
+
+def _by_marks(conversation: Sequence[dict[str, str]], tokenizer: Any) -> Example:
+    encoded = _render(conversation, tokenizer, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+    answer = np.asarray(encoded["assistant_masks"], bool)
+    if not answer.any():
+        raise ValueError(
+            "the chat template marks no token as the assistant's: "
+            "put {% generation %} ... {% endgeneration %} around its text, or leave the marks out altogether"
+        )
+    return Example(np.asarray(encoded["input_ids"], np.int32), answer)
+
+
+def _by_offsets(conversation: Sequence[dict[str, str]], tokenizer: Any) -> Example:
+    if not tokenizer.is_fast:
+        raise ValueError("the tokenizer gives no offsets; expected a fast one (tokenizer.json)")
+    text = _render(conversation, tokenizer, tokenize=False)
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    tokens = np.asarray(encoded["input_ids"], np.int32)
+    starts, ends = np.asarray(encoded["offset_mapping"], np.int32).reshape(-1, 2).T
+    special = np.isin(tokens, list(tokenizer.all_special_ids))
+    answer = np.zeros(len(tokens), bool)
+    for first, last in answers(conversation, text, tokenizer):
+        answer |= (starts < last) & (ends > first)
+        answer |= _turn_end(text, last, starts, ends, special)
+    return Example(tokens, answer)
+
+
+def answers(conversation: Sequence[dict[str, str]], text: str, tokenizer: Any) -> list[tuple[int, int]]:
+    """First and last character (exclusive) of each answer in the rendered `text`."""
+    prompt = _generation_prompt(conversation, tokenizer)
+    said = [message["content"] for message in conversation if message["role"] == "assistant"]
+    holders = iter([f"\x02{number}\x03" for number in range(len(said))])
+    held = [dict(m, content=next(holders)) if m["role"] == "assistant" else m for m in conversation]
+    between = re.split("\x02\\d+\x03", _render(held, tokenizer, tokenize=False))
+    spans, at = [], 0
+    for content, before, behind in zip(said, between, between[1:]):
+        at += len(before)
+        forms = (content, content.strip(), content.rstrip(), content.lstrip())
+        shown = next((form for form in forms if text.startswith(form + behind, at)), None)
+        if shown is None:
+            raise ValueError("the chat template shows an answer otherwise than it was given")
+        unprompted = before.rpartition(prompt)[2] if prompt else before[len(before.rstrip()) :]
+        spaces = 0 if unprompted.strip() else len(unprompted)
+        spans.append((at - spaces, at + len(shown)))
+        at += len(shown)
+    return spans
+
+
+def _generation_prompt(conversation: Sequence[dict[str, str]], tokenizer: Any) -> str:
+    """What the template puts where an answer is to begin."""
+    first = next(i for i, message in enumerate(conversation) if message["role"] == "assistant")
+    asked, prompted = (
+        _render(conversation[:first], tokenizer, tokenize=False, add_generation_prompt=wanted)
+        for wanted in (False, True)
+    )
+    return prompted.removeprefix(asked)
+
+
+def _turn_end(
+    text: str,
+    last: int,
+    starts: Int[np.ndarray, " n"],
+    ends: Int[np.ndarray, " n"],
+    special: Bool[np.ndarray, " n"],
+) -> Bool[np.ndarray, " n"]:
+    """The special token behind an answer, with the spaces before it: the model ends its turn by producing them."""
+    word = last + len(text[last:]) - len(text[last:].lstrip())
+    end = np.flatnonzero(special & (starts == word) & (ends > starts))[:1]
+    return (starts >= last) & (ends <= ends[end]) if len(end) else np.zeros(len(starts), bool)
+
+
+def _render(conversation: Sequence[dict[str, str]], tokenizer: Any, **options: Any) -> Any:
+    from jinja2 import TemplateError
+
+    try:
+        return tokenizer.apply_chat_template(list(conversation), **options)
+    except TemplateError as error:
+        raise ValueError(f"the chat template refuses it: {error}") from None
