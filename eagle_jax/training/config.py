@@ -1,0 +1,240 @@
+"""Everything that decides what a training run computes, in one frozen value that is kept with the run."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import yaml
+
+from eagle_jax.training.loss import Objective
+from eagle_jax.training.typed import build, overlay, read_yaml
+
+
+def _at_least(least: int, name: str, value: int | None) -> None:
+    if value is not None and value < least:
+        raise ValueError(f"{name}={value}; expected {least} or more")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """The conversations.
+
+    Args:
+        train: files to learn from.
+        held_out: files to measure with; without any, `held_out_share` of the training conversations.
+        limit: read only the first so many conversations of `train`.
+        length: tokens in a row, and the longest conversation.
+        over_long: longer conversations are dropped, or cut to `length`.
+        pack: several conversations share a row; otherwise each has its own.
+        chat_template: file with a Jinja template, for a tokenizer that has none.
+    """
+
+    train: tuple[str, ...]
+    held_out: tuple[str, ...] = ()
+    held_out_share: float = 0.05
+    limit: int | None = None
+    length: int = 2048
+    over_long: Literal["drop", "cut"] = "drop"
+    pack: bool = True
+    chat_template: str | None = None
+
+    def __post_init__(self):
+        if not self.train:
+            raise ValueError("data.train names no file; give at least one")
+        if not 0 < self.held_out_share < 1:
+            raise ValueError(f"data.held_out_share={self.held_out_share}; expected a share between 0 and 1")
+        _at_least(3, "data.length", self.length)
+        _at_least(1, "data.limit", self.limit)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """The head that is trained.
+
+    Args:
+        method: eagle1 makes heads for EAGLE-1 and EAGLE-2.
+        intermediate_size: width of its MLP; the target's by default.
+        layers: decoder layers.
+        bias: whether `fc` has a bias.
+        start: folder of an earlier head to go on from; its sizes count then.
+    """
+
+    method: Literal["eagle1"] = "eagle1"
+    intermediate_size: int | None = None
+    layers: int = 1
+    bias: bool = True
+    start: str | None = None
+
+    def __post_init__(self):
+        _at_least(1, "head.layers", self.layers)
+        _at_least(1, "head.intermediate_size", self.intermediate_size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """The update rule and its schedule; the defaults are those of the published EAGLE-1 training.
+
+    Args:
+        name: adamw, or muon (Muon on matrices, AdamW on the rest).
+        rate: peak learning rate.
+        betas: decay of AdamW's two moments.
+        weight_decay: decoupled, on every parameter.
+        warmup: updates in which the rate rises from 0 to its peak.
+        decay: how it falls from there until the last update.
+        final: share of the peak that is left at the end (linear and cosine).
+        clip: whether `clip_at` limits each number of the gradient, its norm as a whole, or nothing.
+    """
+
+    name: Literal["adamw", "muon"] = "adamw"
+    rate: float = 3e-5
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.01
+    warmup: int = 2000
+    decay: Literal["linear", "cosine", "constant"] = "linear"
+    final: float = 0.0
+    clip: Literal["value", "norm", "none"] = "value"
+    clip_at: float = 0.5
+
+    def __post_init__(self):
+        if self.rate <= 0 or self.clip_at <= 0:
+            raise ValueError(f"optimizer: rate={self.rate} and clip_at={self.clip_at} must be above 0")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"optimizer.betas={self.betas}; expected two numbers from 0 up to 1")
+        if not 0 <= self.final <= 1 or self.weight_decay < 0:
+            raise ValueError(f"optimizer: final={self.final} must be a share, weight_decay={self.weight_decay} not < 0")
+        _at_least(0, "optimizer.warmup", self.warmup)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When the run is saved, and what is kept of it.
+
+    Args:
+        every: updates between two checkpoints; each is measured on the held-out text first.
+        keep: newest checkpoints kept, beside the best one.
+    """
+
+    every: int = 500
+    keep: int = 2
+
+    def __post_init__(self):
+        _at_least(1, "checkpoint.every", self.every)
+        _at_least(1, "checkpoint.keep", self.keep)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """How the head is measured.
+
+    Args:
+        depth: draft steps on the held-out text, each reading what the one before made.
+        questions: file of questions in Spec-Bench's format that the finished head decodes.
+        limit: ask only the first so many.
+        max_new_tokens: longest answer to them.
+        temperature: 0 is greedy.
+    """
+
+    depth: int = 5
+    questions: str | None = None
+    limit: int | None = None
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+
+    def __post_init__(self):
+        _at_least(1, "evaluation.depth", self.depth)
+        _at_least(1, "evaluation.max_new_tokens", self.max_new_tokens)
+        _at_least(1, "evaluation.limit", self.limit)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A training run.
+
+    Args:
+        out: folder of the run: checkpoints, metrics, this configuration, and the head at the end.
+        target: folder or hub name of the frozen model; the shipped one by default.
+        dtype: what target and head compute in; the type in which the target is stored by default. The head's own
+            weights and the optimizer's state are float32 whatever this is.
+        steps: updates in all.
+        batch: rows per pass.
+        accumulate: passes per update.
+        seed: of the head's first weights, the order of the rows, and the noise.
+        max_minutes: stop with a checkpoint after so long; the next start of the same run goes on from there.
+        log_every: updates between two lines of metrics.
+        tensorboard: write metrics for TensorBoard too (needs the extra `tensorboard`).
+    """
+
+    out: str
+    steps: int
+    data: Data
+    target: str | None = None
+    dtype: Literal["float32", "bfloat16"] | None = None
+    head: HeadConfig = HeadConfig()
+    objective: Objective = Objective()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    batch: int = 4
+    accumulate: int = 1
+    seed: int = 0
+    max_minutes: float | None = None
+    log_every: int = 10
+    tensorboard: bool = False
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    # What may differ between two starts of one run: it does not change what is computed.
+    FREE = ("max_minutes", "log_every", "tensorboard", "checkpoint", "evaluation", "out")
+
+    def __post_init__(self):
+        for name in ("steps", "batch", "accumulate", "log_every"):
+            _at_least(1, name, getattr(self, name))
+        if self.optimizer.warmup >= self.steps:
+            raise ValueError(
+                f"optimizer.warmup={self.optimizer.warmup} is not below steps={self.steps}: "
+                "the run would end before its rate was reached"
+            )
+        if self.max_minutes is not None and self.max_minutes <= 0:
+            raise ValueError(f"max_minutes={self.max_minutes}; expected more than 0")
+
+    def as_yaml(self) -> str:
+        """Every setting, defaults included, as `read_config` reads them."""
+        return yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False)
+
+    def differences(self, other: "TrainConfig") -> list[str]:
+        """Settings in which two starts of one run must agree and do not, as `key: here, there`."""
+        here, there = (_flat(_plain(dataclasses.asdict(config))) for config in (self, other))
+        return [
+            f"{key}: {here[key]!r}, there {there[key]!r}"
+            for key in here
+            if key.split(".")[0] not in self.FREE and here[key] != there[key]
+        ]
+
+
+def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> TrainConfig:
+    """The configuration in a YAML file, with `key=value` assignments over it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no YAML, an unknown or missing key, or a value that cannot be.
+    """
+    settings = read_yaml(pathlib.Path(path).read_text(encoding="utf-8"), str(path))
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} holds no settings; expected lines such as steps: 1000")
+    try:
+        return build(TrainConfig, overlay(settings, assignments))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, which YAML has."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

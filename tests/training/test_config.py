@@ -1,0 +1,95 @@
+"""One configuration: from YAML and assignments, with every mistake named."""
+
+import pathlib
+
+import pytest
+
+from eagle_jax.training.config import read_config
+
+TEXT = """
+out: runs/a
+steps: 100
+data: {train: chats.jsonl, length: 64}
+optimizer: {rate: 3e-4, warmup: 5}
+"""
+
+
+@pytest.fixture
+def path(tmp_path) -> pathlib.Path:
+    path = tmp_path / "train.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_a_file_with_assignments_over_it(path):
+    config = read_config(
+        path, ["optimizer.betas=[0.8, 0.9]", "head.intermediate_size=48", "objective.steps=2", "seed=7"]
+    )
+    assert config.data.train == ("chats.jsonl",) and config.data.length == 64
+    assert config.optimizer.rate == 3e-4 and config.optimizer.betas == (0.8, 0.9) and config.optimizer.warmup == 5
+    assert config.head.intermediate_size == 48 and config.objective.steps == 2 and config.seed == 7
+
+
+def test_the_resolved_configuration_reads_as_itself(path, tmp_path):
+    config = read_config(path, ["evaluation.questions=q.jsonl", "dtype=float32", "max_minutes=1.5"])
+    (tmp_path / "resolved.yaml").write_text(config.as_yaml())
+    assert read_config(tmp_path / "resolved.yaml") == config
+    assert "weight_decay: 0.01" in config.as_yaml(), "defaults are written down too"
+
+
+def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
+    config = read_config(path)
+    assert config.differences(read_config(path, ["checkpoint.every=3", "max_minutes=2", "log_every=1"])) == []
+    assert config.differences(read_config(path, ["optimizer.rate=1e-3", "seed=1"])) == [
+        "optimizer.rate: 0.0003, there 0.001",
+        "seed: 0, there 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("optimzer.rate=1", "optimzer is not known; did you mean optimizer?"),
+        ("optimizer.momentum=1", "optimizer.momentum is not known; expected one of name, rate, betas"),
+        ("steps=many", "steps='many'; expected a whole number"),
+        ("steps=true", "steps=True; expected a whole number"),
+        ("steps=0", "steps=0; expected 1 or more"),
+        ("steps=4", "optimizer.warmup=5 is not below steps=4"),
+        ("optimizer.rate=.nan", "optimizer.rate=nan; expected a finite number"),
+        ("optimizer.rate=0", "rate=0.0 and clip_at=0.5 must be above 0"),
+        ("optimizer.betas=[0.9]", "optimizer.betas=[0.9]; expected 2 values"),
+        ("optimizer.betas=[0.9, 1]", "expected two numbers from 0 up to 1"),
+        ("optimizer.final=2", "final=2.0 must be a share"),
+        ("optimizer.name=sgd", "optimizer.name='sgd'; expected adamw or muon"),
+        ("optimizer=3", "optimizer=3; expected settings inside it"),
+        ("data.train=[]", "data.train names no file"),
+        ("data.train=3", "data.train=3; expected a list"),
+        ("data.held_out_share=1", "data.held_out_share=1.0; expected a share between 0 and 1"),
+        ("data.pack=1", "data.pack=1; expected true or false"),
+        ("out=3", "out=3; expected text"),
+        ("max_minutes=0", "max_minutes=0.0; expected more than 0"),
+        ("objective.steps=0", "steps=0: at least one draft step"),
+        ("steps.x=0", "steps has no settings inside"),
+        ("seed", "expected key=value, such as"),
+        ("seed=[", "is not valid YAML"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(path, assignment, message):
+    with pytest.raises(ValueError) as caught:
+        read_config(path, [assignment])
+    assert message in str(caught.value) and str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_wrong_file_says_so(tmp_path):
+    path = tmp_path / "train.yaml"
+    for text, message in (
+        ("3", "holds no settings"),
+        ("out: a\nsteps: 2", "data is missing; give it a value"),
+        ("out: a\nout: b", "the key 'out' comes twice"),
+        ("out: [", "is not valid YAML"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_config(path)
+    with pytest.raises(FileNotFoundError):
+        read_config(tmp_path / "none.yaml")
