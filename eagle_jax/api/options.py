@@ -136,8 +136,9 @@ def policy_for(tree: Any) -> TreePolicy:
 
 
 def _fitting(drafter: Drafter, model: Model) -> Drafter:
-    """The drafter, if its tree can grow over the model's vocabulary."""
-    _grow_in_thought(drafter.policy, model.target.config.vocab_size)
+    """The drafter, if its tree can grow over the vocabulary that it drafts."""
+    head = drafter.head if isinstance(drafter, Eagle) else None
+    _grow_in_thought(drafter.policy, model.target.config.vocab_size if head is None else head.draft_vocab_size)
     return drafter
 
 

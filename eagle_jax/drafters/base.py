@@ -68,7 +68,11 @@ class Drafter(abc.ABC):
     """
 
     policy: TreePolicy
-    taps: tuple[int, ...]
+
+    @property
+    @abc.abstractmethod
+    def taps(self) -> tuple[int, ...]:
+        """Target layers whose entering residual stream it reads."""
 
     @abc.abstractmethod
     def init(self, target: LM, batch: int, slots: int) -> Any:

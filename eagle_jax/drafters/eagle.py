@@ -1,9 +1,11 @@
-"""EAGLE-1 and EAGLE-2 drafting (Li et al. 2024): a one-layer head guesses features, the target's output matrix reads
-tokens off them.
+"""EAGLE drafting (Li et al. 2024, 2025): a small head guesses features, and an output matrix reads tokens off them.
 
 Cost of one cycle: one head pass over the accepted rows, then one per level of the tree; each also multiplies by the
-target's output matrix. The static tree gives EAGLE-1, the dynamic one EAGLE-2; the head is the same.
+output matrix, the target's or a smaller one of its own. An EAGLE-1 head with the static tree is EAGLE-1, with the
+dynamic tree EAGLE-2; an EAGLE-3 head with the dynamic tree is EAGLE-3.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.eagle import Head
+from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree, static
 
@@ -26,7 +28,7 @@ class EagleState:
 
     Attributes:
         cache: the head's K/V of slots made of true features; draft rows never enter.
-        guess: the head's output at the last slot, its guess of the root's feature.
+        guess: the head's output at the last slot, which stands for the root's feature.
     """
 
     cache: Cache
@@ -53,20 +55,24 @@ class Branches:
 
 @pytree
 class Eagle(Drafter):
-    """Drafts with an EAGLE-1/2 head over the tree that `policy` grows.
+    """Drafts with a head over the tree that `policy` grows.
+
+    The tree grows in the head's vocabulary: scores, and the noise they are coupled to, are those of its tokens alone.
 
     Attributes:
-        head: the head; it borrows the target's embedding and output matrix.
+        head: an EAGLE-1/2 or EAGLE-3 head.
         policy: which nodes to expand and which to keep.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with (common random
             numbers). Off only to measure what it buys.
     """
 
-    head: Head
+    head: DraftHead
     policy: TreePolicy = static()
     coupled: bool = static(default=True)
 
-    taps = ()
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.head.taps
 
     def init(self, target: LM, batch: int, slots: int) -> EagleState:
         hidden_size = self.head.config.layers.hidden_size
@@ -81,8 +87,8 @@ class Eagle(Drafter):
         causal = jnp.broadcast_to(jnp.tril(jnp.ones((rows, rows), bool))[None], (batch, rows, rows))
         with jax.named_scope("draft_observe"):
             out, kv = self.head.forward(
-                target.embed(jnp.maximum(observed.following, 0)),
-                observed.hidden,
+                self.head.embed(target, jnp.maximum(observed.following, 0)),
+                self.head.features(observed.hidden, observed.taps),
                 observed.start[:, None] + steps,
                 causal,
                 state.cache,
@@ -94,15 +100,18 @@ class Eagle(Drafter):
         )
 
     def propose(self, target: LM, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
-        def scores(features: Float[Array, "b f h"], depth: int) -> Float[Array, "b f v"]:
+        def scores(features: Float[Array, "b f h"], depth: int) -> Float[Array, "b f d"]:
             noise, drawing = view.noise_at(depth), mode
             if not self.coupled:
                 noise, drawing = None, sampling.GREEDY
-            return sampling.scores(target.logits(features), noise, view.settings, drawing)
+            if noise is not None:
+                noise = self.head.drafted_part(noise)
+            return sampling.scores(self.head.logits(target, features), noise, view.settings, drawing)
 
         def extend(
             branches: Branches, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
-        ) -> tuple[Float[Array, "b f v"], Branches]:
+        ) -> tuple[Float[Array, "b f d"], Branches]:
+            tokens = self.head.target_ids(tokens)
             branches = self._grow(target, state.cache, branches, view.length + level - 1, tokens, parent_row)
             return scores(branches.features, level), branches
 
@@ -110,7 +119,8 @@ class Eagle(Drafter):
             roots = _no_branches(state)
             first = scores(state.guess[:, None], 0)[:, 0]
             tree, _ = self.policy.grow(view.root, first, extend, roots)
-        return tree, state
+            guesses = self.head.target_ids(tree.tokens[:, 1:])  # the root is a target id already
+        return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1)), state
 
     def _grow(
         self,
@@ -128,7 +138,7 @@ class Eagle(Drafter):
         above = jnp.concatenate([ancestors, itself], axis=2)
         positions = jnp.broadcast_to(position[:, None], tokens.shape)
         out, kv = self.head.forward(
-            target.embed(tokens), features, positions, above, cache, branches.kv, branches.positions
+            self.head.embed(target, tokens), features, positions, above, cache, branches.kv, branches.positions
         )
         return Branches(
             kv=tuple(_join(old, new) for old, new in zip(branches.kv, kv, strict=True)) if branches.kv else kv,

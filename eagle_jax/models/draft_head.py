@@ -1,7 +1,8 @@
 """What every draft head is: a few layers that guess, slot after slot, what the target is about to say."""
 
 import abc
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +13,12 @@ from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import activation_dtype
 from eagle_jax.models.llama import Sight
 from eagle_jax.models.lm import LM, causal
+from eagle_jax.struct import static
 
 Params = dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
 class DraftHead(abc.ABC):
     """A draft head with its weights; implementations are frozen pytrees.
 
@@ -27,11 +30,14 @@ class DraftHead(abc.ABC):
         params: weights, named as in HuggingFace's checkpoints.
         config: sizes and flags.
         vocabulary: target ids of the tokens that the head drafts, ascending; None drafts the whole vocabulary.
+        guesses_features: outputs are guesses of the target's final hidden states, and are trained to be.
     """
 
+    guesses_features: ClassVar[bool]
+
     params: Params
-    config: EagleConfig | Eagle3Config
-    vocabulary: Int[Array, "d"] | None
+    config: EagleConfig | Eagle3Config = static()
+    vocabulary: Int[Array, "d"] | None = None
 
     def __post_init__(self):
         size, whole = self.draft_vocab_size, self.config.layers.vocab_size

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import EagleConfig
 from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.draft_head import DraftHead, Params, first_ids
+from eagle_jax.models.draft_head import DraftHead, first_ids
 from eagle_jax.models.layers import Linear
 from eagle_jax.models.llama import DecoderLayer, Sight
 from eagle_jax.models.lm import LM, causal
@@ -62,10 +62,9 @@ class Head(DraftHead):
     drafts only part of the vocabulary: then it has a copy of that part's rows.
     """
 
-    params: Params
     config: EagleConfig = static()
-    vocabulary: Int[Array, "d"] | None = None
 
+    guesses_features = True
     taps = ()
 
     @staticmethod

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import Eagle3Config
 from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.draft_head import DraftHead, Params, first_ids
+from eagle_jax.models.draft_head import DraftHead, first_ids
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.llama import Attention, DecoderLayer, Sight
 from eagle_jax.models.lm import LM, causal
@@ -118,9 +118,9 @@ class Eagle3Head(nn.Module):
 class Head3(DraftHead):
     """An EAGLE-3 head with its weights. The embedding is the target's, unless it brings its own."""
 
-    params: Params
     config: Eagle3Config = static()
-    vocabulary: Int[Array, "d"] | None = None
+
+    guesses_features = False
 
     @staticmethod
     def init(config: Eagle3Config, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head3":

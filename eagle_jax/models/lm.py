@@ -82,12 +82,16 @@ class LM:
         hidden, taken, kv = self._apply(tokens, positions, ancestors, cache, taps)
         return Output(hidden=hidden, taps=taken, kv=kv)
 
-    def __call__(self, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n h"], Float[Array, "b n v"]]:
-        """Hidden states and logits of whole sequences, causally, without a cache."""
+    def causal(self, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Output:
+        """One pass over whole sequences, causally, without a cache."""
         batch, n = tokens.shape
         cache = self.empty_cache(batch, 0)
         cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.full(batch, n, jnp.int32))
-        hidden = self.forward(tokens, *causal(batch, n), cache).hidden
+        return self.forward(tokens, *causal(batch, n), cache, taps)
+
+    def __call__(self, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n h"], Float[Array, "b n v"]]:
+        """Hidden states and logits of whole sequences, causally, without a cache."""
+        hidden = self.causal(tokens).hidden
         return hidden, self.logits(hidden)
 
     def _apply(self, *args, method=None):

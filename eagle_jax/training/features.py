@@ -1,33 +1,41 @@
-"""What the frozen target knows about the training text: its final hidden state at every token."""
+"""What the frozen target knows about the training text: its hidden states at every token."""
 
+import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.models.lm import LM
 from eagle_jax.training.data import Rows
 
-Forward = Callable[[Int[Array, "b n"]], Float[Array, "b n h"]]
 
-
-def hidden_states(target: LM, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-    """Hidden states after the final norm: what an EAGLE head calls features."""
-    return target(tokens)[0]
+def hidden_states(target: LM, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Float[Array, "b n f"]:
+    """Hidden states after the final norm, then the residual streams entering the layers `taps`, side by side."""
+    output = target.causal(tokens, taps)
+    return jnp.concatenate([output.hidden, *output.taps], axis=-1)
 
 
 def compute(
-    target: LM, rows: Rows, batch: int, progress: Callable[[int, int], None] | None = None
-) -> Float[np.ndarray, "r n h"]:
-    """Features of all rows, in float16 on the host: `2 h` bytes a token, computed once instead of in every epoch.
+    target: LM,
+    rows: Rows,
+    batch: int,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    taps: tuple[int, ...] = (),
+) -> Float[np.ndarray, "r n f"]:
+    """`hidden_states` of all rows, in float16 on the host: `2 h` bytes a token and state, computed once instead of in
+    every epoch.
 
     Args:
         batch: rows per target pass.
         progress: called with (rows done, rows in all).
+        taps: those of the head that is trained.
     """
-    forward = jax.jit(hidden_states)
-    out = np.zeros((*rows.tokens.shape, target.config.hidden_size), np.float16)
+    forward = jax.jit(functools.partial(hidden_states, taps=taps))
+    out = np.zeros((*rows.tokens.shape, (1 + len(taps)) * target.config.hidden_size), np.float16)
     for start in range(0, len(rows), batch):
         part = rows.tokens[start : start + batch]
         padded = np.zeros((batch, part.shape[1]), np.int32)

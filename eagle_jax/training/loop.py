@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Float
 
-from eagle_jax.models.eagle import Head
+from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.training import optimizer
 from eagle_jax.training.data import Rows
@@ -38,23 +38,23 @@ class Progress:
 
 
 def train(
-    head: Head,
+    head: DraftHead,
     target: LM,
     rows: Rows,
-    features: Float[np.ndarray, "r n h"],
+    features: Float[np.ndarray, "r n f"],
     objective: Objective,
     *,
     minutes: float,
     batch: int,
     rate: float,
     seed: int = 0,
-    observe: Callable[[Head, Progress], None] | None = None,
-) -> Head:
+    observe: Callable[[DraftHead, Progress], None] | None = None,
+) -> DraftHead:
     """Returns the trained head.
 
     Args:
         rows: training text.
-        features: the target's hidden states of it (`features.compute`).
+        features: what the target makes of it (`features.compute`, with the head's taps).
         minutes: wall-clock budget; the learning rate reaches its end with it, whatever speed the machine has.
         batch: rows per update.
         rate: peak learning rate.
@@ -70,7 +70,7 @@ def train(
         for at in range(0, len(rows) - batch + 1, batch):
             seconds = time.monotonic() - start
             if seconds >= 60 * minutes:
-                return Head(params=params, config=head.config)
+                return dataclasses.replace(head, params=params)
             chosen = order[at : at + batch]
             key = jax.random.fold_in(jax.random.key(seed), updates)
             size = jnp.float32(optimizer.schedule(seconds / (60 * minutes), rate))
@@ -79,13 +79,13 @@ def train(
             report.law.block_until_ready()  # or updates queue up while the clock that sets their rate stands
             updates += 1
             if observe is not None:
-                observe(Head(params=params, config=head.config), Progress(seconds, updates, epoch, report))
+                observe(dataclasses.replace(head, params=params), Progress(seconds, updates, epoch, report))
     raise AssertionError("unreachable: epochs never end")
 
 
 @functools.partial(jax.jit, static_argnames=("rule", "objective"))
 def update(
-    head: Head,
+    head: DraftHead,
     params: Any,
     state: optax.OptState,
     target: LM,
@@ -100,7 +100,7 @@ def update(
     """One update: new parameters, new optimizer state, parts of the loss before it."""
 
     def objective_of(params: Any) -> tuple[jax.Array, Report]:
-        return loss(Head(params=params, config=head.config), target, tokens, answer, features, key, objective)
+        return loss(dataclasses.replace(head, params=params), target, tokens, answer, features, key, objective)
 
     gradients, report = jax.grad(objective_of, has_aux=True)(params)
     changes, state = rule.update(gradients, state, params)
@@ -108,7 +108,7 @@ def update(
 
 
 def evaluate(
-    head: Head, target: LM, rows: Rows, features: Float[np.ndarray, "r n h"], steps: int, batch: int
+    head: DraftHead, target: LM, rows: Rows, features: Float[np.ndarray, "r n f"], steps: int, batch: int
 ) -> Report:
     """Parts of the loss over `rows`, without noise; an incomplete last batch is left out."""
     objective = Objective(steps=steps, noise=0.0)

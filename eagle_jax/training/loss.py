@@ -1,14 +1,19 @@
-"""What an EAGLE-1 head is trained on: the target's next feature and next-token law, over several draft steps.
+"""What a head is trained on: the target's next-token law, and for EAGLE-1 its next feature, over several draft steps.
 
-Slot i of a row holds the feature of token i and the embedding of token i + 1; the head answers with a guess of
-feature i + 1, whose logits tell token i + 2. The published loss looks at one step: SmoothL1 between features plus a
-tenth of the soft cross-entropy between the two next-token laws, with uniform noise on the input features. While
-drafting, though, the head reads its own guesses from the second step on. So the same is asked again with every feature
-replaced by the previous step's guess of it (harmonized training: Zhang et al. 2024), and a query sees what it will see
-when it drafts:
+Slot i of a row holds a feature of token i and the embedding of token i + 1; the head's output there tells token i + 2.
+In the first step every feature is made of what the target computed. While drafting, though, the head reads its own
+output from the second step on. So the same is asked again with every feature replaced by the previous step's output at
+the slot before (EAGLE-3's training-time test, arXiv:2503.01840; harmonized training, arXiv:2408.15766), tokens stay
+those of the text, and a query sees what it will see when it drafts:
 
     step 2, slot i      true features   step 1   step 2
                         .. i-3 i-2      i-1      i
+
+EAGLE-1 was published with one step: SmoothL1 between guessed and true feature plus a tenth of the soft cross-entropy
+between the two next-token laws, with uniform noise on the input features. EAGLE-3 was with seven: the cross-entropy
+alone, a step weighing 0.8 times the one before; its outputs are free to be whatever helps the next step. A head with a
+draft vocabulary learns the target's law among those tokens, from slots where the likeliest of all is one of them. Means
+are over the slots that count, not over whole rows as published: the length of the prompts then does not matter.
 """
 
 import dataclasses
@@ -17,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.models.eagle import Head
+from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree
 
@@ -29,9 +34,10 @@ class Objective:
     Args:
         steps: draft steps trained; 1 is the published EAGLE-1 training.
         decay: weight of each step relative to the one before.
-        feature_weight: weight of SmoothL1 between guessed and true feature.
-        law_weight: weight of the cross-entropy between guessed and true next-token law (published: 0.1).
-        noise: half-width of the uniform noise on true input features.
+        feature_weight: weight of SmoothL1 between guessed and true feature; EAGLE-3 heads guess none.
+        law_weight: weight of the cross-entropy between guessed and true next-token law (published: 0.1 for EAGLE-1, 1
+            for EAGLE-3).
+        noise: half-width of the uniform noise on input features made of true ones.
     """
 
     steps: int = 1
@@ -45,13 +51,17 @@ class Objective:
             raise ValueError(f"steps={self.steps}: at least one draft step must be trained")
 
 
+EAGLE3 = Objective(steps=7, feature_weight=0.0, law_weight=1.0, noise=0.0)
+"""The published EAGLE-3 training."""
+
+
 @pytree
 class Report:
     """Per draft step, averaged over the answer tokens that the step can draft.
 
     Attributes:
-        feature: SmoothL1 to the true feature.
-        law: soft cross-entropy to the target's next-token law, in nats.
+        feature: SmoothL1 to the true feature; 0 for heads that guess none.
+        law: soft cross-entropy to the target's next-token law among the tokens that the head drafts, in nats.
         agreement: share of slots where head and target have the same most likely token.
     """
 
@@ -61,11 +71,11 @@ class Report:
 
 
 def loss(
-    head: Head,
+    head: DraftHead,
     target: LM,
     tokens: Int[Array, "b n"],
     answer: Bool[Array, "b n"],
-    features: Float[Array, "b n h"],
+    features: Float[Array, "b n f"],
     key: jax.Array,
     objective: Objective,
 ) -> tuple[Float[Array, ""], Report]:
@@ -73,14 +83,15 @@ def loss(
 
     Args:
         answer: tokens that the target produced; only those are drafted, so only those count.
-        features: the target's hidden states of `tokens`.
+        features: what the target made of `tokens` (`features.hidden_states`).
         key: seeds the noise.
     """
-    embeddings = target.embed(tokens[:, 1:])
-    truth = features[:, 1:].astype(jnp.float32)
-    true_logits = jax.lax.stop_gradient(target.logits(truth.astype(target.dtype)))
-    entering = features[:, :-1].astype(jnp.float32)
-    entering = entering + jax.random.uniform(key, entering.shape, minval=-objective.noise, maxval=objective.noise)
+    embeddings = head.embed(target, tokens[:, 1:])
+    hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
+    truth = _Truth.of(head, target, hidden[:, 1:])
+    entering = head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps))
+    if objective.noise:
+        entering = entering + jax.random.uniform(key, entering.shape, minval=-objective.noise, maxval=objective.noise)
 
     batch, slots, _ = embeddings.shape
     positions = jnp.broadcast_to(jnp.arange(slots, dtype=jnp.int32)[None], (batch, slots))
@@ -90,13 +101,10 @@ def loss(
     for step in range(objective.steps):
         visible = jnp.broadcast_to(sight(slots, step)[None], (batch, slots, (step + 1) * slots))
         earlier = jnp.tile(positions, (1, step)) if step else None
-        guess, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, beside, earlier)
+        out, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, beside, earlier)
         beside = _append(beside, kv)
-        guess = guess.astype(jnp.float32)
-        parts.append(
-            _parts(guess, truth, target.logits(guess.astype(target.dtype)), true_logits, drafted(answer, step))
-        )
-        entering = jnp.concatenate([entering[:, :1], guess[:, :-1]], axis=1)
+        parts.append(_parts(head, target, out.astype(jnp.float32), truth, drafted(answer, step)))
+        entering = jnp.concatenate([entering[:, :1], out[:, :-1]], axis=1)
 
     report = Report(*(jnp.stack(column) for column in zip(*parts, strict=True)))
     weight = objective.decay ** jnp.arange(objective.steps, dtype=jnp.float32)
@@ -147,14 +155,41 @@ def soft_cross_entropy(logits: Float[Array, "b n v"], true_logits: Float[Array, 
     return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(law * logits, axis=-1)
 
 
-def _parts(guess, truth, logits, true_logits, mask) -> tuple[Array, Array, Array]:
-    count = jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
+@pytree
+class _Truth:
+    """What the target makes of every slot.
 
-    def mean(values: Float[Array, "b n"]) -> Float[Array, ""]:
-        return jnp.sum(jnp.where(mask, values, 0.0)) / count
+    Attributes:
+        hidden: its final hidden states.
+        logits: over the tokens that the head drafts.
+        best: its most likely token of all.
+        drafted: whether the head drafts that one.
+    """
 
-    same = (jnp.argmax(logits, axis=-1) == jnp.argmax(true_logits, axis=-1)).astype(jnp.float32)
-    return mean(smooth_l1(guess, truth)), mean(soft_cross_entropy(logits, true_logits)), mean(same)
+    hidden: Float[Array, "b n t"]
+    logits: Float[Array, "b n d"]
+    best: Int[Array, "b n"]
+    drafted: Bool[Array, "b n"]
+
+    @staticmethod
+    def of(head: DraftHead, target: LM, hidden: Float[Array, "b n t"]) -> "_Truth":
+        logits = jax.lax.stop_gradient(target.logits(hidden))
+        best, among_drafted = jnp.argmax(logits, axis=-1), head.drafted_part(logits)
+        drafted = head.target_ids(jnp.argmax(among_drafted, axis=-1)) == best
+        return _Truth(hidden=hidden, logits=among_drafted, best=best, drafted=drafted)
+
+
+def _parts(
+    head: DraftHead, target: LM, out: Float[Array, "b n h"], truth: _Truth, mask: Bool[Array, "b n"]
+) -> tuple[Array, Array, Array]:
+    def mean(values: Float[Array, "b n"], mask: Bool[Array, "b n"]) -> Float[Array, ""]:
+        return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
+
+    logits = head.logits(target, out)
+    same = (head.target_ids(jnp.argmax(logits, axis=-1)) == truth.best).astype(jnp.float32)
+    feature = mean(smooth_l1(out, truth.hidden), mask) if head.guesses_features else jnp.zeros(())
+    law = mean(soft_cross_entropy(logits, truth.logits), mask & truth.drafted)
+    return feature, law, mean(same, mask)
 
 
 def _append(beside: tuple, kv: tuple) -> tuple:
