@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from eagle_jax.config import EagleConfig, LlamaConfig, Rope
+from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig, Rope
 
 TARGET = LlamaConfig(
     vocab_size=2048,
@@ -25,6 +25,12 @@ TARGET = LlamaConfig(
 HEAD = EagleConfig(
     layers=dataclasses.replace(TARGET, num_hidden_layers=1, intermediate_size=1024, tie_word_embeddings=False),
     fc_bias=True,
+)
+HEAD3 = Eagle3Config(
+    layers=HEAD.layers,
+    taps=(2, 5, 8),  # so small a model says much in its last layers; published heads of 32 layers stop at 29
+    target_hidden_size=TARGET.hidden_size,
+    draft_vocab_size=TARGET.vocab_size,
 )
 
 
