@@ -43,8 +43,35 @@ class Rope:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Sparse experts in place of the MLP: a router sends each token through a few of them.
+
+    Args:
+        num_experts, num_experts_per_tok: how many there are, and through how many each token goes.
+        moe_intermediate_size: width of one expert.
+        norm_topk_prob: scale the probabilities of a token's experts to sum to 1.
+        mlp_only_layers: layers that keep the dense MLP, in ascending order.
+    """
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    norm_topk_prob: bool
+    mlp_only_layers: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        if not 1 <= self.num_experts_per_tok <= self.num_experts:
+            raise ValueError(
+                f"num_experts_per_tok={self.num_experts_per_tok} of num_experts={self.num_experts}; "
+                "expected at least 1, and no more than there are"
+            )
+        if self.moe_intermediate_size < 1:
+            raise ValueError(f"moe_intermediate_size={self.moe_intermediate_size}; expected at least 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LlamaConfig:
-    """A dense decoder of the Llama family; what varies within the family is a flag here, not another module.
+    """A decoder of the Llama family; what varies within the family is a flag here, not another module.
 
     Args:
         vocab_size, hidden_size, intermediate_size, num_hidden_layers: sizes.
@@ -59,6 +86,7 @@ class LlamaConfig:
         tie_word_embeddings: the output matrix is the embedding matrix.
         sliding_window: a token sees at most this many positions, itself included; None sees all.
         full_attention_layers: layers whose tokens see all positions although there is a window, in ascending order.
+        experts: sparse experts in place of the MLP (Mixtral, Qwen3-MoE); None is a dense model.
     """
 
     vocab_size: int
@@ -78,6 +106,7 @@ class LlamaConfig:
     tie_word_embeddings: bool = False
     sliding_window: int | None = None
     full_attention_layers: tuple[int, ...] = ()
+    experts: Experts | None = None
 
     SIZES = (
         "vocab_size",
@@ -105,14 +134,22 @@ class LlamaConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary embedding turns pairs")
-        check_layers("full_attention_layers", self.full_attention_layers, self.num_hidden_layers)
+        _check_layers("full_attention_layers", self.full_attention_layers, self.num_hidden_layers)
+        if self.experts is not None:
+            _check_layers("mlp_only_layers", self.experts.mlp_only_layers, self.num_hidden_layers)
+            if self.mlp_bias:
+                raise ValueError("mlp_bias=True in a model of experts; expected false: experts have no biases")
 
     def window(self, layer: int) -> int | None:
         """How many positions a token of this layer sees, itself included; None sees all."""
         return None if layer in self.full_attention_layers else self.sliding_window
 
+    def is_sparse(self, layer: int) -> bool:
+        """Whether this layer has experts."""
+        return self.experts is not None and layer not in self.experts.mlp_only_layers
 
-def check_layers(name: str, layers: tuple[int, ...], count: int) -> None:
+
+def _check_layers(name: str, layers: tuple[int, ...], count: int) -> None:
     """Refuses layers that are not there, or not in ascending order."""
     if any(not 0 <= layer < count for layer in layers) or list(layers) != sorted(set(layers)):
         raise ValueError(f"{name}={layers}; expected ascending layer numbers from 0 to {count - 1}")

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.config import Experts, LlamaConfig
 from eagle_jax.converters import hf_rope
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -63,6 +63,39 @@ FAMILIES: Mapping[str, Family] = {
         absent={**_QWEN_ABSENT, "head_dim": 128},
         always={"qk_norm": True},
     ),
+    "mixtral": Family(
+        architecture="MixtralForCausalLM",
+        keys=frozenset({"sliding_window", "num_local_experts", "num_experts_per_tok"}),
+        absent={
+            "max_position_embeddings": 131072,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-5,
+            "sliding_window": None,
+            "rope_theta": 1e6,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "qwen3_moe": Family(
+        architecture="Qwen3MoeForCausalLM",
+        # `max_window_layers` is published with the others and has no effect: a window is every layer's.
+        keys=frozenset({"attention_bias", "sliding_window", "use_sliding_window", "max_window_layers"})
+        | {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}
+        | {"decoder_sparse_step", "mlp_only_layers"},
+        absent={
+            "max_position_embeddings": 32768,
+            "num_key_value_heads": 4,
+            "rms_norm_eps": 1e-6,
+            "sliding_window": 4096,
+            "use_sliding_window": False,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        },
+        always={"qk_norm": True},
+    ),
 }
 
 # Said by some families only.
@@ -102,7 +135,8 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
 # Dtype on disk, training, book-keeping, and defaults of `generate`: no effect on the logits.
 IGNORED = frozenset(
     """
-    attention_dropout bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id cls_token_id
+    attention_dropout output_router_logits router_aux_loss_coef router_jitter_noise
+    bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id cls_token_id
     initializer_range use_cache torch_dtype dtype transformers_version pretraining_tp
     _name_or_path name_or_path _commit_hash _attn_implementation _attn_implementation_autoset attn_implementation
     _flash_attn_2_enabled _experts_implementation _from_model_config _unsloth_version unsloth_version unsloth_fixed
@@ -140,6 +174,7 @@ def config_from_hf(entries: Mapping[str, Any]) -> LlamaConfig:
         **sizes,
         **family.always,
         **_windows(stated, family, sizes["num_hidden_layers"]),
+        experts=_experts(stated, name, sizes["num_hidden_layers"]),
         num_key_value_heads=integer(stated, "num_key_value_heads", heads),
         head_dim=head_dim(stated, sizes["hidden_size"], heads),
         max_position_embeddings=context,
@@ -157,7 +192,7 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
     Raises:
         ValueError: no family's `config.json` can express the combination.
     """
-    name = _family_of(config)
+    name = family_of(config)
     family = FAMILIES[name]
     entries: dict[str, Any] = {"architectures": [family.architecture], "model_type": name, "hidden_act": "silu"}
     entries |= {key: getattr(config, key) for key in (*SIZES, "num_key_value_heads", "head_dim")}
@@ -177,16 +212,28 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
     return entries
 
 
-def _family_of(config: LlamaConfig) -> str:
+def family_of(config: LlamaConfig) -> str:
     """The family that a model belongs to, if it belongs to one: the first flag that is set tells."""
-    marks = {"qwen3": config.qk_norm, "qwen2": config.qkv_bias, "mistral": config.sliding_window is not None}
+    experts = config.experts is not None
+    marks = {
+        "qwen3_moe": experts and config.qk_norm,
+        "mixtral": experts,
+        "qwen3": config.qk_norm,
+        "qwen2": config.qkv_bias,
+        "mistral": config.sliding_window is not None,
+    }
     return next((name for name, marked in marks.items() if marked), "llama")
 
 
 def _specific(config: LlamaConfig) -> dict[str, Any]:
     """What the config says in the keys that only some families have."""
     windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
-    return {
+    experts: dict[str, Any] = {}
+    if config.experts is not None:
+        experts = dataclasses.asdict(config.experts)
+        experts |= {"num_local_experts": config.experts.num_experts, "decoder_sparse_step": 1}
+        experts["mlp_only_layers"] = list(config.experts.mlp_only_layers)
+    return experts | {
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
         "sliding_window": config.sliding_window,
@@ -213,11 +260,45 @@ def _full_layers(stated: Mapping[str, Any], family: Family, layers: int) -> tupl
     """The layers that see everything: named one by one, or else the lowest `max_window_layers`."""
     types = stated.get("layer_types")
     if types is None:
-        lowest = integer(stated, "max_window_layers") if "max_window_layers" in family.keys else 0
+        lowest = integer(stated, "max_window_layers", 0) if "layer_types" in family.keys else 0
         return tuple(range(min(lowest, layers)))
     if not isinstance(types, list) or len(types) != layers or not {FULL, WINDOWED}.issuperset(types):
         raise ValueError(f"layer_types={types!r}; expected {FULL!r} or {WINDOWED!r} for each of {layers} layers")
     return tuple(i for i, kind in enumerate(types) if kind == FULL)
+
+
+def _experts(stated: Mapping[str, Any], name: str, layers: int) -> Experts | None:
+    """Mixtral's experts are as wide as its MLP would be and weigh 1 together; Qwen's config says both."""
+    if name == "mixtral":
+        return Experts(
+            num_experts=integer(stated, "num_local_experts"),
+            num_experts_per_tok=integer(stated, "num_experts_per_tok"),
+            moe_intermediate_size=integer(stated, "intermediate_size"),
+            norm_topk_prob=True,
+        )
+    if name != "qwen3_moe":
+        return None
+    counts = [integer(stated, key) for key in ("num_experts", "num_local_experts") if key in stated] or [128]
+    if len(set(counts)) > 1:
+        raise ValueError(f"num_experts={counts[0]} and num_local_experts={counts[1]}; expected the two to agree")
+    return Experts(
+        num_experts=counts[0],
+        num_experts_per_tok=integer(stated, "num_experts_per_tok"),
+        moe_intermediate_size=integer(stated, "moe_intermediate_size"),
+        norm_topk_prob=flag(stated, "norm_topk_prob", False),
+        mlp_only_layers=_dense_layers(stated, layers),
+    )
+
+
+def _dense_layers(stated: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """The layers that are named, and those between every `decoder_sparse_step`-th one."""
+    named, step = stated["mlp_only_layers"], integer(stated, "decoder_sparse_step")
+    if step < 1 or not isinstance(named, list) or any(i not in range(layers) for i in named):
+        raise ValueError(
+            f"mlp_only_layers={named!r} and decoder_sparse_step={step}; "
+            f"expected a list of layers from 0 to {layers - 1}, and at least 1"
+        )
+    return tuple(i for i in range(layers) if i in named or (i + 1) % step)
 
 
 def head_dim(entries: Mapping[str, Any], hidden_size: int, heads: int) -> int:

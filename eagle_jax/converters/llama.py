@@ -12,19 +12,25 @@ import numpy as np
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import names
 from eagle_jax.converters.files import Weights, read_json
-from eagle_jax.converters.hf_config import IGNORED, config_from_hf, config_to_hf
+from eagle_jax.converters.hf_config import IGNORED, config_from_hf, config_to_hf, family_of
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.lm import LM
 
 EMBEDDING = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 
-RULES = (
+_RULES = (
     names.Rule(EMBEDDING, "embed_tokens/embedding"),
     *names.decoder_layer("model."),
     names.Rule("model.norm.weight", "norm/scale"),
     names.Rule(OUTPUT, "lm_head/weight"),
 )
+
+# Family of experts -> the name of the block, and of its matrices.
+_EXPERTS = {
+    "mixtral": ("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"}),
+    "qwen3_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+}
 
 # Rotary frequencies that transformers saved until 2023; they follow from the config.
 BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
@@ -50,7 +56,7 @@ def load_target(folder: str | pathlib.Path, dtype: Any = None) -> LM:
     if config.tie_word_embeddings and OUTPUT in weights.info:
         _check_tied(folder)
     chosen = names.stored_dtype(weights.info[EMBEDDING]) if wanted is None else wanted
-    params = names.read_params(weights, RULES, shapes(config), chosen)
+    params = names.read_params(weights, rules(config), shapes(config), chosen)
     return LM(params=params, config=config)
 
 
@@ -71,7 +77,19 @@ def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] 
             f"extra entry {wrong[0]}={extra[wrong[0]]!r} may change the model; only book-keeping can be added"
         )
     config = config_to_hf(lm.config) | {"torch_dtype": lm.dtype.name} | extra
-    write_folder(pathlib.Path(folder), config, names.tensors(RULES, lm.params))
+    write_folder(pathlib.Path(folder), config, names.tensors(rules(lm.config), lm.params))
+
+
+def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
+    """The table of names: all families have the same, but for their experts."""
+    if config.experts is None:
+        return _RULES
+    block, matrices = _EXPERTS[family_of(config)]
+    key, path = f"model.layers.{{i}}.{block}", "layers_{i}/mlp"
+    experts = (
+        names.Rule(f"{key}.experts.{{j}}.{name}.weight", f"{path}/experts/{part}") for part, name in matrices.items()
+    )
+    return (*_RULES, names.Rule(f"{key}.gate.weight", f"{path}/gate/weight"), *experts)
 
 
 def read_config(folder: pathlib.Path) -> LlamaConfig:
@@ -89,7 +107,7 @@ def read_config(folder: pathlib.Path) -> LlamaConfig:
 def check_target(weights: Weights, config: LlamaConfig) -> None:
     """Holds the files against the config without reading a tensor."""
     ignored = (*BUFFERS, re.escape(OUTPUT)) if config.tie_word_embeddings else BUFFERS
-    names.check(weights, RULES, shapes(config), ignored)
+    names.check(weights, rules(config), shapes(config), ignored)
 
 
 def shapes(config: LlamaConfig) -> names.Params:

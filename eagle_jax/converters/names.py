@@ -22,7 +22,10 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One kind of parameter; `{i}` in both patterns is a number, such as the layer's."""
+    """One kind of parameter; `{i}` in both patterns is a number, such as the layer's.
+
+    With `{j}` in its key the parameter is a stack, which lies on disk in as many tensors as its first axis is long.
+    """
 
     key: str
     path: str
@@ -51,10 +54,17 @@ def one_layer(key: str, path: str) -> tuple[Rule, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """One parameter of one model: its name and shape on disk."""
+    """Where one parameter of one model lies on disk: under one name, or a stack under several.
 
-    key: str
+    Attributes:
+        keys: its tensors' names.
+        shape: the shape of each.
+        stacked: whether the parameter is the stack of these tensors.
+    """
+
+    keys: tuple[str, ...]
     shape: tuple[int, ...]
+    stacked: bool
 
 
 def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
@@ -67,12 +77,27 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
         if pattern not in by_path:
             raise ValueError(f"this format has no name for the parameter {path}; save the model in another one")
         key = by_path[pattern].key
-        found[path] = Slot(key if number is None else key.replace("{i}", number.group()), tuple(leaf.shape))
+        if number is not None:
+            key = key.replace("{i}", number.group())
+        found[path] = _slot(key, tuple(leaf.shape))
     return found
 
 
+def expected(rules: Iterable[Rule], params: Params) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a model on disk, with its shape."""
+    return {key: slot.shape for slot in slots(rules, params).values() for key in slot.keys}
+
+
+def _slot(key: str, shape: tuple[int, ...]) -> Slot:
+    if "{j}" not in key:
+        return Slot((key,), shape, stacked=False)
+    return Slot(tuple(key.replace("{j}", str(j)) for j in range(shape[0])), shape[1:], stacked=True)
+
+
 def read_params(weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: jnp.dtype) -> Params:
-    """Parameters of the given shapes, one tensor at a time: beside them there is never more than one tensor in memory.
+    """Parameters of the given shapes, one tensor at a time.
+
+    Beside them there is never more than one parameter in memory, and what was read of it last.
 
     Args:
         weights: files that passed `check`.
@@ -85,7 +110,7 @@ def read_params(weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: 
         for parent in parents:
             node = node.setdefault(parent, {})
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
-        node[name] = jax.block_until_ready(_to_device(weights.take(slot.key), dtype))
+        node[name] = jax.block_until_ready(_read(weights, slot, dtype))
     return params
 
 
@@ -98,16 +123,16 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
     Raises:
         ValueError: a tensor is missing, unknown, of another shape, or not of a float dtype.
     """
-    expected = {slot.key: slot.shape for slot in slots(rules, shapes).values()}
-    missing = [key for key in expected if key not in weights.info]
+    wanted = expected(rules, shapes)
+    missing = [key for key in wanted if key not in weights.info]
     if missing:
         raise ValueError(f"{weights.folder} lacks {_count(missing)} that its config describes: {listed(missing)}")
     patterns = [re.compile(pattern) for pattern in ignored]
-    unknown = [key for key in weights.info if key not in expected and not any(p.fullmatch(key) for p in patterns)]
+    unknown = [key for key in weights.info if key not in wanted and not any(p.fullmatch(key) for p in patterns)]
     if unknown:
         shown = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
         raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
-    for key, shape in expected.items():
+    for key, shape in wanted.items():
         _check_tensor(key, weights.info[key], shape)
 
 
@@ -117,7 +142,8 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
     leaves = _flatten(stored)
     for path, slot in slots(rules, stored).items():
         value = np.asarray(leaves[path])
-        yield slot.key, np.ascontiguousarray(value)
+        for key, part in zip(slot.keys, value if slot.stacked else (value,), strict=True):
+            yield key, np.ascontiguousarray(part)
 
 
 def float_dtype(dtype: Any) -> jnp.dtype:
@@ -147,6 +173,15 @@ def _check_tensor(key: str, info: TensorInfo, shape: tuple[int, ...]) -> None:
         raise ValueError(
             f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)} (no quantised weights)"
         )
+
+
+def _read(weights: Weights, slot: Slot, dtype: jnp.dtype) -> jax.Array:
+    if not slot.stacked:
+        return _to_device(weights.take(slot.keys[0]), dtype)
+    stack = np.empty((len(slot.keys), *slot.shape), dtype)
+    for place, key in zip(stack, slot.keys, strict=True):
+        place[...] = weights.take(key)
+    return jnp.asarray(stack)
 
 
 def _to_device(value: np.ndarray, dtype: jnp.dtype) -> jax.Array:

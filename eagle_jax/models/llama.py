@@ -11,6 +11,7 @@ from eagle_jax.models.attention import prefix_mask, tree_attention, window_mask
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.layout import QKV
+from eagle_jax.models.moe import SparseMLP
 from eagle_jax.models.rope import Angles, angles, rotate
 from eagle_jax.struct import pytree
 
@@ -99,11 +100,15 @@ class Attention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm residual block. EAGLE heads leave the first layer's input norm out (`input_norm=False`)."""
+    """Pre-norm residual block. EAGLE heads leave the first layer's input norm out (`input_norm=False`).
+
+    A `sparse` layer has the config's experts in place of the MLP.
+    """
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32
     input_norm: bool = True
+    sparse: bool = False
 
     def setup(self):
         c = self.config
@@ -111,7 +116,10 @@ class DecoderLayer(nn.Module):
             self.input_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
         self.self_attn = Attention(c, self.dtype)
         self.post_attention_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
-        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype)
+        if self.sparse and c.experts is not None:
+            self.mlp = SparseMLP(c.hidden_size, c.experts, self.dtype)
+        else:
+            self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype)
 
     def __call__(
         self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None
@@ -135,7 +143,7 @@ class Llama(nn.Module):
     def setup(self):
         c = self.config
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, self.dtype)
-        self.layers = [DecoderLayer(c, self.dtype) for _ in range(c.num_hidden_layers)]
+        self.layers = [DecoderLayer(c, self.dtype, sparse=c.is_sparse(i)) for i in range(c.num_hidden_layers)]
         self.norm = RMSNorm(c.rms_norm_eps, self.dtype)
         if not c.tie_word_embeddings:
             self.lm_head = Linear(c.vocab_size, dtype=self.dtype, result=jnp.float32)

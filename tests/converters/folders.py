@@ -89,7 +89,7 @@ def _filled(shapes: names.Params) -> names.Params:
 def tensors(model: LM | DraftHead, format: str = "safeailab") -> dict[str, np.ndarray]:
     """The model's tensors as they lie on disk."""
     if isinstance(model, LM):
-        return dict(names.tensors(llama.RULES, model.params))
+        return dict(names.tensors(llama.rules(model.config), model.params))
     form = FORMATS[format]
     values = dict(names.tensors((form.eagle3 if isinstance(model, Head3) else form.eagle1).rules, model.params))
     if model.vocabulary is not None:

@@ -12,6 +12,14 @@ from eagle_jax.converters.hf_config import FAMILIES
 
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4}
+QWEN3_MOE = {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 4,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 6,
+}
 WINDOW = {"sliding_window": 7, "use_sliding_window": True}
 FULL, WINDOWED = "full_attention", "sliding_attention"
 VICUNA = {
@@ -149,9 +157,11 @@ def test_absent_keys_mean_what_transformers_takes(family: str):
     entries |= {"model_type": family, "hidden_size": 128, "num_attention_heads": 32}
     theirs = transformers.AutoConfig.for_model(**entries)
     ours = config_from_hf(entries)
-    for field in dataclasses.fields(ours):
-        if field.name != "rope" and hasattr(theirs, field.name):
-            assert getattr(ours, field.name) == getattr(theirs, field.name), field.name
+    stated = vars(ours) | (vars(ours.experts) | {"mlp_only_layers": []} if ours.experts else {})
+    for name, value in stated.items():
+        if name != "rope" and hasattr(theirs, name):
+            expected = getattr(theirs, name)
+            assert value == (128 // 32 if name == "head_dim" and expected is None else expected), name
     assert ours.rope == Rope(theta=theirs.rope_parameters["rope_theta"])
 
 
@@ -166,6 +176,10 @@ def test_absent_keys_mean_what_transformers_takes(family: str):
         QWEN2,
         QWEN2 | WINDOW | {"max_window_layers": 1, "tie_word_embeddings": True},
         QWEN3 | WINDOW | {"layer_types": [WINDOWED, FULL], "attention_bias": True},
+        MIXTRAL,
+        MIXTRAL | {"sliding_window": 7, "num_experts_per_tok": 1},
+        QWEN3_MOE | {"norm_topk_prob": True, "attention_bias": True, "tie_word_embeddings": True},
+        QWEN3_MOE | WINDOW | {"mlp_only_layers": [0]},
     ],
 )
 def test_round_trip(changes: dict[str, Any]):
@@ -188,6 +202,15 @@ def test_round_trip(changes: dict[str, Any]):
         (QWEN2 | {"layer_types": [WINDOWED, FULL]}, ["layer_types", "no sliding_window"]),
         (QWEN2 | WINDOW | {"layer_types": [WINDOWED]}, ["layer_types=['sliding_attention']", "2 layers"]),
         (QWEN2 | WINDOW | {"layer_types": ["chunked_attention", FULL]}, ["chunked_attention", "'full_attention'"]),
+        (QWEN3 | {"num_experts": 4}, ["num_experts=4", "qwen3"]),
+        (MIXTRAL | {"num_experts_per_tok": 5}, ["num_experts_per_tok=5", "num_experts=4"]),
+        (MIXTRAL | {"num_local_experts": 0}, ["num_experts=0"]),
+        (QWEN3_MOE | {"num_local_experts": 8}, ["num_experts=4", "num_local_experts=8"]),
+        (QWEN3_MOE | {"moe_intermediate_size": 0}, ["moe_intermediate_size=0"]),
+        (QWEN3_MOE | {"mlp_only_layers": [2]}, ["mlp_only_layers", "decoder_sparse_step"]),
+        (QWEN3_MOE | {"mlp_only_layers": 1}, ["mlp_only_layers=1"]),
+        (QWEN3_MOE | {"decoder_sparse_step": 0}, ["decoder_sparse_step=0"]),
+        (QWEN3_MOE | {"shared_expert_intermediate_size": 8}, ["shared_expert_intermediate_size=8", "not known"]),
         ({"hidden_size": None}, ["no hidden_size"]),
         ({"hidden_size": "8"}, ["hidden_size='8'", "whole number"]),
         ({"hidden_size": 9}, ["num_attention_heads=4", "hidden_size=9"]),
@@ -239,3 +262,26 @@ def test_layers_that_are_not_there():
     for layers in ((2,), (-1,), (1, 0), (0, 0)):
         with refused(ValueError, "full_attention_layers", "0 to 1"):
             dataclasses.replace(config(), full_attention_layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dense"),
+    [
+        ({}, ()),
+        ({"mlp_only_layers": [0]}, (0,)),
+        ({"decoder_sparse_step": 2}, (0,)),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, (0, 1)),
+    ],
+)
+def test_layers_without_experts(changes: dict[str, Any], dense: tuple[int, ...]):
+    read = config(**QWEN3_MOE, **changes)
+    assert read.experts is not None and read.experts.mlp_only_layers == dense
+
+
+def test_experts_that_cannot_be_said():
+    experts = config(**MIXTRAL).experts
+    assert experts is not None
+    with refused(ValueError, "experts=", "mixtral", "cannot say so"):
+        config_to_hf(dataclasses.replace(config(), experts=dataclasses.replace(experts, norm_topk_prob=False)))
+    with refused(ValueError, "mlp_bias=True", "experts"):
+        dataclasses.replace(config(), experts=experts, mlp_bias=True)

@@ -15,6 +15,14 @@ from eagle_jax.converters import config_to_hf, llama, load_target, save_target, 
 from eagle_jax.converters.files import Weights
 
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 3}
+QWEN3_MOE = {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 3,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 4,
+}
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 6}
 
 
@@ -27,8 +35,10 @@ QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim
         {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 4},
         QWEN2 | {"tie_word_embeddings": True},
         QWEN3 | {"attention_bias": True},
+        MIXTRAL,
+        QWEN3_MOE | {"mlp_only_layers": [1]},
     ],
-    ids=["plain", "biases", "tied", "window", "qwen2", "qwen3"],
+    ids=["plain", "biases", "tied", "window", "qwen2", "qwen3", "mixtral", "qwen3_moe"],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_round_trip(tmp_path: pathlib.Path, changes: dict[str, Any], dtype: str):
@@ -50,6 +60,31 @@ def test_kernels_lie_transposed(tmp_path: pathlib.Path):
     kernel = lm.params["layers_1"]["self_attn"]["k_proj"]["weight"]
     np.testing.assert_array_equal(kernel, values["model.layers.1.self_attn.k_proj.weight"])
     np.testing.assert_array_equal(lm.params["lm_head"]["weight"], values["lm_head.weight"])
+
+
+@pytest.mark.parametrize(
+    ("entries", "names"),
+    [
+        (MIXTRAL, ["block_sparse_moe.gate", "block_sparse_moe.experts.2.w2"]),
+        (QWEN3_MOE, ["mlp.gate", "mlp.experts.2.down_proj"]),
+    ],
+    ids=["mixtral", "qwen3_moe"],
+)
+def test_experts_lie_one_by_one_and_are_stacked(tmp_path: pathlib.Path, entries: dict[str, Any], names: list[str]):
+    lm = target(**entries)
+    values = tensors(lm)
+    stack = lm.params["layers_1"]["mlp"]["experts"]["down"]
+    np.testing.assert_array_equal(values[f"model.layers.1.{names[1]}.weight"], stack[2])
+    loaded = load_target(write(tmp_path, values, ENTRIES | entries))
+    assert_same(loaded, lm)
+
+    missing = f"model.layers.0.{names[1]}.weight"
+    del values[missing]
+    with refused(ValueError, "lacks 1 tensor", missing):
+        load_target(write(tmp_path, values, ENTRIES | entries))
+    values[missing] = np.zeros((8, 7), np.float32)
+    with refused(ValueError, missing, "[8, 7]"):
+        load_target(write(tmp_path, values, ENTRIES | entries))
 
 
 def test_shards(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -229,8 +264,10 @@ def test_saving_what_transformers_cannot_say(tmp_path: pathlib.Path):
         {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 3},
         QWEN2 | {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 1},
         QWEN3 | {"tie_word_embeddings": True},
+        MIXTRAL | {"num_hidden_layers": 1},
+        QWEN3_MOE | {"num_hidden_layers": 1, "norm_topk_prob": True},
     ],
-    ids=["yarn", "tied", "window", "qwen2", "qwen3"],
+    ids=["yarn", "tied", "window", "qwen2", "qwen3", "mixtral", "qwen3_moe"],
 )
 def test_to_transformers_and_back(tmp_path: pathlib.Path, changes: dict[str, Any]):
     """What we write transformers reads, computes alike, and writes so that we read it."""

@@ -127,6 +127,31 @@ _QWEN3 = _QWEN2 | {
     "sliding_window": None,
     "vocab_size": 151936,
 }
+_MIXTRAL = _MISTRAL | {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_experts_per_tok": 2,
+    "num_local_experts": 8,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.02,
+}
+_QWEN3_MOE = _QWEN3 | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "decoder_sparse_step": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+}
 
 # name -> config.json, parameters (a tied output matrix counted once)
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
@@ -163,6 +188,20 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         596_049_920,
     ),
     "Qwen3-8B": (_QWEN3, 8_190_735_360),
+    "Mixtral-8x7B-Instruct-v0.1": (_MIXTRAL, 46_702_792_704),
+    "Mixtral-8x22B-Instruct-v0.1": (
+        _MIXTRAL
+        | {"hidden_size": 6144, "intermediate_size": 16384, "num_attention_heads": 48, "num_hidden_layers": 56}
+        | {"max_position_embeddings": 65536, "vocab_size": 32768},
+        140_630_071_296,
+    ),
+    "Qwen3-30B-A3B": (_QWEN3_MOE, 30_532_122_624),
+    "Qwen3-235B-A22B": (
+        _QWEN3_MOE
+        | {"hidden_size": 4096, "intermediate_size": 12288, "moe_intermediate_size": 1536}
+        | {"num_attention_heads": 64, "num_hidden_layers": 94, "max_window_layers": 94},
+        235_093_634_560,
+    ),
 }
 
 

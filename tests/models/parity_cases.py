@@ -34,6 +34,14 @@ _TARGET = {
 _MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 _QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "sliding_window": 5}
 _QWEN3 = _QWEN2 | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 12}
+_MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 5}
+_QWEN3_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+}
 _LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -92,6 +100,10 @@ TARGETS = tuple(
         "qwen3": _QWEN3,
         "qwen3_layer_types": _QWEN3
         | {"use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"], "attention_bias": True},
+        "mixtral": _MIXTRAL,
+        "qwen3_moe": _QWEN3_MOE | {"norm_topk_prob": True},
+        "qwen3_moe_dense_layers": _QWEN3_MOE
+        | {"num_hidden_layers": 3, "mlp_only_layers": [2], "decoder_sparse_step": 2},
     }.items()
 )
 

@@ -35,10 +35,11 @@ def lm(case: Case) -> LM:
 
 @functools.cache
 def _load(case: Case) -> LM:
-    shapes = names.slots(llama.RULES, llama.shapes(config_from_hf(case.entries))).values()
+    config = config_from_hf(case.entries)
+    shapes = names.expected(llama.rules(config), llama.shapes(config))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        save_file(weights(case, {slot.key: slot.shape for slot in shapes}), folder / "model.safetensors")
+        save_file(weights(case, shapes), folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(case.entries))
         return load_target(folder)
 
