@@ -3,6 +3,6 @@
 from eagle_jax.api.generate import generate, stream
 from eagle_jax.api.model import Model, load
 from eagle_jax.api.results import Chunk, Result, Stats
-from eagle_jax.converters import describe
+from eagle_jax.converters import PAIRS, convert, describe
 
-__all__ = ["Chunk", "Model", "Result", "Stats", "describe", "generate", "load", "stream"]
+__all__ = ["PAIRS", "Chunk", "Model", "Result", "Stats", "convert", "describe", "generate", "load", "stream"]

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.resources
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import load_head, load_target, resolve
+from eagle_jax.converters import describe, known_pair, load_head, load_target, resolve, resolve_pair
 from eagle_jax.models import layout
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
@@ -38,30 +39,37 @@ class Model:
     context: int
 
 
-def load(target: str | Path | None = None, head: str | Path | None = None, *, dtype: Any = None) -> Model:
+def load(
+    target: str | Path | None = None,
+    head: str | Path | None = None,
+    *,
+    dtype: Any = None,
+    head_config: Mapping[str, Any] | None = None,
+) -> Model:
     """Loads a target model and its draft head.
 
     Without arguments it is the pair that comes with the package: a small Llama that solves grade-school sums, and its
     head.
 
     Args:
-        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer).
-        head: folder or hub name of its EAGLE-1/EAGLE-2 head; None decodes plainly (or, without a target, is the
-            shipped head).
+        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
+            name of a published pair (`eagle-jax models` lists them).
+        head: folder or hub name of its EAGLE-1, 2 or 3 head; None is the pair's head, the shipped head if no target is
+            named either, or else plain decoding.
         dtype: "float32", "bfloat16" or "float16"; None keeps the stored one, but is float32 on CPUs that have no
             bfloat16 instructions.
+        head_config: entries that take the place of those in the head's `config.json`, such as
+            `{"rope_theta": 10000.0}`.
 
     Raises:
         FileNotFoundError: a folder or file is not there.
         ValueError: a file is damaged, or holds what is not understood, or the head does not fit the target.
     """
     wanted = _dtype(dtype)
-    if target is None and head is None:
-        head = PAIR / "head"
-    folder = resolve(PAIR / "target" if target is None else target)
-    lm = load_target(folder, dtype=wanted)
+    folder, head_folder = _folders(target, head)
+    lm = _load_target(folder, wanted)
     tokenizer = _tokenizer(folder)
-    drafting = None if head is None else load_head(resolve(head), lm, dtype=wanted)
+    drafting = None if head_folder is None else load_head(head_folder, lm, dtype=wanted, changes=head_config)
     return Model(
         target=_for_decoding(lm, lm.config),
         head=None if drafting is None else _for_decoding(drafting, drafting.config.layers),
@@ -69,6 +77,28 @@ def load(target: str | Path | None = None, head: str | Path | None = None, *, dt
         stop_ids=_stop_ids(folder, tokenizer),
         context=_context(lm),
     )
+
+
+def _folders(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
+    """Where target and head are, downloaded if need be; a folder goes before a pair of the same name."""
+    if target is None:
+        return PAIR / "target", PAIR / "head" if head is None else resolve(head)
+    pair = None if Path(target).is_dir() else known_pair(str(target))
+    if pair is not None and head is None:
+        return resolve_pair(pair)
+    return resolve(target if pair is None else pair.target), None if head is None else resolve(head)
+
+
+def _load_target(folder: Path, dtype: Any) -> LM:
+    try:
+        return load_target(folder, dtype=dtype)
+    except ValueError as error:
+        kind = describe(folder).kind
+        if not kind.endswith("head"):
+            raise
+        raise ValueError(
+            f"{folder} holds an {kind}, and was given as the target; expected a model there, and the head as head"
+        ) from error
 
 
 def _for_decoding(model: Any, config: LlamaConfig) -> Any:

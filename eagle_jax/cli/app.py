@@ -11,9 +11,11 @@ import eagle_jax
 from eagle_jax.cli.bench import bench
 from eagle_jax.cli.chat import chat
 from eagle_jax.cli.console import out
+from eagle_jax.cli.convert import convert
 from eagle_jax.cli.demo import demo
 from eagle_jax.cli.generate import generate
 from eagle_jax.cli.inspect import inspect
+from eagle_jax.cli.models import models
 
 app = typer.Typer(
     name="eagle-jax",
@@ -23,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, chat, bench, inspect, demo):
+for command in (generate, chat, bench, inspect, models, convert, demo):
     app.command()(command)
 
 

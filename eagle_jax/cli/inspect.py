@@ -20,6 +20,9 @@ def inspect(
 ) -> None:
     """Show what a folder holds: target or head and of which kind, its sizes, its files, and whether it would load.
 
+    Of an EAGLE-3 head also which layers of the target it reads (`taps`: the residual stream entering them, counted from
+    0), how many tokens it drafts (`draft_vocab_size`), and its flags.
+
     **Examples**
 
     - `eagle-jax inspect ./Llama-3.1-8B-Instruct`
@@ -33,6 +36,7 @@ def inspect(
     rows = {
         "folder": found.folder,
         "kind": found.kind,
+        "format": found.format or "",
         "loads": "yes" if found.problem is None else f"no: {found.problem}",
         "parameters": f"{found.parameters:,} in {found.tensors} tensors",
         "stored as": ", ".join(f"{name}{_share(n, found.parameters)}" for name, n in found.dtypes.items()),
@@ -41,7 +45,8 @@ def inspect(
     shown = Table(box=None, show_header=False, pad_edge=False)
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column(overflow="fold")
-    for name, value in (*rows.items(), ("", ""), *_flat(found.config)):
+    told = {name: value for name, value in rows.items() if value}
+    for name, value in (*told.items(), ("", ""), *_flat(found.config)):
         shown.add_row(name, Text(str(value)))
     out.print(shown)
 

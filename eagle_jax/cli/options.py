@@ -8,7 +8,13 @@ MODEL, SAMPLING, DRAFTING, OUTPUT = "Model", "Sampling", "Drafting", "Output"
 
 Target = Annotated[
     str | None,
-    typer.Option("--target", "-t", metavar="PATH|NAME", help="Folder or hub name of the model.", rich_help_panel=MODEL),
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="PATH|NAME",
+        help="Folder or hub name of the model, or a name that `eagle-jax models` lists.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Head = Annotated[
     str | None,

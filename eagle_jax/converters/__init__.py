@@ -1,19 +1,26 @@
-"""Model folders in and out: HuggingFace targets of the Llama family, and published EAGLE-1/2 heads."""
+"""Model folders in and out: HuggingFace targets of the Llama family, and draft heads in every published format."""
 
+from eagle_jax.converters.conversion import convert
 from eagle_jax.converters.describe import Description, describe
 from eagle_jax.converters.eagle import load_head, save_head
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.llama import load_target, save_target
+from eagle_jax.converters.pairs import PAIRS, Pair, known_pair, resolve_pair
 
 __all__ = [
+    "PAIRS",
     "Description",
+    "Pair",
     "config_from_hf",
     "config_to_hf",
+    "convert",
     "describe",
+    "known_pair",
     "load_head",
     "load_target",
     "resolve",
+    "resolve_pair",
     "save_head",
     "save_target",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from eagle_jax.converters import eagle, formats, llama
 from eagle_jax.converters.files import Weights, read_json
+from eagle_jax.converters.head_entries import KIND
 
 TARGET = "Llama target"
 EAGLE1 = "EAGLE-1/2 head"
@@ -26,6 +27,7 @@ class Description:
 
     Attributes:
         kind: `Llama target`, `EAGLE-1/2 head`, `EAGLE-3 head` or `unknown`.
+        format: whose a head's is: `safeailab or sglang`, or `speculators`; None for what is no head.
         problem: why it would not load, in one sentence; None if it would.
         parameters: numbers in all tensors together.
         tensors: how many there are.
@@ -36,6 +38,7 @@ class Description:
 
     folder: str
     kind: str
+    format: str | None
     problem: str | None
     parameters: int
     tensors: int
@@ -62,6 +65,7 @@ def describe(folder: str | pathlib.Path) -> Description:
     return Description(
         folder=str(folder),
         kind=kind,
+        format=_format(entries) if kind in (EAGLE1, EAGLE3) else None,
         problem=problem,
         parameters=by_dtype.total(),
         tensors=len(weights.info),
@@ -71,7 +75,12 @@ def describe(folder: str | pathlib.Path) -> Description:
     )
 
 
+def _format(entries: Mapping[str, Any]) -> str:
+    return "speculators" if KIND in entries else "safeailab or sglang"
+
+
 def _kind(weights: Weights) -> str:
+    """What the names and shapes of tensors say, whether they make a whole model or not."""
     try:
         spelling = formats.spelling_of(weights.info)
     except ValueError:  # names of two formats; `_check` tells

@@ -1,8 +1,9 @@
 """Model names: a folder as it is, or a repository on the HuggingFace hub, fetched once and kept in its cache."""
 
 import pathlib
+from typing import Any
 
-from eagle_jax.converters.files import WEIGHT_FILES
+from eagle_jax.converters.files import WEIGHT_FILES, read_json
 
 DESCRIPTION = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
 SAFETENSORS = ("model*.safetensors",)
@@ -27,6 +28,25 @@ def resolve(name: str | pathlib.Path) -> pathlib.Path:
     return _fetch(str(name))
 
 
+def read_config(name: str | pathlib.Path) -> dict[str, Any]:
+    """The `config.json` of a model, without its weights.
+
+    Raises:
+        FileNotFoundError: no such folder, no config in it, or no such repository from the hub.
+        ValueError: it is not valid JSON.
+    """
+    folder = pathlib.Path(name).expanduser()
+    if folder.is_dir() or not _could_be_repository(str(name)):
+        return read_json(folder / "config.json")
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return read_json(pathlib.Path(hf_hub_download(str(name), "config.json")))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise _not_given(str(name), error) from error
+
+
 def _could_be_repository(name: str) -> bool:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -47,9 +67,17 @@ def _fetch(name: str) -> pathlib.Path:
         if not any((folder / file).exists() for file in WEIGHT_FILES if "safetensors" in file):
             folder = pathlib.Path(snapshot_download(name, allow_patterns=[*DESCRIPTION, *PICKLES]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
-        raise FileNotFoundError(
-            f"there is no folder {name!r}, and the HuggingFace hub did not give a model of that name ({reason}); "
-            "download it elsewhere and give its folder"
-        ) from error
+        raise _not_given(name, error) from error
     return folder
+
+
+def _not_given(name: str, error: Exception) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"there is no folder {name!r}, and the HuggingFace hub did not give a model of that name ({reason(error)}); "
+        "download it elsewhere and give its folder"
+    )
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")

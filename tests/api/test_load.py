@@ -94,5 +94,28 @@ def test_what_is_not_there(api: ModuleType, folders, tmp_path):
             api.load(*names)
     with pytest.raises(FileNotFoundError, match="config.json"):
         api.load(tmp_path)
-    with pytest.raises(ValueError, match="config.json: "):
-        api.load(*folders[::-1])
+
+
+def test_target_and_head_the_wrong_way_round(api: ModuleType, folders):
+    with pytest.raises(ValueError, match="holds an EAGLE-1/2 head, and was given as the target; expected a model"):
+        api.load(*(str(folder) for folder in folders[::-1]))
+    with pytest.raises(ValueError, match="holds a target model; expected a head"):
+        api.load(folders[0], folders[0])
+
+
+def test_a_published_pair_by_its_name(api: ModuleType, folders, tmp_path, monkeypatch):
+    """Its repositories' names lead to folders, where there are such; a head of one's own goes before the pair's."""
+    monkeypatch.chdir(tmp_path)
+    for name, folder in zip(("lmsys/vicuna-7b-v1.3", "yuhuili/EAGLE-Vicuna-7B-v1.3"), folders, strict=True):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).symlink_to(folder)
+    pair = api.load("vicuna-7b-v1.3")
+    assert pair.context == SPELLER.context and pair.head is not None
+    assert api.load("vicuna-7b-v1.3", folders[1]).head is not None
+
+
+def test_settings_of_a_head(api: ModuleType, folders):
+    model = api.load(*folders, head_config={"rope_theta": 7.0})
+    assert model.head.config.layers.rope.theta == 7.0
+    with pytest.raises(ValueError, match="config.json: config key rope_tetha=7.0 is not known"):
+        api.load(*folders, head_config={"rope_tetha": 7.0})

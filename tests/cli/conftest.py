@@ -18,6 +18,7 @@ class Fake:
 
     loads: list[tuple] = dataclasses.field(default_factory=list)
     requests: list[tuple[Any, dict]] = dataclasses.field(default_factory=list)
+    conversions: list[tuple] = dataclasses.field(default_factory=list)
     error: BaseException | None = None
     words: tuple[str, ...] = ("Hello", " [b]world[/b]", ".")
     template: str | None = "{{ messages }}"
@@ -92,12 +93,16 @@ class Fake:
     def encode(self, tokenizer, prompt, vocab_size, where):
         return list(range(len(str(prompt))))
 
+    def convert(self, source, folder, format, *, target=None, changes=None):
+        self.conversions.append((source, str(folder), format, target, changes))
+
     def describe(self, path):
         if self.error:
             raise self.error
         return Description(
             folder=str(path),
             kind="EAGLE-1/2 head",
+            format="safeailab or sglang",
             problem=self.problem,
             parameters=1234567,
             tensors=9,
@@ -110,7 +115,7 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch) -> Fake:
     fake = Fake()
-    for name in ("load", "generate", "stream", "describe"):
+    for name in ("load", "generate", "stream", "describe", "convert"):
         monkeypatch.setattr(api, name, getattr(fake, name))
     monkeypatch.setattr("eagle_jax.evaluation.comparison.encode", fake.encode)
     return fake

@@ -9,7 +9,7 @@ import pytest
 import eagle_jax
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "bench", "inspect", "demo"])
+@pytest.mark.parametrize("command", ["generate", "chat", "bench", "inspect", "models", "convert", "demo"])
 def test_help_explains_and_shows_examples(run, command):
     shown = run(command, "--help")
     assert shown.exit_code == 0
@@ -19,7 +19,9 @@ def test_help_explains_and_shows_examples(run, command):
 
 def test_the_list_of_commands(run):
     shown = run("--help")
-    assert all(command in shown.stdout for command in ("generate", "chat", "bench", "inspect", "demo"))
+    assert all(
+        command in shown.stdout for command in ("generate", "chat", "bench", "inspect", "models", "convert", "demo")
+    )
     assert run().exit_code == 2  # no arguments: the same list
 
 

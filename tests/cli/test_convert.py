@@ -1,0 +1,50 @@
+"""`eagle-jax convert`: its arguments reach the api, and the real thing writes a folder."""
+
+import json
+import pathlib
+
+import pytest
+
+import eagle_jax
+
+SHIPPED = pathlib.Path(eagle_jax.__file__).parent / "pair" / "head"
+
+
+def test_arguments(fake, run):
+    asked = (
+        "convert",
+        "src",
+        "dst",
+        "--to",
+        "speculators",
+        "-t",
+        "owner/model",
+        "--head-config",
+        '{"rope_theta": 1e4}',
+    )
+    shown = run(*asked)
+    assert (shown.exit_code, shown.stdout) == (0, "Wrote dst for speculators.\n")
+    assert fake.conversions == [("src", "dst", "speculators", "owner/model", {"rope_theta": 10000.0})]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--to", "gguf"], "'gguf' is not one of 'safeailab', 'sglang', 'speculators'"),
+        ([], "Missing option '--to'"),
+        (["--to", "sglang", "--head-config", "{"], "--head-config is not valid JSON"),
+        (["--to", "sglang", "--head-config", "[1]"], "--head-config [1] is no JSON object"),
+    ],
+)
+def test_misuse(fake, run, arguments, sentence):
+    shown = run("convert", "src", "dst", *arguments)
+    assert (shown.exit_code, shown.stdout, fake.conversions) == (2, "", [])
+    assert sentence in " ".join(shown.stderr.replace("│", " ").split())
+
+
+def test_a_folder(run, tmp_path):
+    shown = run("convert", str(SHIPPED), str(tmp_path / "new"), "--to", "sglang")
+    assert shown.exit_code == 0, shown.stderr
+    assert json.loads((tmp_path / "new" / "config.json").read_text())["architectures"] == ["LlamaForCausalLMEagle"]
+    again = run("convert", str(tmp_path / "nothing"), str(tmp_path / "new"), "--to", "sglang")
+    assert again.exit_code == 2 and again.stderr.startswith("eagle-jax: there is no model folder ")

@@ -1,0 +1,93 @@
+"""From one format to another, tensor for tensor."""
+
+import json
+import pathlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+from folders import ENTRIES, assert_same, entries, head, head3, refused, target, tensors, write
+from safetensors.numpy import load_file
+
+from eagle_jax.converters import convert, load_head, save_head
+from eagle_jax.converters.formats import FORMATS
+from eagle_jax.models.draft_head import DraftHead
+
+HEADS = {"eagle1": head(), "eagle3": head3()}
+
+
+@pytest.fixture
+def the_target(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A target's folder, of which only the config is there."""
+    folder = tmp_path / "target"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(ENTRIES))
+    return folder
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("source", FORMATS)
+@pytest.mark.parametrize("to", FORMATS)
+def test_every_format_to_every_other(tmp_path: pathlib.Path, the_target: pathlib.Path, name: str, source: str, to: str):
+    made: DraftHead = HEADS[name]
+    save_head(made, tmp_path / "source", format=source)
+    convert(tmp_path / "source", tmp_path / "new", to, target=the_target)
+    written = load_file(tmp_path / "new" / "model.safetensors")
+    expected = tensors(made, to)
+    assert set(written) == set(expected)
+    for key, value in expected.items():
+        np.testing.assert_array_equal(written[key], value)
+    assert_same(load_head(tmp_path / "new", target()), made)
+
+
+def test_each_tensor_keeps_its_dtype(tmp_path: pathlib.Path):
+    values = {name: value.astype(ml_dtypes.bfloat16) for name, value in tensors(head()).items()}
+    values["fc.bias"] = tensors(head())["fc.bias"]
+    values["embed_tokens.weight"] = np.zeros((11, 8), np.float16)
+    convert(write(tmp_path, values, entries(head())), tmp_path / "new", "safeailab")
+    written = load_file(tmp_path / "new" / "model.safetensors")
+    assert {name: value.dtype for name, value in written.items()} == {name: v.dtype for name, v in values.items()}
+    convert(tmp_path, tmp_path / "served", "sglang")
+    assert "embed_tokens.weight" not in load_file(tmp_path / "served" / "model.safetensors")
+
+
+def test_an_embedding_stays_with_an_eagle3_head(tmp_path: pathlib.Path):
+    values = tensors(head3()) | {"embed_tokens.weight": np.zeros((11, 8), np.float32)}
+    convert(write(tmp_path, values, entries(head3())), tmp_path / "new", "sglang")
+    assert "embed_tokens.weight" in load_file(tmp_path / "new" / "model.safetensors")
+
+
+def test_what_the_target_is_needed_for(tmp_path: pathlib.Path, the_target: pathlib.Path):
+    save_head(head3(), tmp_path / "head")
+    with refused(ValueError, "names the target", "give its folder"):
+        convert(tmp_path / "head", tmp_path / "new", "speculators")
+    stated = {name: value for name, value in entries(head3()).items() if name != "eagle_config"}
+    (tmp_path / "head" / "config.json").write_text(json.dumps(stated))
+    with refused(ValueError, "eagle_aux_hidden_state_layer_ids", "default"):
+        convert(tmp_path / "head", tmp_path / "new", "sglang")
+    (the_target / "config.json").write_text(json.dumps(ENTRIES | {"num_hidden_layers": 12}))
+    convert(tmp_path / "head", tmp_path / "new", "speculators", target=the_target)
+    written = json.loads((tmp_path / "new" / "config.json").read_text())
+    assert written["eagle_aux_hidden_state_layer_ids"] == [2, 6, 9]
+    assert written["speculators_config"]["verifier"]["name_or_path"] == str(the_target)
+
+
+def test_changes(tmp_path: pathlib.Path):
+    save_head(head(), tmp_path / "head")
+    convert(tmp_path / "head", tmp_path / "new", "safeailab", changes={"rope_theta": 7.0})
+    assert json.loads((tmp_path / "new" / "config.json").read_text())["rope_theta"] == 7.0
+
+
+def test_what_is_refused(tmp_path: pathlib.Path, the_target: pathlib.Path):
+    save_head(head3(), tmp_path / "head")
+    with refused(ValueError, "'gguf'", "safeailab"):
+        convert(tmp_path / "head", tmp_path / "new", "gguf")
+    with refused(ValueError, "is the head itself"):
+        convert(tmp_path / "head", tmp_path / "head", "sglang")
+    (the_target / "config.json").write_text(json.dumps(ENTRIES | {"vocab_size": 13}))
+    with refused(ValueError, "vocab_size=11", "has 13"):
+        convert(tmp_path / "head", tmp_path / "new", "speculators", target=the_target)
+    save_head(head3(norm_output=True), tmp_path / "normed", format="sglang")
+    with refused(ValueError, "norm_output", "sglang or speculators"):
+        convert(tmp_path / "normed", tmp_path / "new", "safeailab")
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,76 @@
+"""Published pairs: their sizes follow from dimensions, and their names lead to two folders."""
+
+import pathlib
+
+import pytest
+from folders import refused
+
+from eagle_jax.converters import PAIRS, known_pair, resolve_pair
+
+# As their model cards count them.
+TARGETS = {
+    "vicuna-7b-v1.3": 6_738_415_616,
+    "vicuna-13b-v1.3": 13_015_864_320,
+    "vicuna-33b-v1.3": 32_528_943_616,
+    "llama-2-70b-chat": 68_976_648_192,
+    "mixtral-8x7b-instruct": 46_702_792_704,
+    "llama-3.1-8b-instruct": 8_030_261_248,
+    "llama-3.3-70b-instruct": 70_553_706_496,
+    "qwen2-7b-instruct": 7_615_616_512,
+    "qwen2-72b-instruct": 72_706_203_648,
+    "qwen2.5-14b-instruct": 14_770_033_664,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_parameters_of_targets(name: str):
+    pair = known_pair(name)
+    assert pair is not None and pair.target_sizes.count.total == TARGETS[name]
+
+
+def test_names_are_plain_and_differ():
+    names = [pair.name for pair in PAIRS]
+    assert len(set(names)) == len(names) and all(name == name.lower() and "/" not in name for name in names)
+    assert len({pair.head for pair in PAIRS}) == len(PAIRS)
+    assert known_pair("Vicuna-7B-v1.3") is known_pair("vicuna-7b-v1.3") is PAIRS[0]
+    assert known_pair("owner/model") is None
+
+
+def test_memory():
+    """Matrices in the type named, the embedding and the norms in bfloat16."""
+    pair = known_pair("llama-3.1-8b-instruct")
+    assert pair is not None and pair.head_sizes is not None
+    numbers = pair.target_sizes.count.total + pair.head_sizes.count.total
+    assert pair.memory["bf16"] == 2 * numbers
+    embedding, norms = 128256 * 4096, 65 * 4096 + 4 * 4096
+    assert pair.memory["int8"] == numbers + embedding + norms
+    assert pair.memory["int4"] == (numbers + 3 * (embedding + norms)) / 2
+
+
+def test_folders_of_a_pair(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Folders of the repositories' names, where the command runs, go before the hub."""
+    monkeypatch.chdir(tmp_path)
+    pair = known_pair("vicuna-7b-v1.3")
+    assert pair is not None
+    for name in (pair.target, pair.head):
+        (tmp_path / name).mkdir(parents=True)
+    assert resolve_pair(pair) == (pathlib.Path(pair.target), pathlib.Path(pair.head))
+
+
+def test_offline(monkeypatch: pytest.MonkeyPatch):
+    def fetch(name: str, *, allow_patterns: list[str]) -> str:
+        raise ConnectionError("name or service not known.\nmore words")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    pair = known_pair("vicuna-7b-v1.3")
+    assert pair is not None
+    words = "lmsys/vicuna-7b-v1.3", "yuhuili/EAGLE-Vicuna-7B-v1.3", "ConnectionError: name or service not known)"
+    with refused(FileNotFoundError, *words, "folders of these names", "as target and head"):
+        resolve_pair(pair)
