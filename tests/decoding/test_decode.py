@@ -15,9 +15,11 @@ from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import Drafter, Plain, View
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.struct import pytree
-from eagle_jax.testing import TINY, synthetic_pair
+from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
 
 TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
+HEAD3 = synthetic_head3(TARGET, error=0.1)
+HEAD3_TRIMMED = synthetic_head3(TARGET, error=0.1, draft_vocab_size=50, norm_output=True)
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(0, TINY.vocab_size, size).tolist() for size in (5, 70, 33, 1)]
 SLOTS, CHUNK, NEW = 192, 32, 40
@@ -55,6 +57,9 @@ DRAFTERS = {
     "own tree": Eagle(head=HEAD, policy=StaticTree((-1, 0, 0, 0, 1, 1, 4))),
     "uncoupled": Eagle(head=HEAD, policy=DynamicTree(12, 3, 4), coupled=False),
     "eagle2 default": Eagle(head=HEAD, policy=DynamicTree(60, 7, 10)),
+    "eagle1 trimmed": Eagle(head=HEAD.trimmed(TARGET, np.arange(8, 61)), policy=DynamicTree(9, 2, 3)),
+    "eagle3": Eagle(head=HEAD3, policy=DynamicTree(12, 3, 4)),
+    "eagle3 trimmed": Eagle(head=HEAD3_TRIMMED, policy=StaticTree((-1, 0, 0, 0, 1, 1, 4))),
     "garbage": Garbage(),
 }
 SAMPLING = {"greedy": (0.0, 1.0), "T=0.7": (0.7, 1.0), "T=1, top-p 0.9": (1.0, 0.9)}
@@ -134,7 +139,7 @@ def test_coupling_raises_acceptance():
     assert lengths["coupled"] > 1.1 * lengths["uncoupled"], lengths
 
 
-@pytest.mark.parametrize("name", ["eagle1", "eagle2"])
+@pytest.mark.parametrize("name", ["eagle1", "eagle2", "eagle3"])
 def test_state_equals_a_fresh_prefill_of_the_committed_text(name):
     drafter = DRAFTERS[name]
     request, tokens, mode = ask(PROMPTS, temperature=0.7)
