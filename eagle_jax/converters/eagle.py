@@ -205,8 +205,9 @@ def check_fit(found: Checkpoint, target: LlamaConfig) -> None:
         )
 
 
+@functools.cache
 def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
-    """The parameter tree, of shapes."""
+    """The parameter tree, of shapes; not to be changed."""
     key = jax.random.key(0)
     if isinstance(config, Eagle3Config):
         return jax.eval_shape(functools.partial(Head3.init, config), key).params

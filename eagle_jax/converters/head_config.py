@@ -23,7 +23,13 @@ Info = Mapping[str, TensorInfo]
 
 def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig:
     """The configuration of an EAGLE-1/2 head. Raises ValueError where tensors and config make none."""
-    hidden, _ = _matrix(info, f"{spelling.fc}.weight")
+    fc = f"{spelling.fc}.weight"
+    hidden, columns = _matrix(info, fc)
+    if columns != 2 * hidden:
+        raise ValueError(
+            f"tensor {fc} has shape {[hidden, columns]}; expected {[hidden, 2 * hidden]}: an embedding and a feature "
+            "in, a feature out"
+        )
     stored = info[EMBEDDING].shape if EMBEDDING in info else ()
     vocab_size = stored[0] if stored else hf_config.integer(stated.layer, "vocab_size")
     layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
@@ -36,9 +42,13 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
     """The configuration of an EAGLE-3 head that reads these layers. Raises ValueError where there is none."""
     hidden, columns = _matrix(info, "fc.weight")
     _agree(stated.layer.get("hidden_size"), hidden, "hidden_size", "fc.weight")
-    if columns % len(taps):
-        raise ValueError(f"fc.weight has {columns} columns; expected a multiple of {len(taps)}, one part for each tap")
-    _agree(stated.target_hidden_size, columns // len(taps), "target_hidden_size", "fc.weight")
+    width = columns // len(taps)
+    if columns % len(taps) or (EMBEDDING not in info and width != hidden):
+        raise ValueError(
+            f"fc.weight has {columns} columns for the target layers {list(taps)} that the head reads; expected "
+            f"{len(taps)} times {hidden}, the width of a head without an embedding of its own"
+        )
+    _agree(stated.target_hidden_size, width, "target_hidden_size", "fc.weight")
 
     vocab_size = _vocab_size(info, stated.layer)
     layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
@@ -59,7 +69,7 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
     return Eagle3Config(
         layers=layers,
         taps=taps,
-        target_hidden_size=columns // len(taps),
+        target_hidden_size=width,
         draft_vocab_size=drafted,
         own_embedding=EMBEDDING in info,
         **{name: stated.flags.get(name, shown.get(name, False)) for name in FLAGS},

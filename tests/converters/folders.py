@@ -64,25 +64,25 @@ def head3(layers: dict[str, Any] | None = None, **changes: Any) -> Head3:
 
 @functools.cache
 def _target(made: LlamaConfig) -> LM:
-    return LM.init(made, jax.random.key(0))
+    return LM(params=_filled(llama.shapes(made), 0), config=made)
 
 
 @functools.cache
 def filled(made: EagleConfig) -> Head:
     """The head of this config, with some weights."""
-    return Head(params=_filled(eagle.shapes(made)), config=made)
+    return Head(params=_filled(eagle.shapes(made), 1), config=made)
 
 
 @functools.cache
 def _head3(made: Eagle3Config) -> Head3:
     ids = np.arange(made.draft_vocab_size, dtype=np.int32) * 2 + 1
     some = made.draft_vocab_size < made.layers.vocab_size
-    return Head3(params=_filled(eagle.shapes(made)), config=made, vocabulary=jnp.asarray(ids) if some else None)
+    return Head3(params=_filled(eagle.shapes(made), 2), config=made, vocabulary=jnp.asarray(ids) if some else None)
 
 
-def _filled(shapes: names.Params) -> names.Params:
+def _filled(shapes: names.Params, seed: int) -> names.Params:
     """Random numbers of these shapes; quicker than an initialisation, which compiles."""
-    draw = np.random.default_rng(0).standard_normal
+    draw = np.random.default_rng(seed).standard_normal
     return jax.tree.map(lambda leaf: jnp.asarray(draw(leaf.shape, np.float32) / 8), shapes)
 
 
