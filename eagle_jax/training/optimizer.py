@@ -1,17 +1,62 @@
-"""The update rule: Muon on matrices, AdamW on the rest, under a schedule that follows a share of the budget."""
+"""The update rule: AdamW, or Muon on matrices and AdamW on the rest, under a schedule."""
 
+import functools
 import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 import optax.contrib
+
+from eagle_jax.training.config import OptimizerConfig
 
 ADAM_OVER_MUON = 0.5  # learning rate of embeddings, norms and biases, relative to that of the matrices
 
 
+@functools.lru_cache(maxsize=8)
+def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+    """The rule of a run of `steps` updates: clipping, then AdamW or Muon, times the scheduled rate.
+
+    The same configuration gives the same object, so that updates are compiled once.
+    """
+    clips = {
+        "value": optax.clip(config.clip_at),
+        "norm": optax.clip_by_global_norm(config.clip_at),
+        "none": optax.identity(),
+    }
+    b1, b2 = config.betas
+    steppers = {
+        "adamw": lambda: optax.adamw(1.0, b1=b1, b2=b2, weight_decay=config.weight_decay),
+        "muon": lambda: muon(config.weight_decay, b1=b1, b2=b2),
+    }
+    scale = optax.scale_by_schedule(rate_at(config, steps))
+    return _lenient(optax.chain(clips[config.clip], steppers[config.name](), scale))
+
+
+def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Learning rate by update: linear warm-up to the peak, then the decay, which ends behind the last update."""
+    falling = {
+        "linear": lambda share: 1 - (1 - config.final) * share,
+        "cosine": lambda share: config.final + (1 - config.final) * 0.5 * (1 + jnp.cos(jnp.pi * share)),
+        "constant": jnp.ones_like,
+    }[config.decay]
+
+    def rate(count: jax.typing.ArrayLike) -> jax.Array:
+        done = jnp.asarray(count, jnp.float32)
+        share = jnp.clip((done - config.warmup) / max(steps - config.warmup, 1), 0, 1)
+        return config.rate * jnp.minimum((done + 1) / max(config.warmup, 1), 1) * falling(share)
+
+    return rate
+
+
 def rule(weight_decay: float = 0.1) -> optax.GradientTransformation:
-    """Muon and AdamW for a learning rate of 1: multiply the updates by the real one.
+    """Muon and AdamW behind a clipped norm, for a learning rate of 1: multiply the updates by the real one."""
+    return _lenient(optax.chain(optax.clip_by_global_norm(1.0), muon(weight_decay)))
+
+
+def muon(weight_decay: float, b1: float = 0.9, b2: float = 0.95) -> optax.GradientTransformation:
+    """Muon on matrices, AdamW on the rest, for a learning rate of 1.
 
     Muon's steps have the size of AdamW's (`consistent_rms`), so its learning rate means the same.
     """
@@ -22,15 +67,15 @@ def rule(weight_decay: float = 0.1) -> optax.GradientTransformation:
             lambda path, _: dimensions if path[-1].key == "weight" else None, params
         )
 
-    muon = optax.contrib.muon(
+    return optax.contrib.muon(
         learning_rate=1.0,
         adam_learning_rate=ADAM_OVER_MUON,
         weight_decay=weight_decay,
-        adam_b2=0.95,
+        adam_b1=b1,
+        adam_b2=b2,
         consistent_rms=0.2,
         muon_weight_dimension_numbers=matrices,
     )
-    return _lenient(optax.chain(optax.clip_by_global_norm(1.0), muon))
 
 
 def schedule(progress: float, peak: float, warmup: float = 0.02, final: float = 0.02) -> float:

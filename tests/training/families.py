@@ -106,3 +106,13 @@ def family(name: str) -> transformers.PreTrainedTokenizerFast:
         "qwen-3": lambda: byte_level(None, "<|im_end|>", ["<|im_start|>"], QWEN3),
         "ours": lambda: byte_level("<|bos|>", "<|end|>", ["<|user|>", "<|assistant|>"], OURS),
     }[name]()
+
+
+def words(vocab_size: int) -> transformers.PreTrainedTokenizerFast:
+    """A word is a token: four special ones, then w4, w5, ..; with our template."""
+    specials = ["<|bos|>", "<|end|>", "<|user|>", "<|assistant|>"]
+    core = tokenizers.Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate([*specials, *(f"w{i}" for i in range(4, vocab_size))])})
+    )
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return _wrapped(core, "<|bos|>", "<|end|>", specials[2:], OURS)

@@ -1,0 +1,130 @@
+"""Checkpoints of a run: written behind its back, complete or not there, the last few and the best."""
+
+import contextlib
+import dataclasses
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from eagle_jax.training.config import CheckpointConfig
+from eagle_jax.training.update import TrainState
+
+BEST = "accepted_length"
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds: the state, where the data stood, and what the text was."""
+
+    state: TrainState
+    position: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints in a folder. A step's folder gets its name when all of it is on disk.
+
+    Raises:
+        OSError: the folder cannot be written, or the disk is full.
+    """
+
+    def __init__(self, folder: Path, config: CheckpointConfig):
+        import orbax.checkpoint as ocp
+        from orbax.checkpoint import checkpoint_managers as managers
+
+        # Orbax tells every step of every save, and every error once more than it raises it.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        self._hooks = threading.excepthook, sys.unraisablehook
+        threading.excepthook, sys.unraisablehook = self._on_thread_error, self._on_unraisable
+        best = managers.BestN(get_metric_fn=_metric, n=1, keep_checkpoints_without_metrics=False)
+        policy = managers.AnyPreservationPolicy([managers.LatestN(config.keep), best])
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, best_fn=_metric)
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+    @property
+    def latest(self) -> int | None:
+        """The newest step that is complete."""
+        return self._manager.latest_step()
+
+    @property
+    def best(self) -> int | None:
+        """The step with the longest accepted length on the held-out text."""
+        return self._manager.best_step()
+
+    def save(self, saved: Saved, accepted_length: float) -> None:
+        """Begins to write; the arrays are copied first, so the run may go on."""
+        import orbax.checkpoint as ocp
+
+        content = ocp.args.Composite(
+            state=ocp.args.StandardSave(_plain(saved.state)), position=ocp.args.JsonSave(saved.position)
+        )
+        with _writing(self.folder):
+            self._manager.save(int(saved.state.step), args=content, metrics={BEST: accepted_length})
+
+    def restore(self, step: int, like: TrainState) -> Saved:
+        """Reads a step.
+
+        Args:
+            like: a state of the same shapes.
+
+        Raises:
+            ValueError: it cannot be read, or is of other shapes.
+        """
+        import orbax.checkpoint as ocp
+
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _plain(like))
+        content = ocp.args.Composite(state=ocp.args.StandardRestore(shapes), position=ocp.args.JsonRestore())
+        try:
+            read = self._manager.restore(step, args=content)
+        except (ValueError, KeyError, OSError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"{self.folder / str(step)} is damaged ({reason}); remove that folder to go on from the one before"
+            ) from error
+        return Saved(state=TrainState(**read["state"]), position=read["position"])
+
+    def finish(self) -> None:
+        """Waits until everything is on disk."""
+        with _writing(self.folder):
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits for what is being written, and lets go of the folder; what failed was raised before."""
+        try:
+            self._manager.close()
+        except Exception as error:
+            logging.getLogger(__name__).debug("closing %s: %s", self.folder, error)
+        finally:
+            threading.excepthook, sys.unraisablehook = self._hooks
+
+    def _on_thread_error(self, error: Any) -> None:
+        if not type(error.thread).__module__.startswith("orbax"):
+            self._hooks[0](error)
+
+    def _on_unraisable(self, error: Any) -> None:
+        if str(error.exc_value) != "Event loop is closed":  # writes that were still going on when one failed
+            self._hooks[1](error)
+
+
+def _metric(metrics: dict[str, float]) -> float:
+    return metrics[BEST]
+
+
+def _plain(state: TrainState) -> dict[str, Any]:
+    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turns what the storage layers raise when they cannot write into an OSError of one sentence."""
+    try:
+        yield
+    except Exception as error:  # tensorstore and orbax raise kinds of their own
+        reason = " ".join(str(error).split())[:200]
+        raise OSError(f"the checkpoint could not be written to {folder}: {reason}") from error

@@ -1,0 +1,76 @@
+"""What a run tells while it runs, to whoever shows it."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from eagle_jax.training.prepare import DataReport
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Conversations are being read; so many are kept by now."""
+
+    kept: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """All is ready.
+
+    Attributes:
+        report: what became of the files.
+        rows, held_out: rows of text to learn from and to measure with.
+        parameters: of the head.
+        step: updates that an earlier start has done.
+    """
+
+    report: DataReport
+    rows: int
+    held_out: int
+    parameters: int
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Updated:
+    """An update is done. The speed is that of the last line of metrics, None before there is one."""
+
+    step: int
+    loss: float
+    agreement: tuple[float, ...]
+    tokens_per_second: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The head was measured on the held-out text, and a checkpoint of it is being written.
+
+    Attributes:
+        accepted_length: tokens a pass that drafting one chain would give.
+        agreement: by draft step, how often head and target have the same most likely token.
+    """
+
+    step: int
+    loss: float
+    accepted_length: float
+    agreement: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """The run ended.
+
+    Attributes:
+        head: folder of the best head.
+        best: the update after which it was the best.
+        done: updates done; fewer than asked for if time was up or someone interrupted.
+    """
+
+    head: Path
+    best: int
+    done: int
+
+
+Event = Reading | Prepared | Updated | Measured | Finished
+Observe = Callable[[Event], None]

@@ -1,0 +1,71 @@
+"""What a run measured, in `metrics.jsonl` and, on request, for TensorBoard."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.training.loss import Report
+
+
+class Metrics:
+    """Appends records. What was written after the step that a run resumes from is taken back first.
+
+    Args:
+        after: the step that the run continues from; 0 starts anew.
+        tensorboard: also write event files beside.
+
+    Raises:
+        ImportError: TensorBoard was asked for and is not installed.
+    """
+
+    def __init__(self, folder: Path, after: int, tensorboard: bool):
+        path = folder / "metrics.jsonl"
+        kept = [line for line in _lines(path) if json.loads(line)["step"] <= after]
+        path.write_text("".join(kept), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+        self._board = _board(folder / "tensorboard", after) if tensorboard else None
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """One record: `kind` is train or held_out."""
+        self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
+        self._file.flush()
+        if self._board is None:
+            return
+        for name, value in values.items():
+            for label, number in _numbered(f"{kind}/{name}", value):
+                self._board.add_scalar(label, number, step)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def numbers(loss: float, report: Report) -> dict[str, Any]:
+    """Loss and its parts by draft step."""
+    parts = {field.name: np.asarray(getattr(report, field.name)) for field in dataclasses.fields(report)}
+    return {
+        "loss": loss,
+        **{name: [round(float(value), 5) for value in part] for name, part in parts.items()},
+    }
+
+
+def _lines(path: Path) -> list[str]:
+    """Whole lines; a run that was killed may have left half of one."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _numbered(name: str, value: Any) -> list[tuple[str, float]]:
+    return [(f"{name}/{i}", v) for i, v in enumerate(value, start=1)] if isinstance(value, list) else [(name, value)]
+
+
+def _board(folder: Path, after: int) -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise ImportError("tensorboard: true needs the extra: pip install 'eagle-jax[tensorboard]'") from None
+    return SummaryWriter(str(folder), purge_step=after + 1)

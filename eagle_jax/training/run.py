@@ -1,0 +1,138 @@
+"""A training run from its configuration to the head on disk, or from wherever an earlier start of it ended.
+
+What an update computes depends on the state (weights, moments, step, key) and on the position in the data alone, and a
+checkpoint holds both; so a run that was killed and started again computes what it would have computed.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax.converters import save_head
+from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.lm import LM
+from eagle_jax.training import data, heads, optimizer, prepare
+from eagle_jax.training.checkpoint import Checkpoints
+from eagle_jax.training.config import TrainConfig, read_config
+from eagle_jax.training.events import Finished, Observe, Prepared, Reading
+from eagle_jax.training.metrics import Metrics
+from eagle_jax.training.order import Order
+from eagle_jax.training.trainer import Trainer
+from eagle_jax.training.update import TrainState, begin, without_params
+from eagle_jax.training.watch import Diverged
+
+CONFIG, CHECKPOINTS, HEAD = "config.yaml", "checkpoints", "head"
+
+
+def run(config: TrainConfig, target: LM, tokenizer: Any, observe: Observe = lambda event: None) -> Finished:
+    """Trains the head that `config` describes; a run that is in its folder is continued.
+
+    The best head is written to the folder's `head`, in the target's dtype and the published format.
+
+    Raises:
+        ValueError: the folder holds a run of another configuration or text, the data cannot be used, or the loss is no
+            number any more (`Diverged`).
+        OSError: the folder cannot be written, or the disk is full.
+    """
+    folder = Path(config.out)
+    claim(folder, config)
+    rows, held_out, report = texts(config, target, tokenizer, observe)
+    head_key, noise_key = jax.random.split(jax.random.key(config.seed))
+    head = heads.first(config.head, target, head_key)
+    rule = optimizer.make(config.optimizer, config.steps)
+    state = begin(head, rule, noise_key)
+    order = Order(rows, config.batch * config.accumulate, config.seed)
+
+    checkpoints = Checkpoints(folder / CHECKPOINTS, config.checkpoint)
+    if checkpoints.latest is not None:
+        saved = checkpoints.restore(checkpoints.latest, state)
+        order.go_to(saved.position)
+        state = saved.state
+    metrics = Metrics(folder, int(state.step), config.tensorboard)
+    parameters = sum(p.size for p in jax.tree.leaves(state.params))
+    observe(Prepared(report, len(rows), len(held_out), parameters, int(state.step)))
+    trainer = Trainer(
+        config, rule, target, without_params(head), rows, held_out, checkpoints, metrics, observe
+    )  # fmt: skip
+    try:
+        state = trainer.advance(state, order)
+        checkpoints.finish()
+        finished = export(folder, head, target, checkpoints, state, done=int(state.step))
+    except Diverged as error:
+        checkpoints.finish()
+        raise Diverged(f"{error}; {_what_is_left(folder, head, target, checkpoints, state)}") from None
+    finally:
+        metrics.close()
+        checkpoints.close()
+    observe(finished)
+    return finished
+
+
+def claim(folder: Path, config: TrainConfig) -> None:
+    """Keeps the configuration in the folder, or sees that a run that is there has the same one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / CONFIG
+    if kept.exists():
+        different = read_config(kept).differences(config)
+        if different:
+            raise ValueError(
+                f"{folder} holds a run of another configuration ({'; '.join(different)}); "
+                "name another out, or remove the folder"
+            )
+    kept.write_text(config.as_yaml(), encoding="utf-8")
+
+
+def texts(
+    config: TrainConfig, target: LM, tokenizer: Any, observe: Observe
+) -> tuple[data.Rows, data.Rows, prepare.DataReport]:
+    """Rows to learn from, rows to measure with, and what became of the files."""
+    given = config.data
+    if tokenizer is None:
+        raise ValueError("the target's folder holds no tokenizer; training reads text")
+    if given.chat_template is not None:
+        tokenizer.chat_template = Path(given.chat_template).read_text(encoding="utf-8")
+    options: dict[str, Any] = dict(
+        vocab_size=target.config.vocab_size,
+        length=given.length,
+        over_long=given.over_long,
+        progress=lambda kept: observe(Reading(kept)),
+    )
+    examples, report = prepare.prepare(given.train, tokenizer, limit=given.limit, **options)
+    if given.held_out:
+        unseen, about = prepare.prepare(given.held_out, tokenizer, **options)
+        report = prepare.joined(report, about)
+    else:
+        examples, unseen = prepare.split(examples, given.held_out_share, config.seed)
+
+    def rows(examples: list[data.Example]) -> data.Rows:
+        if given.pack:
+            return data.pack(examples, given.length, config.seed, bos=tokenizer.bos_token_id)
+        return data.apart(examples, given.length)
+
+    return rows(examples), rows(unseen), report
+
+
+def export(
+    folder: Path, head: DraftHead, target: LM, checkpoints: Checkpoints, like: TrainState, done: int
+) -> Finished:
+    """Writes the best head of the run as published heads are."""
+    best = checkpoints.best
+    assert best is not None, "every checkpoint is measured"
+    params = checkpoints.restore(best, like).state.params
+    params = jax.tree.map(lambda p: jnp.asarray(p, target.dtype), params)
+    save_head(dataclasses.replace(head, params=params), folder / HEAD)
+    return Finished(head=folder / HEAD, best=best, done=done)
+
+
+def _what_is_left(folder: Path, head: DraftHead, target: LM, checkpoints: Checkpoints, like: TrainState) -> str:
+    last = checkpoints.latest
+    if last is None:
+        return "there was no checkpoint yet; remove the folder and begin anew with a lower optimizer.rate"
+    kept = export(folder, head, target, checkpoints, like, done=last).head
+    return (
+        f"the last good checkpoint is that of update {last}, and the best head until then is in {kept}; "
+        "begin another run from it (head.start) with a lower optimizer.rate"
+    )

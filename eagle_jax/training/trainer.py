@@ -1,0 +1,105 @@
+"""Update after update until the last one, saving on the way."""
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import optax
+
+from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.lm import LM
+from eagle_jax.training.checkpoint import Checkpoints, Saved
+from eagle_jax.training.config import TrainConfig
+from eagle_jax.training.data import Rows
+from eagle_jax.training.events import Measured, Observe
+from eagle_jax.training.metrics import Metrics, numbers
+from eagle_jax.training.order import Order
+from eagle_jax.training.update import TrainState, accepted_length, evaluate, update
+from eagle_jax.training.watch import Flight, Watch
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """What stays the same from update to update. `head` is without its weights."""
+
+    config: TrainConfig
+    rule: optax.GradientTransformation
+    target: LM
+    head: DraftHead
+    rows: Rows
+    held_out: Rows
+    checkpoints: Checkpoints
+    metrics: Metrics
+    observe: Observe
+
+    def advance(self, state: TrainState, order: Order) -> TrainState:
+        """Updates until the last step, or until time is up or someone interrupts; the end is saved in any case.
+
+        Raises:
+            Diverged: the loss is no number any more; nothing was saved since it was one.
+            OSError: a checkpoint could not be written.
+        """
+        watch = Watch(self.config, self.metrics, self.observe)
+        step, deadline = int(state.step), self._deadline()
+        with interruptions() as interrupted:
+            while step < self.config.steps:
+                state, step = self._update(state, step + 1, order, watch), step + 1
+                enough = interrupted.is_set() or time.monotonic() >= deadline or step == self.config.steps
+                if enough or step % self.config.checkpoint.every == 0:
+                    watch.land()
+                    self._save(state, order)
+                    watch.pause()
+                if enough:
+                    break
+        return state
+
+    def _update(self, state: TrainState, step: int, order: Order, watch: Watch) -> TrainState:
+        rows = next(order)
+        shape = (self.config.accumulate, self.config.batch, self.rows.tokens.shape[1])
+        tokens, answer = (part[rows].reshape(shape) for part in (self.rows.tokens, self.rows.answer))
+        options = {"rule": self.rule, "objective": self.config.objective}
+        state, outcome = update(state, self.head, self.target, tokens, answer, **options)
+        watch.add(Flight(step, outcome, rows, int(self.rows.filled[rows].sum())))
+        return state
+
+    def _save(self, state: TrainState, order: Order) -> None:
+        objective = dataclasses.replace(self.config.objective, steps=self.config.evaluation.depth, noise=0.0)
+        size = self.config.batch
+        measured = evaluate(state.params, self.head, self.target, self.held_out, batch=size, objective=objective)
+        length = accepted_length(np.asarray(measured[1].agreement))
+        values = {**numbers(*measured), "accepted_length": length}
+        step = int(state.step)
+        self.metrics.write("held_out", step, values)
+        self.checkpoints.save(Saved(state, order.position), length)
+        self.observe(Measured(step, values["loss"], length, tuple(values["agreement"])))
+
+    def _deadline(self) -> float:
+        minutes = self.config.max_minutes
+        return float("inf") if minutes is None else time.monotonic() + 60 * minutes
+
+
+@contextlib.contextmanager
+def interruptions() -> Iterator[threading.Event]:
+    """Set by the first Ctrl-C or SIGTERM, so that an update is never cut in two; the second one is as usual."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield asked
+        return
+
+    def ask(number: int, _: Any) -> None:
+        asked.set()
+        signal.signal(number, usual[number])
+
+    usual: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in usual:
+        signal.signal(number, ask)
+    try:
+        yield asked
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)

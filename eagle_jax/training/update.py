@@ -1,0 +1,142 @@
+"""One update of a head, and its measure on held-out text."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, UInt
+
+from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.lm import LM
+from eagle_jax.struct import pytree
+from eagle_jax.training.data import Rows
+from eagle_jax.training.features import hidden_states
+from eagle_jax.training.loss import Objective, Report, loss
+
+
+@pytree
+class TrainState:
+    """All that changes from update to update.
+
+    Attributes:
+        params: the head's weights, float32.
+        moments: the optimizer's state.
+        step: updates done.
+        key: key data of the run's PRNG key; the noise of an update is a function of it and of `step`.
+    """
+
+    params: Any
+    moments: Any
+    step: Int[Array, ""]
+    key: UInt[Array, "_"]
+
+
+@pytree
+class Outcome:
+    """What an update says about itself.
+
+    Attributes:
+        loss: mean over the passes of the update.
+        gradient_norm: of the mean gradient, before clipping.
+        report: the loss's parts by draft step.
+    """
+
+    loss: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    report: Report
+
+
+def begin(head: DraftHead, rule: optax.GradientTransformation, key: jax.Array) -> TrainState:
+    """The state before the first update. It owns its arrays: the updates may overwrite them."""
+    params = jax.tree.map(lambda p: jnp.array(p, jnp.float32), head.params)
+    return TrainState(params=params, moments=rule.init(params), step=jnp.int32(0), key=jax.random.key_data(key))
+
+
+@functools.partial(jax.jit, static_argnames=("rule", "objective"), donate_argnames=("state",))
+def update(
+    state: TrainState,
+    head: DraftHead,
+    target: LM,
+    tokens: Int[Array, "a b n"],
+    answer: Bool[Array, "a b n"],
+    *,
+    rule: optax.GradientTransformation,
+    objective: Objective,
+) -> tuple[TrainState, Outcome]:
+    """The state after one update over `a` passes of `b` rows each.
+
+    Args:
+        head: the head without its weights (`without_params`); those are the state's.
+    """
+    noise_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+
+    def one_pass(total: Any, text: tuple[Array, Array, Array]) -> tuple[Any, Any]:
+        with_gradient = jax.value_and_grad(_loss, has_aux=True)
+        parts, gradients = with_gradient(state.params, head, target, *text, objective)
+        return jax.tree.map(jnp.add, total, gradients), parts
+
+    passes = tokens.shape[0]
+    keys = jax.random.split(noise_key, passes)
+    zeros = jax.tree.map(jnp.zeros_like, state.params)
+    total, (losses, reports) = jax.lax.scan(one_pass, zeros, (tokens, answer, keys))
+    gradients = jax.tree.map(lambda g: g / passes, total)
+    changes, moments = rule.update(gradients, state.moments, state.params)
+    new = TrainState(
+        params=optax.apply_updates(state.params, changes), moments=moments, step=state.step + 1, key=state.key
+    )
+    squares = sum(jnp.sum(g**2) for g in jax.tree.leaves(gradients))
+    report = jax.tree.map(lambda parts: jnp.mean(parts, axis=0), reports)
+    return new, Outcome(loss=jnp.mean(losses), gradient_norm=jnp.sqrt(squares), report=report)
+
+
+def _loss(
+    params: Any, head: DraftHead, target: LM, tokens: Array, answer: Array, key: jax.Array, objective: Objective
+) -> tuple[Array, Report]:
+    """The loss of a head with these weights, computed in the target's dtype; the target runs here and now."""
+    rounded = jax.tree.map(lambda p: p.astype(target.dtype), params)
+    whole = dataclasses.replace(head, params=rounded)
+    features = jax.lax.stop_gradient(hidden_states(target, tokens, head.taps))
+    return loss(whole, target, tokens, answer, features, key, objective)
+
+
+@functools.partial(jax.jit, static_argnames=("objective",))
+def _measure(
+    params: Any, head: DraftHead, target: LM, tokens: Array, answer: Array, *, objective: Objective
+) -> tuple[Array, Report]:
+    return _loss(params, head, target, tokens, answer, jax.random.key(0), objective)
+
+
+def evaluate(
+    params: Any, head: DraftHead, target: LM, rows: Rows, *, batch: int, objective: Objective
+) -> tuple[float, Report]:
+    """The loss and its parts over all `rows`, each batch weighted by its answer tokens.
+
+    Args:
+        head: without its weights.
+    """
+    parts, weights = [], []
+    for at in range(0, len(rows), batch):
+        tokens, answer = (_filled_up(part[at : at + batch], batch) for part in (rows.tokens, rows.answer))
+        parts.append(jax.device_get(_measure(params, head, target, tokens, answer, objective=objective)))
+        weights.append(answer.sum())
+    loss, report = jax.tree.map(lambda *each: np.average(np.stack(each), axis=0, weights=weights), *parts)
+    return float(loss), report
+
+
+def without_params(head: DraftHead) -> DraftHead:
+    """The head without its weights, which are the state's while it is trained."""
+    return dataclasses.replace(head, params={})
+
+
+def accepted_length(agreement: Float[np.ndarray, "d"]) -> float:
+    """Tokens a pass when drafting one chain: the target's own, and each drafted one if it and all before it agree."""
+    return 1 + float(np.cumprod(agreement).sum())
+
+
+def _filled_up(part: np.ndarray, batch: int) -> np.ndarray:
+    """Rows of nothing (no answer in them) behind a last batch that is not full."""
+    return np.concatenate([part, np.zeros((batch - len(part), *part.shape[1:]), part.dtype)])

@@ -1,0 +1,194 @@
+"""A run from its configuration to the head: what it leaves behind, how it goes on, how it ends badly."""
+
+import dataclasses
+import json
+import resource
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+from chats import TOKENIZER, config, write_chats
+from toy import pair
+
+from eagle_jax.converters import load_head
+from eagle_jax.training import events
+from eagle_jax.training.run import run
+from eagle_jax.training.watch import Diverged
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was never stopped: its folder, its configuration, what it told."""
+    folder = tmp_path_factory.mktemp("whole")
+    chosen, told = config(folder), []
+    run(chosen, pair()[0], TOKENIZER, told.append)
+    return folder, chosen, told
+
+
+def weights(folder) -> bytes:
+    return (folder / "run" / "head" / "model.safetensors").read_bytes()
+
+
+def lines(folder) -> list[dict]:
+    """The metrics without the speed, the one thing that differs between two equal runs."""
+    read = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in read]
+
+
+def test_a_run_tells_what_it_does_and_leaves_a_head(whole):
+    folder, chosen, told = whole
+    prepared = next(event for event in told if isinstance(event, events.Prepared))
+    assert prepared.report.kept == 40 and (prepared.rows, prepared.held_out, prepared.step) == (32, 8, 0)
+    assert [event.step for event in told if isinstance(event, events.Updated)] == list(range(1, 9))
+    measured = [event for event in told if isinstance(event, events.Measured)]
+    assert [event.step for event in measured] == [3, 6, 8] and len(measured[0].agreement) == 2
+    assert measured[-1].loss < measured[0].loss
+    finished = told[-1]
+    longest = max(measured, key=lambda event: (event.accepted_length, event.step))
+    assert isinstance(finished, events.Finished) and (finished.best, finished.done) == (longest.step, 8)
+    assert load_head(finished.head, pair()[0]).config.layers.intermediate_size == 24
+    kinds = [(line["kind"], line["step"]) for line in lines(folder)]
+    expected = [
+        ("train", 2),
+        ("held_out", 3),
+        ("train", 4),
+        ("train", 6),
+        ("held_out", 6),
+        ("train", 8),
+        ("held_out", 8),
+    ]
+    assert kinds == expected
+    assert (folder / "run" / "config.yaml").read_text() == chosen.as_yaml()
+
+
+def test_the_accepted_length_is_that_of_one_drafted_chain(whole):
+    for event in whole[2]:
+        if isinstance(event, events.Measured):
+            first, second = event.agreement
+            np.testing.assert_allclose(event.accepted_length, 1 + first + first * second, atol=1e-4)
+
+
+def stopping_at(step):
+    """An observer that interrupts the run behind update `step`, as Ctrl-C does."""
+
+    def observe(event):
+        if isinstance(event, events.Updated) and event.step == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return observe
+
+
+def test_a_run_stopped_twice_ends_as_one_never_stopped(whole, tmp_path):
+    usual = signal.getsignal(signal.SIGINT)
+    first = run(config(tmp_path), pair()[0], TOKENIZER, stopping_at(1))
+    assert 1 <= first.done <= 3 and signal.getsignal(signal.SIGINT) is usual
+    checkpoints = tmp_path / "run" / "checkpoints"
+    shutil.copytree(checkpoints / str(first.done), checkpoints / "7.orbax-checkpoint-tmp")  # as a killed run leaves it
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "kind": "train"}\n{"step": 4, "ki')
+    second = run(config(tmp_path), pair()[0], TOKENIZER, stopping_at(4))
+    assert 4 <= second.done <= 6
+    last = run(config(tmp_path), pair()[0], TOKENIZER)
+    assert last.done == 8
+    assert lines(tmp_path)[-1] == lines(whole[0])[-1]
+    assert (weights(tmp_path) == weights(whole[0])) == (last.best == whole[2][-1].best)
+
+
+def test_time_that_is_up_ends_a_run_with_a_checkpoint(tmp_path):
+    assert run(config(tmp_path, "max_minutes=1e-9"), pair()[0], TOKENIZER).done == 1
+    assert (tmp_path / "run" / "checkpoints" / "1").is_dir()
+
+
+def test_a_finished_run_has_nothing_left_to_do(whole):
+    folder, chosen, told = whole
+    before, again = weights(folder), []
+    assert run(chosen, pair()[0], TOKENIZER, again.append) == told[-1]
+    assert weights(folder) == before and not any(isinstance(event, events.Updated) for event in again)
+
+
+def test_the_newest_checkpoints_and_the_best_are_kept(whole, tmp_path):
+    told = []
+    finished = run(config(tmp_path, "checkpoint.every=1", "checkpoint.keep=1"), pair()[0], TOKENIZER, told.append)
+    kept = {int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept == {8, finished.best}
+    assert weights(tmp_path) == weights(whole[0]) or finished.best != whole[2][-1].best
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state(tmp_path):
+    target, _ = pair()
+    poisoned = dataclasses.replace(target, params=jax.tree.map(lambda p: p * np.float32("nan"), target.params))
+    with pytest.raises(Diverged, match=r"update 1 gave a loss of nan .* on rows \d+, \d+; there was no checkpoint yet"):
+        run(config(tmp_path), poisoned, TOKENIZER)
+    done = run(config(tmp_path), target, TOKENIZER, stopping_at(1)).done
+    kept = weights(tmp_path)
+    message = f"update {done + 1} gave a loss of nan .* the last good checkpoint is that of update {done}, .*lower"
+    with pytest.raises(Diverged, match=message):
+        run(config(tmp_path), poisoned, TOKENIZER)
+    assert weights(tmp_path) == kept
+
+
+def test_a_folder_of_another_run_is_left_alone(whole, tmp_path):
+    folder, chosen, _ = whole
+    with pytest.raises(ValueError, match=r"another configuration \(seed: 0, there 1\)"):
+        run(config(folder, "seed=1"), pair()[0], TOKENIZER)
+    assert (folder / "run" / "config.yaml").read_text() == chosen.as_yaml()
+    run(config(tmp_path, "max_minutes=1e-9"), pair()[0], TOKENIZER)
+    write_chats(tmp_path / "chats.jsonl", 40, seed=1)
+    with pytest.raises(ValueError, match="the text is not what the run was started with"):
+        run(config(tmp_path), pair()[0], TOKENIZER)
+
+
+def test_a_damaged_checkpoint_is_named(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    for path in (tmp_path / "run" / "checkpoints" / "8" / "state").rglob("*"):
+        if path.is_file() and path.parent.name == "d":
+            path.write_bytes(path.read_bytes()[:10])
+    chosen = config(tmp_path)
+    settings = (tmp_path / "run" / "config.yaml").read_text().replace(str(whole[0]), str(tmp_path))
+    (tmp_path / "run" / "config.yaml").write_text(settings)
+    chosen = config(tmp_path, f"data.train={tmp_path}/chats.jsonl", f"out={tmp_path}/run")
+    with pytest.raises(ValueError, match=r"checkpoints/8 is damaged .* remove that folder"):
+        run(chosen, pair()[0], TOKENIZER)
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+    chosen = config(tmp_path, f"out={tmp_path}/chats.jsonl/run")
+    with pytest.raises(OSError) as caught:
+        run(chosen, pair()[0], TOKENIZER)
+    assert "chats.jsonl" in str(caught.value)
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    """Stands for a full disk: no file may grow beyond 2 kB while the checkpoint is written."""
+    chosen, limits = config(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(event):
+        if isinstance(event, events.Measured):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limits[1]))
+
+    usual = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(OSError, match="the checkpoint could not be written to"):
+            run(chosen, pair()[0], TOKENIZER, fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, usual)
+
+
+def test_more_rows_than_there_are_cannot_be_asked_for(tmp_path):
+    with pytest.raises(ValueError, match="an update takes 200 rows .* but there are only 32"):
+        run(config(tmp_path, "batch=100", "accumulate=2"), pair()[0], TOKENIZER)
+
+
+def test_a_target_without_tokenizer_cannot_be_trained_for(tmp_path):
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        run(config(tmp_path), pair()[0], None)
+
+
+def test_the_target_is_left_as_it_was(whole):
+    target, _ = pair()
+    before = jax.tree.map(np.array, target.params)
+    run(whole[1], target, TOKENIZER)
+    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.array, target.params))
