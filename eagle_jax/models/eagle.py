@@ -13,6 +13,7 @@ from eagle_jax.config import EagleConfig
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids
 from eagle_jax.models.layers import Linear
+from eagle_jax.models.layout import as_stored
 from eagle_jax.models.llama import DecoderLayer, Sight
 from eagle_jax.models.lm import LM, causal
 from eagle_jax.struct import pytree, static
@@ -99,7 +100,7 @@ class Head(DraftHead):
         if ids.ndim != 1 or not ids.size or (np.diff(ids) <= 0).any() or ids[0] < 0 or ids[-1] >= size:
             raise ValueError(f"the ids of a draft vocabulary must ascend within 0 .. {size - 1}; got {ids}")
         tied = target.config.tie_word_embeddings
-        output = target.params["embed_tokens"]["embedding"] if tied else target.params["lm_head"]["weight"]
+        output = target.params["embed_tokens"]["embedding"] if tied else as_stored(target.params["lm_head"])["weight"]
         return Head(
             params=self.params | {"lm_head": {"weight": output[ids].astype(self.dtype)}},
             config=dataclasses.replace(self.config, draft_vocab_size=len(ids)),

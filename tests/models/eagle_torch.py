@@ -37,11 +37,10 @@ def guess(state: State, config: Mapping[str, Any], embeddings: torch.Tensor, fea
     x = linear(torch.cat([embeddings, features], dim=-1), state["fc.weight"], state.get("fc.bias"))
     for i in range(config["num_hidden_layers"]):
         part = {name.removeprefix(f"layers.{i}."): v for name, v in state.items() if name.startswith(f"layers.{i}.")}
-        entering = x if i == 0 else _norm(x, part["input_layernorm.weight"], config)
-        x = x + _attention(part, config, entering)
-        y = _norm(x, part["post_attention_layernorm.weight"], config)
-        gated = silu(linear(y, part["mlp.gate_proj.weight"])) * linear(y, part["mlp.up_proj.weight"])
-        x = x + linear(gated, part["mlp.down_proj.weight"])
+        entering = x if i == 0 else norm(x, part["input_layernorm.weight"], config)
+        x = x + attention(part, config, entering)
+        y = norm(x, part["post_attention_layernorm.weight"], config)
+        x = x + mlp(part, y)
     return x
 
 
@@ -57,7 +56,8 @@ def _draft(
     return torch.stack(drafted)
 
 
-def _attention(part: State, config: Mapping[str, Any], x: torch.Tensor) -> torch.Tensor:
+def attention(part: State, config: Mapping[str, Any], x: torch.Tensor) -> torch.Tensor:
+    """Causal attention, by heads, one after the other; within a window of positions, if the config has one."""
     n, heads, kv_heads = x.shape[0], config["num_attention_heads"], config["num_key_value_heads"]
     size = config.get("head_dim", config["hidden_size"] // heads)
 
@@ -67,13 +67,21 @@ def _attention(part: State, config: Mapping[str, Any], x: torch.Tensor) -> torch
 
     q, k, v = project("q", heads), project("k", kv_heads), project("v", kv_heads)
     q, k = _rotate(q, config), _rotate(k, config)
+    hidden = torch.ones(n, n).triu(1).bool()
+    if config.get("sliding_window") is not None:
+        hidden |= torch.ones(n, n).tril(-config["sliding_window"]).bool()
     mixed = []
     for head in range(heads):
         shared = head // (heads // kv_heads)
         scores = q[head] @ k[shared].T / math.sqrt(size)
-        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf)
+        scores = scores.masked_fill(hidden, -math.inf)
         mixed.append(scores.softmax(dim=-1) @ v[shared])
     return linear(torch.cat(mixed, dim=-1), part["self_attn.o_proj.weight"])
+
+
+def mlp(part: State, x: torch.Tensor) -> torch.Tensor:
+    gated = silu(linear(x, part["mlp.gate_proj.weight"])) * linear(x, part["mlp.up_proj.weight"])
+    return linear(gated, part["mlp.down_proj.weight"])
 
 
 def _rotate(x: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
@@ -87,5 +95,5 @@ def _rotate(x: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
     return torch.cat([turned.real, turned.imag], dim=-1).float()
 
 
-def _norm(x: torch.Tensor, scale: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+def norm(x: torch.Tensor, scale: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
     return x / (x.pow(2).mean(dim=-1, keepdim=True) + config["rms_norm_eps"]).sqrt() * scale

@@ -6,17 +6,22 @@ Run it after changing a case in `parity_cases.py`. It never runs our own code, s
 import json
 import pathlib
 
+import eagle3_torch
 import eagle_torch
 import llama_torch
 import numpy as np
-from parity_cases import HEADS, TARGETS
+from parity_cases import HEADS, HEADS3, TARGETS
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
 def main() -> None:
     GOLDEN.mkdir(exist_ok=True)
-    for file, cases, answers in (("llama", TARGETS, llama_torch.answers), ("eagle", HEADS, eagle_torch.answers)):
+    for file, cases, answers in (
+        ("llama", TARGETS, llama_torch.answers),
+        ("eagle", HEADS, eagle_torch.answers),
+        ("eagle3", HEADS3, eagle3_torch.answers),
+    ):
         arrays = {}
         for case in cases:
             arrays[f"{case}/config"] = np.array(json.dumps(case.entries, sort_keys=True))

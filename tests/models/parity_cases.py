@@ -123,6 +123,25 @@ HEADS = tuple(
     }.items()
 )
 
+_HEAD3 = _HEAD | {"draft_vocab_size": VOCABULARY, "eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+
+HEADS3 = tuple(
+    Case(f"eagle3_{name}", _HEAD3 | entries)
+    for name, entries in {
+        "whole_vocabulary": {},
+        "trimmed": {"draft_vocab_size": 20, "rope_theta": 500000.0},
+        "norm_before_residual": {"norm_before_residual": True},
+        "norm_before_fc": {"norm_before_fc": True},
+        "fc_norm": {"fc_norm": True},
+        "norm_output": {"norm_output": True},
+        "target_hidden_size": {"target_hidden_size": 24, "own_embedding": True},
+        "own_embedding": {"own_embedding": True, "num_key_value_heads": 4},
+        "head_dim": {"head_dim": 12},
+        "two_layers": {"num_hidden_layers": 2},
+        "sliding_window": {"sliding_window": 5},
+    }.items()
+)
+
 
 def texts(case: Case) -> np.ndarray:
     """Token ids `[ROWS, LENGTH]`."""
@@ -173,3 +192,51 @@ def head_shapes(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         if i > 0:
             shapes[f"layers.{i}.input_layernorm.weight"] = (h,)
     return shapes
+
+
+def head3_shapes(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The float tensors of an EAGLE-3 head as published; the layers of one that has several are numbered."""
+    h, inner, heads = entries["hidden_size"], entries["intermediate_size"], entries["num_attention_heads"]
+    size, taps = entries.get("head_dim", h // heads), entries["eagle_aux_hidden_state_layer_ids"]
+    q, kv, tap = heads * size, entries["num_key_value_heads"] * size, entries.get("target_hidden_size", h)
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (h, len(taps) * tap), "norm.weight": (h,)}
+    shapes["lm_head.weight"] = (entries["draft_vocab_size"], h)
+    if entries.get("norm_before_fc"):
+        shapes["input_norm.weight"] = (len(taps) * tap,)
+    if entries.get("fc_norm"):
+        shapes |= {f"fc_norm.{i}.weight": (tap,) for i in range(len(taps))}
+    if entries.get("own_embedding"):
+        shapes["embed_tokens.weight"] = (VOCABULARY, h)
+    for i, layer in enumerate(head3_layers(entries)):
+        read = 2 * h if i == 0 else h
+        for name, width in (("q", q), ("k", kv), ("v", kv)):
+            shapes[f"{layer}.self_attn.{name}_proj.weight"] = (width, read)
+        shapes[f"{layer}.self_attn.o_proj.weight"] = (h, q)
+        shapes |= {f"{layer}.mlp.gate_proj.weight": (inner, h), f"{layer}.mlp.up_proj.weight": (inner, h)}
+        shapes[f"{layer}.mlp.down_proj.weight"] = (h, inner)
+        for norm in ("input_layernorm", "post_attention_layernorm", *(["hidden_norm"] if i == 0 else [])):
+            shapes[f"{layer}.{norm}.weight"] = (h,)
+    return shapes
+
+
+def head3_layers(entries: Mapping[str, Any]) -> list[str]:
+    """What the decoder layers are called."""
+    layers = entries["num_hidden_layers"]
+    return ["midlayer"] if layers == 1 else [f"layers.{i}" for i in range(layers)]
+
+
+def head3_state(case: Case) -> dict[str, np.ndarray]:
+    """An EAGLE-3 checkpoint: weights, and the mapping of a draft vocabulary that is not the whole one."""
+    state, drafted = weights(case, head3_shapes(case.entries)), case.entries["draft_vocab_size"]
+    if drafted < VOCABULARY:
+        kept = np.sort(case.random.permutation(VOCABULARY)[:drafted])
+        state["d2t"] = kept - np.arange(drafted)
+        state["t2d"] = np.isin(np.arange(VOCABULARY), kept)
+    return state
+
+
+def head3_inputs(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens `[ROWS, n]`, the three streams that the target gives at each, and its embedding table."""
+    tap = case.entries.get("target_hidden_size", case.entries["hidden_size"])
+    table = case.random.standard_normal((VOCABULARY, case.entries["hidden_size"])).astype(np.float32)
+    return texts(case), rows(case, LENGTH, 3 * tap), table

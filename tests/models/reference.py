@@ -1,13 +1,14 @@
 """PyTorch's answers for a case: from the golden files, or computed here and now."""
 
 import functools
+import importlib
 import json
 import pathlib
 import warnings
 
 import numpy as np
 import pytest
-from parity_cases import HEADS, Case
+from parity_cases import HEADS, HEADS3, Case
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
@@ -22,7 +23,7 @@ def answers(case: Case, source: str) -> dict[str, np.ndarray]:
 
 
 def _golden(case: Case) -> dict[str, np.ndarray]:
-    with np.load(GOLDEN / ("eagle.npz" if case in HEADS else "llama.npz")) as file:
+    with np.load(GOLDEN / f"{_kind(case)}.npz") as file:
         stored = json.loads(str(file[f"{case}/config"]))
         assert stored == case.entries, f"case {case} has changed; run tests/models/make_golden.py"
         names = [name for name in file.files if name.startswith(f"{case}/") and not name.endswith("/config")]
@@ -33,7 +34,8 @@ def _live(case: Case) -> dict[str, np.ndarray]:
     pytest.importorskip("torch")
     with warnings.catch_warnings():  # those of other packages are not ours to fail on
         warnings.simplefilter("ignore")
-        import eagle_torch
-        import llama_torch
+        return importlib.import_module(f"{_kind(case)}_torch").answers(case)
 
-        return (eagle_torch if case in HEADS else llama_torch).answers(case)
+
+def _kind(case: Case) -> str:
+    return "eagle3" if case in HEADS3 else "eagle" if case in HEADS else "llama"

@@ -11,7 +11,7 @@ import pytest
 from eagle_jax.config import Eagle3Config, EagleConfig
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
-from eagle_jax.testing import TINY
+from eagle_jax.testing import TINY, synthetic_pair
 
 LAYERS = dataclasses.replace(TINY, num_hidden_layers=2)
 WIDE = Eagle3Config(layers=LAYERS, taps=(0, 1, 2), target_hidden_size=32, draft_vocab_size=61)
@@ -88,3 +88,21 @@ def test_a_head_of_part_of_the_vocabulary_knows_which():
 def test_impossible_heads_are_refused(flags, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(WIDE, **flags)
+
+
+def test_a_trimmed_head_is_the_head_on_fewer_tokens():
+    target, head = synthetic_pair()
+    out = jax.random.normal(jax.random.key(0), (1, 3, 32))
+    whole = head.logits(target, out)
+    for ids in (np.arange(61), np.array([0, 3, 17, 60])):
+        trimmed = head.trimmed(target, ids)
+        assert trimmed.draft_vocab_size == len(ids)
+        np.testing.assert_allclose(trimmed.logits(target, out), whole[..., ids], rtol=1e-5)
+        np.testing.assert_array_equal(trimmed.target_ids(jnp.arange(len(ids))), ids)
+
+
+@pytest.mark.parametrize("ids", [[], [3, 2], [1, 1], [-1, 4], [5, 61]], ids=str)
+def test_ids_that_are_no_draft_vocabulary_are_refused(ids):
+    target, head = synthetic_pair()
+    with pytest.raises(ValueError, match=r"ascend within 0 \.\. 60"):
+        head.trimmed(target, np.array(ids, int))

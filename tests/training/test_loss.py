@@ -1,12 +1,15 @@
 """The loss against plain numpy, its masks against hand-written rows, its sight against real drafting."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import pair
+from toy import head3, pair
 
 from eagle_jax.training import loss as L
+from eagle_jax.training.features import hidden_states
 
 
 def test_smooth_l1_is_the_published_formula():
@@ -99,6 +102,45 @@ def test_cross_entropy_is_bounded_by_the_entropy_of_the_true_law():
     entropy = L.soft_cross_entropy(target.logits(features), target.logits(features))
     assert float(value) > float(jnp.mean(entropy)) - 1e-5, "a cross-entropy is never below the true law's entropy"
     np.testing.assert_allclose(value, report.law[0], rtol=1e-6)
+
+
+def test_eagle3_steps_are_the_published_ones():
+    """From every slot i on, feature by feature: true up to i, then the head's own output, with the text's tokens."""
+    (target, _), head = pair(), head3(drafted=21)
+    tokens = jax.random.randint(jax.random.key(2), (1, 9), 0, 29)
+    answer = jnp.asarray(np.arange(9) >= 2)[None]
+    states = hidden_states(target, tokens, head.taps)
+    hidden, *taps = jnp.split(states, 4, axis=-1)
+    np.testing.assert_array_equal(taps[0], target.embed(tokens))
+    objective = dataclasses.replace(L.EAGLE3, steps=3)
+    _, report = L.loss(head, target, tokens, answer, states, jax.random.key(0), objective)
+
+    @jax.jit
+    def run(features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = head.causal(head.embed(target, tokens[:, 1:]), features)
+        return out[0], head.logits(target, out)[0]
+
+    true_features = np.asarray(head.features(hidden, tuple(taps)))[:, :-1]
+    true_logits = np.asarray(target.logits(hidden))[0, 1:]
+    laws: list[list[float]] = [[], [], []]
+    agreements: list[list[bool]] = [[], [], []]
+    for i in range(8):
+        features = true_features.copy()
+        for step in range(3):
+            slot = i + step
+            if slot + 1 >= 8 or i + 1 < 2:  # what it drafts, token slot + 2, is not there, or the root is no answer
+                continue
+            out, logits = run(features)
+            agreements[step].append(int(np.argmax(logits[slot])) + 8 == int(np.argmax(true_logits[slot])))
+            if np.argmax(true_logits[slot]) >= 8:
+                law, guess = (np.asarray(values[slot], np.float64) for values in (true_logits[:, 8:], logits))
+                law = np.exp(law - np.logaddexp.reduce(law))
+                laws[step].append(float(-(law * (guess - np.logaddexp.reduce(guess))).sum()))
+            features[0, min(slot + 1, 7)] = out[slot]
+    assert 0 < len(laws[0]) < len(agreements[0]), "every likeliest token is drafted, or none"
+    np.testing.assert_allclose(report.law, [np.mean(step) for step in laws], rtol=1e-4)
+    np.testing.assert_allclose(report.agreement, [np.mean(step) for step in agreements], rtol=1e-6)
+    np.testing.assert_array_equal(report.feature, np.zeros(3))
 
 
 def test_at_least_one_step():

@@ -5,8 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.config import EagleConfig, LlamaConfig, Rope
+from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig, Rope
 from eagle_jax.models.eagle import Head
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 
 F32 = jnp.dtype("float32")
@@ -31,3 +32,12 @@ def pair() -> tuple[LM, Head]:
     target = dataclasses.replace(target, params=jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, target.params))
     layer = dataclasses.replace(CONFIG, num_hidden_layers=1)
     return target, Head.init(EagleConfig(layers=layer, fc_bias=True), jax.random.key(1), F32)
+
+
+def head3(drafted: int) -> Head3:
+    """An EAGLE-3 head for the toy target that drafts every token but the lowest ids; random weights, not small."""
+    layer = dataclasses.replace(CONFIG, num_hidden_layers=1, tie_word_embeddings=False)
+    config = Eagle3Config(layers=layer, taps=(0, 1, 2), target_hidden_size=16, draft_vocab_size=drafted)
+    head = Head3.init(config, jax.random.key(1), F32)
+    params = jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, head.params)
+    return Head3(params=params, config=config, vocabulary=jnp.arange(29 - drafted, 29))
