@@ -58,7 +58,8 @@ def convert(
         shapes = eagle.shapes(found.config)
         into = names.slots((form.eagle3 if found.spelling.eagle3 else form.eagle1).rules, shapes)
         for path, slot in names.slots(found.spelling.rules, shapes).items():
-            yield into[path].key, weights.take(slot.key)
+            for key, new in zip(slot.keys, into[path].keys, strict=True):
+                yield new, weights.take(key)
         if found.vocabulary is not None:
             yield from mapping_tensors(found.vocabulary, found.config.layers.vocab_size)
         if not found.spelling.eagle3 and EMBEDDING in weights.info and format == "safeailab":

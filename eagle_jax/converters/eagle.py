@@ -94,14 +94,14 @@ def save_head(
     head: DraftHead,
     folder: str | pathlib.Path,
     *,
-    format: str = "safeailab",
+    format: str | None = None,
     target: LM | None = None,
     target_name: str | None = None,
 ) -> None:
     """Writes a head in safetensors; `load_head` reads it back.
 
     Args:
-        format: `safeailab`, `sglang` or `speculators`.
+        format: `safeailab`, `sglang` or `speculators`; None is the first of them whose readers can run the head.
         target: `safeailab`: also write its embedding with an EAGLE-1/2 head, for readers that insist on finding it
             there. `speculators`: say what it is.
         target_name: the target's folder or hub name; a `speculators` config names it, so that vLLM finds it.
@@ -110,6 +110,7 @@ def save_head(
         ValueError: an unknown format, or a head that its readers would take for another one.
         FileExistsError: the folder holds other weights.
     """
+    format = formats.plainest(head.config) if format is None else format
     form = formats.named(format)
     verifier = Verifier(name=target_name)
     if target is not None:

@@ -87,7 +87,7 @@ class Format:
 
     eagle1: Spelling
     eagle3: Spelling
-    eagle1_flags: tuple[str, ...] = ("attention_bias", "qkv_bias", "mlp_bias")
+    eagle1_flags: tuple[str, ...] = ("qkv_bias",)
     eagle3_flags: tuple[str, ...] = ()
     trimmed: bool = False
 
@@ -109,6 +109,19 @@ def named(name: str) -> Format:
     if name not in FORMATS:
         raise ValueError(f"format {name!r} is not known; expected one of {', '.join(FORMATS)}")
     return FORMATS[name]
+
+
+def plainest(config: EagleConfig | Eagle3Config) -> str:
+    """The first format, in the order of `FORMATS`, whose readers can run the head. Raises ValueError if none can."""
+    *others, last = FORMATS
+    for name in others:
+        try:
+            check_expressible(name, config)
+        except ValueError:
+            continue
+        return name
+    check_expressible(last, config)
+    return last
 
 
 def check_expressible(name: str, config: EagleConfig | Eagle3Config) -> None:

@@ -29,7 +29,8 @@ _LAYER_READ = frozenset(
 _LAYER_FIXED = {name: value for name, value in hf_config.FIXED.items() if name not in _LAYER_READ}
 
 _EAGLE3_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-_EAGLE3_READ = frozenset({*_EAGLE3_FLAGS, "draft_vocab_size", "target_hidden_size", "eagle_config", TAPS})
+_OLD_FC_NORM = "use_aux_norm"  # what SGLang called `fc_norm` at first
+_EAGLE3_READ = frozenset({*_EAGLE3_FLAGS, _OLD_FC_NORM, "draft_vocab_size", "target_hidden_size", "eagle_config", TAPS})
 _EAGLE3_FIXED: Mapping[str, tuple[Any, ...]] = {"num_aux_hidden_states": (3, None)}
 _EAGLE3_IGNORED = frozenset({"target_model_type"})
 
@@ -104,6 +105,8 @@ def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     hf_config.account(entries, read, fixed, hf_config.IGNORED | (_EAGLE3_IGNORED if eagle3 else frozenset()))
     if not eagle3:
         return Stated(layer=entries, draft_vocab_size=_optional(entries, "draft_vocab_size"))
+    if entries.get(_OLD_FC_NORM) is not None:
+        entries = {"fc_norm": entries[_OLD_FC_NORM], **entries}
     inner = entries.get("eagle_config") or {}
     if not isinstance(inner, Mapping):
         raise ValueError(f"eagle_config is {inner!r}; expected an object")

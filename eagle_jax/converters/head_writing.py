@@ -43,23 +43,30 @@ def entries_for(
 
 
 def _flat(config: EagleConfig | Eagle3Config, dtype: str, sglang: bool) -> dict[str, Any]:
-    eagle3 = isinstance(config, Eagle3Config)
-    architecture = {(True, True): "LlamaForCausalLMEagle3", (True, False): "LlamaForCausalLMEagle"}
-    entries = _layer(config.layers) | {
-        "architectures": [architecture.get((sglang, eagle3), "LlamaForCausalLM")],
-        "torch_dtype": dtype,
-    }
+    entries = _layer(config.layers) | {"architectures": ["LlamaForCausalLM"], "torch_dtype": dtype}
     if isinstance(config, EagleConfig):
-        entries |= {"bias": config.fc_bias, "qkv_bias": config.layers.qkv_bias or config.layers.attention_bias}
+        if sglang:
+            entries |= _sglang_eagle1(config)
+        else:
+            entries |= {"bias": config.fc_bias, "qkv_bias": config.layers.qkv_bias}
         if config.draft_vocab_size is not None:
             entries["draft_vocab_size"] = config.draft_vocab_size
         return entries
+    if sglang:
+        entries["architectures"] = ["LlamaForCausalLMEagle3"]
     entries["draft_vocab_size"] = config.draft_vocab_size
     if config.target_hidden_size != config.layers.hidden_size:
         entries["target_hidden_size"] = config.target_hidden_size
     entries |= {flag: True for flag in FLAGS if getattr(config, flag)}
     entries["eagle_config"] = {TAPS: [tap - 1 for tap in config.taps]}
     return entries
+
+
+def _sglang_eagle1(config: EagleConfig) -> dict[str, Any]:
+    """SGLang takes a `bias` that is true for one on q, k and v; biases there make it a Qwen2."""
+    family = ("qwen2", "Qwen2ForCausalLMEagle") if config.layers.qkv_bias else ("llama", "LlamaForCausalLMEagle")
+    entries: dict[str, Any] = {"model_type": family[0], "architectures": [family[1]]}
+    return entries if config.fc_bias else entries | {"bias": False}
 
 
 def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) -> dict[str, Any]:

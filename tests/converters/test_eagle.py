@@ -30,6 +30,7 @@ PUBLISHED = ENTRIES | {"num_hidden_layers": 1, "pretraining_tp": 1, "use_cache":
     ],
 )
 def test_round_trip(tmp_path: pathlib.Path, changes: dict[str, Any]):
+    """In the first format that can say it."""
     save_head(head(**changes), tmp_path / "new")
     assert_same(load_head(tmp_path / "new", target()), head(**changes))
 

@@ -42,7 +42,7 @@ HEADS: dict[str, tuple[DraftHead, tuple[str, ...]]] = {
     "eagle1": (head(), tuple(FORMATS)),
     "eagle1 without bias": (without_fc_bias(), tuple(FORMATS)),
     "eagle1 with its own head size": (head(num_key_value_heads=1, head_dim=6), tuple(FORMATS)),
-    "eagle1 with biases": (head(attention_bias=True), tuple(FORMATS)),
+    "eagle1 with biases": (head(attention_bias=True), ("speculators",)),
     "eagle1 for Qwen2": (qwen2(), ("safeailab", "sglang")),
     "eagle1 trimmed": (trimmed(), ("safeailab",)),
     "eagle3": (head3(), tuple(FORMATS)),
@@ -137,6 +137,26 @@ def test_configs_that_readers_expect():
     assert nested["speculators_config"]["default_proposal_method"] == "greedy"
     assert nested["transformer_layer_config"]["hidden_size"] == 8
     assert entries(head(), "speculators")["fusion_bias"]
+
+
+def test_sglang_takes_a_bias_for_one_on_q_k_and_v():
+    assert "bias" not in entries(head(), "sglang") and entries(head())["bias"] is True
+    assert entries(without_fc_bias(), "sglang")["bias"] is False
+    assert entries(qwen2(), "sglang")["architectures"] == ["Qwen2ForCausalLMEagle"]
+
+
+def test_an_older_name_of_a_flag(tmp_path: pathlib.Path):
+    normed = head3(fc_norm=True)
+    stated = entries(normed, "sglang")
+    stated["use_aux_norm"] = stated.pop("fc_norm")
+    assert_same(load_head(write(tmp_path, tensors(normed, "sglang"), stated), target()), normed)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_without_a_format_it_is_the_first_that_can_say_it(tmp_path: pathlib.Path, name: str):
+    made, able = HEADS[name]
+    save_head(made, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()) == entries(made, able[0])
 
 
 def test_a_speculators_config_names_the_target(tmp_path: pathlib.Path):

@@ -82,7 +82,7 @@ def eagle3(fact: Fact, **more: Any) -> Eagle3Config:
 
 def on_disk(config: EagleConfig | Eagle3Config) -> dict[str, tuple[int, ...]]:
     rules = (MIDLAYER if isinstance(config, Eagle3Config) else PLAIN).rules
-    return {slot.key: slot.shape for slot in names.slots(rules, eagle.shapes(config)).values()}
+    return names.expected(rules, eagle.shapes(config))
 
 
 def count(config: EagleConfig | Eagle3Config) -> int:
