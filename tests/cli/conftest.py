@@ -1,6 +1,7 @@
 """A stand-in for the api, so that the commands are tested in milliseconds; test_shipped_pair.py runs the real thing."""
 
 import dataclasses
+import pathlib
 import types
 from typing import Any
 
@@ -25,6 +26,9 @@ class Fake:
     head: bool = True
     empty: bool = False
     problem: str | None = None
+    trained: list[Any] = dataclasses.field(default_factory=list)
+    events: list[Any] = dataclasses.field(default_factory=list)
+    done: int | None = None
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
 
     def result(self, drafter: str = "auto") -> api.Result:
@@ -79,7 +83,9 @@ class Fake:
         self.requests.append((prompts, request))
         if self.error:
             raise self.error
-        result = self.result(request["drafter"])
+        result = self.result(request.get("drafter", "auto"))
+        if not isinstance(prompts, str) and not isinstance(prompts[0], dict):
+            return [result] * len(prompts)
         return [result] * num_samples if num_samples > 1 else result
 
     def stream(self, model, prompts, **request):
@@ -95,6 +101,15 @@ class Fake:
 
     def convert(self, source, folder, format, *, target=None, changes=None):
         self.conversions.append((source, str(folder), format, target, changes))
+
+    def train(self, config, observe):
+        if self.error:
+            raise self.error
+        self.trained.append(config)
+        for event in self.events:
+            observe(event)
+        pathlib.Path(config.out).mkdir(parents=True, exist_ok=True)
+        return api.events.Finished(head=pathlib.Path(config.out) / "head", best=3, done=self.done or config.steps)
 
     def describe(self, path):
         if self.error:
@@ -115,9 +130,10 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch) -> Fake:
     fake = Fake()
-    for name in ("load", "generate", "stream", "describe", "convert"):
+    for name in ("load", "generate", "stream", "describe", "convert", "train"):
         monkeypatch.setattr(api, name, getattr(fake, name))
-    monkeypatch.setattr("eagle_jax.evaluation.comparison.encode", fake.encode)
+    for module in ("comparison", "acceptance"):
+        monkeypatch.setattr(f"eagle_jax.evaluation.{module}.encode", fake.encode)
     return fake
 
 

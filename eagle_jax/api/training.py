@@ -1,0 +1,41 @@
+"""Training a draft head, as `eagle-jax train` does."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eagle_jax.api.model import PAIR, _dtype, _tokenizer
+from eagle_jax.converters import load_target, resolve
+from eagle_jax.training.events import Finished, Observe
+
+if TYPE_CHECKING:
+    from eagle_jax.training.config import TrainConfig
+
+
+def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConfig":
+    """The configuration in a YAML file, with `key=value` assignments over it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no YAML, an unknown or missing key, or a value that cannot be.
+    """
+    from eagle_jax.training import config  # optax and orbax are slow to import, and only training needs them
+
+    return config.read_config(path, assignments)
+
+
+def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finished:
+    """Trains the head that `config` describes; a run that is in its folder is continued.
+
+    Args:
+        observe: is told what happens (`eagle_jax.api.events`).
+
+    Raises:
+        FileNotFoundError: a file or folder is not there.
+        ValueError: the folder holds another run, the data cannot be used, or the loss became no number.
+        OSError: the folder cannot be written, or the disk is full.
+    """
+    from eagle_jax.training.run import run
+
+    folder = resolve(PAIR / "target" if config.target is None else config.target)
+    return run(config, load_target(folder, dtype=_dtype(config.dtype)), _tokenizer(folder), observe)

@@ -1,0 +1,136 @@
+"""`eagle-jax train`: a draft head from conversations."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from eagle_jax import api
+from eagle_jax.api import events
+from eagle_jax.cli import options
+from eagle_jax.cli.console import err, load, one_sentence, out, progress_bar
+from eagle_jax.evaluation import Acceptance, measure_acceptance, read_questions
+
+
+@one_sentence
+def train(
+    config: Annotated[pathlib.Path, typer.Argument(help="The run's settings, YAML.", metavar="CONFIG.yaml")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting over the file's; may be repeated."),
+    ] = None,
+) -> None:
+    """Train a draft head for a target, from conversations.
+
+    The same command goes on with a run that was stopped or killed, exactly where it would have been. The folder `out`
+    of the settings keeps them, the checkpoints, `metrics.jsonl`, and at the end the best head, as published heads are
+    kept. Ctrl-C stops after the update at work, with a checkpoint.
+
+    **Examples**
+
+    - `eagle-jax train train.yaml`
+
+    - `eagle-jax train train.yaml --set optimizer.rate=1e-4 --set out=runs/second`
+    """
+    chosen = api.read_config(config, settings or ())
+    asked = (
+        None
+        if chosen.evaluation.questions is None
+        else read_questions(chosen.evaluation.questions, chosen.evaluation.limit)
+    )
+    with Display(chosen.steps) as display:
+        finished = api.train(chosen, display)
+    if finished.done < chosen.steps:
+        err.print(f"Stopped after {finished.done} of {chosen.steps} updates; the same command goes on from there.")
+    out.print(f"The best head, of update {finished.best}, is in {finished.head}", markup=False)
+    if asked is not None and finished.done == chosen.steps:
+        _decode(chosen, finished, asked)
+
+
+class Display:
+    """Shows what the run tells: a bar in a terminal, lines for what is to be kept."""
+
+    def __init__(self, steps: int):
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        self._bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self._steps, self._task = steps, TaskID(0)
+
+    def __enter__(self) -> "Display":
+        self._bar.start()
+        self._task = self._bar.add_task("Loading", total=None)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.Reading):
+            self._bar.update(self._task, description="Reading conversations", completed=event.kept)
+        elif isinstance(event, events.Prepared):
+            err.print(_account(event, self._steps))
+            self._bar.update(self._task, description="Compiling", completed=event.step, total=self._steps)
+        elif isinstance(event, events.Updated):
+            speed = "" if event.tokens_per_second is None else f"  {event.tokens_per_second:,.0f} tokens/s"
+            said = f"loss {event.loss:.3f}  agreement {_shares(event.agreement)}{speed}"
+            self._bar.update(self._task, description=said, completed=event.step)
+        elif isinstance(event, events.Measured):
+            err.print(
+                f"update {event.step}: held out, loss {event.loss:.3f}, agreement {_shares(event.agreement)}, "
+                f"accepted length {event.accepted_length:.2f}"
+            )
+
+
+def _account(event: events.Prepared, steps: int) -> Table:
+    report = event.report
+    rows = [("Conversations", f"{report.kept:,} kept" + (f", {report.cut:,} of them cut" if report.cut else ""))]
+    for dropped in report.dropped:
+        more = ", ..." if dropped.count > len(dropped.places) else ""
+        rows.append(("", f"{dropped.count:,} dropped: {dropped.reason} ({', '.join(dropped.places)}{more})"))
+    rows.append(("Tokens", f"{report.tokens:,}, {report.share:.0%} of them the assistant's, which are learnt"))
+    rows.append(("Rows", f"{event.rows:,} to learn from, {event.held_out:,} held out"))
+    rows.append(("Head", f"{event.parameters:,} parameters"))
+    if event.step:
+        rows.append(("Continues", f"after update {event.step:,} of {steps:,}"))
+    shown = Table(box=None, show_header=False, pad_edge=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for name, value in rows:
+        shown.add_row(name, Text(value))
+    return shown
+
+
+def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> None:
+    """Decodes the questions with the finished head and keeps the result with the run."""
+    measure = config.evaluation
+    model = load(config.target, str(finished.head), config.dtype)
+    with progress_bar("Decoding") as bar:
+        task = bar.add_task("", total=len(asked))
+        found = measure_acceptance(
+            model,
+            asked,
+            max_new_tokens=measure.max_new_tokens,
+            temperature=measure.temperature,
+            chat=options.wants_chat(model, None),
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    path = pathlib.Path(config.out) / "acceptance.json"
+    path.write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n", encoding="utf-8")
+    out.print(_sentence(found, len(asked)), markup=False)
+
+
+def _sentence(found: Acceptance, questions: int) -> str:
+    skipped = f" ({found.skipped} did not fit)" if found.skipped else ""
+    return (
+        f"{questions - found.skipped} questions{skipped}: {found.mean_accepted_length:.2f} tokens a pass; accepted at "
+        f"depth 1, 2, ...: {_shares(found.by_depth)}"
+    )
+
+
+def _shares(shares: Sequence[float]) -> str:
+    return " ".join(f"{share:.2f}" for share in shares)

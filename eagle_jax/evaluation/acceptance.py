@@ -1,0 +1,73 @@
+"""What a head is worth: tokens that a pass of the model commits, over questions that it did not learn from."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from eagle_jax import api
+from eagle_jax.api.prompts import encode
+from eagle_jax.evaluation.questions import Question
+
+
+@dataclasses.dataclass(frozen=True)
+class Acceptance:
+    """Over all passes of all answers.
+
+    Attributes:
+        mean_accepted_length: tokens a pass, the model's own included; 1 + the sum of `by_depth`.
+        by_depth: share of the passes that committed the drafted token at depth 1, 2, ...
+        passes: target passes in all.
+        tokens: tokens of the answers.
+        skipped: questions that did not fit into the context.
+    """
+
+    mean_accepted_length: float
+    by_depth: tuple[float, ...]
+    passes: int
+    tokens: int
+    skipped: int
+
+
+def measure_acceptance(
+    model: api.Model,
+    questions: Sequence[Question],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    chat: bool,
+    progress: Callable[[int, int], None] | None = None,
+) -> Acceptance:
+    """Answers the first turn of each question, each with a seed of its own.
+
+    Raises:
+        ValueError: no question leaves room for an answer in the context.
+    """
+    prompts = [[{"role": "user", "content": q.turns[0]}] if chat else q.turns[0] for q in questions]
+    room, size = model.context - max_new_tokens, model.target.config.vocab_size
+    fitting = [prompt for prompt in prompts if len(encode(model.tokenizer, prompt, size, "the prompt")) <= room]
+    if not fitting:
+        raise ValueError(
+            f"none of the {len(prompts)} questions leaves room for {max_new_tokens} new tokens in the context of "
+            f"{model.context}"
+        )
+    results = api.generate(
+        model,
+        fitting,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=list(range(len(fitting))),
+        progress=progress,
+    )
+    passes = np.array([result.stats.cycles for result in results])
+    if not passes.any():
+        raise ValueError("every answer ended with its first token, so nothing was drafted")
+    shares = np.nan_to_num([result.stats.accepted_by_depth for result in results])
+    by_depth = (shares * passes[:, None]).sum(axis=0) / passes.sum()
+    return Acceptance(
+        mean_accepted_length=float(1 + by_depth.sum()),
+        by_depth=tuple(map(float, by_depth)),
+        passes=int(passes.sum()),
+        tokens=sum(len(result.token_ids) for result in results),
+        skipped=len(prompts) - len(fitting),
+    )
