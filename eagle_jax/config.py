@@ -173,8 +173,7 @@ class EagleConfig:
     draft_vocab_size: int | None = None
 
     def __post_init__(self):
-        if self.draft_vocab_size is not None:
-            check_draft_vocabulary(self.draft_vocab_size, self.layers.vocab_size)
+        _check_draft(self.layers, self.layers.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,7 +210,7 @@ class Eagle3Config:
             raise ValueError(f"taps={self.taps}; expected at least one target layer, counted from 0")
         if self.target_hidden_size < 1:
             raise ValueError(f"target_hidden_size={self.target_hidden_size}; expected at least 1")
-        check_draft_vocabulary(self.draft_vocab_size, self.layers.vocab_size)
+        _check_draft(self.layers, self.draft_vocab_size)
         if self.norm_before_fc and self.fc_norm:
             raise ValueError("norm_before_fc and fc_norm are both set; expected at most one norm of the taps before fc")
         if not self.own_embedding and self.layers.hidden_size != self.target_hidden_size:
@@ -221,10 +220,16 @@ class Eagle3Config:
             )
 
 
-def check_draft_vocabulary(size: int, vocab_size: int) -> None:
-    """Refuses a draft vocabulary that is empty or larger than the target's."""
-    if not 1 <= size <= vocab_size:
+def _check_draft(layers: LlamaConfig, size: int) -> None:
+    """Refuses a draft vocabulary that is empty or larger than the target's, and layers that no head has."""
+    if not 1 <= size <= layers.vocab_size:
         raise ValueError(
-            f"draft_vocab_size={size}; expected 1 to {vocab_size}, the target's vocab_size: a head drafts some of the "
-            "target's tokens or all"
+            f"draft_vocab_size={size}; expected 1 to {layers.vocab_size}, the target's vocab_size: a head drafts some "
+            "of the target's tokens or all"
+        )
+    if layers.experts is not None:
+        raise ValueError("the layers of a draft head have experts; expected dense ones, whatever the target's are")
+    if layers.full_attention_layers:
+        raise ValueError(
+            f"full_attention_layers={layers.full_attention_layers} in a draft head; its layers share one window or none"
         )

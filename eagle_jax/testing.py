@@ -42,7 +42,7 @@ def synthetic_pair(
         params["lm_head"] = {"weight": target.params["lm_head"]["weight"] * 50.0}
     target = LM(params=params, config=config)
 
-    head = Head.init(EagleConfig(layers=dataclasses.replace(config, num_hidden_layers=1), fc_bias=True), head_key)
+    head = Head.init(EagleConfig(layers=_one_layer(config), fc_bias=True), head_key)
     size = config.hidden_size
     through = jnp.concatenate([jnp.eye(size), jnp.zeros((size, size))], axis=1)
     noise = error / size**0.5 * jax.random.normal(noise_key, through.shape)
@@ -62,7 +62,7 @@ def synthetic_head3(target: LM, *, seed: int = 0, error: float = 0.2, **flags: A
     c = target.config
     taps = (0, c.num_hidden_layers // 2, c.num_hidden_layers)
     given: dict[str, Any] = {"target_hidden_size": c.hidden_size, "draft_vocab_size": c.vocab_size, "taps": taps}
-    layers = dataclasses.replace(c, num_hidden_layers=1, num_key_value_heads=c.num_attention_heads)
+    layers = dataclasses.replace(_one_layer(c), num_key_value_heads=c.num_attention_heads)
     head = Head3.init(Eagle3Config(layers=layers, **{**given, **flags}), jax.random.key(seed))
 
     size, keys = c.hidden_size, iter(jax.random.split(jax.random.key(seed + 1), 4))
@@ -77,3 +77,8 @@ def synthetic_head3(target: LM, *, seed: int = 0, error: float = 0.2, **flags: A
     params["fc"] = {"weight": head.params["fc"]["weight"] * error}
     params["lm_head"] = {"weight": head.drafted_part(target.params["lm_head"]["weight"].T).T}
     return dataclasses.replace(head, params=params)
+
+
+def _one_layer(config: LlamaConfig) -> LlamaConfig:
+    """A draft layer like the target's: dense, within the window, if there is one."""
+    return dataclasses.replace(config, num_hidden_layers=1, experts=None, full_attention_layers=())

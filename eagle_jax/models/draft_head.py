@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.config import Eagle3Config, EagleConfig
+from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import activation_dtype
 from eagle_jax.models.llama import Sight
-from eagle_jax.models.lm import LM, causal
+from eagle_jax.models.lm import LM, causal, empty_cache
 from eagle_jax.struct import static
 
 Params = dict[str, Any]
@@ -108,15 +109,7 @@ class DraftHead(abc.ABC):
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
         """A cache for `slots` rows of true text; float32 on CPU, as the target's."""
-        c = self.config.layers
-        return Cache.empty(
-            layers=c.num_hidden_layers,
-            batch=batch,
-            heads=c.num_key_value_heads,
-            slots=slots,
-            head_dim=c.head_dim,
-            dtype=activation_dtype(self.dtype),
-        )
+        return empty_cache(self.config.layers, batch, slots, activation_dtype(self.dtype))
 
     @property
     def dtype(self) -> np.dtype:
@@ -136,6 +129,12 @@ class DraftHead(abc.ABC):
     def drafted_part(self, values: Float[Array, "*rows v"]) -> Float[Array, "*rows d"]:
         """Of values over the target's vocabulary those of the draft vocabulary."""
         return values if self.vocabulary is None else jnp.take(values, self.vocabulary, axis=-1)
+
+
+def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[Sight, Cache]:
+    """What a single slot sees and an empty cache, to make parameters with."""
+    cache, (positions, visible) = empty_cache(layers, 1, 0, dtype), causal(1, 1)
+    return Sight.of(layers, positions, visible, cache, positions), cache
 
 
 def first_ids(config: EagleConfig | Eagle3Config) -> Int[Array, "d"] | None:

@@ -11,11 +11,11 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import EagleConfig
 from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.draft_head import DraftHead, first_ids
+from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import Linear
 from eagle_jax.models.layout import as_stored
 from eagle_jax.models.llama import DecoderLayer, Sight
-from eagle_jax.models.lm import LM, causal
+from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree, static
 
 
@@ -71,19 +71,9 @@ class Head(DraftHead):
     @staticmethod
     def init(config: EagleConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head":
         """Random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
-        c = config.layers
-        row = jnp.zeros((1, 1, c.hidden_size), dtype)
-        cache = Cache.empty(
-            layers=c.num_hidden_layers,
-            batch=1,
-            heads=c.num_key_value_heads,
-            slots=0,
-            head_dim=c.head_dim,
-            dtype=dtype,
-        )
-        positions, visible = causal(1, 1)
-        sight = Sight.of(c, positions, visible, cache, positions)
-        params = EagleHead(config, dtype).init(key, row, sight, cache, method=EagleHead.initialise)["params"]
+        row = jnp.zeros((1, 1, config.layers.hidden_size), dtype)
+        at = one_slot(config.layers, dtype)
+        params = EagleHead(config, dtype).init(key, row, *at, method=EagleHead.initialise)["params"]
         return Head(params=params, config=config, vocabulary=first_ids(config))
 
     def trimmed(self, target: LM, ids: Int[np.ndarray, "d"]) -> "Head":

@@ -21,10 +21,10 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import Eagle3Config
 from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.draft_head import DraftHead, first_ids
+from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.llama import Attention, DecoderLayer, Sight
-from eagle_jax.models.lm import LM, causal
+from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree, static
 
 
@@ -125,19 +125,9 @@ class Head3(DraftHead):
     @staticmethod
     def init(config: Eagle3Config, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head3":
         """Random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
-        c = config.layers
-        cache = Cache.empty(
-            layers=c.num_hidden_layers,
-            batch=1,
-            heads=c.num_key_value_heads,
-            slots=0,
-            head_dim=c.head_dim,
-            dtype=dtype,
-        )
-        positions, visible = causal(1, 1)
-        sight = Sight.of(c, positions, visible, cache, positions)
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
-        params = Eagle3Head(config, dtype).init(key, taps, sight, cache, method=Eagle3Head.initialise)["params"]
+        at = one_slot(config.layers, dtype)
+        params = Eagle3Head(config, dtype).init(key, taps, *at, method=Eagle3Head.initialise)["params"]
         return Head3(params=params, config=config, vocabulary=first_ids(config))
 
     @property

@@ -42,7 +42,7 @@ class LM:
     @staticmethod
     def init(config: LlamaConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "LM":
         """Random weights (normal, 0.02)."""
-        cache = _empty_cache(config, 1, 0, dtype)
+        cache = empty_cache(config, 1, 0, dtype)
         tokens = jnp.zeros((1, 1), jnp.int32)
         params = Llama(config, dtype).init(key, tokens, cache, method=Llama.initialise)["params"]
         return LM(params=params, config=config)
@@ -59,7 +59,7 @@ class LM:
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
         """A cache for `slots` tokens a row."""
-        return _empty_cache(self.config, batch, slots, self.activations)
+        return empty_cache(self.config, batch, slots, self.activations)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
         """Token embeddings."""
@@ -104,7 +104,8 @@ def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]
     return positions, jnp.broadcast_to(jnp.tril(jnp.ones((n, n), bool))[None], (batch, n, n))
 
 
-def _empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -> Cache:
+def empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -> Cache:
+    """A cache for the layers of a target or of a draft head."""
     return Cache.empty(
         layers=config.num_hidden_layers,
         batch=batch,

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import Eagle3Config, EagleConfig
+from eagle_jax.config import Eagle3Config, EagleConfig, Experts
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.testing import TINY, synthetic_pair
 
 LAYERS = dataclasses.replace(TINY, num_hidden_layers=2)
+EXPERTS = Experts(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, norm_topk_prob=True)
 WIDE = Eagle3Config(layers=LAYERS, taps=(0, 1, 2), target_hidden_size=32, draft_vocab_size=61)
 
 
@@ -83,6 +84,8 @@ def test_a_head_of_part_of_the_vocabulary_knows_which():
         ({"draft_vocab_size": 62}, "draft_vocab_size=62; expected 1 to 61"),
         ({"draft_vocab_size": 0}, "draft_vocab_size=0"),
         ({"fc_norm": True, "norm_before_fc": True}, "at most one norm"),
+        ({"layers": dataclasses.replace(LAYERS, experts=EXPERTS)}, "draft head have experts"),
+        ({"layers": dataclasses.replace(LAYERS, sliding_window=4, full_attention_layers=(1,))}, "share one window"),
     ],
 )
 def test_impossible_heads_are_refused(flags, message):
