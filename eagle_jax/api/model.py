@@ -15,6 +15,7 @@ from eagle_jax.converters import describe, known_pair, load_head, load_target, r
 from eagle_jax.models import layout
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
+from eagle_jax.models.target import Target
 from eagle_jax.platform import multiplies_bfloat16
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
@@ -32,7 +33,7 @@ class Model:
         context: most tokens of prompt and answer together.
     """
 
-    target: LM
+    target: Target
     head: DraftHead | None
     tokenizer: Any
     stop_ids: tuple[int, ...]

@@ -17,10 +17,10 @@ from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.models.cache import Cache
-from eagle_jax.models.lm import LM
+from eagle_jax.models.target import Target
 
 
-def step(target: LM, drafter: Drafter, request: Request, state: DecodeState, mode: Sampling) -> DecodeState:
+def step(target: Target, drafter: Drafter, request: Request, state: DecodeState, mode: Sampling) -> DecodeState:
     """One cycle for every row; rows that are done compute along and change nothing."""
     settings, height = request.settings, drafter.policy.depth
     noise = _noise(target, request, state.length, height + 1, mode)
@@ -61,7 +61,7 @@ def step(target: LM, drafter: Drafter, request: Request, state: DecodeState, mod
 
 
 def prefill(
-    target: LM,
+    target: Target,
     drafter: Drafter,
     request: Request,
     tokens: Int[Array, "b t"],
@@ -128,7 +128,7 @@ def prefill(
 
 
 def advance(
-    target: LM, drafter: Drafter, request: Request, state: DecodeState, until: Int[Array, ""], *, mode: Sampling
+    target: Target, drafter: Drafter, request: Request, state: DecodeState, until: Int[Array, ""], *, mode: Sampling
 ) -> DecodeState:
     """Runs cycles on the device until every row is done, or until cycle `until`."""
 
@@ -167,7 +167,7 @@ def _compiler_options() -> dict[str, Any]:
 
 
 def _noise(
-    target: LM, request: Request, length: Int[Array, "b"], count: int, mode: Sampling
+    target: Target, request: Request, length: Int[Array, "b"], count: int, mode: Sampling
 ) -> Float[Array, "b d v"] | None:
     """Noise of the `count` positions that follow position `length`."""
     if not mode.sampled:
@@ -202,7 +202,7 @@ def _read_chunk(target, tokens, start, lengths, cache, taps):
     return output, cache.write(output.kv, start, jnp.minimum(lengths, start + chunk))
 
 
-def _last_rows(target: LM, drafter: Drafter, batch: int) -> tuple[Float[Array, "b 1 h"], ...]:
+def _last_rows(target: Target, drafter: Drafter, batch: int) -> tuple[Float[Array, "b 1 h"], ...]:
     """Place for the final hidden state and the taps of each prompt's last token."""
     row = jnp.zeros((batch, 1, target.config.hidden_size), target.activations)
     return (row,) * (1 + len(drafter.taps))

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from eagle_jax.decoding.policy import NO_TREE, TreePolicy
 from eagle_jax.decoding.sampling import Sampling, Settings
 from eagle_jax.decoding.tree import Tree
-from eagle_jax.models.lm import LM
+from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree
 
 
@@ -75,15 +75,15 @@ class Drafter(abc.ABC):
         """Target layers whose entering residual stream it reads."""
 
     @abc.abstractmethod
-    def init(self, target: LM, batch: int, slots: int) -> Any:
+    def init(self, target: Target, batch: int, slots: int) -> Any:
         """State before any text: `batch` rows, room for `slots` tokens each."""
 
     @abc.abstractmethod
-    def observe(self, target: LM, state: Any, observed: Observed) -> Any:
+    def observe(self, target: Target, state: Any, observed: Observed) -> Any:
         """Takes in true text. Rows with `count` 0 keep their state."""
 
     @abc.abstractmethod
-    def propose(self, target: LM, state: Any, view: View, mode: Sampling) -> tuple[Tree, Any]:
+    def propose(self, target: Target, state: Any, view: View, mode: Sampling) -> tuple[Tree, Any]:
         """Guesses what follows the root: a tree of `policy.nodes` nodes, none deeper than `policy.depth`."""
 
 
@@ -94,12 +94,12 @@ class Plain(Drafter):
     policy = NO_TREE
     taps = ()
 
-    def init(self, target: LM, batch: int, slots: int) -> tuple[()]:
+    def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
         return ()
 
-    def observe(self, target: LM, state: tuple[()], observed: Observed) -> tuple[()]:
+    def observe(self, target: Target, state: tuple[()], observed: Observed) -> tuple[()]:
         return ()
 
-    def propose(self, target: LM, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
+    def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
         root = view.root[:, None]
         return Tree(tokens=root, parent=jnp.full_like(root, -1), valid=jnp.ones_like(root, bool), height=0), ()

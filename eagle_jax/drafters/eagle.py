@@ -18,7 +18,7 @@ from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.draft_head import DraftHead
-from eagle_jax.models.lm import LM
+from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
 
@@ -74,13 +74,13 @@ class Eagle(Drafter):
     def taps(self) -> tuple[int, ...]:
         return self.head.taps
 
-    def init(self, target: LM, batch: int, slots: int) -> EagleState:
+    def init(self, target: Target, batch: int, slots: int) -> EagleState:
         hidden_size = self.head.config.layers.hidden_size
         return EagleState(
             cache=self.head.empty_cache(batch, slots), guess=jnp.zeros((batch, hidden_size), target.activations)
         )
 
-    def observe(self, target: LM, state: EagleState, observed: Observed) -> EagleState:
+    def observe(self, target: Target, state: EagleState, observed: Observed) -> EagleState:
         """Feeds slots of true features: slot i has the feature of row i and the embedding of the token after it."""
         batch, rows = observed.following.shape
         steps = jnp.arange(rows, dtype=jnp.int32)[None]
@@ -99,7 +99,7 @@ class Eagle(Drafter):
             guess=jnp.where((observed.count > 0)[:, None], last, state.guess),
         )
 
-    def propose(self, target: LM, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
+    def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
         def scores(features: Float[Array, "b f h"], depth: int) -> Float[Array, "b f d"]:
             noise, drawing = view.noise_at(depth), mode
             if not self.coupled:
@@ -124,7 +124,7 @@ class Eagle(Drafter):
 
     def _grow(
         self,
-        target: LM,
+        target: Target,
         cache: Cache,
         branches: Branches,
         position: Int[Array, "b"],

@@ -13,7 +13,8 @@ from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import activation_dtype
 from eagle_jax.models.llama import Sight
-from eagle_jax.models.lm import LM, causal, empty_cache
+from eagle_jax.models.lm import causal, empty_cache
+from eagle_jax.models.target import Target
 from eagle_jax.struct import static
 
 Params = dict[str, Any]
@@ -55,7 +56,7 @@ class DraftHead(abc.ABC):
         """Target layers whose entering residual stream `features` reads."""
 
     @abc.abstractmethod
-    def embed(self, target: LM, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+    def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
         """Embeddings of tokens (target ids)."""
 
     @abc.abstractmethod
@@ -63,7 +64,7 @@ class DraftHead(abc.ABC):
         """What slots of true text read: made of the target's final hidden states and the residual streams `taps`."""
 
     @abc.abstractmethod
-    def logits(self, target: LM, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
+    def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         """Logits over the draft vocabulary, in float32, for outputs of `forward`."""
 
     @abc.abstractmethod

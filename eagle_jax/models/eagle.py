@@ -16,6 +16,7 @@ from eagle_jax.models.layers import Linear
 from eagle_jax.models.layout import as_stored
 from eagle_jax.models.llama import DecoderLayer, Sight
 from eagle_jax.models.lm import LM
+from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
 
@@ -97,13 +98,13 @@ class Head(DraftHead):
             vocabulary=jnp.asarray(ids, jnp.int32),
         )
 
-    def embed(self, target: LM, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+    def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
         return target.embed(tokens)
 
     def features(self, hidden: Float[Array, "b n t"], taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
         return hidden
 
-    def logits(self, target: LM, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
+    def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         if self.config.draft_vocab_size is None:
             return target.logits(out)
         return self._apply(out, method=EagleHead.logits)

@@ -24,7 +24,7 @@ from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.llama import Attention, DecoderLayer, Sight
-from eagle_jax.models.lm import LM
+from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
 
@@ -134,7 +134,7 @@ class Head3(DraftHead):
     def taps(self) -> tuple[int, ...]:
         return self.config.taps
 
-    def embed(self, target: LM, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+    def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
         if not self.config.own_embedding:
             return target.embed(tokens)
         return self._apply(tokens, method=Eagle3Head.embed).astype(target.activations)
@@ -142,7 +142,7 @@ class Head3(DraftHead):
     def features(self, hidden: Float[Array, "b n t"], taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
         return self._apply(taps, method=Eagle3Head.fuse)
 
-    def logits(self, target: LM, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
+    def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         return self._apply(out, method=Eagle3Head.logits)
 
     def _layers(

@@ -9,32 +9,21 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.cache import Cache
 from eagle_jax.models.layers import activation_dtype
 from eagle_jax.models.llama import Llama
+from eagle_jax.models.target import Output
 from eagle_jax.struct import pytree, static
 
 Params = dict[str, Any]
 
 
 @pytree
-class Output:
-    """What one pass over fresh tokens gives.
-
-    Attributes:
-        hidden: after the final norm; what `logits` reads and what EAGLE-1/2 heads call the feature.
-        taps: residual stream entering each layer that was asked for.
-        kv: the fresh tokens' own keys and values, per layer.
-    """
-
-    hidden: Float[Array, "b n h"]
-    taps: tuple[Float[Array, "b n h"], ...]
-    kv: tuple[KV, ...]
-
-
-@pytree
 class LM:
-    """A Llama with its weights; a pytree, so it passes through `jit`, and the one caller of the Flax module."""
+    """A Llama with its weights, the `Target` that comes with the package.
+
+    A pytree, so it passes through `jit`, and the one caller of the Flax module.
+    """
 
     params: Params
     config: LlamaConfig = static()

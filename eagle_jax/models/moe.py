@@ -141,19 +141,21 @@ def in_blocks(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks
     starts = ends + counts // -size
     rank = jnp.arange(pairs, dtype=jnp.int32) - (jnp.cumsum(counts) - counts)[of_sorted]
     place = starts[of_sorted] * size + rank
-    laid = jnp.zeros((most * size, rows.shape[1]), rows.dtype).at[place].set(rows[_row_of(rows, expert)[order]])
+    sorted_rows = rows[_row_of(rows, expert)[order]].astype(jnp.float32)
+    laid = jnp.zeros((most * size, rows.shape[1]), jnp.float32).at[place].set(sorted_rows)
+    # Found before the loop: the search is a loop too, and inside this one, inside the decoding loop, XLA:CPU with
+    # `xla_cpu_copy_insertion_use_region_analysis` computes something else (jaxlib 0.10.2).
+    of_block = jnp.searchsorted(ends, jnp.arange(most), side="right", method="compare_all")
 
-    def one_block(block: Int[Array, ""], made: Float[Array, "q h"]) -> Float[Array, "q h"]:
-        number = jnp.searchsorted(ends, block, side="right")
-
+    def one_block(block: Int[Array, ""], laid: Float[Array, "q h"]) -> Float[Array, "q h"]:
         def product(x: Float[Array, "s i"], stack: Float[Array, "e o i"]) -> Float[Array, "s o"]:
-            return matmul(x, jax.lax.dynamic_index_in_dim(stack, number, keepdims=False))
+            return matmul(x, jax.lax.dynamic_index_in_dim(stack, of_block[block], keepdims=False))
 
         x = jax.lax.dynamic_slice_in_dim(laid, block * size, size)
-        return jax.lax.dynamic_update_slice_in_dim(made, _mlp(x, stacks, product), block * size, axis=0)
+        return jax.lax.dynamic_update_slice_in_dim(laid, _mlp(x, stacks, product), block * size, axis=0)
 
-    made = jax.lax.fori_loop(0, ends[-1], one_block, jnp.zeros(laid.shape, jnp.float32))
-    return jnp.zeros((pairs, rows.shape[1]), jnp.float32).at[order].set(made[place])
+    made = jax.lax.fori_loop(0, ends[-1], one_block, laid)[place]
+    return jnp.zeros_like(made).at[order].set(made)
 
 
 def _mlp(

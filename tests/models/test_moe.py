@@ -1,5 +1,7 @@
 """Experts against a slow, obvious loop over rows, for every way of multiplying."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,5 +84,6 @@ def test_no_row_meets_every_expert(rows: int):
     shapes = moe.Stacks(*(jax.ShapeDtypeStruct((many, HIDDEN, HIDDEN), jnp.float32),) * 3)
     inputs = jax.ShapeDtypeStruct((rows, HIDDEN), jnp.float32), jax.ShapeDtypeStruct((rows * EACH,), jnp.int32)
     program = jax.jit(moe.apply_experts).lower(*inputs, shapes).as_text()
-    assert f"tensor<{many}x{rows * EACH}x" not in program and f"tensor<{rows * EACH}x{many}x" not in program
+    pairs = rows * EACH
+    assert not re.search(rf"tensor<({many}x{pairs}|{pairs}x{many})x\d+xf32>", program)
     assert "dot_general" in program and "ragged_dot" not in program

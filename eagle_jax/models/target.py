@@ -1,0 +1,86 @@
+"""What decoding asks of a target model: any JAX model with these functions can be one (docs/own-model.md)."""
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.models.cache import KV, Cache
+from eagle_jax.struct import pytree
+
+
+@pytree
+class Output:
+    """What one pass over fresh tokens gives.
+
+    Attributes:
+        hidden: after the final norm; what `logits` reads and what EAGLE-1/2 heads call the feature.
+        taps: residual stream entering each layer that was asked for.
+        kv: the fresh tokens' own keys and values, per layer.
+    """
+
+    hidden: Float[Array, "b n h"]
+    taps: tuple[Float[Array, "b n h"], ...]
+    kv: tuple[KV, ...]
+
+
+@runtime_checkable
+class Sizes(Protocol):
+    """What a target's configuration tells: how many tokens there are, and how many numbers in a hidden state."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+
+@runtime_checkable
+class Target(Protocol):
+    """A frozen target model with its weights: a pytree whose leaves are arrays and whose settings are static.
+
+    Its functions are pure and are traced into the decoding loop. One promise makes everything else true: what
+    `forward` computes for a token depends on the tokens that this one sees, not on the tree or batch around it, up to
+    rounding.
+    """
+
+    @property
+    def config(self) -> Sizes:
+        """Sizes of vocabulary and hidden states."""
+        ...
+
+    @property
+    def activations(self) -> np.dtype:
+        """Dtype of embeddings and hidden states."""
+        ...
+
+    def empty_cache(self, batch: int, slots: int) -> Cache:
+        """A cache for `slots` tokens a row, with nothing in it; the loop writes what `forward` returns as `kv`."""
+        ...
+
+    def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
+        """Token embeddings, for drafters that read them; without positions."""
+        ...
+
+    def logits(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
+        """Logits in float32 for final hidden states, or for a draft head's guess of them."""
+        ...
+
+    def forward(
+        self,
+        tokens: Int[Array, "b n"],
+        positions: Int[Array, "b n"],
+        ancestors: Bool[Array, "b n n"],
+        cache: Cache,
+        taps: tuple[int, ...] = (),
+    ) -> Output:
+        """One pass over a tree of fresh tokens, or over a chunk of the prompt, which is a tree without branches.
+
+        Each token sees the committed slots of its row, `0 .. cache.length - 1`, and the fresh tokens that its row of
+        `ancestors` names: those above it and itself. Tokens beside each other may stand at the same position. The
+        cache is only read.
+
+        Args:
+            taps: layers whose entering residual stream is wanted; the number of layers means what leaves the last one.
+        """
+        ...
