@@ -2,6 +2,7 @@
 
 from eagle_jax.api.generate import generate, stream
 from eagle_jax.api.model import Model, load
+from eagle_jax.api.regenerate import Regenerated, regenerate
 from eagle_jax.api.results import Chunk, Result, Stats
 from eagle_jax.api.training import read_config, train
 from eagle_jax.converters import PAIRS, convert, describe
@@ -11,6 +12,7 @@ __all__ = [
     "PAIRS",
     "Chunk",
     "Model",
+    "Regenerated",
     "Result",
     "Stats",
     "convert",
@@ -19,6 +21,7 @@ __all__ = [
     "generate",
     "load",
     "read_config",
+    "regenerate",
     "stream",
     "train",
 ]

@@ -27,10 +27,11 @@ QUESTIONS, ANSWERS = ("instruction", "prompt", "question", "query"), ("response"
 
 @dataclasses.dataclass(frozen=True)
 class Conversation:
-    """What was said, and the file and line that say so."""
+    """What was said, the file and line that say so, and whether the last answer was cut (`finish_reason` is length)."""
 
     messages: tuple[Message, ...]
     place: str
+    cut: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ def read(path: str | pathlib.Path) -> Iterator[Conversation | Skipped]:
             continue
         form = form or _form(record, place)
         try:
-            yield Conversation(tuple(_in_turns(form(record))), place)
+            yield Conversation(tuple(_in_turns(form(record))), place, record.get("finish_reason") == "length")
         except (ValueError, KeyError, TypeError) as error:
             yield Skipped(place, _reason(error))
 

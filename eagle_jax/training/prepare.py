@@ -114,7 +114,15 @@ def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Ex
 def _example(item: Any, tokenizer: Any) -> Example:
     if isinstance(item, Skipped):
         raise ValueError(item.reason)
-    return tokenize(item.messages, tokenizer)
+    example = tokenize(item.messages, tokenizer)
+    return _unfinished(example, tokenizer) if item.cut else example
+
+
+def _unfinished(example: Example, tokenizer: Any) -> Example:
+    """Without the end that the template gives to an answer which had none."""
+    words = example.answer & ~np.isin(example.tokens, list(tokenizer.all_special_ids))
+    end = 1 + int(np.flatnonzero(words).max(initial=-1))
+    return Example(example.tokens[:end], example.answer[:end])
 
 
 def _shortened(example: Example, length: int, over_long: str) -> Example:

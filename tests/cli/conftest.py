@@ -111,6 +111,11 @@ class Fake:
         pathlib.Path(config.out).mkdir(parents=True, exist_ok=True)
         return api.events.Finished(head=pathlib.Path(config.out) / "head", best=3, done=self.done or config.steps)
 
+    def regenerate(self, model, data, out, **request):
+        self.requests.append((str(data), request))
+        request["progress"](1, 2)
+        return api.Regenerated(answered=5, before=2, cut=1, skipped=0)
+
     def describe(self, path):
         if self.error:
             raise self.error
@@ -130,7 +135,7 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch) -> Fake:
     fake = Fake()
-    for name in ("load", "generate", "stream", "describe", "convert", "train"):
+    for name in ("load", "generate", "stream", "describe", "convert", "train", "regenerate"):
         monkeypatch.setattr(api, name, getattr(fake, name))
     for module in ("comparison", "acceptance"):
         monkeypatch.setattr(f"eagle_jax.evaluation.{module}.encode", fake.encode)

@@ -51,6 +51,15 @@ def test_long_conversations_are_cut_on_request(tokenizer, files):
         prepare(files, **options(tokenizer, over_long="cut", length=3))  # no answer begins within three tokens
 
 
+def test_an_answer_that_was_cut_gets_no_end(tokenizer, tmp_path):
+    path = tmp_path / "chats.jsonl"
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I am well."}]
+    path.write_text(json.dumps({"messages": said * 2, "finish_reason": "length"}))
+    ((example,), _) = prepare([str(path)], **options(tokenizer))
+    assert tokenizer.decode(example.tokens).endswith("I am well.<|end|><|user|>Hi<|end|><|assistant|>I am well.")
+    assert tokenizer.decode(example.tokens[example.answer]) == "I am well.<|end|>I am well."
+
+
 def test_a_limit_counts_what_can_be_used(tokenizer, files):
     assert prepare(files, **options(tokenizer, limit=1))[1].kept == 1
 

@@ -1,0 +1,59 @@
+"""`eagle-jax regenerate`: conversations answered anew by the target."""
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from eagle_jax import api
+from eagle_jax.cli import options
+from eagle_jax.cli.console import load, one_sentence, out, progress_bar
+
+
+@one_sentence
+def regenerate(
+    data: Annotated[pathlib.Path, typer.Argument(help="Conversations, in any form that train reads.", metavar="DATA")],
+    to: Annotated[pathlib.Path, typer.Option("--out", "-o", metavar="OUT.jsonl", help="Where the answers go.")],
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Answer only the first so many.")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Answers decoded together.")] = 32,
+    target: options.Target = None,
+    head: options.Head = None,
+    dtype: options.Dtype = None,
+    max_new_tokens: options.MaxNewTokens = 1024,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    seed: options.Seed = 0,
+) -> None:
+    """Let the target answer conversations itself, as text for a head to learn from.
+
+    The same command goes on with a file that was interrupted: nothing is answered twice, and the file comes out the
+    same. With a head the same text comes faster.
+
+    **Examples**
+
+    - `eagle-jax regenerate chats.jsonl --target ./llama --out answers.jsonl`
+
+    - `eagle-jax regenerate chats.jsonl --out answers.jsonl --temperature 1 --top-p 0.95 --limit 1000`
+    """
+    model = load(target, head, dtype)
+    with progress_bar("Answering") as bar:
+        task = bar.add_task("", total=None)
+        made = api.regenerate(
+            model,
+            data,
+            to,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            batch_size=batch_size,
+            limit=limit,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    said = [f"{made.answered} conversations answered"]
+    said += [f"{made.before} were there before"] if made.before else []
+    said += [f"{made.cut} cut at {max_new_tokens} tokens"] if made.cut else []
+    said += [f"{made.skipped} skipped"] if made.skipped else []
+    out.print(f"{', '.join(said)}: {to}", markup=False)

@@ -1,0 +1,129 @@
+"""Conversations answered anew, over a stand-in for decoding that answers by prompt and seed."""
+
+import json
+import sys
+import types
+
+import pytest
+
+from eagle_jax import api
+
+QUESTIONS = [["a"], ["b", "c"], ["long"], ["empty"], ["d", "empty"], ["e"], ["cut", "f"]]
+
+
+class Stopped(Exception):
+    """The machine went away."""
+
+
+class Decoder:
+    """Answers `<question>:<seed>`, and goes away after so many calls."""
+
+    def __init__(self, calls: int = 99):
+        self.calls, self.asked = calls, []
+
+    def __call__(self, model, prompts, *, seed, batch_size, **sampling):
+        if len(self.asked) == self.calls:
+            raise Stopped
+        self.asked.append([prompt[-1]["content"] for prompt in prompts])
+        return [self.answer(prompt[-1]["content"], one) for prompt, one in zip(prompts, seed, strict=True)]
+
+    def answer(self, question, seed):
+        text = "" if question == "empty" else f"{question}:{seed}"
+        return types.SimpleNamespace(text=text, finish_reason="length" if question == "cut" else "stop")
+
+
+@pytest.fixture
+def model(monkeypatch):
+    module = sys.modules["eagle_jax.api.regenerate"]
+    sizes = {"long": 64}
+    monkeypatch.setattr(module, "encode", lambda _, asked, *rest: [0] * sizes.get(asked[-1]["content"], 3))
+    monkeypatch.setattr(module, "GROUPS", 1)
+    model = object.__new__(api.Model)
+    tokenizer = types.SimpleNamespace(chat_template="{{ messages }}")
+    target = types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9))
+    for name, value in {"target": target, "tokenizer": tokenizer, "context": 64}.items():
+        object.__setattr__(model, name, value)
+    return model
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "chats.jsonl"
+    said = [[part for q in questions for part in (("human", q), ("gpt", "old"))] for questions in QUESTIONS]
+    lines = [json.dumps({"conversations": [{"from": who, "value": what} for who, what in talk]}) for talk in said]
+    path.write_text("\n".join([*lines[:2], "{broken", *lines[2:]]))
+    return path
+
+
+def decode_with(monkeypatch, decoder):
+    monkeypatch.setattr(sys.modules["eagle_jax.api.regenerate"], "generate", decoder)
+    return decoder
+
+
+def test_every_conversation_is_had_again(model, data, tmp_path, monkeypatch):
+    decode_with(monkeypatch, Decoder())
+    seen = []
+    out = tmp_path / "deep" / "out.jsonl"
+    made = api.regenerate(model, data, out, batch_size=2, seed=7, progress=lambda *done: seen.append(done))
+    assert (made.answered, made.before, made.cut, made.skipped) == (5, 0, 1, 3)
+    assert seen[-1] == (7, 7)
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["id"] for record in records] == [1, 2, 6, 7, 8]  # the line number among all records
+    assert [record["finish_reason"] for record in records] == ["stop", "stop", "stop", "stop", "length"]
+    assert [[said["content"].split(":")[0] for said in record["messages"]] for record in records] == [
+        ["a", "a"], ["b", "b", "c", "c"], ["d", "d"], ["e", "e"], ["cut", "cut"],
+    ]  # fmt: skip
+    answers = [said["content"] for record in records for said in record["messages"] if said["role"] == "assistant"]
+    assert len({answer.split(":")[1] for answer in answers}) == len(answers), "every answer has noise of its own"
+    assert records[0]["generation"]["seed"] == 7
+
+
+def test_a_restart_goes_on_and_the_file_comes_out_the_same(model, data, tmp_path, monkeypatch):
+    decode_with(monkeypatch, Decoder())
+    api.regenerate(model, data, tmp_path / "whole.jsonl", batch_size=2)
+    out = tmp_path / "out.jsonl"
+    first = decode_with(monkeypatch, Decoder(calls=4))
+    with pytest.raises(Stopped):
+        api.regenerate(model, data, out, batch_size=2)
+    with out.open("a") as file:
+        file.write('{"id": 99, "mess')  # a line that was being written
+    again = decode_with(monkeypatch, Decoder())
+    made = api.regenerate(model, data, out, batch_size=2)
+    assert made.before == 2 and made.answered == 3
+    assert out.read_text() == (tmp_path / "whole.jsonl").read_text()
+    assert not {"a", "b"} & {question for batch in again.asked for question in batch}, "nothing is answered twice"
+    assert first.asked[0] == ["a", "b"]
+    finished = decode_with(monkeypatch, Decoder())
+    api.regenerate(model, data, out, batch_size=2)
+    assert {question for batch in finished.asked for question in batch} <= {"empty"}
+
+
+def test_a_limit_counts_conversations(model, data, tmp_path, monkeypatch):
+    decode_with(monkeypatch, Decoder())
+    assert api.regenerate(model, data, tmp_path / "out.jsonl", limit=2).answered == 2
+
+
+def test_what_cannot_be_continued_is_left_alone(model, data, tmp_path, monkeypatch):
+    decode_with(monkeypatch, Decoder())
+    out = tmp_path / "out.jsonl"
+    api.regenerate(model, data, out, temperature=1.0, limit=1)
+    before = out.read_text()
+    with pytest.raises(ValueError, match="out.jsonl was begun with temperature=1.0; give the same settings"):
+        api.regenerate(model, data, out)
+    with pytest.raises(ValueError, match="chats.jsonl holds something else already"):
+        api.regenerate(model, data, data)
+    assert out.read_text() == before
+    model.tokenizer.chat_template = None
+    with pytest.raises(ValueError, match="no chat template"):
+        api.regenerate(model, data, tmp_path / "other.jsonl")
+
+
+def test_training_reads_what_was_written(model, data, tmp_path, monkeypatch):
+    from eagle_jax.training.formats import read
+
+    decode_with(monkeypatch, Decoder())
+    out = tmp_path / "out.jsonl"
+    api.regenerate(model, data, out)
+    assert [(len(talk.messages), talk.cut) for talk in read(out)] == [
+        (2, False), (4, False), (2, False), (2, False), (2, True),
+    ]  # fmt: skip

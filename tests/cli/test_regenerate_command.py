@@ -1,0 +1,14 @@
+"""`eagle-jax regenerate` passes on what was asked and says what became of it."""
+
+
+def test_it_passes_on_the_request_and_counts(fake, run):
+    shown = run("regenerate", "chats.jsonl", "--out", "o.jsonl", "--temperature", "1", "--top-p", "0.9", "--limit", "7")
+    assert shown.exit_code == 0
+    ((data, request),) = fake.requests
+    assert data == "chats.jsonl" and request["temperature"] == 1.0 and request["top_p"] == 0.9 and request["limit"] == 7
+    said = "5 conversations answered, 2 were there before, 1 cut at 1024 tokens: o.jsonl\n"
+    assert shown.stdout == said
+
+
+def test_the_output_must_be_named(fake, run):
+    assert run("regenerate", "chats.jsonl").exit_code == 2
