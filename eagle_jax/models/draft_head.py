@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,10 +32,7 @@ class DraftHead(abc.ABC):
         params: weights, named as in HuggingFace's checkpoints.
         config: sizes and flags.
         vocabulary: target ids of the tokens that the head drafts, ascending; None drafts the whole vocabulary.
-        guesses_features: outputs are guesses of the target's final hidden states, and are trained to be.
     """
-
-    guesses_features: ClassVar[bool]
 
     params: Params
     config: EagleConfig | Eagle3Config = static()
@@ -66,6 +63,10 @@ class DraftHead(abc.ABC):
     @abc.abstractmethod
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         """Logits over the draft vocabulary, in float32, for outputs of `forward`."""
+
+    @abc.abstractmethod
+    def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"] | None:
+        """What outputs say the target's final hidden states will be, for a loss on features; None if they cannot."""
 
     @abc.abstractmethod
     def _layers(

@@ -66,7 +66,6 @@ class Head(DraftHead):
 
     config: EagleConfig = static()
 
-    guesses_features = True
     taps = ()
 
     @staticmethod
@@ -108,6 +107,9 @@ class Head(DraftHead):
         if self.config.draft_vocab_size is None:
             return target.logits(out)
         return self._apply(out, method=EagleHead.logits)
+
+    def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"]:
+        return out
 
     def _layers(
         self,

@@ -103,8 +103,11 @@ class Eagle3Head(nn.Module):
             kv.append(own)
         return self.norm(x) if self.config.norm_output else x, tuple(kv)
 
+    def normed(self, out: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
+        return out if self.config.norm_output else self.norm(out)
+
     def logits(self, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
-        return self.lm_head(out if self.config.norm_output else self.norm(out))
+        return self.lm_head(self.normed(out))
 
     def initialise(self, taps: tuple[Float[Array, "b n t"], ...], sight: Sight, cache: Cache) -> None:
         """Touches every parameter once."""
@@ -119,8 +122,6 @@ class Head3(DraftHead):
     """An EAGLE-3 head with its weights. The embedding is the target's, unless it brings its own."""
 
     config: Eagle3Config = static()
-
-    guesses_features = False
 
     @staticmethod
     def init(config: Eagle3Config, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head3":
@@ -144,6 +145,11 @@ class Head3(DraftHead):
 
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         return self._apply(out, method=Eagle3Head.logits)
+
+    def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"] | None:
+        if self.config.layers.hidden_size != self.config.target_hidden_size:
+            return None
+        return self._apply(out, method=Eagle3Head.normed)
 
     def _layers(
         self,

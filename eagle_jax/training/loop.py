@@ -111,7 +111,7 @@ def evaluate(
     head: DraftHead, target: LM, rows: Rows, features: Float[np.ndarray, "r n f"], steps: int, batch: int
 ) -> Report:
     """Parts of the loss over `rows`, without noise; an incomplete last batch is left out."""
-    objective = Objective(steps=steps, noise=0.0)
+    objective = Objective(steps=steps, feature_weight=0.0, noise=0.0)
     measure = jax.jit(functools.partial(loss, objective=objective))
     reports = [
         measure(

@@ -34,7 +34,8 @@ class Objective:
     Args:
         steps: draft steps trained; 1 is the published EAGLE-1 training.
         decay: weight of each step relative to the one before.
-        feature_weight: weight of SmoothL1 between guessed and true feature; EAGLE-3 heads guess none.
+        feature_weight: weight of SmoothL1 between guessed and true feature (published: 1 for EAGLE-1, 0 for EAGLE-3,
+            whose normed output it compares: with little text that helps, with much it binds the head).
         law_weight: weight of the cross-entropy between guessed and true next-token law (published: 0.1 for EAGLE-1, 1
             for EAGLE-3).
         noise: half-width of the uniform noise on input features made of true ones.
@@ -60,7 +61,7 @@ class Report:
     """Per draft step, averaged over the answer tokens that the step can draft.
 
     Attributes:
-        feature: SmoothL1 to the true feature; 0 for heads that guess none.
+        feature: SmoothL1 to the true feature; 0 for heads of another width than the target.
         law: soft cross-entropy to the target's next-token law among the tokens that the head drafts, in nats.
         agreement: share of slots where head and target have the same most likely token.
     """
@@ -92,6 +93,12 @@ def loss(
     entering = head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps))
     if objective.noise:
         entering = entering + jax.random.uniform(key, entering.shape, minval=-objective.noise, maxval=objective.noise)
+
+    if objective.feature_weight and head.guess(entering) is None:
+        raise ValueError(
+            f"feature_weight={objective.feature_weight} with a head of another width than its target; expected 0: its "
+            "outputs cannot be compared with the target's features"
+        )
 
     batch, slots, _ = embeddings.shape
     positions = jnp.broadcast_to(jnp.arange(slots, dtype=jnp.int32)[None], (batch, slots))
@@ -187,7 +194,8 @@ def _parts(
 
     logits = head.logits(target, out)
     same = (head.target_ids(jnp.argmax(logits, axis=-1)) == truth.best).astype(jnp.float32)
-    feature = mean(smooth_l1(out, truth.hidden), mask) if head.guesses_features else jnp.zeros(())
+    guess = head.guess(out)
+    feature = jnp.zeros(()) if guess is None else mean(smooth_l1(guess, truth.hidden), mask)
     law = mean(soft_cross_entropy(logits, truth.logits), mask & truth.drafted)
     return feature, law, mean(same, mask)
 

@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=256, help="tokens per row")
     parser.add_argument("--rate", type=float, nargs=2, default=(5e-3, 2.5e-3), help="peak learning rate of each stage")
     parser.add_argument("--steps", type=int, nargs=2, help="draft steps trained in each stage; default: the method's")
+    parser.add_argument("--feature-weight", type=float, nargs=2, help="of each stage; default: the method's")
     parser.add_argument("--draft-vocab", type=int, help="draft only this many tokens, the most frequent in answers")
     parser.add_argument("--held-out", type=int, default=200, help="conversations kept for evaluation")
     args = parser.parse_args()
@@ -131,6 +132,8 @@ def main() -> None:
         if minutes > 0:
             if args.steps is not None:
                 objective = dataclasses.replace(objective, steps=args.steps[stage])
+            if args.feature_weight is not None:
+                objective = dataclasses.replace(objective, feature_weight=args.feature_weight[stage])
             print(f"{objective}, {minutes} minutes", flush=True)
             head = loop.train(
                 head, target, rows, hidden, objective,

@@ -116,21 +116,23 @@ def test_eagle3_steps_are_the_published_ones():
     _, report = L.loss(head, target, tokens, answer, states, jax.random.key(0), objective)
 
     @jax.jit
-    def run(features: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def run(features: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         out = head.causal(head.embed(target, tokens[:, 1:]), features)
-        return out[0], head.logits(target, out)[0]
+        return out[0], head.logits(target, out)[0], L.smooth_l1(head.guess(out), hidden[:, 1:])[0]
 
     true_features = np.asarray(head.features(hidden, tuple(taps)))[:, :-1]
     true_logits = np.asarray(target.logits(hidden))[0, 1:]
     laws: list[list[float]] = [[], [], []]
     agreements: list[list[bool]] = [[], [], []]
+    distances: list[list[float]] = [[], [], []]
     for i in range(8):
         features = true_features.copy()
         for step in range(3):
             slot = i + step
             if slot + 1 >= 8 or i + 1 < 2:  # what it drafts, token slot + 2, is not there, or the root is no answer
                 continue
-            out, logits = run(features)
+            out, logits, distance = run(features)
+            distances[step].append(float(distance[slot]))
             agreements[step].append(int(np.argmax(logits[slot])) + 8 == int(np.argmax(true_logits[slot])))
             if np.argmax(true_logits[slot]) >= 8:
                 law, guess = (np.asarray(values[slot], np.float64) for values in (true_logits[:, 8:], logits))
@@ -140,7 +142,17 @@ def test_eagle3_steps_are_the_published_ones():
     assert 0 < len(laws[0]) < len(agreements[0]), "every likeliest token is drafted, or none"
     np.testing.assert_allclose(report.law, [np.mean(step) for step in laws], rtol=1e-4)
     np.testing.assert_allclose(report.agreement, [np.mean(step) for step in agreements], rtol=1e-6)
-    np.testing.assert_array_equal(report.feature, np.zeros(3))
+    np.testing.assert_allclose(report.feature, [np.mean(step) for step in distances], rtol=1e-4)
+
+
+def test_features_of_another_width_cannot_be_compared():
+    (target, _), narrow = pair(), head3(drafted=29, width=12)
+    tokens = jnp.zeros((1, 5), jnp.int32)
+    text = tokens, jnp.ones((1, 5), bool), hidden_states(target, tokens, narrow.taps), jax.random.key(0)
+    _, report = L.loss(narrow, target, *text, dataclasses.replace(L.EAGLE3, steps=1))
+    np.testing.assert_array_equal(report.feature, [0])
+    with pytest.raises(ValueError, match="feature_weight=0.5 with a head of another width"):
+        L.loss(narrow, target, *text, dataclasses.replace(L.EAGLE3, steps=1, feature_weight=0.5))
 
 
 def test_at_least_one_step():

@@ -34,10 +34,11 @@ def pair() -> tuple[LM, Head]:
     return target, Head.init(EagleConfig(layers=layer, fc_bias=True), jax.random.key(1), F32)
 
 
-def head3(drafted: int) -> Head3:
+def head3(drafted: int, width: int = 16) -> Head3:
     """An EAGLE-3 head for the toy target that drafts every token but the lowest ids; random weights, not small."""
-    layer = dataclasses.replace(CONFIG, num_hidden_layers=1, tie_word_embeddings=False)
-    config = Eagle3Config(layers=layer, taps=(0, 1, 2), target_hidden_size=16, draft_vocab_size=drafted)
+    layer = dataclasses.replace(CONFIG, num_hidden_layers=1, hidden_size=width, tie_word_embeddings=False)
+    own = {"target_hidden_size": 16, "own_embedding": width != 16}
+    config = Eagle3Config(layers=layer, taps=(0, 1, 2), draft_vocab_size=drafted, **own)
     head = Head3.init(config, jax.random.key(1), F32)
     params = jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, head.params)
-    return Head3(params=params, config=config, vocabulary=jnp.arange(29 - drafted, 29))
+    return Head3(params=params, config=config, vocabulary=jnp.arange(29 - drafted, 29) if drafted < 29 else None)
