@@ -17,13 +17,14 @@ from eagle_jax.converters import hf_config, hf_rope
 KIND, LAYER = "speculators_model_type", "transformer_layer_config"
 TAPS = "eagle_aux_hidden_state_layer_ids"
 
-# Keys about the decoder layers.
+# Keys about the decoder layers; those of experts are the target's, and a head has none.
 _LAYER_READ = frozenset(
     """
     hidden_size intermediate_size num_attention_heads num_key_value_heads num_hidden_layers vocab_size head_dim
-    rms_norm_eps max_position_embeddings bias qkv_bias attention_bias mlp_bias num_local_experts num_experts_per_tok
-    router_aux_loss_coef output_router_logits router_jitter_noise tie_word_embeddings model_type architectures
-    sliding_window use_sliding_window max_window_layers layer_types
+    rms_norm_eps max_position_embeddings bias qkv_bias attention_bias mlp_bias tie_word_embeddings model_type
+    architectures sliding_window use_sliding_window max_window_layers layer_types
+    num_experts num_local_experts num_experts_per_tok moe_intermediate_size decoder_sparse_step mlp_only_layers
+    norm_topk_prob router_aux_loss_coef output_router_logits router_jitter_noise
     """.split()
 ).union(hf_rope.KEYS)
 _LAYER_FIXED = {name: value for name, value in hf_config.FIXED.items() if name not in _LAYER_READ}
@@ -36,11 +37,14 @@ _EAGLE3_IGNORED = frozenset({"target_model_type"})
 
 # `eagle_config`, as NVIDIA's and SpecForge's heads have it.
 _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "use_aux_hidden_state": (True,),
-    "use_input_layernorm_in_first_layer": (True,),
-    "use_last_layernorm": (True,),
-    "use_mtp_layernorm": (False,),
+    "use_aux_hidden_state": (True, None),
+    "use_input_layernorm_in_first_layer": (True, None),
+    "use_last_layernorm": (True, None),
+    "use_mtp_layernorm": (False, None),
+    "next_layer_regular": (True, None),
     "parallel_draft_step": (1, None),
+    "parallel_draft_heads_num_layers": (None, 0, 1),
+    "has_lm_head": (True, None),
 }
 
 # Around `transformer_layer_config`.

@@ -176,6 +176,9 @@ PUBLISHED: dict[str, tuple[tuple[dict[str, tuple[int, ...]], dict[str, Any]], tu
                     "use_input_layernorm_in_first_layer": True,
                     "use_last_layernorm": True,
                     "use_mtp_layernorm": False,
+                    "next_layer_regular": True,
+                    "parallel_draft_step": 1,
+                    "parallel_draft_heads_num_layers": None,
                 }
             },
         ),
