@@ -95,6 +95,8 @@ def _account(event: events.Prepared, steps: int) -> Table:
     rows.append(("Tokens", f"{report.tokens:,}, {report.share:.0%} of them the assistant's, which are learnt"))
     rows.append(("Rows", f"{event.rows:,} to learn from, {event.held_out:,} held out"))
     rows.append(("Head", f"{event.parameters:,} parameters"))
+    if event.coverage is not None:
+        rows.append(("Drafts", f"tokens that make up {event.coverage:.2%} of the answers"))
     if event.step:
         rows.append(("Continues", f"after update {event.step:,} of {steps:,}"))
     shown = Table(box=None, show_header=False, pad_edge=False)

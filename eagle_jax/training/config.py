@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
-from eagle_jax.training.loss import Objective
+from eagle_jax.training.loss import EAGLE3, Objective
 from eagle_jax.training.typed import build, overlay, read_yaml
 
 
@@ -53,27 +53,39 @@ class HeadConfig:
     """The head that is trained.
 
     Args:
-        method: eagle1 makes heads for EAGLE-1 and EAGLE-2.
+        method: eagle1 makes heads for EAGLE-1 and EAGLE-2. With it come the published defaults of `objective` and
+            `optimizer`.
         intermediate_size: width of its MLP; the target's by default.
         layers: decoder layers.
-        bias: whether `fc` has a bias.
-        start: folder of an earlier head to go on from; its sizes count then.
+        bias: whether `fc` has a bias (eagle1).
+        taps: target layers whose entering residual stream is read (eagle3); the published choice by default.
+        fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3).
+        draft_vocab_size: draft only so many tokens, the most frequent of the answers; all by default.
+        start: folder of an earlier head to go on from; its method and sizes count then.
     """
 
-    method: Literal["eagle1"] = "eagle1"
+    method: Literal["eagle1", "eagle3"] = "eagle1"
     intermediate_size: int | None = None
     layers: int = 1
     bias: bool = True
+    taps: tuple[int, ...] | None = None
+    fc_norm: bool = False
+    norm_output: bool = False
+    draft_vocab_size: int | None = None
     start: str | None = None
 
     def __post_init__(self):
         _at_least(1, "head.layers", self.layers)
         _at_least(1, "head.intermediate_size", self.intermediate_size)
+        _at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
+        if self.start is not None and self.draft_vocab_size is not None:
+            raise ValueError("head.start and head.draft_vocab_size are both set; an earlier head has its vocabulary")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The update rule and its schedule; the defaults are those of the published EAGLE-1 training.
+    """The update rule and its schedule; the defaults are those of the published EAGLE-1 training (`PUBLISHED` has
+    EAGLE-3's).
 
     Args:
         name: adamw, or muon (Muon on matrices, AdamW on the rest).
@@ -210,6 +222,15 @@ class TrainConfig:
         ]
 
 
+# What the published trainings of a method differ in from the defaults above (SafeAILab/EAGLE, traineagle3).
+PUBLISHED: Mapping[str, Any] = {
+    "eagle3": {
+        "objective": dataclasses.asdict(EAGLE3),
+        "optimizer": {"rate": 5e-5, "warmup": 12000, "weight_decay": 0.0, "clip": "norm"},
+    },
+}
+
+
 def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> TrainConfig:
     """The configuration in a YAML file, with `key=value` assignments over it.
 
@@ -221,9 +242,18 @@ def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> Tr
     if not isinstance(settings, dict):
         raise ValueError(f"{path} holds no settings; expected lines such as steps: 1000")
     try:
-        return build(TrainConfig, overlay(settings, assignments))
+        return build(TrainConfig, _with_published(overlay(settings, assignments)))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _with_published(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings over the defaults of their method."""
+    head = settings.get("head")
+    method = head.get("method") if isinstance(head, dict) else None
+    defaults = PUBLISHED.get(str(method), {})
+    given = {key: settings.get(key, {}) for key in defaults}
+    return settings | {key: defaults[key] | value for key, value in given.items() if isinstance(value, dict)}
 
 
 def _plain(value: Any) -> Any:

@@ -22,6 +22,7 @@ class Prepared:
         report: what became of the files.
         rows, held_out: rows of text to learn from and to measure with.
         parameters: of the head.
+        coverage: share of the answers' tokens that the draft vocabulary holds; None where it is the whole one.
         step: updates that an earlier start has done.
     """
 
@@ -29,6 +30,7 @@ class Prepared:
     rows: int
     held_out: int
     parameters: int
+    coverage: float | None
     step: int
 
 

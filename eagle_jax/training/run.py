@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
 
 from eagle_jax.converters import save_head
 from eagle_jax.models.draft_head import DraftHead
@@ -22,6 +24,7 @@ from eagle_jax.training.metrics import Metrics
 from eagle_jax.training.order import Order
 from eagle_jax.training.trainer import Trainer
 from eagle_jax.training.update import TrainState, begin, without_params
+from eagle_jax.training.vocabulary import most_frequent
 from eagle_jax.training.watch import Diverged
 
 CONFIG, CHECKPOINTS, HEAD = "config.yaml", "checkpoints", "head"
@@ -41,7 +44,8 @@ def run(config: TrainConfig, target: LM, tokenizer: Any, observe: Observe = lamb
     claim(folder, config)
     rows, held_out, report = texts(config, target, tokenizer, observe)
     head_key, noise_key = jax.random.split(jax.random.key(config.seed))
-    head = heads.first(config.head, target, head_key)
+    ids, share = draft_vocabulary(config, rows, target)
+    head = heads.first(config.head, target, ids, head_key)
     rule = optimizer.make(config.optimizer, config.steps)
     state = begin(head, rule, noise_key)
     order = Order(rows, config.batch * config.accumulate, config.seed)
@@ -53,7 +57,7 @@ def run(config: TrainConfig, target: LM, tokenizer: Any, observe: Observe = lamb
         state = saved.state
     metrics = Metrics(folder, int(state.step), config.tensorboard)
     parameters = sum(p.size for p in jax.tree.leaves(state.params))
-    observe(Prepared(report, len(rows), len(held_out), parameters, int(state.step)))
+    observe(Prepared(report, len(rows), len(held_out), parameters, share, int(state.step)))
     trainer = Trainer(
         config, rule, target, without_params(head), rows, held_out, checkpoints, metrics, observe
     )  # fmt: skip
@@ -113,6 +117,16 @@ def texts(
         return data.apart(examples, given.length)
 
     return rows(examples), rows(unseen), report
+
+
+def draft_vocabulary(
+    config: TrainConfig, rows: data.Rows, target: LM
+) -> tuple[Int[np.ndarray, " d"] | None, float | None]:
+    """The tokens to draft, if only some, and their share of all that the assistant says."""
+    size = config.head.draft_vocab_size
+    if size is None:
+        return None, None
+    return most_frequent(rows, size, target.config.vocab_size)
 
 
 def export(

@@ -27,7 +27,7 @@ def test_it_tells_of_the_data_of_each_checkpoint_and_of_the_head(fake, run, sett
     report = DataReport(kept=1200, cut=7, dropped=dropped, tokens=60000, answer_tokens=15000)
     fake.events = [
         api.events.Reading(1200),
-        api.events.Prepared(report=report, rows=40, held_out=2, parameters=123456, step=3),
+        api.events.Prepared(report=report, rows=40, held_out=2, parameters=123456, coverage=0.98765, step=3),
         api.events.Updated(step=4, loss=1.5, agreement=(0.5,), tokens_per_second=None),
         api.events.Measured(step=9, loss=1.25, accepted_length=1.75, agreement=(0.5, 0.5)),
     ]
@@ -40,6 +40,7 @@ def test_it_tells_of_the_data_of_each_checkpoint_and_of_the_head(fake, run, sett
         "60,000, 25% of them the assistant's",
         "40 to learn from, 2 held out",
         "123,456 parameters",
+        "tokens that make up 98.77% of the answers",
         "after update 3 of 9",
         "update 9: held out, loss 1.250, agreement 0.50 0.50, accepted length 1.75",
     ):

@@ -1,10 +1,12 @@
 """One configuration: from YAML and assignments, with every mistake named."""
 
+import dataclasses
 import pathlib
 
 import pytest
 
 from eagle_jax.training.config import read_config
+from eagle_jax.training.loss import EAGLE3
 
 TEXT = """
 out: runs/a
@@ -30,8 +32,17 @@ def test_a_file_with_assignments_over_it(path):
     assert config.head.intermediate_size == 48 and config.objective.steps == 2 and config.seed == 7
 
 
+def test_a_method_brings_its_published_defaults(path):
+    config = read_config(path, ["head.method=eagle3", "steps=20000"])
+    assert config.objective == EAGLE3
+    assert (config.optimizer.clip, config.optimizer.weight_decay, config.optimizer.betas) == ("norm", 0.0, (0.9, 0.95))
+    assert config.optimizer.rate == 3e-4 and config.optimizer.warmup == 5, "what the file says counts"
+    config = read_config(path, ["head.method=eagle3", "objective.steps=3", "optimizer.clip=none"])
+    assert config.objective == dataclasses.replace(EAGLE3, steps=3) and config.optimizer.clip == "none"
+
+
 def test_the_resolved_configuration_reads_as_itself(path, tmp_path):
-    config = read_config(path, ["evaluation.questions=q.jsonl", "dtype=float32", "max_minutes=1.5"])
+    config = read_config(path, ["evaluation.questions=q.jsonl", "dtype=float32", "head.taps=[0, 3]", "max_minutes=1.5"])
     (tmp_path / "resolved.yaml").write_text(config.as_yaml())
     assert read_config(tmp_path / "resolved.yaml") == config
     assert "weight_decay: 0.01" in config.as_yaml(), "defaults are written down too"

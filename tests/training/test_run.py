@@ -177,6 +177,16 @@ def test_a_full_disk_is_one_sentence(tmp_path):
         signal.signal(signal.SIGXFSZ, usual)
 
 
+def test_an_eagle3_head_with_a_draft_vocabulary(tmp_path):
+    told = []
+    changes = ("head.method=eagle3", "head.draft_vocab_size=6", "objective.steps=1", "steps=3", "evaluation.depth=1")
+    finished = run(config(tmp_path, *changes), pair()[0], TOKENIZER, told.append)
+    prepared = next(event for event in told if isinstance(event, events.Prepared))
+    head = load_head(finished.head, pair()[0])
+    assert head.config.draft_vocab_size == 6 and 0.9 < prepared.coverage <= 1
+    assert {1, 4, 5, 6, 7} <= set(np.asarray(head.vocabulary).tolist()), "what the answers are made of"
+
+
 def test_more_rows_than_there_are_cannot_be_asked_for(tmp_path):
     with pytest.raises(ValueError, match="an update takes 200 rows .* but there are only 32"):
         run(config(tmp_path, "batch=100", "accumulate=2"), pair()[0], TOKENIZER)

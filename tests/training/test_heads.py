@@ -1,0 +1,58 @@
+"""What a run begins with."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import pair
+
+from eagle_jax.converters import save_head
+from eagle_jax.training.config import HeadConfig
+from eagle_jax.training.heads import first, taps_of
+
+KEY = jax.random.key(3)
+
+
+def test_sizes_are_the_targets_unless_given():
+    target, _ = pair()
+    head = first(HeadConfig(intermediate_size=40, bias=False), target, None, KEY)
+    layers = head.config.layers
+    assert (layers.hidden_size, layers.intermediate_size, layers.num_hidden_layers) == (16, 40, 1)
+    assert not head.config.fc_bias and head.vocabulary is None
+
+
+def test_an_eagle3_head_begins_by_saying_what_the_target_would():
+    """With a highest tap behind the last layer, and the layer's own share taken away, it is the target itself."""
+    target, _ = pair()
+    head = first(HeadConfig(method="eagle3"), target, None, KEY)
+    assert head.taps == (0, 1, 2) and head.config.draft_vocab_size == 29
+    tokens = jnp.arange(12, dtype=jnp.int32)[None]
+    output = target.causal(tokens, head.taps)
+    said = head.logits(target, head.features(output.hidden, output.taps))
+    agreement = jnp.mean(jnp.argmax(said, -1) == jnp.argmax(target.logits(output.hidden), -1))
+    assert float(agreement) > 0.5
+
+
+@pytest.mark.parametrize("method", ["eagle1", "eagle3"])
+def test_a_draft_vocabulary_has_rows_of_the_targets_output_matrix(method):
+    target, _ = pair()
+    ids = np.array([3, 5, 17], np.int32)
+    head = first(HeadConfig(method=method), target, ids, KEY)
+    np.testing.assert_array_equal(head.vocabulary, ids)
+    np.testing.assert_array_equal(head.params["lm_head"]["weight"], target.params["embed_tokens"]["embedding"][ids])
+
+
+def test_an_earlier_head_is_gone_on_from(tmp_path):
+    target, head = pair()
+    save_head(head, tmp_path / "head")
+    again = first(HeadConfig(start=str(tmp_path / "head")), target, None, KEY)
+    jax.tree.map(np.testing.assert_array_equal, again.params, head.params)
+
+
+def test_taps_are_the_published_ones_or_those_asked_for():
+    assert taps_of(HeadConfig(), 32) == (2, 16, 29) and taps_of(HeadConfig(), 2) == (0, 1, 2)
+    assert taps_of(HeadConfig(taps=(1, 4)), 4) == (1, 4)
+    with pytest.raises(ValueError, match=r"head.taps=\(5,\); expected layers 0 to 3, or 4"):
+        taps_of(HeadConfig(taps=(5,)), 4)
+    with pytest.raises(ValueError, match="an earlier head has its vocabulary"):
+        HeadConfig(start="head", draft_vocab_size=3)
