@@ -64,5 +64,5 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
-        elif value is not None:
+        elif value is not None and value != []:
             yield prefix + name, value

@@ -14,9 +14,9 @@ from eagle_jax.cli.console import one_sentence, out, print_json
 def models(as_json: options.Json = False) -> None:
     """List the published pairs of a model and its head, and the memory that their weights take.
 
-    A name in the first column can be given to `--target`: both folders come from the HuggingFace hub, once. Memory is
-    for weights alone, with matrices in bfloat16 or rounded to 8 or 4 bits and embeddings in bfloat16; `+` where the
-    size of the head is not known before it is downloaded.
+    A name can be given to `--target`: both folders come from the HuggingFace hub, once. Memory is for weights alone,
+    with matrices in bfloat16 or rounded to 8 or 4 bits and embeddings in bfloat16; `+` where the size of the head is
+    not known before it is downloaded.
 
     **Examples**
 
@@ -27,25 +27,20 @@ def models(as_json: options.Json = False) -> None:
     if as_json:
         print_json([_facts(pair) for pair in api.PAIRS])
         return
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("name", "method", "target", "head"):
-        shown.add_column(heading, overflow="fold")
-    for heading in ("parameters", "bf16", "int8", "int4"):
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    shown.add_column("name (method), target, head", overflow="fold")
+    for heading in ("10^9", "bf16", "int8", "int4"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for pair in api.PAIRS:
         facts = _facts(pair)
-        more = "" if pair.head_sizes else "+"
-        head = "?" if facts["head_parameters"] is None else f"{facts['head_parameters'] / 1e9:.2f}"
-        memory = (f"{size / 1e9:.1f}{more} GB" for size in facts["memory"].values())
+        head, more = ("?", "+") if pair.head_sizes is None else (f"{facts['head_parameters'] / 1e9:.2f}", "")
         shown.add_row(
-            pair.name,
-            pair.method,
-            pair.target,
-            pair.head,
-            f"{facts['target_parameters'] / 1e9:.2f} + {head} B",
-            *memory,
+            f"[bold]{pair.name}[/bold] ({pair.method})\n  {pair.target}\n  {pair.head}",
+            f"\n{facts['target_parameters'] / 1e9:.2f}\n{head}",
+            *(f"{size / 1e9:.1f}{more}" for size in facts["memory"].values()),
         )
     out.print(shown)
+    out.print("10^9: parameters in billions; bf16, int8, int4: memory for the weights of both, in GB.")
 
 
 def _facts(pair: Any) -> dict[str, Any]:

@@ -8,11 +8,16 @@ from eagle_jax import api
 def test_the_table(run):
     shown = run("models")
     assert shown.exit_code == 0
-    lines = {line.split()[0]: line for line in shown.stdout.splitlines() if line.strip()}
-    assert {pair.name for pair in api.PAIRS} <= set(lines)
-    vicuna = lines["vicuna-7b-v1.3"]
-    assert "lmsys/vicuna-7b-v1.3" in vicuna and "6.74 + 0.24 B" in vicuna and "13.9 GB" in vicuna
-    assert "16.4+ GB" in lines["qwen3-8b"]
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    first = lines.index(["vicuna-7b-v1.3", "(EAGLE-1/2)", "13.9", "7.1", "3.7"])
+    assert lines[first + 1 : first + 3] == [["lmsys/vicuna-7b-v1.3", "6.74"], ["yuhuili/EAGLE-Vicuna-7B-v1.3", "0.24"]]
+    assert ["qwen3-8b", "(EAGLE-3)", "16.4+", "8.8+", "5.0+"] in lines
+
+
+def test_names_stay_whole_in_a_narrow_terminal(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = run("models").stdout.split()
+    assert {pair.name for pair in api.PAIRS} <= set(words)
 
 
 def test_json(run):
