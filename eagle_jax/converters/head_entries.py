@@ -60,12 +60,14 @@ _OUTER_IGNORED = hf_config.IGNORED | frozenset(
 # transformers leaves out of `transformer_layer_config` what is its class's default.
 _NESTED_ABSENT: Mapping[str, Mapping[str, Any]] = {
     "llama": {
+        "vocab_size": 32000,
         "num_attention_heads": 32,
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-6,
         "use_sliding_window": False,
     },
     "qwen3": {
+        "vocab_size": 151936,
         "num_attention_heads": 32,
         "head_dim": 128,
         "max_position_embeddings": 32768,

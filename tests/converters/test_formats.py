@@ -230,6 +230,10 @@ def test_a_nested_config_leaves_out_defaults(tmp_path: pathlib.Path):
     for name in ("num_attention_heads", "rms_norm_eps", "rope_theta", "rope_scaling"):
         del stated["transformer_layer_config"][name]
     assert_same(load_head(write(tmp_path, tensors(many, "speculators"), stated), target()), many)
+    stated = entries(head(), "speculators")
+    del stated["transformer_layer_config"]["vocab_size"]
+    with refused(ValueError, "vocabulary of 32000", "the target has 11"):
+        load_head(write(tmp_path, tensors(head(), "speculators"), stated), target())
 
 
 def test_a_speculators_head_as_vllm_publishes_it(tmp_path: pathlib.Path):
