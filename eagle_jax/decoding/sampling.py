@@ -126,12 +126,20 @@ def draw(
 
 
 def scores(
-    logits: Float[Array, "b n v"], noise: Float[Array, "b #n v"] | None, settings: Settings, mode: Sampling
+    logits: Float[Array, "b n v"],
+    noise: Float[Array, "b #n v"] | None,
+    settings: Settings,
+    mode: Sampling,
+    sharpness: float = 1.0,
 ) -> Float[Array, "b n v"]:
-    """What a drafter ranks its guesses by: log_softmax(logits / T + noise), or log_softmax(logits) in greedy rows.
+    """What a drafter ranks guesses by: log_softmax(s (logits / T + noise)), or log_softmax(s logits) in greedy rows.
 
     With the noise of the position that the guess would take, the best guess is the token that the target draws if the
     drafter's logits are right, filters included. `noise` may be None if `mode.sampled` is False.
+
+    Args:
+        sharpness: `s`; it leaves the order of the guesses below one node alone and weighs them against guesses below
+            other nodes.
     """
     if mode.sampled:
         assert noise is not None, "sampled rows need noise"
@@ -139,7 +147,7 @@ def scores(
         if mode.filtered:
             perturbed = jnp.where(_kept(perturbed, settings), perturbed, perturbed - MARKDOWN)
         logits = jnp.where(settings.greedy[:, None, None], logits, perturbed + noise)
-    return jax.nn.log_softmax(logits, axis=-1)
+    return jax.nn.log_softmax(sharpness * logits, axis=-1)
 
 
 def _argmax(values: Float[Array, "b n v"]) -> Int[Array, "b n"]:

@@ -19,11 +19,11 @@ from eagle_jax.testing import synthetic_head3, synthetic_pair
 TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
 PROMPT, SLOTS, CYCLES = [3, 1, 4, 1, 5, 9, 2, 6], 64, 4
 DRAFTERS = {
-    "EAGLE-1": Eagle(head=HEAD, policy=EAGLE1_TREE),
-    "EAGLE-2": Eagle(head=HEAD, policy=DynamicTree(14, 3, 4)),
-    "EAGLE-3": Eagle(head=synthetic_head3(TARGET, error=0.15), policy=DynamicTree(14, 3, 4)),
+    "EAGLE-1": Eagle(head=HEAD, policy=EAGLE1_TREE, sharpness=1.0),
+    "EAGLE-2": Eagle(head=HEAD, policy=DynamicTree(14, 3, 4), sharpness=1.0),
+    "EAGLE-3": Eagle(head=synthetic_head3(TARGET, error=0.15), policy=DynamicTree(14, 3, 4), sharpness=1.0),
     "EAGLE-3, trimmed": Eagle(
-        head=synthetic_head3(TARGET, error=0.15, draft_vocab_size=45), policy=DynamicTree(14, 3, 4)
+        head=synthetic_head3(TARGET, error=0.15, draft_vocab_size=45), policy=DynamicTree(14, 3, 4), sharpness=1.0
     ),
 }
 

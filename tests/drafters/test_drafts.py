@@ -16,7 +16,7 @@ from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import Plain, View
-from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.eagle import SHARPNESS, Eagle
 from eagle_jax.models.eagle import Head
 from eagle_jax.testing import TINY, synthetic_pair
 
@@ -117,6 +117,7 @@ class Afresh:
         logits = self.guess(path)[1]
         if self.noise is not None:
             logits = logits / np.float32(self.temperature) + self.noise[len(path)]
+        logits = np.float32(SHARPNESS) * logits
         return logits - np.logaddexp.reduce(logits)
 
 
@@ -154,12 +155,11 @@ def test_the_tree_is_the_one_of_scores_computed_afresh(name, temperature, state)
 
 def test_noise_changes_the_guesses_unless_uncoupled(state):
     policy = TREES["dynamic"]
+    coupled, uncoupled = (Eagle(head=HEAD, policy=policy, sharpness=1.0, coupled=coupled) for coupled in (True, False))
     trees: dict[str, Callable[[], Tree]] = {
-        "greedy": lambda: propose(Eagle(head=HEAD, policy=policy), state.draft, view_of(state, 0.0, policy.depth)),
-        "coupled": lambda: propose(Eagle(head=HEAD, policy=policy), state.draft, view_of(state, 0.8, policy.depth)),
-        "uncoupled": lambda: propose(
-            Eagle(head=HEAD, policy=policy, coupled=False), state.draft, view_of(state, 0.8, policy.depth)
-        ),
+        "greedy": lambda: propose(coupled, state.draft, view_of(state, 0.0, policy.depth)),
+        "coupled": lambda: propose(coupled, state.draft, view_of(state, 0.8, policy.depth)),
+        "uncoupled": lambda: propose(uncoupled, state.draft, view_of(state, 0.8, policy.depth)),
     }
     grown = {name: np.asarray(tree().tokens) for name, tree in trees.items()}
     np.testing.assert_array_equal(grown["uncoupled"], grown["greedy"])
