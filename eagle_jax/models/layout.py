@@ -40,7 +40,7 @@ def for_decoding(params: Params, head_dim: int) -> Params:
 
 def as_stored(params: Mapping[str, Any]) -> Params:
     """Undoes `for_decoding`, bit for bit; what is stored already stays as it is."""
-    stored = {name: as_stored(node) if isinstance(node, Mapping) else node for name, node in params.items()}
+    stored: Params = {name: as_stored(node) if isinstance(node, Mapping) else node for name, node in params.items()}
     if "kernel" in stored:
         stored["weight"] = jnp.moveaxis(stored.pop("kernel"), 0, -1)
     return _parted(stored)
@@ -82,8 +82,8 @@ def _parted(node: Params) -> Params:
             node[part] = {name: _rows(value[:, index]) for name, value in merged.items()}
     if GATE_UP in node:
         merged = node.pop(GATE_UP)
-        for index, part in enumerate(("gate_proj", "up_proj")):
-            node[part] = {name: value[index] for name, value in merged.items()}
+        for part, row in (("gate_proj", 0), ("up_proj", 1)):
+            node[part] = {name: value[row] for name, value in merged.items()}
     return node
 
 
