@@ -171,6 +171,8 @@ class TrainConfig:
         steps: updates in all.
         batch: rows per pass.
         accumulate: passes per update.
+        remat: keep of each trained draft step only what the next one reads, and compute the rest again for the
+            gradient: less memory, more time.
         seed: of the head's first weights, the order of the rows, and the noise.
         max_minutes: stop with a checkpoint after so long; the next start of the same run goes on from there.
         log_every: updates between two lines of metrics.
@@ -187,6 +189,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     batch: int = 4
     accumulate: int = 1
+    remat: bool = False
     seed: int = 0
     max_minutes: float | None = None
     log_every: int = 10

@@ -17,6 +17,7 @@ are over the slots that count, not over whole rows as published: the length of t
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -79,6 +80,8 @@ def loss(
     features: Float[Array, "b n f"],
     key: jax.Array,
     objective: Objective,
+    *,
+    remat: bool = False,
 ) -> tuple[Float[Array, ""], Report]:
     """Weighted loss and its parts.
 
@@ -86,6 +89,7 @@ def loss(
         answer: tokens that the target produced; only those are drafted, so only those count.
         features: what the target made of `tokens` (`features.hidden_states`).
         key: seeds the noise.
+        remat: for the gradient, keep of each draft step only what the next one reads and compute the rest again.
     """
     embeddings = head.embed(target, tokens[:, 1:])
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
@@ -105,12 +109,17 @@ def loss(
     cache = head.empty_cache(batch, 0)
     beside: tuple = ()
     parts = []
-    for step in range(objective.steps):
+
+    def draft(step: int, entering: Float[Array, "b n h"], beside: tuple) -> tuple[Array, tuple, tuple]:
         visible = jnp.broadcast_to(sight(slots, step)[None], (batch, slots, (step + 1) * slots))
         earlier = jnp.tile(positions, (1, step)) if step else None
         out, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, beside, earlier)
-        beside = _append(beside, kv)
-        parts.append(_parts(head, target, out.astype(jnp.float32), truth, drafted(answer, step)))
+        return out, _append(beside, kv), _parts(head, target, out.astype(jnp.float32), truth, drafted(answer, step))
+
+    for step in range(objective.steps):
+        one = functools.partial(draft, step)
+        out, beside, part = (jax.checkpoint(one) if remat else one)(entering, beside)
+        parts.append(part)
         entering = jnp.concatenate([entering[:, :1], out[:, :-1]], axis=1)
 
     report = Report(*(jnp.stack(column) for column in zip(*parts, strict=True)))

@@ -62,7 +62,7 @@ class Trainer:
         rows = next(order)
         shape = (self.config.accumulate, self.config.batch, self.rows.tokens.shape[1])
         tokens, answer = (part[rows].reshape(shape) for part in (self.rows.tokens, self.rows.answer))
-        options = {"rule": self.rule, "objective": self.config.objective}
+        options: dict[str, Any] = {"rule": self.rule, "objective": self.config.objective, "remat": self.config.remat}
         state, outcome = update(state, self.head, self.target, tokens, answer, **options)
         watch.add(Flight(step, outcome, rows, int(self.rows.filled[rows].sum())))
         return state

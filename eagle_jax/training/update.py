@@ -56,7 +56,7 @@ def begin(head: DraftHead, rule: optax.GradientTransformation, key: jax.Array) -
     return TrainState(params=params, moments=rule.init(params), step=jnp.int32(0), key=jax.random.key_data(key))
 
 
-@functools.partial(jax.jit, static_argnames=("rule", "objective"), donate_argnames=("state",))
+@functools.partial(jax.jit, static_argnames=("rule", "objective", "remat"), donate_argnames=("state",))
 def update(
     state: TrainState,
     head: DraftHead,
@@ -66,17 +66,19 @@ def update(
     *,
     rule: optax.GradientTransformation,
     objective: Objective,
+    remat: bool = False,
 ) -> tuple[TrainState, Outcome]:
     """The state after one update over `a` passes of `b` rows each.
 
     Args:
         head: the head without its weights (`without_params`); those are the state's.
+        remat: compute draft steps again for the gradient instead of keeping them.
     """
     noise_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
     def one_pass(total: Any, text: tuple[Array, Array, Array]) -> tuple[Any, Any]:
         with_gradient = jax.value_and_grad(_loss, has_aux=True)
-        parts, gradients = with_gradient(state.params, head, target, *text, objective)
+        parts, gradients = with_gradient(state.params, head, target, *text, objective, remat)
         return jax.tree.map(jnp.add, total, gradients), parts
 
     passes = tokens.shape[0]
@@ -94,20 +96,27 @@ def update(
 
 
 def _loss(
-    params: Any, head: DraftHead, target: LM, tokens: Array, answer: Array, key: jax.Array, objective: Objective
+    params: Any,
+    head: DraftHead,
+    target: LM,
+    tokens: Array,
+    answer: Array,
+    key: jax.Array,
+    objective: Objective,
+    remat: bool,
 ) -> tuple[Array, Report]:
     """The loss of a head with these weights, computed in the target's dtype; the target runs here and now."""
     rounded = jax.tree.map(lambda p: p.astype(target.dtype), params)
     whole = dataclasses.replace(head, params=rounded)
     features = jax.lax.stop_gradient(hidden_states(target, tokens, head.taps))
-    return loss(whole, target, tokens, answer, features, key, objective)
+    return loss(whole, target, tokens, answer, features, key, objective, remat=remat)
 
 
 @functools.partial(jax.jit, static_argnames=("objective",))
 def _measure(
     params: Any, head: DraftHead, target: LM, tokens: Array, answer: Array, *, objective: Objective
 ) -> tuple[Array, Report]:
-    return _loss(params, head, target, tokens, answer, jax.random.key(0), objective)
+    return _loss(params, head, target, tokens, answer, jax.random.key(0), objective, False)
 
 
 def evaluate(

@@ -11,7 +11,8 @@ from toy import pair
 from eagle_jax.training import optimizer
 from eagle_jax.training.config import OptimizerConfig
 from eagle_jax.training.data import Rows
-from eagle_jax.training.loss import Objective
+from eagle_jax.training.features import hidden_states
+from eagle_jax.training.loss import Objective, loss
 from eagle_jax.training.update import accepted_length, begin, evaluate, update, without_params
 
 OBJECTIVE = Objective(noise=0.0, law_weight=1.0)
@@ -44,6 +45,26 @@ def test_weights_stay_float32_while_bfloat16_computes():
     assert {p.dtype for p in jax.tree.leaves(state.params)} == {np.dtype("float32")} and np.isfinite(said.loss)
     moved = jax.tree.map(lambda new, old: float(jnp.abs(new - old).max()), state.params, head.params)
     assert 0 < max(jax.tree.leaves(moved)) < 1e-5, "a step far below bfloat16's resolution is not lost"
+
+
+def test_draft_steps_computed_again_give_the_same_gradient():
+    target, head = pair()
+    features = hidden_states(target, jnp.asarray(TOKENS))
+    text = (
+        jnp.asarray(TOKENS),
+        jnp.asarray(ANSWER),
+        features,
+        jax.random.key(0),
+        dataclasses.replace(OBJECTIVE, steps=2),
+    )
+
+    def of(params, remat):
+        return loss(dataclasses.replace(head, params=params), target, *text, remat=remat)[0]
+
+    kept, again = jax.jit(lambda params: [jax.grad(of)(params, remat) for remat in (False, True)])(head.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), kept, again)
+    forms = [str(jax.make_jaxpr(of, static_argnums=1)(head.params, remat)) for remat in (False, True)]
+    assert ["prevent_cse" in form for form in forms] == [False, True]
 
 
 def test_evaluation_does_not_depend_on_the_batch():
