@@ -22,11 +22,11 @@ class Metrics:
     """
 
     def __init__(self, folder: Path, after: int, tensorboard: bool):
+        self._board = _board(folder / "tensorboard", after) if tensorboard else None
         path = folder / "metrics.jsonl"
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= after]
         path.write_text("".join(kept), encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
-        self._board = _board(folder / "tensorboard", after) if tensorboard else None
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """One record: `kind` is train or held_out."""
@@ -60,7 +60,9 @@ def _lines(path: Path) -> list[str]:
 
 
 def _numbered(name: str, value: Any) -> list[tuple[str, float]]:
-    return [(f"{name}/{i}", v) for i, v in enumerate(value, start=1)] if isinstance(value, list) else [(name, value)]
+    if isinstance(value, list):
+        return [(f"{name}/{i}", number) for i, number in enumerate(value, start=1)]
+    return [] if value is None else [(name, value)]
 
 
 def _board(folder: Path, after: int) -> Any:
