@@ -70,6 +70,32 @@ class Experts:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Gemma:
+    """What Gemma does otherwise than Llama.
+
+    Always: norms multiply by `1 + scale`; attention and MLP have a norm behind them too; embeddings are multiplied by
+    `sqrt(hidden_size)`; the MLP's activation is GELU, by tanh. And by its numbers:
+
+    Args:
+        query_pre_attn_scalar: attention scores are divided by its root, not by that of `head_dim`.
+        attn_logit_softcapping, final_logit_softcapping: scores and logits become `cap * tanh(x / cap)`; None leaves
+            them.
+        local_rope: rotary embedding of the layers with a window; None is that of the others (Gemma 2).
+    """
+
+    query_pre_attn_scalar: int
+    attn_logit_softcapping: float | None
+    final_logit_softcapping: float | None
+    local_rope: Rope | None
+
+    def __post_init__(self):
+        for name in ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value}; expected a positive number")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LlamaConfig:
     """A decoder of the Llama family; what varies within the family is a flag here, not another module.
 
@@ -87,6 +113,7 @@ class LlamaConfig:
         sliding_window: a token sees at most this many positions, itself included; None sees all.
         full_attention_layers: layers whose tokens see all positions although there is a window, in ascending order.
         experts: sparse experts in place of the MLP (Mixtral, Qwen3-MoE); None is a dense model.
+        gemma: what Gemma does otherwise; None is Llama's way.
     """
 
     vocab_size: int
@@ -107,6 +134,7 @@ class LlamaConfig:
     sliding_window: int | None = None
     full_attention_layers: tuple[int, ...] = ()
     experts: Experts | None = None
+    gemma: Gemma | None = None
 
     SIZES = (
         "vocab_size",
@@ -143,6 +171,11 @@ class LlamaConfig:
     def window(self, layer: int) -> int | None:
         """How many positions a token of this layer sees, itself included; None sees all."""
         return None if layer in self.full_attention_layers else self.sliding_window
+
+    def rope_of(self, layer: int) -> Rope:
+        """The rotary embedding of this layer."""
+        local = None if self.gemma is None else self.gemma.local_rope
+        return self.rope if local is None or self.window(layer) is None else local
 
     def is_sparse(self, layer: int) -> bool:
         """Whether this layer has experts."""

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.config import Experts, LlamaConfig
+from eagle_jax.config import Experts, Gemma, LlamaConfig
 from eagle_jax.converters import hf_rope
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -22,12 +22,14 @@ class Family:
         keys: what its config says beyond what every family's says; in other families these keys have no effect.
         absent: what transformers 5 takes where its config leaves a key out.
         always: what its code does and no key says, as fields of `LlamaConfig`.
+        fixed: values that its keys must have, where they are not those of `FIXED`.
     """
 
     architecture: str
     keys: frozenset[str]
     absent: Mapping[str, Any]
     always: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
 
 _QWEN = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
@@ -38,6 +40,24 @@ _QWEN_ABSENT: Mapping[str, Any] = {
     "sliding_window": 4096,
     "use_sliding_window": False,
     "max_window_layers": 28,
+}
+
+_GEMMA = frozenset({"attention_bias", "sliding_window", "layer_types", "query_pre_attn_scalar"}) | {
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+}
+_GEMMA_ABSENT: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "head_dim": 256,
+    "tie_word_embeddings": True,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+}
+_GEMMA_FIXED: Mapping[str, tuple[Any, ...]] = {
+    "hidden_act": ("gelu_pytorch_tanh",),
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "use_bidirectional_attention": (False, None),
 }
 
 FAMILIES: Mapping[str, Family] = {
@@ -96,6 +116,31 @@ FAMILIES: Mapping[str, Family] = {
         },
         always={"qk_norm": True},
     ),
+    "gemma2": Family(
+        architecture="Gemma2ForCausalLM",
+        keys=_GEMMA,
+        absent={
+            **_GEMMA_ABSENT,
+            "max_position_embeddings": 8192,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "sliding_window_pattern": 2,
+        },
+        fixed=_GEMMA_FIXED,
+    ),
+    "gemma3_text": Family(
+        architecture="Gemma3ForCausalLM",
+        keys=_GEMMA | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
+        absent={
+            **_GEMMA_ABSENT,
+            "max_position_embeddings": 131072,
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+            "sliding_window_pattern": 6,
+        },
+        always={"qk_norm": True},
+        fixed=_GEMMA_FIXED,
+    ),
 }
 
 # Said by some families only.
@@ -104,8 +149,8 @@ SPECIFIC = frozenset().union(*(family.keys for family in FAMILIES.values()))
 # Values of `layer_types`.
 FULL, WINDOWED = "full_attention", "sliding_attention"
 
-# Keys whose null is a statement, whatever the family's default is: all heads, no window.
-NULL_SAYS = frozenset({"num_key_value_heads", "sliding_window"})
+# Keys whose null is a statement, whatever the family's default is: all heads, no window, no cap.
+NULL_SAYS = frozenset({"num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"})
 
 # Read into the LlamaConfig.
 READ = SPECIFIC.union(
@@ -135,7 +180,7 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
 # Dtype on disk, training, book-keeping, and defaults of `generate`: no effect on the logits.
 IGNORED = frozenset(
     """
-    attention_dropout output_router_logits router_aux_loss_coef router_jitter_noise
+    attention_dropout cache_implementation output_router_logits router_aux_loss_coef router_jitter_noise
     bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id cls_token_id
     initializer_range use_cache torch_dtype dtype transformers_version pretraining_tp
     _name_or_path name_or_path _commit_hash _attn_implementation _attn_implementation_autoset attn_implementation
@@ -160,7 +205,8 @@ def config_from_hf(entries: Mapping[str, Any]) -> LlamaConfig:
     """
     name = _family(entries)
     family = FAMILIES[name]
-    account(entries, READ, {key: FIXED[key] for key in FIXED if key not in family.keys}, IGNORED)
+    fixed = {key: values for key, values in FIXED.items() if key not in family.keys}
+    account(entries, READ, {**fixed, **family.fixed}, IGNORED)
     for key in sorted(SPECIFIC - family.keys):
         if entries.get(key):
             raise ValueError(f"{key}={entries[key]!r} in a {name} config, where it has no effect; remove it")
@@ -179,7 +225,8 @@ def config_from_hf(entries: Mapping[str, Any]) -> LlamaConfig:
         head_dim=head_dim(stated, sizes["hidden_size"], heads),
         max_position_embeddings=context,
         rms_norm_eps=number(stated, "rms_norm_eps"),
-        rope=hf_rope.rope_from_hf(stated, context),
+        rope=hf_rope.rope_from_hf(hf_rope.of_full_layers(stated), context),
+        gemma=_gemma(stated, name, context),
         attention_bias=flag(stated, "attention_bias", False),
         mlp_bias=flag(stated, "mlp_bias", False),
         tie_word_embeddings=flag(stated, "tie_word_embeddings", False),
@@ -194,13 +241,17 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
     """
     name = family_of(config)
     family = FAMILIES[name]
-    entries: dict[str, Any] = {"architectures": [family.architecture], "model_type": name, "hidden_act": "silu"}
+    entries: dict[str, Any] = {"architectures": [family.architecture], "model_type": name}
+    if config.gemma is None:
+        entries["hidden_act"] = "silu"
+    else:
+        entries["hidden_activation"] = "gelu_pytorch_tanh"
     entries |= {key: getattr(config, key) for key in (*SIZES, "num_key_value_heads", "head_dim")}
     entries |= {key: getattr(config, key) for key in ("max_position_embeddings", "rms_norm_eps")}
     entries |= hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)
     entries["tie_word_embeddings"] = config.tie_word_embeddings
     specific = _specific(config)
-    entries |= {key: specific[key] for key in sorted(family.keys)}
+    entries |= {key: specific[key] for key in sorted(family.keys) if key in specific}
 
     read = config_from_hf(entries)
     for field in dataclasses.fields(config):
@@ -215,7 +266,10 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
 def family_of(config: LlamaConfig) -> str:
     """The family that a model belongs to, if it belongs to one: the first flag that is set tells."""
     experts = config.experts is not None
+    gemma = config.gemma is not None
     marks = {
+        "gemma3_text": gemma and config.qk_norm,
+        "gemma2": gemma,
         "qwen3_moe": experts and config.qk_norm,
         "mixtral": experts,
         "qwen3": config.qk_norm,
@@ -233,7 +287,12 @@ def _specific(config: LlamaConfig) -> dict[str, Any]:
         experts = dataclasses.asdict(config.experts)
         experts |= {"num_local_experts": config.experts.num_experts, "decoder_sparse_step": 1}
         experts["mlp_only_layers"] = list(config.experts.mlp_only_layers)
-    return experts | {
+    gemma: dict[str, Any] = {}
+    if config.gemma is not None:
+        gemma = dataclasses.asdict(config.gemma)
+        local = gemma.pop("local_rope")
+        gemma |= {} if local is None else {"rope_local_base_freq": local["theta"]}
+    return (experts | gemma) | {
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
         "sliding_window": config.sliding_window,
@@ -259,12 +318,26 @@ def _windows(stated: Mapping[str, Any], family: Family, layers: int) -> dict[str
 def _full_layers(stated: Mapping[str, Any], family: Family, layers: int) -> tuple[int, ...]:
     """The layers that see everything: named one by one, or else the lowest `max_window_layers`."""
     types = stated.get("layer_types")
+    if types is None and "sliding_window_pattern" in stated:
+        step = integer(stated, "sliding_window_pattern")
+        return tuple(i for i in range(layers) if (i + 1) % max(step, 1) == 0)
     if types is None:
         lowest = integer(stated, "max_window_layers", 0) if "layer_types" in family.keys else 0
         return tuple(range(min(lowest, layers)))
     if not isinstance(types, list) or len(types) != layers or not {FULL, WINDOWED}.issuperset(types):
         raise ValueError(f"layer_types={types!r}; expected {FULL!r} or {WINDOWED!r} for each of {layers} layers")
     return tuple(i for i, kind in enumerate(types) if kind == FULL)
+
+
+def _gemma(stated: Mapping[str, Any], name: str, context: int) -> Gemma | None:
+    if name not in ("gemma2", "gemma3_text"):
+        return None
+    caps = {key: stated.get(key) for key in ("attn_logit_softcapping", "final_logit_softcapping")}
+    return Gemma(
+        query_pre_attn_scalar=integer(stated, "query_pre_attn_scalar"),
+        **{key: None if cap is None else number(stated, key) for key, cap in caps.items()},
+        local_rope=hf_rope.rope_from_hf(hf_rope.of_local_layers(stated), context) if name == "gemma3_text" else None,
+    )
 
 
 def _experts(stated: Mapping[str, Any], name: str, layers: int) -> Experts | None:

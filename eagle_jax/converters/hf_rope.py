@@ -54,6 +54,22 @@ def rope_from_hf(entries: Mapping[str, Any], max_position_embeddings: int) -> Ro
     return read[0] if read else _read({}, entries, max_position_embeddings)
 
 
+def of_full_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entries with the settings of layers that see everything, where `rope_parameters` has both kinds (Gemma 3)."""
+    settings = entries.get("rope_parameters")
+    if not isinstance(settings, Mapping) or "full_attention" not in settings:
+        return entries
+    return {**entries, "rope_parameters": settings["full_attention"]}
+
+
+def of_local_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of layers with a window, where they have their own: `rope_local_base_freq`, or in
+    `rope_parameters`."""
+    settings = entries.get("rope_parameters")
+    local = settings.get("sliding_attention") if isinstance(settings, Mapping) else None
+    return {"rope_theta": entries.get("rope_local_base_freq"), "rope_parameters": local}
+
+
 def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
     """`rope_theta` and `rope_scaling` for a `config.json`: the spelling that every version of transformers reads.
 

@@ -37,7 +37,8 @@ def linear(key: str, path: str) -> tuple[Rule, Rule]:
 
 
 PROJECTIONS = tuple(f"self_attn.{x}_proj" for x in "qkvo") + tuple(f"mlp.{x}_proj" for x in ("gate", "up", "down"))
-NORMS = ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
+NORMS = tuple(f"{x}_layernorm" for x in ("input", "post_attention", "pre_feedforward", "post_feedforward"))
+NORMS = (*NORMS, "self_attn.q_norm", "self_attn.k_norm")
 
 
 def decoder_layer(prefix: str) -> tuple[Rule, ...]:

@@ -14,6 +14,7 @@ def tree_attention(
     visible: Bool[Array, "b n m"],
     prefix: tuple[Float[Array, "b k s c"], Float[Array, "b k s c"]],
     prefix_visible: Bool[Array, "b n s"],
+    softcap: float | None = None,
 ) -> Float[Array, "b h n c"]:
     """Each of `n` fresh tokens sees the visible part of the prefix and the fresh rows that `visible` names.
 
@@ -27,14 +28,15 @@ def tree_attention(
         e        1 1     1 . 1 .
         f        1 1     1 . 1 1
 
-    Heads share keys in groups of `h // k` (GQA); keys are never repeated in memory.
+    Heads share keys in groups of `h // k` (GQA); keys are never repeated in memory. Under a `softcap`
+    scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """
     (batch, heads, n, size), kv_heads = q.shape, fresh[0].shape[1]
     grouped = (q * (1 / math.sqrt(size))).reshape(batch, kv_heads, heads // kv_heads * n, size)
-    score_parts = [_scores(grouped, fresh[0], visible)]
+    score_parts = [_scores(grouped, fresh[0], visible, softcap)]
     values = [fresh[1]]
     if prefix[0].shape[2]:
-        score_parts.append(_scores(grouped, prefix[0], prefix_visible))
+        score_parts.append(_scores(grouped, prefix[0], prefix_visible, softcap))
         values.append(prefix[1])
 
     top = jnp.max(jnp.stack([jnp.max(part, axis=-1) for part in score_parts]), axis=0)[..., None]
@@ -54,7 +56,7 @@ def tree_attention(
 
 
 def _scores(
-    q: Float[Array, "b k r c"], keys: Float[Array, "b k s c"], visible: Bool[Array, "b n s"]
+    q: Float[Array, "b k r c"], keys: Float[Array, "b k s c"], visible: Bool[Array, "b n s"], softcap: float | None
 ) -> Float[Array, "b k r s"]:
     scores = jnp.einsum(
         "bkrc,bksc->bkrs",
@@ -63,6 +65,7 @@ def _scores(
         precision=precision(keys.dtype),
         preferred_element_type=jnp.float32,
     )
+    scores = scores if softcap is None else jnp.tanh(scores / softcap) * softcap
     batch, n, slots = visible.shape
     by_token = scores.reshape(batch, keys.shape[1], -1, n, slots)
     masked = jnp.where(visible[:, None, None], by_token, jnp.finfo(jnp.float32).min)

@@ -66,16 +66,19 @@ class Linear(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """`x / rms(x) * scale`, computed in float32."""
+    """`x / rms(x) * scale`, computed in float32; `plus_one` multiplies by `1 + scale` (Gemma)."""
 
     eps: float
     dtype: DTypeLike = jnp.float32
+    plus_one: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows h"]) -> Float[Array, "*rows h"]:
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.dtype)
         wide = x.astype(jnp.float32)
         wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
+        if self.plus_one:
+            return (wide * (1 + scale.astype(jnp.float32)).reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
         return wide.astype(x.dtype) * scale.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
 
 
@@ -99,12 +102,13 @@ class Embedding(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU: `down(silu(gate(x)) * up(x))`."""
+    """SwiGLU: `down(silu(gate(x)) * up(x))`; `gelu` puts GELU, by tanh, in silu's place (Gemma)."""
 
     hidden_size: int
     intermediate_size: int
     use_bias: bool
     dtype: DTypeLike = jnp.float32
+    gelu: bool = False
 
     def setup(self):
         if self.has_variable("params", GATE_UP):
@@ -120,4 +124,4 @@ class MLP(nn.Module):
             gate, up = both[..., 0, :], both[..., 1, :]
         else:
             gate, up = self.gate_proj(x), self.up_proj(x)
-        return self.down_proj(nn.silu(gate) * up)
+        return self.down_proj((nn.gelu(gate, approximate=True) if self.gelu else nn.silu(gate)) * up)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.models.attention import prefix_mask, tree_attention, window_mask
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
@@ -18,7 +18,7 @@ from eagle_jax.struct import pytree
 
 @pytree
 class Sight:
-    """What the fresh tokens of one pass see, and where they stand; the same for every layer with the same window.
+    """What the fresh tokens of one pass see, and where they stand; the same for layers of one window and rotary base.
 
     Attributes:
         turns: rotary cosines and sines of the fresh tokens.
@@ -42,7 +42,7 @@ class Sight:
         """The sight of one layer's tokens."""
         window = config.window(layer)
         return Sight(
-            turns=angles(config.rope, config.head_dim, positions, cache.rope_length),
+            turns=angles(config.rope_of(layer), config.head_dim, positions, cache.rope_length),
             fresh=window_mask(visible, positions, fresh_positions, window),
             prefix=prefix_mask(positions, cache.length, cache.slots, window),
         )
@@ -66,8 +66,7 @@ class Attention(nn.Module):
             self.v_proj = Linear(c.num_key_value_heads * c.head_dim, qkv_bias, self.dtype)
         self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
         if c.qk_norm:
-            self.q_norm = RMSNorm(c.rms_norm_eps, self.dtype)
-            self.k_norm = RMSNorm(c.rms_norm_eps, self.dtype)
+            self.q_norm, self.k_norm = norm(c, self.dtype), norm(c, self.dtype)
 
     def __call__(
         self, x: Float[Array, "b n i"], sight: Sight, prefix: KV, beside: KV | None
@@ -81,7 +80,13 @@ class Attention(nn.Module):
         fresh = own
         if beside is not None:
             fresh = jnp.concatenate([beside[0], own[0]], axis=2), jnp.concatenate([beside[1], own[1]], axis=2)
-        mixed = tree_attention(q, fresh, sight.fresh, prefix, sight.prefix)
+        gemma, softcap = self.config.gemma, None
+        if gemma is not None:
+            q = (
+                q * (self.config.head_dim / gemma.query_pre_attn_scalar) ** 0.5
+            )  # `tree_attention` divides by head_dim's
+            softcap = gemma.attn_logit_softcapping
+        mixed = tree_attention(q, fresh, sight.fresh, prefix, sight.prefix, softcap)
         return self.o_proj(mixed.swapaxes(1, 2).reshape(batch, n, -1)), own
 
     def _project(
@@ -102,7 +107,8 @@ class Attention(nn.Module):
 class DecoderLayer(nn.Module):
     """Pre-norm residual block. EAGLE heads leave the first layer's input norm out (`input_norm=False`).
 
-    A `sparse` layer has the config's experts in place of the MLP.
+    A `sparse` layer has the config's experts in place of the MLP. Gemma has norms behind attention and MLP too:
+    `post_attention_layernorm`, in Llama the one before the MLP, is then what its name says.
     """
 
     config: LlamaConfig
@@ -113,22 +119,33 @@ class DecoderLayer(nn.Module):
     def setup(self):
         c = self.config
         if self.input_norm:
-            self.input_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
+            self.input_layernorm = norm(c, self.dtype)
         self.self_attn = Attention(c, self.dtype)
-        self.post_attention_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
+        self.post_attention_layernorm = norm(c, self.dtype)
+        if c.gemma is not None:
+            self.pre_feedforward_layernorm, self.post_feedforward_layernorm = norm(c, self.dtype), norm(c, self.dtype)
         if self.sparse and c.experts is not None:
             self.mlp = SparseMLP(c.hidden_size, c.experts, self.dtype)
         else:
-            self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype)
+            self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype, gelu=c.gemma is not None)
 
     def __call__(
         self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None
     ) -> tuple[Float[Array, "b n h"], KV]:
         with jax.named_scope("attention"):
             mixed, kv = self.self_attn(self.input_layernorm(x) if self.input_norm else x, sight, prefix, beside)
-        x = x + mixed
+        if self.config.gemma is None:
+            x = x + mixed
+            with jax.named_scope("mlp"):
+                return x + self.mlp(self.post_attention_layernorm(x)), kv
+        x = x + self.post_attention_layernorm(mixed)
         with jax.named_scope("mlp"):
-            return x + self.mlp(self.post_attention_layernorm(x)), kv
+            return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))), kv
+
+
+def norm(config: LlamaConfig, dtype: DTypeLike) -> RMSNorm:
+    """A norm as this family has them."""
+    return RMSNorm(config.rms_norm_eps, dtype, plus_one=config.gemma is not None)
 
 
 class Llama(nn.Module):
@@ -144,17 +161,22 @@ class Llama(nn.Module):
         c = self.config
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, self.dtype)
         self.layers = [DecoderLayer(c, self.dtype, sparse=c.is_sparse(i)) for i in range(c.num_hidden_layers)]
-        self.norm = RMSNorm(c.rms_norm_eps, self.dtype)
+        self.norm = norm(c, self.dtype)
         if not c.tie_word_embeddings:
             self.lm_head = Linear(c.vocab_size, dtype=self.dtype, result=jnp.float32)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        return self.embed_tokens(tokens)
+        embeddings = self.embed_tokens(tokens)
+        if self.config.gemma is None:
+            return embeddings
+        # transformers rounds the factor to the dtype of the weights, and so do the trained models
+        return embeddings * jnp.asarray(self.config.hidden_size**0.5, self.dtype).astype(embeddings.dtype)
 
     def logits(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
-        if self.config.tie_word_embeddings:
-            return self.embed_tokens.attend(hidden)
-        return self.lm_head(hidden)
+        tied = self.config.tie_word_embeddings
+        logits = self.embed_tokens.attend(hidden) if tied else self.lm_head(hidden)
+        cap = None if self.config.gemma is None else self.config.gemma.final_logit_softcapping
+        return logits if cap is None else jnp.tanh(logits / cap) * cap
 
     def __call__(
         self,
@@ -168,15 +190,15 @@ class Llama(nn.Module):
 
         The tap `num_hidden_layers` is what leaves the last layer, before the final norm.
         """
-        sights: dict[int | None, Sight] = {}
+        sights: dict[tuple[int | None, Rope], Sight] = {}
         x = self.embed(tokens)
         entering, kv = [], []
         for i, (layer, k, v) in enumerate(zip(self.layers, cache.k, cache.v, strict=True)):
-            window = self.config.window(i)
-            if window not in sights:
-                sights[window] = Sight.of(self.config, positions, visible, cache, positions, i)
+            kind = self.config.window(i), self.config.rope_of(i)
+            if kind not in sights:
+                sights[kind] = Sight.of(self.config, positions, visible, cache, positions, i)
             entering.append(x)
-            x, own = layer(x, sights[window], (k, v), None)
+            x, own = layer(x, sights[kind], (k, v), None)
             kv.append(own)
         entering.append(x)
         return self.norm(x), tuple(entering[i] for i in taps), tuple(kv)

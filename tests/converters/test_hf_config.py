@@ -20,6 +20,8 @@ QWEN3_MOE = {
     "num_experts_per_tok": 3,
     "moe_intermediate_size": 6,
 }
+GEMMA2 = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "hidden_act": "gelu_pytorch_tanh"}
+GEMMA3 = GEMMA2 | {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
 WINDOW = {"sliding_window": 7, "use_sliding_window": True}
 FULL, WINDOWED = "full_attention", "sliding_attention"
 VICUNA = {
@@ -158,11 +160,15 @@ def test_absent_keys_mean_what_transformers_takes(family: str):
     theirs = transformers.AutoConfig.for_model(**entries)
     ours = config_from_hf(entries)
     stated = vars(ours) | (vars(ours.experts) | {"mlp_only_layers": []} if ours.experts else {})
+    stated |= vars(ours.gemma) if ours.gemma else {}
     for name, value in stated.items():
         if name != "rope" and hasattr(theirs, name):
             expected = getattr(theirs, name)
             assert value == (128 // 32 if name == "head_dim" and expected is None else expected), name
-    assert ours.rope == Rope(theta=theirs.rope_parameters["rope_theta"])
+    by_kind = {FULL: theirs.rope_parameters, WINDOWED: theirs.rope_parameters} | theirs.rope_parameters
+    assert ours.rope == Rope(theta=by_kind[FULL]["rope_theta"])
+    if ours.gemma is not None and ours.gemma.local_rope is not None:
+        assert ours.gemma.local_rope == Rope(theta=by_kind[WINDOWED]["rope_theta"])
 
 
 @pytest.mark.parametrize(
@@ -180,6 +186,9 @@ def test_absent_keys_mean_what_transformers_takes(family: str):
         MIXTRAL | {"sliding_window": 7, "num_experts_per_tok": 1},
         QWEN3_MOE | {"norm_topk_prob": True, "attention_bias": True, "tie_word_embeddings": True},
         QWEN3_MOE | WINDOW | {"mlp_only_layers": [0]},
+        GEMMA2,
+        GEMMA2 | {"attn_logit_softcapping": None, "query_pre_attn_scalar": 5, "tie_word_embeddings": False},
+        GEMMA3 | {"layer_types": [FULL, WINDOWED], "rope_local_base_freq": 3.0},
     ],
 )
 def test_round_trip(changes: dict[str, Any]):
@@ -211,6 +220,12 @@ def test_round_trip(changes: dict[str, Any]):
         (QWEN3_MOE | {"mlp_only_layers": 1}, ["mlp_only_layers=1"]),
         (QWEN3_MOE | {"decoder_sparse_step": 0}, ["decoder_sparse_step=0"]),
         (QWEN3_MOE | {"shared_expert_intermediate_size": 8}, ["shared_expert_intermediate_size=8", "not known"]),
+        (GEMMA2 | {"hidden_act": "gelu"}, ["hidden_act='gelu'", "'gelu_pytorch_tanh'"]),
+        (GEMMA2 | {"hidden_activation": "silu"}, ["hidden_activation='silu'"]),
+        (GEMMA2 | {"use_bidirectional_attention": True}, ["use_bidirectional_attention=True"]),
+        (GEMMA2 | {"rope_local_base_freq": 1.0}, ["rope_local_base_freq=1.0", "gemma2"]),
+        (GEMMA2 | {"final_logit_softcapping": 0.0}, ["final_logit_softcapping=0.0"]),
+        ({"query_pre_attn_scalar": 8}, ["query_pre_attn_scalar=8", "llama"]),
         ({"hidden_size": None}, ["no hidden_size"]),
         ({"hidden_size": "8"}, ["hidden_size='8'", "whole number"]),
         ({"hidden_size": 9}, ["num_attention_heads=4", "hidden_size=9"]),

@@ -23,6 +23,8 @@ QWEN3_MOE = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 4,
 }
+GEMMA2 = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "hidden_act": "gelu_pytorch_tanh"}
+GEMMA3 = GEMMA2 | {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "head_dim": 4}
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 6}
 
 
@@ -37,8 +39,10 @@ QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim
         QWEN3 | {"attention_bias": True},
         MIXTRAL,
         QWEN3_MOE | {"mlp_only_layers": [1]},
+        GEMMA2 | {"head_dim": 6, "tie_word_embeddings": False},
+        GEMMA3,
     ],
-    ids=["plain", "biases", "tied", "window", "qwen2", "qwen3", "mixtral", "qwen3_moe"],
+    ids=["plain", "biases", "tied", "window", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gemma2", "gemma3"],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_round_trip(tmp_path: pathlib.Path, changes: dict[str, Any], dtype: str):
@@ -266,8 +270,10 @@ def test_saving_what_transformers_cannot_say(tmp_path: pathlib.Path):
         QWEN3 | {"tie_word_embeddings": True},
         MIXTRAL | {"num_hidden_layers": 1},
         QWEN3_MOE | {"num_hidden_layers": 1, "norm_topk_prob": True},
+        GEMMA2 | {"head_dim": 6, "sliding_window": 3},
+        GEMMA3 | {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 3},
     ],
-    ids=["yarn", "tied", "window", "qwen2", "qwen3", "mixtral", "qwen3_moe"],
+    ids=["yarn", "tied", "window", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gemma2", "gemma3"],
 )
 def test_to_transformers_and_back(tmp_path: pathlib.Path, changes: dict[str, Any]):
     """What we write transformers reads, computes alike, and writes so that we read it."""

@@ -152,6 +152,54 @@ _QWEN3_MOE = _QWEN3 | {
     "output_router_logits": False,
     "router_aux_loss_coef": 0.001,
 }
+_GEMMA2 = {
+    "architectures": ["Gemma2ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "attn_logit_softcapping": 50.0,
+    "bos_token_id": 2,
+    "cache_implementation": "hybrid",
+    "eos_token_id": [1, 107],
+    "final_logit_softcapping": 30.0,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 2304,
+    "initializer_range": 0.02,
+    "intermediate_size": 9216,
+    "max_position_embeddings": 8192,
+    "model_type": "gemma2",
+    "num_attention_heads": 8,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 4,
+    "pad_token_id": 0,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.42.4",
+    "use_cache": True,
+    "vocab_size": 256000,
+}
+_GEMMA3 = {name: value for name, value in _GEMMA2.items() if name != "hidden_act"} | {
+    "architectures": ["Gemma3ForCausalLM"],
+    "attn_logit_softcapping": None,
+    "eos_token_id": [1, 106],
+    "final_logit_softcapping": None,
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "model_type": "gemma3_text",
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "vocab_size": 262144,
+}
 
 # name -> config.json, parameters (a tied output matrix counted once)
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
@@ -202,6 +250,14 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         | {"num_attention_heads": 64, "num_hidden_layers": 94, "max_window_layers": 94},
         235_093_634_560,
     ),
+    "gemma-2-2b-it": (_GEMMA2, 2_614_341_888),
+    "gemma-2-27b-it": (
+        _GEMMA2
+        | {"hidden_size": 4608, "intermediate_size": 36864, "num_attention_heads": 32, "num_key_value_heads": 16}
+        | {"head_dim": 128, "num_hidden_layers": 46, "query_pre_attn_scalar": 144},
+        27_227_128_320,
+    ),
+    "gemma-3-1b-it": (_GEMMA3, 999_885_952),
 }
 
 
@@ -209,7 +265,11 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
 def test_published_target(name: str):
     entries, parameters = PUBLISHED[name]
     config = config_from_hf(entries)
-    assert config.sliding_window is None
+    if config.gemma is None:
+        assert config.sliding_window is None
+    else:  # every second or sixth layer sees everything
+        assert config.sliding_window == entries["sliding_window"]
+        assert config.full_attention_layers[0] == entries.get("sliding_window_pattern", 2) - 1
     assert _parameters(config) == parameters
     assert config_from_hf(config_to_hf(config)) == config
 
@@ -224,4 +284,4 @@ def _parameters(config: LlamaConfig) -> int:
 
 
 def _with_layers(config: LlamaConfig, count: int) -> LlamaConfig:
-    return dataclasses.replace(config, num_hidden_layers=count)
+    return dataclasses.replace(config, num_hidden_layers=count, full_attention_layers=())

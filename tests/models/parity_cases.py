@@ -42,6 +42,25 @@ _QWEN3_MOE = {
     "num_experts_per_tok": 3,
     "moe_intermediate_size": 20,
 }
+_GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh"} | {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 8,
+    "query_pre_attn_scalar": 12,
+    "sliding_window": 5,
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 3.0,
+    "tie_word_embeddings": True,
+}
+_GEMMA3 = _GEMMA2 | {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "rope_theta": 1000.0,
+    "rope_local_base_freq": 10.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+    "sliding_window_pattern": 2,
+}
 _LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -100,6 +119,8 @@ TARGETS = tuple(
         "qwen3": _QWEN3,
         "qwen3_layer_types": _QWEN3
         | {"use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"], "attention_bias": True},
+        "gemma2": _GEMMA2,
+        "gemma3": _GEMMA3,
         "mixtral": _MIXTRAL,
         "qwen3_moe": _QWEN3_MOE | {"norm_topk_prob": True},
         "qwen3_moe_dense_layers": _QWEN3_MOE
