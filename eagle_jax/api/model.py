@@ -66,10 +66,10 @@ def load(
         FileNotFoundError: a folder or file is not there.
         ValueError: a file is damaged, or holds what is not understood, or the head does not fit the target.
     """
-    wanted = _dtype(dtype)
+    wanted = dtype_of(dtype)
     folder, head_folder = _folders(target, head)
     lm = _load_target(folder, wanted)
-    tokenizer = _tokenizer(folder)
+    tokenizer = tokenizer_in(folder)
     drafting = None if head_folder is None else load_head(head_folder, lm, dtype=wanted, changes=head_config)
     return Model(
         target=_for_decoding(lm, lm.config),
@@ -106,7 +106,8 @@ def _for_decoding(model: Any, config: LlamaConfig) -> Any:
     return dataclasses.replace(model, params=layout.for_decoding(model.params, config.head_dim))
 
 
-def _dtype(dtype: Any) -> Any:
+def dtype_of(dtype: Any) -> Any:
+    """The dtype that `load` was asked for; None keeps the stored one, which a CPU without bfloat16 does not."""
     if dtype is None:
         return jnp.float32 if jax.default_backend() == "cpu" and not multiplies_bfloat16() else None
     known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
@@ -116,7 +117,8 @@ def _dtype(dtype: Any) -> Any:
     raise ValueError(f"dtype={dtype!r} is not known; expected one of {', '.join(known)}")
 
 
-def _tokenizer(folder: Path) -> Any:
+def tokenizer_in(folder: Path) -> Any:
+    """The tokenizer of a model folder; None if it has none."""
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
         return None
     from transformers import AutoTokenizer

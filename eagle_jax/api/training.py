@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle_jax.api.model import PAIR, _dtype, _tokenizer
+from eagle_jax.api.model import PAIR, dtype_of, tokenizer_in
 from eagle_jax.converters import load_target, resolve
 from eagle_jax.training.events import Finished, Observe
 
@@ -38,4 +38,4 @@ def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finis
     from eagle_jax.training.run import run
 
     folder = resolve(PAIR / "target" if config.target is None else config.target)
-    return run(config, load_target(folder, dtype=_dtype(config.dtype)), _tokenizer(folder), observe)
+    return run(config, load_target(folder, dtype=dtype_of(config.dtype)), tokenizer_in(folder), observe)
