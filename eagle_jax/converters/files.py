@@ -134,8 +134,7 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
         FileNotFoundError: no folder, no weights, or shards that the index names and the folder lacks.
         ValueError: an index that cannot be read.
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no model folder {folder}")
+    check_folder(folder)
     for name in WEIGHT_FILES:
         path = folder / name
         if not path.is_file():
@@ -151,6 +150,14 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
             )
         return tuple(folder / shard for shard in shards)
     raise FileNotFoundError(f"folder {folder} holds no weights; expected one of {', '.join(WEIGHT_FILES)}")
+
+
+def check_folder(folder: pathlib.Path) -> None:
+    """Refuses with FileNotFoundError what is no folder."""
+    if folder.is_file():
+        raise FileNotFoundError(f"{folder} is a file; expected the model folder that holds it")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no model folder {folder}")
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -170,6 +177,11 @@ def listed(names: list[str], limit: int = 3) -> str:
     """The first few names, and how many more there are."""
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest
+
+
+def first_sentence(error: BaseException) -> str:
+    """What another library says first; the rest is advice that does not fit here."""
+    return re.split(r"\. |\n", str(error))[0].rstrip(".")
 
 
 def _weight_map(index: pathlib.Path) -> dict[str, str]:
@@ -195,7 +207,7 @@ def _load_pickle(path: pathlib.Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path} is damaged, or holds more than plain tensors, which is not loaded") from error
     except (RuntimeError, EOFError, OSError) as error:
-        reason = re.split(r"\. |\n", str(error))[0] or type(error).__name__
+        reason = first_sentence(error) or type(error).__name__
         raise ValueError(f"{path} is not a whole PyTorch file ({reason}); copy or download it again") from error
     if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
         raise ValueError(f"{path} holds something other than named tensors; expected a state dict")

@@ -3,7 +3,7 @@
 import pathlib
 from typing import Any
 
-from eagle_jax.converters.files import WEIGHT_FILES, read_json
+from eagle_jax.converters.files import WEIGHT_FILES, check_folder, first_sentence, read_json
 
 DESCRIPTION = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
 SAFETENSORS = ("model*.safetensors",)
@@ -19,12 +19,9 @@ def resolve(name: str | pathlib.Path) -> pathlib.Path:
         FileNotFoundError: no such folder, and no such repository from the hub (unknown, not allowed, or no network).
     """
     folder = pathlib.Path(name).expanduser()
-    if folder.is_dir():
+    if folder.exists() or not _could_be_repository(str(name)):
+        check_folder(folder)
         return folder
-    if folder.is_file():
-        raise FileNotFoundError(f"{folder} is a file; expected the model folder that holds it")
-    if not _could_be_repository(str(name)):
-        raise FileNotFoundError(f"there is no model folder {folder}")
     return _fetch(str(name))
 
 
@@ -79,5 +76,5 @@ def _not_given(name: str, error: Exception) -> FileNotFoundError:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+    """What went wrong: the kind of the error and the first sentence of what it says."""
+    return f"{type(error).__name__}: {first_sentence(error)}"

@@ -39,9 +39,11 @@ class Pair:
         return {kind: both.bytes(kind) for kind in BYTES}
 
 
-def known_pair(name: str) -> Pair | None:
-    """The pair of this name, in any case; None if there is none."""
-    return next((pair for pair in PAIRS if pair.name == name.lower()), None)
+def known_pair(name: str | pathlib.Path) -> Pair | None:
+    """The pair of this name, in any case; None if there is none, or a folder of that name, which goes first."""
+    if pathlib.Path(name).is_dir():
+        return None
+    return next((pair for pair in PAIRS if pair.name == str(name).lower()), None)
 
 
 def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
@@ -53,10 +55,11 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
     try:
         return resolve(pair.target), resolve(pair.head)
     except FileNotFoundError as error:
+        here = pathlib.Path.cwd()
         raise FileNotFoundError(
-            f"{pair.name} is the target {pair.target} with the head {pair.head}, and the HuggingFace hub did not give "
-            f"both ({reason(error.__cause__ or error)}); download them elsewhere, and put them into folders of these "
-            "names here, or give their folders as target and head"
+            f"{pair.name} is {pair.target} with {pair.head}, and the HuggingFace hub did not give both "
+            f"({reason(error.__cause__ or error)}); download them elsewhere and put them into {here / pair.target} "
+            f"and {here / pair.head}, or give their folders as target and head"
         ) from error
 
 

@@ -43,6 +43,12 @@ def test_names_are_plain_and_differ():
     assert known_pair("owner/model") is None
 
 
+def test_a_folder_goes_before_a_pair_of_its_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vicuna-7b-v1.3").mkdir()
+    assert known_pair("vicuna-7b-v1.3") is None and known_pair("vicuna-33b-v1.3") is not None
+
+
 def test_memory():
     """Matrices in the type named, the embedding and the norms in bfloat16."""
     pair = known_pair("llama-3.1-8b-instruct")
@@ -64,13 +70,14 @@ def test_folders_of_a_pair(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPat
     assert resolve_pair(pair) == (pathlib.Path(pair.target), pathlib.Path(pair.head))
 
 
-def test_offline(monkeypatch: pytest.MonkeyPatch):
+def test_offline(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     def fetch(name: str, *, allow_patterns: list[str]) -> str:
         raise ConnectionError("name or service not known.\nmore words")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    monkeypatch.chdir(tmp_path)
     pair = known_pair("vicuna-7b-v1.3")
     assert pair is not None
-    words = "lmsys/vicuna-7b-v1.3", "yuhuili/EAGLE-Vicuna-7B-v1.3", "ConnectionError: name or service not known)"
-    with refused(FileNotFoundError, *words, "folders of these names", "as target and head"):
+    places = str(tmp_path / "lmsys/vicuna-7b-v1.3"), str(tmp_path / "yuhuili/EAGLE-Vicuna-7B-v1.3")
+    with refused(FileNotFoundError, *places, "ConnectionError: name or service not known)", "as target and head"):
         resolve_pair(pair)
