@@ -13,7 +13,7 @@ from eagle_jax.cli.console import err, one_sentence, out
 @one_sentence
 def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub name of a head, in any of the formats.")],
-    folder: Annotated[pathlib.Path, typer.Argument(metavar="DST", help="Folder to write; made if it is not there.")],
+    folder: Annotated[pathlib.Path, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
     to: Annotated[
         Literal["safeailab", "sglang", "speculators"],
         typer.Option("--to", help="safeailab: the authors' code; sglang; speculators: vLLM."),
@@ -24,7 +24,8 @@ def convert(
             "--target",
             "-t",
             metavar="PATH|NAME",
-            help="Folder or hub name of the target; only its config.json is read. speculators needs it.",
+            help="Folder or hub name of the target, or a name that `eagle-jax models` lists; only its config.json is "
+            "read. speculators needs it.",
         ),
     ] = None,
     head_config: Annotated[

@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.config import Eagle3Config
 from eagle_jax.converters import eagle, formats, names
-from eagle_jax.converters.files import Weights
+from eagle_jax.converters.files import WEIGHT_FILES, Weights, listed
 from eagle_jax.converters.formats import EMBEDDING
 from eagle_jax.converters.head_writing import Verifier, entries_for
 from eagle_jax.converters.hf_config import integer
 from eagle_jax.converters.hub import read_config, resolve
+from eagle_jax.converters.pairs import known_pair
 from eagle_jax.converters.vocabulary import mapping_tensors
 from eagle_jax.converters.writing import write_folder
+
+TARGET_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")
 
 
 def convert(
@@ -29,14 +31,15 @@ def convert(
 
     Args:
         source: folder or hub name of a head, in any of the formats.
-        folder: where to write it; created if it is not there.
+        folder: where to write it; made if it is not there.
         format: `safeailab`, `sglang` or `speculators`.
-        target: folder or hub name of the target, of which only `config.json` is read. `speculators` needs it, to name
-            it; so does an EAGLE-3 head whose config names no tapped layers, for their default.
+        target: folder or hub name of the target, or the name of a published pair; only `config.json` is read.
+            `speculators` needs it, to name it; so does an EAGLE-3 head whose config names no tapped layers, for their
+            default.
         changes: entries that take the place of those in the source's `config.json`.
 
     Raises:
-        FileNotFoundError, FileExistsError: the source is not there, or the folder holds other weights.
+        FileNotFoundError, FileExistsError: the source is not there, or the folder holds a model already.
         ValueError: no head, one that is not understood, one that the format's readers would misread, or no target
             where one is needed.
     """
@@ -44,15 +47,13 @@ def convert(
     if format == "speculators" and target is None:
         raise ValueError("a speculators config names the target, and none was given; give its folder or hub name")
     resolved = resolve(source)
-    if folder.exists() and folder.resolve() == resolved.resolve():
-        raise ValueError(f"{folder} is the head itself; give another folder to write to")
-    facts = {} if target is None else read_config(target)
-    taps = eagle.default_taps(integer(facts, "num_hidden_layers")) if facts else None
+    _check_places(resolved, folder, target)
+    name, facts = _read_target(target)
     weights = Weights(resolved)
-    found = eagle.read_head(weights, taps, changes or {})
+    found = eagle.read_head(weights, eagle.default_taps(facts["num_hidden_layers"]) if facts else None, changes or {})
     if facts:
-        _check_target(found, facts, target)
-    entries = entries_for(format, found.config, found.dtype, _verifier(target, facts))
+        eagle.check_fit(found, *(facts[size] for size in TARGET_SIZES))
+    entries = entries_for(format, found.config, found.dtype, _verifier(name, facts))
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         shapes = eagle.shapes(found.config)
@@ -68,21 +69,33 @@ def convert(
     write_folder(folder, entries, tensors())
 
 
-def _check_target(found: eagle.Checkpoint, facts: Mapping[str, Any], target: Any) -> None:
-    config = found.config
-    width = config.target_hidden_size if isinstance(config, Eagle3Config) else config.layers.hidden_size
-    for name, ours in (("vocab_size", config.layers.vocab_size), ("hidden_size", width)):
-        if integer(facts, name) != ours:
-            raise ValueError(
-                f"the head in {found.weights.folder} was made for a target of {name}={ours}; {target} has {facts[name]}"
-            )
+def _check_places(source: pathlib.Path, folder: pathlib.Path, target: str | pathlib.Path | None) -> None:
+    """Refuses before anything is read or fetched what would overwrite a model, or take the head for its target."""
+    if target is not None and pathlib.Path(target).resolve() == source.resolve():
+        raise ValueError(f"{target} is the head itself, and was given as its target; give the target's folder")
+    held = [name for name in ("config.json", *WEIGHT_FILES) if (folder / name).exists()]
+    if held:
+        raise FileExistsError(f"{folder} holds a model already ({listed(held)}); give another folder to write to")
 
 
-def _verifier(target: str | pathlib.Path | None, facts: Mapping[str, Any]) -> Verifier:
+def _read_target(target: str | pathlib.Path | None) -> tuple[str | None, dict[str, Any]]:
+    """The target's folder or hub name, which a published pair's name stands for, and its config, sizes checked."""
     if target is None:
-        return Verifier()
+        return None, {}
+    pair = known_pair(target)
+    name = str(target) if pair is None else pair.target
+    facts = read_config(name)
+    try:
+        for size in TARGET_SIZES:
+            integer(facts, size)
+    except ValueError as error:
+        raise ValueError(f"the target {name}: {error}") from error
+    return name, facts
+
+
+def _verifier(name: str | None, facts: Mapping[str, Any]) -> Verifier:
     return Verifier(
-        name=str(target),
+        name=name,
         architectures=tuple(facts.get("architectures") or ()),
         max_position_embeddings=integer(facts, "max_position_embeddings", 1),
     )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.config import Eagle3Config, EagleConfig
 from eagle_jax.converters import formats, names
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, Spelling
@@ -74,7 +74,8 @@ def load_head(
     wanted = None if dtype is None else names.float_dtype(dtype)
     weights = Weights(pathlib.Path(folder))
     found = read_head(weights, default_taps(target.config.num_hidden_layers), changes or {})
-    check_fit(found, target.config)
+    sizes = target.config
+    check_fit(found, sizes.vocab_size, sizes.hidden_size, sizes.num_hidden_layers)
     config, own = found.config, None
     if isinstance(config, Eagle3Config) and config.own_embedding:
         own = _own_embedding(weights, config, target)
@@ -177,32 +178,32 @@ def default_taps(layers: int) -> tuple[int, ...] | None:
     return (2, layers // 2, layers - 3) if layers >= 7 else None
 
 
-def check_fit(found: Checkpoint, target: LlamaConfig) -> None:
-    """Refuses a head that was made for another target, as far as shapes can tell."""
+def check_fit(found: Checkpoint, vocab_size: int, hidden_size: int, num_hidden_layers: int) -> None:
+    """Refuses a head that was made for another target than the one of these sizes."""
     folder, config = found.weights.folder, found.config
     eagle3 = isinstance(config, Eagle3Config)
     features = config.target_hidden_size if isinstance(config, Eagle3Config) else config.layers.hidden_size
-    if features != target.hidden_size:
+    if features != hidden_size:
         raise ValueError(
             f"the head in {folder} reads features of {features} numbers; "
-            f"the target's have {target.hidden_size}, so it was made for another model"
+            f"the target's have {hidden_size}, so it was made for another model"
         )
     table = found.weights.info.get(EMBEDDING)
-    expected = (target.vocab_size, target.hidden_size)
+    expected = (vocab_size, hidden_size)
     if table is not None and not eagle3 and table.shape != expected:
         raise ValueError(
             f"the head in {folder} has an embedding table of {list(table.shape)}; "
             f"the target's is {list(expected)}, so it was made for another model"
         )
-    if config.layers.vocab_size != target.vocab_size:
+    if config.layers.vocab_size != vocab_size:
         raise ValueError(
             f"the head in {folder} was made for a vocabulary of {config.layers.vocab_size} tokens; "
-            f"the target has {target.vocab_size}"
+            f"the target has {vocab_size}"
         )
-    if isinstance(config, Eagle3Config) and max(config.taps) > target.num_hidden_layers:
+    if isinstance(config, Eagle3Config) and max(config.taps) > num_hidden_layers:
         raise ValueError(
             f"the head in {folder} reads layers {list(config.taps)} of its target; this one has "
-            f"{target.num_hidden_layers}, so it was made for another model"
+            f"{num_hidden_layers}, so it was made for another model"
         )
 
 

@@ -20,10 +20,11 @@ def write_folder(folder: pathlib.Path, config: Mapping[str, Any], tensors: Itera
 
     Raises:
         FileExistsError: `folder` holds weights that these would not replace; a reader could not tell which count.
-        NotADirectoryError: `folder` is a file.
+        NotADirectoryError: `folder` is a file, or in one.
     """
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file; expected a folder to write the model to")
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(f"{there} is a file; expected a folder to write the model to")
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

@@ -72,6 +72,16 @@ def test_what_the_target_is_needed_for(tmp_path: pathlib.Path, the_target: pathl
     assert written["speculators_config"]["verifier"]["name_or_path"] == str(the_target)
 
 
+def test_a_pair_names_its_target(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    save_head(head(), tmp_path / "head")
+    (tmp_path / "lmsys/vicuna-7b-v1.3").mkdir(parents=True)
+    (tmp_path / "lmsys/vicuna-7b-v1.3/config.json").write_text(json.dumps(ENTRIES))
+    convert("head", "new", "speculators", target="vicuna-7b-v1.3")
+    verifier = json.loads((tmp_path / "new/config.json").read_text())["speculators_config"]["verifier"]
+    assert verifier["name_or_path"] == "lmsys/vicuna-7b-v1.3"
+
+
 def test_changes(tmp_path: pathlib.Path):
     save_head(head(), tmp_path / "head")
     convert(tmp_path / "head", tmp_path / "new", "safeailab", changes={"rope_theta": 7.0})
@@ -82,11 +92,21 @@ def test_what_is_refused(tmp_path: pathlib.Path, the_target: pathlib.Path):
     save_head(head3(), tmp_path / "head")
     with refused(ValueError, "'gguf'", "safeailab"):
         convert(tmp_path / "head", tmp_path / "new", "gguf")
-    with refused(ValueError, "is the head itself"):
+    with refused(FileExistsError, str(tmp_path / "head"), "holds a model already (config.json, model.safetensors)"):
         convert(tmp_path / "head", tmp_path / "head", "sglang")
+    with refused(FileExistsError, str(the_target), "holds a model already (config.json)"):
+        convert(tmp_path / "head", the_target, "sglang")
+    with refused(ValueError, "is the head itself", "given as its target"):
+        convert(tmp_path / "head", tmp_path / "new", "speculators", target=tmp_path / "head")
     (the_target / "config.json").write_text(json.dumps(ENTRIES | {"vocab_size": 13}))
-    with refused(ValueError, "vocab_size=11", "has 13"):
+    with refused(ValueError, "vocabulary of 11 tokens", "has 13"):
         convert(tmp_path / "head", tmp_path / "new", "speculators", target=the_target)
+    (the_target / "config.json").write_text(json.dumps(ENTRIES | {"num_hidden_layers": 1}))
+    with refused(ValueError, "reads layers [0, 1, 2]", "this one has 1"):
+        convert(tmp_path / "head", tmp_path / "new", "sglang", target=the_target)
+    (the_target / "config.json").write_text("{}")
+    with refused(ValueError, str(the_target), "has no vocab_size"):
+        convert(tmp_path / "head", tmp_path / "new", "sglang", target=the_target)
     save_head(head3(norm_output=True), tmp_path / "normed", format="sglang")
     with refused(ValueError, "norm_output", "sglang or speculators"):
         convert(tmp_path / "normed", tmp_path / "new", "safeailab")
