@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -126,5 +127,6 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # tensorstore and orbax raise kinds of their own
-        reason = " ".join(str(error).split())[:200]
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the other writes fail too, one page each
+        reason = re.sub(r" \[.*?\]$", "", " ".join(str(error).split())).rpartition(": ")[2]
         raise OSError(f"the checkpoint could not be written to {folder}: {reason}") from error

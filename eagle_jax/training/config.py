@@ -197,8 +197,9 @@ class TrainConfig:
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
-    # What may differ between two starts of one run: it does not change what is computed.
-    FREE = ("max_minutes", "log_every", "tensorboard", "checkpoint", "evaluation", "out")
+    # What may differ between two starts of one run: it does not change what is computed. Of the data the text itself is
+    # compared, wherever its files are now.
+    FREE = ("max_minutes", "log_every", "tensorboard", "checkpoint", "evaluation", "out", "data")
 
     def __post_init__(self):
         for name in ("steps", "batch", "accumulate", "log_every"):

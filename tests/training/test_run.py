@@ -145,9 +145,6 @@ def test_a_damaged_checkpoint_is_named(whole, tmp_path):
     for path in (tmp_path / "run" / "checkpoints" / "8" / "state").rglob("*"):
         if path.is_file() and path.parent.name == "d":
             path.write_bytes(path.read_bytes()[:10])
-    chosen = config(tmp_path)
-    settings = (tmp_path / "run" / "config.yaml").read_text().replace(str(whole[0]), str(tmp_path))
-    (tmp_path / "run" / "config.yaml").write_text(settings)
     chosen = config(tmp_path, f"data.train={tmp_path}/chats.jsonl", f"out={tmp_path}/run")
     with pytest.raises(ValueError, match=r"checkpoints/8 is damaged .* remove that folder"):
         run(chosen, pair()[0], TOKENIZER)
@@ -170,7 +167,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
 
     usual = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        with pytest.raises(OSError, match="the checkpoint could not be written to"):
+        with pytest.raises(OSError, match="the checkpoint could not be written to .*: File too large$"):
             run(chosen, pair()[0], TOKENIZER, fill)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
