@@ -71,6 +71,7 @@ NUMBERED = Spelling(
     rules=(*_AROUND_EAGLE3, _first_of_eagle3("layers.0"), *decoder_layer("")),
 )
 
+# Of an EAGLE-3 head, and of its decoder layers.
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 LAYER_FLAGS = ("attention_bias", "qkv_bias", "mlp_bias", "qk_norm")
 

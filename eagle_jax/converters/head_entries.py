@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.converters import hf_config, hf_rope
+from eagle_jax.converters.formats import FLAGS
 
 KIND, LAYER = "speculators_model_type", "transformer_layer_config"
 TAPS = "eagle_aux_hidden_state_layer_ids"
@@ -29,9 +30,8 @@ _LAYER_READ = frozenset(
 ).union(hf_rope.KEYS)
 _LAYER_FIXED = {name: value for name, value in hf_config.FIXED.items() if name not in _LAYER_READ}
 
-_EAGLE3_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _OLD_FC_NORM = "use_aux_norm"  # what SGLang called `fc_norm` at first
-_EAGLE3_READ = frozenset({*_EAGLE3_FLAGS, _OLD_FC_NORM, "draft_vocab_size", "target_hidden_size", "eagle_config", TAPS})
+_EAGLE3_READ = frozenset({*FLAGS, _OLD_FC_NORM, "draft_vocab_size", "target_hidden_size", "eagle_config", TAPS})
 _EAGLE3_FIXED: Mapping[str, tuple[Any, ...]] = {"num_aux_hidden_states": (3, None)}
 _EAGLE3_IGNORED = frozenset({"target_model_type"})
 
@@ -48,7 +48,7 @@ _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
 }
 
 # Around `transformer_layer_config`.
-_OUTER_READ = frozenset({KIND, LAYER, "architectures", *_EAGLE3_FLAGS, "draft_vocab_size", "target_hidden_size", TAPS})
+_OUTER_READ = frozenset({KIND, LAYER, "architectures", *FLAGS, "draft_vocab_size", "target_hidden_size", TAPS})
 _OUTER_FIXED = {name: value for name, value in _LAYER_FIXED.items() if name != "auto_map"} | {"layernorms": (False,)}
 _OUTER_IGNORED = hf_config.IGNORED | frozenset(
     """
@@ -163,7 +163,7 @@ def _eagle3(entries: Mapping[str, Any], layer: Mapping[str, Any], taps: tuple[in
         taps=taps,
         draft_vocab_size=_optional(entries, "draft_vocab_size"),
         target_hidden_size=_optional(entries, "target_hidden_size"),
-        flags={name: hf_config.flag(entries, name, False) for name in _EAGLE3_FLAGS if entries.get(name) is not None},
+        flags={name: hf_config.flag(entries, name, False) for name in FLAGS if entries.get(name) is not None},
     )
 
 
