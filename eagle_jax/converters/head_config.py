@@ -129,10 +129,10 @@ def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
 
 def _window(entries: Mapping[str, Any]) -> int | None:
     """Qwen's configs state a window and switch it off."""
-    kinds = entries.get("layer_types")
-    if kinds is not None and kinds not in (["full_attention"] * len(kinds), ["sliding_attention"] * len(kinds)):
+    kinds = hf_config.layer_types(entries) or []
+    if len(set(kinds)) > 1:
         raise ValueError(f"layer_types={kinds!r} is not supported in a head; expected all its layers to be of one kind")
-    named = None if not kinds else kinds[0] == "sliding_attention"
+    named = None if not kinds else kinds[0] == hf_config.WINDOWED
     used = hf_config.flag(entries, "use_sliding_window", True) if named is None else named
     if entries.get("sliding_window") is None or not used:
         return None

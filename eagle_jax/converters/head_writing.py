@@ -116,5 +116,5 @@ def _layer(config: LlamaConfig) -> dict[str, Any]:
     entries |= hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)
     if config.sliding_window is not None:
         entries |= {"sliding_window": config.sliding_window, "use_sliding_window": True}
-        entries["layer_types"] = ["sliding_attention"] * config.num_hidden_layers
+        entries["layer_types"] = [hf_config.WINDOWED] * config.num_hidden_layers
     return entries | {"tie_word_embeddings": False}

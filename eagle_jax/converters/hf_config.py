@@ -306,7 +306,7 @@ def _windows(stated: Mapping[str, Any], family: Family, layers: int) -> dict[str
     """The window and the layers without one. Qwen's configs state a window and mostly switch it off."""
     none = {"sliding_window": None, "full_attention_layers": ()}
     if stated.get("sliding_window") is None or not flag(stated, "use_sliding_window", True):
-        if WINDOWED in (stated.get("layer_types") or ()):
+        if WINDOWED in (layer_types(stated) or ()):
             raise ValueError(f"layer_types names {WINDOWED!r}, and no sliding_window is in use; expected one")
         return none
     full = _full_layers(stated, family, layers)
@@ -317,14 +317,14 @@ def _windows(stated: Mapping[str, Any], family: Family, layers: int) -> dict[str
 
 def _full_layers(stated: Mapping[str, Any], family: Family, layers: int) -> tuple[int, ...]:
     """The layers that see everything: named one by one, or else the lowest `max_window_layers`."""
-    types = stated.get("layer_types")
+    types = layer_types(stated)
     if types is None and "sliding_window_pattern" in stated:
         step = integer(stated, "sliding_window_pattern")
         return tuple(i for i in range(layers) if (i + 1) % max(step, 1) == 0)
     if types is None:
         lowest = integer(stated, "max_window_layers", 0) if "layer_types" in family.keys else 0
         return tuple(range(min(lowest, layers)))
-    if not isinstance(types, list) or len(types) != layers or not {FULL, WINDOWED}.issuperset(types):
+    if len(types) != layers:
         raise ValueError(f"layer_types={types!r}; expected {FULL!r} or {WINDOWED!r} for each of {layers} layers")
     return tuple(i for i, kind in enumerate(types) if kind == FULL)
 
@@ -383,14 +383,22 @@ def head_dim(entries: Mapping[str, Any], hidden_size: int, heads: int) -> int:
     return hidden_size // heads
 
 
+def layer_types(entries: Mapping[str, Any]) -> list[str] | None:
+    """Which layers have a window, one by one; None where they are not named."""
+    types = entries.get("layer_types")
+    if types is not None and not (isinstance(types, list) and all(kind in (FULL, WINDOWED) for kind in types)):
+        raise ValueError(f"layer_types={types!r}; expected a list of {FULL!r} and {WINDOWED!r}, one for each layer")
+    return types
+
+
 def integer(entries: Mapping[str, Any], name: str, default: int | None = None) -> int:
     """A whole number, `default` where absent or null."""
     value = entries.get(name)
     value = default if value is None else value
     if value is None:
         raise ValueError(f"the config has no {name}; expected a whole number")
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name}={value!r}; expected a whole number")
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**31:
+        raise ValueError(f"{name}={value!r}; expected a whole number below 2**31")
     return value
 
 
@@ -398,7 +406,7 @@ def number(entries: Mapping[str, Any], name: str, default: float | None = None) 
     """A number, `default` where absent or null."""
     value = entries.get(name)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if value is None or not hf_rope.is_number(value):
         raise ValueError(f"{name}={value!r}; expected a number")
     return float(value)
 

@@ -93,7 +93,7 @@ def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
 
 def _read(settings: Mapping[str, Any], entries: Mapping[str, Any], max_position_embeddings: int) -> Rope:
     kind = settings.get("rope_type", settings.get("type", "default"))
-    if kind not in _SETTINGS:
+    if not isinstance(kind, str) or kind not in _SETTINGS:
         raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {', '.join(_SETTINGS)}")
     unknown = set(settings) - _COMMON - _SETTINGS[kind]
     if unknown:
@@ -162,7 +162,12 @@ def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
     return scale(1.0)
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is a number that a float holds; JSON's `NaN` and `Infinity` are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise ValueError(f"{name}={value!r} in the rope settings; expected a number")
     return float(value)

@@ -11,7 +11,7 @@ import numpy as np
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import names
-from eagle_jax.converters.files import Weights, read_json
+from eagle_jax.converters.files import Weights, check_folder, read_json
 from eagle_jax.converters.hf_config import IGNORED, config_from_hf, config_to_hf, family_of
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.lm import LM
@@ -94,8 +94,7 @@ def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
 
 def read_config(folder: pathlib.Path) -> LlamaConfig:
     """The target's configuration; errors name the file."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no model folder {folder}")
+    check_folder(folder)
     path = folder / "config.json"
     entries = read_json(path)
     try:

@@ -258,6 +258,8 @@ def test_config_without_layers_of_its_own_kind(tmp_path: pathlib.Path):
     assert stated["layer_types"] == ["sliding_attention"]
     plain = stated | {"layer_types": ["full_attention"]}
     assert load_head(write(tmp_path, tensors(head3()), plain), target()).config.layers.sliding_window is None
+    with refused(ValueError, "layer_types=1"):
+        load_head(write(tmp_path, tensors(head3()), stated | {"layer_types": 1}), target())
     two = head3({"num_hidden_layers": 2, "sliding_window": 4})
     mixed = entries(two, "speculators")
     mixed["transformer_layer_config"]["layer_types"] = ["sliding_attention", "full_attention"]

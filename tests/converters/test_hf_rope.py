@@ -106,6 +106,8 @@ def test_reading(entries: dict[str, Any], expected: Rope):
         ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 3}}, ["'linear'", "beta_fast=3"]),
         ({"rope_scaling": "linear"}, ["rope_scaling is 'linear'"]),
         ({"rope_theta": True}, ["rope_theta=True"]),
+        ({"rope_theta": float("inf")}, ["rope_theta=inf"]),
+        ({"rope_scaling": {"rope_type": ["linear"]}}, ["['linear']"]),
         ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor=0.5"]),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, ["partial_rotary_factor=0.5"]),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ["low_freq_factor=None"]),
