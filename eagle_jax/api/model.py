@@ -84,7 +84,7 @@ def _folders(target: str | Path | None, head: str | Path | None) -> tuple[Path, 
     """Where target and head are, downloaded if need be; a folder goes before a pair of the same name."""
     if target is None:
         return PAIR / "target", PAIR / "head" if head is None else resolve(head)
-    pair = None if Path(target).is_dir() else known_pair(str(target))
+    pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
     return resolve(target if pair is None else pair.target), None if head is None else resolve(head)

@@ -69,9 +69,12 @@ def _fetch(name: str) -> pathlib.Path:
 
 
 def _not_given(name: str, error: Exception) -> FileNotFoundError:
+    instead = "download it elsewhere and give its folder"
+    if "/" not in name:  # a slip in a pair's name rather than one of the hub's few repositories without an owner
+        instead = "give a folder, owner/name, or a name that `eagle-jax models` lists"
     return FileNotFoundError(
         f"there is no folder {name!r}, and the HuggingFace hub did not give a model of that name ({reason(error)}); "
-        "download it elsewhere and give its folder"
+        f"{instead}"
     )
 
 

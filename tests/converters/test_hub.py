@@ -54,3 +54,5 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
     with refused(FileNotFoundError, "'owner/model'", "name or service not known)", "give its folder"):
         resolve("owner/model")
+    with refused(FileNotFoundError, "'vicuna-7b'", "eagle-jax models"):
+        resolve("vicuna-7b")
