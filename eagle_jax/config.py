@@ -262,6 +262,8 @@ def _check_draft(layers: LlamaConfig, size: int) -> None:
         )
     if layers.experts is not None:
         raise ValueError("the layers of a draft head have experts; expected dense ones, whatever the target's are")
+    if layers.gemma is not None:
+        raise ValueError("the layers of a draft head are Gemma's; expected Llama's, whatever the target's are")
     if layers.full_attention_layers:
         raise ValueError(
             f"full_attention_layers={layers.full_attention_layers} in a draft head; its layers share one window or none"
