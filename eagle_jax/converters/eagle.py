@@ -228,7 +228,8 @@ def _taps(taps: tuple[int, ...] | None) -> tuple[int, ...]:
 def _own_embedding(weights: Weights, config: Eagle3Config, target: LM) -> np.ndarray | None:
     """The embedding that came with a head; None if its values are the target's, rounded either way."""
     table = weights.take(EMBEDDING)
-    if config.layers.hidden_size != config.target_hidden_size:
+    # A Gemma multiplies its embeddings by a constant, and a head does not.
+    if config.layers.hidden_size != config.target_hidden_size or target.config.gemma is not None:
         return table
     theirs = np.asarray(target.params["embed_tokens"]["embedding"])
     # Some rows at a time, so that rounding copies little, and tables that differ are told apart at once.

@@ -183,6 +183,14 @@ def test_an_embedding_like_the_targets_is_dropped(tmp_path: pathlib.Path):
         assert_same(load_head(write(tmp_path, values, entries(head3())), target()), head3())
 
 
+def test_a_gemma_scales_its_embedding_and_a_head_does_not(tmp_path: pathlib.Path):
+    gemma = target(model_type="gemma2", architectures=None, hidden_act="gelu_pytorch_tanh", head_dim=2)
+    table = np.asarray(gemma.params["embed_tokens"]["embedding"])
+    loaded = load_head(write(tmp_path, tensors(head3()) | {"embed_tokens.weight": table}, entries(head3())), gemma)
+    np.testing.assert_array_equal(loaded.embed(gemma, jnp.array([[3]]))[0, 0], table[3])
+    assert not np.allclose(gemma.embed(jnp.array([[3]]))[0, 0], table[3])
+
+
 def test_an_embedding_unlike_the_targets_is_kept(tmp_path: pathlib.Path):
     table = np.asarray(target().params["embed_tokens"]["embedding"]) + 1
     values = tensors(head3()) | {"embed_tokens.weight": table}
