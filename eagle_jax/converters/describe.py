@@ -12,7 +12,7 @@ from eagle_jax.converters import eagle, formats, llama
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.head_entries import KIND
 
-TARGET = "Llama target"
+TARGET = "target"
 EAGLE1 = "EAGLE-1/2 head"
 EAGLE3 = "EAGLE-3 head"
 UNKNOWN = "unknown"
@@ -26,8 +26,8 @@ class Description:
     """A model folder, in words and numbers; every field is plain JSON.
 
     Attributes:
-        kind: `Llama target`, `EAGLE-1/2 head`, `EAGLE-3 head` or `unknown`.
-        format: whose a head's is: `safeailab or sglang`, or `speculators`; None for what is no head.
+        kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head` or `unknown`.
+        format: of a head whose it is, `safeailab or sglang` or `speculators`; of a target its `model_type`, if stated.
         problem: why it would not load, in one sentence; None if it would.
         parameters: numbers in all tensors together.
         tensors: how many there are.
@@ -65,7 +65,7 @@ def describe(folder: str | pathlib.Path) -> Description:
     return Description(
         folder=str(folder),
         kind=kind,
-        format=_format(entries) if kind in (EAGLE1, EAGLE3) else None,
+        format=_format(kind, entries),
         problem=problem,
         parameters=by_dtype.total(),
         tensors=len(weights.info),
@@ -75,8 +75,11 @@ def describe(folder: str | pathlib.Path) -> Description:
     )
 
 
-def _format(entries: Mapping[str, Any]) -> str:
-    return "speculators" if KIND in entries else "safeailab or sglang"
+def _format(kind: str, entries: Mapping[str, Any]) -> str | None:
+    if kind in (EAGLE1, EAGLE3):
+        return "speculators" if KIND in entries else "safeailab or sglang"
+    family = entries.get("model_type")
+    return family if kind == TARGET and isinstance(family, str) else None
 
 
 def _kind(weights: Weights) -> str:

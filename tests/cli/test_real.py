@@ -67,7 +67,7 @@ def test_a_conversation(run, pair):
 
 def test_inspect(run, pair):
     _, target, _, head = pair
-    assert "Llama target" in run("inspect", target).stdout
+    assert "llama" in run("inspect", target).stdout
     assert "EAGLE-1/2 head" in run("inspect", head).stdout
 
 

@@ -14,7 +14,7 @@ from eagle_jax.converters import describe, save_head, save_target
 def test_target(tmp_path: pathlib.Path):
     save_target(target(), tmp_path)
     told = describe(tmp_path)
-    assert (told.kind, told.problem) == ("Llama target", None)
+    assert (told.kind, told.format, told.problem) == ("target", "llama", None)
     values = tensors(target())
     assert told.tensors == len(values)
     assert told.parameters == sum(value.size for value in values.values())
@@ -56,7 +56,7 @@ def test_names_of_two_formats(tmp_path: pathlib.Path):
 
 def test_what_would_not_load(tmp_path: pathlib.Path):
     told = describe(write(tmp_path, tensors(target()), ENTRIES | {"model_type": "phi3"}))
-    assert told.kind == "Llama target"
+    assert (told.kind, told.format) == ("target", "phi3")
     assert told.problem is not None and "'phi3'" in told.problem
     assert told.config["model_type"] == "phi3"
     told = describe(write(tmp_path, {"anything": np.zeros((2, 3), np.float32)}))
