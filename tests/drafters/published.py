@@ -84,7 +84,13 @@ class Published:
         states = self.target_states(self.text[:-1])  # the root has not been read
         if not isinstance(self.head, Head3):
             return states[-1]
-        return linear(np.concatenate([states[tap] for tap in self.head.taps], axis=-1), self.head.params["fc"])
+        c, params, taps = self.head.config, self.head.params, [states[tap] for tap in self.head.taps]
+        if c.fc_norm:
+            taps = [norm(tap, params[f"fc_norm_{i}"]["scale"], c.layers.rms_norm_eps) for i, tap in enumerate(taps)]
+        read = np.concatenate(taps, axis=-1)
+        if c.norm_before_fc:
+            read = norm(read, params["input_norm"]["scale"], c.layers.rms_norm_eps)
+        return linear(read, params["fc"])
 
     @functools.cache
     def output(self, path: Path) -> np.ndarray:
@@ -102,13 +108,18 @@ class Published:
             norm(features, part["hidden_norm"]["scale"], c.rms_norm_eps),
         ]
         mixed = attention(np.concatenate(both, axis=-1), part["self_attn"], c)
-        return after_attention(features + mixed, part, c)[-1]
+        residual = both[1] if self.head.config.norm_before_residual else features
+        out = after_attention(residual + mixed, part, c)[-1]
+        return self.final_norm(out) if self.head.config.norm_output else out
+
+    def final_norm(self, out: np.ndarray) -> np.ndarray:
+        return norm(out, self.head.params["norm"]["scale"], self.head.config.layers.rms_norm_eps)
 
     def children(self, path: Path, count: int) -> list[tuple[float, int]]:
         """The `count` likeliest tokens after the path, best first: log-probability and target id."""
         out, own = self.output(path), self.head.params.get("lm_head")
-        if isinstance(self.head, Head3):
-            out = norm(out, self.head.params["norm"]["scale"], self.head.config.layers.rms_norm_eps)
+        if isinstance(self.head, Head3) and not self.head.config.norm_output:
+            out = self.final_norm(out)
         logits = linear(out, self.target.params["lm_head"] if own is None else own)
         kept = np.arange(len(logits)) if self.head.vocabulary is None else np.asarray(self.head.vocabulary)
         logp = logits - np.logaddexp.reduce(logits)

@@ -25,6 +25,14 @@ DRAFTERS = {
     "EAGLE-3, trimmed": Eagle(
         head=synthetic_head3(TARGET, error=0.15, draft_vocab_size=45), policy=DynamicTree(14, 3, 4), sharpness=1.0
     ),
+    "EAGLE-3.1, normed residual": Eagle(
+        head=synthetic_head3(TARGET, error=0.15, fc_norm=True, norm_output=True, norm_before_residual=True),
+        policy=DynamicTree(14, 3, 4),
+        sharpness=1.0,
+    ),
+    "EAGLE-3, taps normed as one": Eagle(
+        head=synthetic_head3(TARGET, error=0.15, norm_before_fc=True), policy=DynamicTree(14, 3, 4), sharpness=1.0
+    ),
 }
 
 
