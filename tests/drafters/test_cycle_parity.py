@@ -1,5 +1,8 @@
 """Whole greedy cycles of EAGLE-1, EAGLE-2 and EAGLE-3 against the published method written anew in numpy."""
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +21,22 @@ from eagle_jax.testing import synthetic_head3, synthetic_pair
 
 TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
 PROMPT, SLOTS, CYCLES = [3, 1, 4, 1, 5, 9, 2, 6], 64, 4
+
+
+def flagged(**flags: bool) -> Eagle:
+    """A head whose norms and `fc` weigh enough that each of its flags changes the trees."""
+    head = synthetic_head3(TARGET, error=0.15, **flags)
+
+    def bent(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        if path[-1].key != "scale":
+            return leaf
+        return leaf * jax.random.uniform(jax.random.key(len(path)), leaf.shape, minval=0.3, maxval=1.7)
+
+    params = jax.tree_util.tree_map_with_path(bent, head.params)
+    params["fc"] = {"weight": 30 * params["fc"]["weight"]}
+    return Eagle(head=dataclasses.replace(head, params=params), policy=DynamicTree(14, 3, 4), sharpness=1.0)
+
+
 DRAFTERS = {
     "EAGLE-1": Eagle(head=HEAD, policy=EAGLE1_TREE, sharpness=1.0),
     "EAGLE-2": Eagle(head=HEAD, policy=DynamicTree(14, 3, 4), sharpness=1.0),
@@ -25,14 +44,8 @@ DRAFTERS = {
     "EAGLE-3, trimmed": Eagle(
         head=synthetic_head3(TARGET, error=0.15, draft_vocab_size=45), policy=DynamicTree(14, 3, 4), sharpness=1.0
     ),
-    "EAGLE-3.1, normed residual": Eagle(
-        head=synthetic_head3(TARGET, error=0.15, fc_norm=True, norm_output=True, norm_before_residual=True),
-        policy=DynamicTree(14, 3, 4),
-        sharpness=1.0,
-    ),
-    "EAGLE-3, taps normed as one": Eagle(
-        head=synthetic_head3(TARGET, error=0.15, norm_before_fc=True), policy=DynamicTree(14, 3, 4), sharpness=1.0
-    ),
+    "EAGLE-3.1": flagged(fc_norm=True, norm_output=True),
+    "EAGLE-3, normed taps and residual": flagged(norm_before_fc=True, norm_before_residual=True),
 }
 
 
