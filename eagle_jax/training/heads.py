@@ -7,6 +7,7 @@ from jaxtyping import Int
 
 from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
 from eagle_jax.converters import load_head, resolve
+from eagle_jax.converters.eagle import default_taps
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -32,7 +33,7 @@ def first(config: HeadConfig, target: LM, ids: Int[np.ndarray, " d"] | None, key
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
     """The target layers that an EAGLE-3 head reads: those asked for, or as published 2, the middle one, and N - 3."""
     if config.taps is None:
-        return (2, layers // 2, layers - 3) if layers >= 8 else (0, layers // 2, layers)
+        return default_taps(layers) or (0, layers // 2, layers)
     if not all(0 <= tap <= layers for tap in config.taps):
         raise ValueError(f"head.taps={config.taps}; expected layers 0 to {layers - 1}, or {layers} for behind the last")
     return config.taps

@@ -117,7 +117,7 @@ def main() -> None:
     for path in args.answers:
         examples += make_answers.load(path)
     unseen = make_answers.load(args.unseen) if args.unseen else [data.tokenize(chat, tokenizer) for chat in held_out]
-    rows, evaluation = data.pack(examples, args.length, seed=0), data.pack(unseen, args.length, seed=0)
+    rows, evaluation = (data.pack(part, args.length, seed=0, bos=tokenizer.bos_token_id) for part in (examples, unseen))
     print(f"{len(examples)} conversations in {len(rows)} rows, {int(rows.filled.sum()):,} tokens", flush=True)
 
     ids = None

@@ -60,10 +60,12 @@ def held_out_loss(params: Any, rows: data.Rows, batch: int) -> tuple[float, floa
     return tuple(float(total / count) for total, count in sums)
 
 
-def endless(examples: list[data.Example], length: int, batch: int, first: int) -> Iterator[tuple[int, data.Rows]]:
+def endless(
+    examples: list[data.Example], length: int, batch: int, first: int, bos: int
+) -> Iterator[tuple[int, data.Rows]]:
     """Batches for ever: (epoch, rows), counted from `first`; every epoch packs anew."""
     for epoch in itertools.count(first):
-        for rows in data.pack(examples, length, seed=epoch).batches(batch, seed=epoch):
+        for rows in data.pack(examples, length, seed=epoch, bos=bos).batches(batch, seed=epoch):
             yield epoch, rows
 
 
@@ -84,7 +86,8 @@ def main() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.tokenizer)
     training, held_out = conversations.split(conversations.read(args.data), args.held_out)
     examples = [data.tokenize(chat, tokenizer) for chat in training]
-    unseen = data.pack([data.tokenize(chat, tokenizer) for chat in held_out], args.length, seed=0)
+    kept_apart = [data.tokenize(chat, tokenizer) for chat in held_out]
+    unseen = data.pack(kept_apart, args.length, seed=0, bos=tokenizer.bos_token_id)
     params = LM.init(shape.TARGET, jax.random.key(0), jnp.dtype("float32")).params
     if args.start is not None:
         params = jax.tree.map(jnp.asarray, shape.load(args.start))
@@ -94,7 +97,8 @@ def main() -> None:
 
     start = saved = reported = time.monotonic()
     budget, seen, running = 60 * args.minutes, 0, None
-    for step, (epoch, rows) in enumerate(endless(examples, args.length, args.batch, args.first_epoch)):
+    stream = endless(examples, args.length, args.batch, args.first_epoch, tokenizer.bos_token_id)
+    for step, (epoch, rows) in enumerate(stream):
         progress = (time.monotonic() - start) / budget
         if progress >= 1:
             break
