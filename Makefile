@@ -34,7 +34,7 @@ types: .venv/dev  ## type check
 	$(BIN)/mypy
 
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
-	$(BIN)/python -m pytest -m parity
+	$(BIN)/python -m pytest -m parity -n 2 --dist worksteal
 
 ci: lint types test parity  ## what continuous integration runs
 
