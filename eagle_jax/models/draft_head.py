@@ -4,6 +4,7 @@ import abc
 import dataclasses
 from typing import Any
 
+import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -68,16 +69,10 @@ class DraftHead(abc.ABC):
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"] | None:
         """What outputs say the target's final hidden states will be, for a loss on features; None if they cannot."""
 
+    @property
     @abc.abstractmethod
-    def _layers(
-        self,
-        embeddings: Float[Array, "b n h"],
-        features: Float[Array, "b n h"],
-        sight: Sight,
-        cache: Cache,
-        beside: tuple[KV, ...],
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        """Output of every slot and its own K/V, per layer."""
+    def module(self) -> nn.Module:
+        """The layers; called, they give the output of every slot and its own K/V, per layer."""
 
     def forward(
         self,
@@ -100,7 +95,7 @@ class DraftHead(abc.ABC):
             positions if beside_positions is None else jnp.concatenate([beside_positions, positions], axis=1)
         )
         sight = Sight.of(self.config.layers, positions, visible, cache, fresh_positions)
-        return self._layers(embeddings, features.astype(embeddings.dtype), sight, cache, beside)
+        return self._apply(embeddings, features.astype(embeddings.dtype), sight, cache, beside)
 
     def causal(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         """Outputs over whole sequences, causally, without a cache."""
@@ -131,6 +126,9 @@ class DraftHead(abc.ABC):
     def drafted_part(self, values: Float[Array, "*rows v"]) -> Float[Array, "*rows d"]:
         """Of values over the target's vocabulary those of the draft vocabulary."""
         return values if self.vocabulary is None else jnp.take(values, self.vocabulary, axis=-1)
+
+    def _apply(self, *args: Any, method: Any = None) -> Any:
+        return self.module.apply({"params": self.params}, *args, method=method)
 
 
 def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[Sight, Cache]:

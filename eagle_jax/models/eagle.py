@@ -111,15 +111,6 @@ class Head(DraftHead):
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"]:
         return out
 
-    def _layers(
-        self,
-        embeddings: Float[Array, "b n h"],
-        features: Float[Array, "b n h"],
-        sight: Sight,
-        cache: Cache,
-        beside: tuple[KV, ...],
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        return self._apply(embeddings, features, sight, cache, beside)
-
-    def _apply(self, *args, method=None):
-        return EagleHead(self.config, self.dtype).apply({"params": self.params}, *args, method=method)
+    @property
+    def module(self) -> EagleHead:
+        return EagleHead(self.config, self.dtype)

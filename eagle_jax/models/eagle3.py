@@ -151,15 +151,6 @@ class Head3(DraftHead):
             return None
         return self._apply(out, method=Eagle3Head.normed)
 
-    def _layers(
-        self,
-        embeddings: Float[Array, "b n h"],
-        features: Float[Array, "b n h"],
-        sight: Sight,
-        cache: Cache,
-        beside: tuple[KV, ...],
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        return self._apply(embeddings, features, sight, cache, beside)
-
-    def _apply(self, *args, method=None):
-        return Eagle3Head(self.config, self.dtype).apply({"params": self.params}, *args, method=method)
+    @property
+    def module(self) -> Eagle3Head:
+        return Eagle3Head(self.config, self.dtype)

@@ -36,7 +36,7 @@ class Objective:
         steps: draft steps trained; 1 is the published EAGLE-1 training.
         decay: weight of each step relative to the one before.
         feature_weight: weight of SmoothL1 between guessed and true feature (published: 1 for EAGLE-1, 0 for EAGLE-3,
-            whose normed output it compares: with little text that helps, with much it binds the head).
+            whose normed output it compares).
         law_weight: weight of the cross-entropy between guessed and true next-token law (published: 0.1 for EAGLE-1, 1
             for EAGLE-3).
         noise: half-width of the uniform noise on input features made of true ones.
