@@ -81,15 +81,21 @@ class Batch:
     def results(self) -> list[Result]:
         """The answers, in the order of the asks."""
         accepted, cycles = np.asarray(self._state.accepted), np.asarray(self._state.cycles)
-        stopped = np.asarray(self._state.stopped)
+        stopped, came_with = np.asarray(self._state.stopped), np.asarray(self._state.came_with)
         logprobs = None if self._state.logprobs is None else np.asarray(self._state.logprobs)
         return [
-            self._result(row, accepted[row], int(cycles[row]), bool(stopped[row]), logprobs)
+            self._result(row, accepted[row], int(cycles[row]), bool(stopped[row]), came_with[row], logprobs)
             for row in range(len(self.asks))
         ]
 
     def _result(
-        self, row: int, accepted: np.ndarray, cycles: int, stopped: bool, logprobs: np.ndarray | None
+        self,
+        row: int,
+        accepted: np.ndarray,
+        cycles: int,
+        stopped: bool,
+        came_with: np.ndarray,
+        logprobs: np.ndarray | None,
     ) -> Result:
         hit, ids, start = self.progress.stops[row], self.progress.answers[row], len(self.asks[row].prompt)
         return Result(
@@ -98,14 +104,15 @@ class Batch:
             finish_reason="stop" if stopped or hit is not None else "length",
             logprobs=None if logprobs is None else logprobs[row, start : start + len(ids)].tolist(),
             prompt_tokens=start,
-            stats=self._stats(accepted, cycles, len(ids)),
+            stats=self._stats(accepted, cycles, came_with[start : start + len(ids)]),
         )
 
-    def _stats(self, accepted: np.ndarray, cycles: int, tokens: int) -> Stats:
-        progress = self.progress
+    def _stats(self, accepted: np.ndarray, cycles: int, came_with: np.ndarray) -> Stats:
+        progress, tokens = self.progress, len(came_with)
         return Stats(
             cycles=cycles,
             mean_accepted_length=float(accepted.sum() / cycles) if cycles else float("nan"),
+            accepted_lengths=np.bincount(came_with)[1:].tolist(),
             accepted_by_depth=[float(count / cycles) if cycles else float("nan") for count in accepted[1:]],
             compile_seconds=progress.compile_seconds,
             prefill_seconds=progress.prefill_seconds,
@@ -148,7 +155,7 @@ def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], options: Option
     limit = np.minimum(limit, np.int32(model.context))
     limit[len(asks) :] = 0  # padding rows are done before they begin
 
-    chunk, path = _chunk(), drafter.policy.depth + 1
+    chunk, path = _chunk(), drafter.shape.depth + 1
     slots = bucket(max(int(limit.max()) + path, -(-int(lengths.max()) // chunk) * chunk))
     tokens = np.zeros((rows, slots + path), np.int32)
     for row, ask in enumerate(padded):

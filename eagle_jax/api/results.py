@@ -11,6 +11,8 @@ class Stats:
         cycles: target passes after the prompt was read.
         mean_accepted_length: tokens committed per target pass, the target's own (bonus) token included; 1.0 is plain
             decoding, nan if there was no pass. It is 1 + the sum of `accepted_by_depth`.
+        accepted_lengths: tokens that each pass committed, in order; with the first token, which comes with the prompt,
+            they sum to the answer's length (stop strings cut the answer, and the last pass with it).
         accepted_by_depth: share of the passes that committed the drafted token at depth 1, 2, ...
         compile_seconds: spent on compiling programs that this call was the first to need.
         prefill_seconds: from the prompt on the device to the first token. All answers of one batch share their times.
@@ -20,6 +22,7 @@ class Stats:
 
     cycles: int
     mean_accepted_length: float
+    accepted_lengths: list[int]
     accepted_by_depth: list[float]
     compile_seconds: float
     prefill_seconds: float

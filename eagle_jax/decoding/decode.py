@@ -15,14 +15,14 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.decoding.verify import Accepted, walk
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.target import Target
 
 
 def step(target: Target, drafter: Drafter, request: Request, state: DecodeState, mode: Sampling) -> DecodeState:
     """One cycle for every row; rows that are done compute along and change nothing."""
-    settings, height = request.settings, drafter.policy.depth
+    settings, height = request.settings, drafter.shape.depth
     noise = _noise(target, request, state.length, height + 1, mode)
 
     view = View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
@@ -41,10 +41,13 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
         observed = Observed(
             start=state.length,
             count=count,
+            tokens=jnp.take_along_axis(tree.tokens, nodes, axis=1),
             following=accepted.tokens,
             hidden=_rows(output.hidden, nodes),
             taps=tuple(_rows(tap, nodes) for tap in output.taps),
+            checked=Checked(tree=tree, logits=logits, draws=draws),
         )
+        cycle = state.cycle + 1
         depths = jnp.arange(height + 1, dtype=jnp.int32)
         return DecodeState(
             tokens=_append(state.tokens, accepted.tokens, state.known),
@@ -53,9 +56,10 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
             stopped=state.stopped | stopped,
             cache=state.cache.commit(output.kv, nodes, count),
             draft=drafter.observe(target, draft, observed),
-            cycle=state.cycle + 1,
+            cycle=cycle,
             cycles=state.cycles + (~state.done).astype(jnp.int32),
             accepted=state.accepted + (depths[None] < count[:, None]).astype(jnp.int32),
+            came_with=_append(state.came_with, jnp.full_like(accepted.tokens, cycle), state.known),
             logprobs=_append_logprobs(state, logits, accepted),
         )
 
@@ -92,6 +96,7 @@ def prefill(
         observed = Observed(
             start=start,
             count=jnp.clip(lengths - 1 - start, 0, chunk),
+            tokens=here[:, :chunk],
             following=here[:, 1:],
             hidden=output.hidden,
             taps=output.taps,
@@ -109,7 +114,12 @@ def prefill(
     logits = target.logits(last[0])
     drawn = sampling.draw(logits, _noise(target, request, lengths - 1, 1, mode), request.settings, mode)
     observed = Observed(
-        start=lengths - 1, count=jnp.ones_like(lengths), following=drawn, hidden=last[0], taps=tuple(last[1:])
+        start=lengths - 1,
+        count=jnp.ones_like(lengths),
+        tokens=jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1),
+        following=drawn,
+        hidden=last[0],
+        taps=tuple(last[1:]),
     )
     stopped = _is_stop(drawn, request)[:, 0]
     recorded = jnp.zeros(tokens.shape, jnp.float32) if logprobs else None
@@ -122,7 +132,8 @@ def prefill(
         draft=drafter.observe(target, draft, observed),
         cycle=jnp.zeros((), jnp.int32),
         cycles=jnp.zeros(batch, jnp.int32),
-        accepted=jnp.zeros((batch, drafter.policy.depth + 1), jnp.int32),
+        accepted=jnp.zeros((batch, drafter.shape.depth + 1), jnp.int32),
+        came_with=jnp.zeros_like(tokens),
         logprobs=None if recorded is None else _append(recorded, _logprobs(logits, drawn), lengths),
     )
 

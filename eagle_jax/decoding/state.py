@@ -44,6 +44,7 @@ class DecodeState:
         cycle: target passes since prefill.
         cycles: the same per row, counted while the row was running.
         accepted: in how many cycles the walk went at least as deep as 0, 1, .. d.
+        came_with: the cycle that each token of the answer came with, counted from 1; 0 for the one after the prompt.
         logprobs: log-probability of each token under the target's unwarped softmax; None when not asked for.
     """
 
@@ -61,6 +62,7 @@ class DecodeState:
     cycle: Int[Array, ""]
     cycles: Int[Array, "b"]
     accepted: Int[Array, "b path"]
+    came_with: Int[Array, "b t"]
     logprobs: Float[Array, "b t"] | None
 
     @property

@@ -1,10 +1,25 @@
 """The draft tree: guessed continuations of a text that share their prefixes."""
 
+import dataclasses
+
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Int
 
 from eagle_jax.struct import pytree, static
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeShape:
+    """How much room a drafter's trees take. Static: hashable, known when compiling.
+
+    Attributes:
+        nodes: nodes of every tree, root included: rows of a target pass.
+        depth: depth that no drafted node exceeds.
+    """
+
+    nodes: int
+    depth: int
 
 
 @pytree

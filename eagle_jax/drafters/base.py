@@ -6,9 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.policy import NO_TREE, TreePolicy
+from eagle_jax.decoding.policy import NO_TREE
 from eagle_jax.decoding.sampling import Sampling, Settings
-from eagle_jax.decoding.tree import Tree
+from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree
 
@@ -40,22 +40,41 @@ class View:
 
 
 @pytree
+class Checked:
+    """What one target pass made of a whole tree, rejected nodes included.
+
+    Attributes:
+        tree: what was proposed.
+        logits: the target's, at every node.
+        draws: the token it drew after every node.
+    """
+
+    tree: Tree
+    logits: Float[Array, "b n v"]
+    draws: Int[Array, "b n"]
+
+
+@pytree
 class Observed:
     """Rows of true text with what the target made of them, in order (r rows).
 
     Attributes:
         start: position of the first row.
         count: how many of the rows are true; the rest is padding.
+        tokens: the rows' own tokens.
         following: the token that follows each row.
         hidden: the target's final hidden state at each row (EAGLE-1/2's feature).
         taps: the residual streams that the drafter asked for.
+        checked: the tree that these rows are the accepted path of; None while the prompt is read.
     """
 
     start: Int[Array, "b"]
     count: Int[Array, "b"]
+    tokens: Int[Array, "b r"]
     following: Int[Array, "b r"]
     hidden: Float[Array, "b r h"]
     taps: tuple[Float[Array, "b r h"], ...]
+    checked: Checked | None = None
 
 
 class Drafter(abc.ABC):
@@ -67,7 +86,10 @@ class Drafter(abc.ABC):
     the target draws at every node, and only drawn tokens are committed.
     """
 
-    policy: TreePolicy
+    @property
+    @abc.abstractmethod
+    def shape(self) -> TreeShape:
+        """Room that its trees take."""
 
     @property
     @abc.abstractmethod
@@ -84,14 +106,14 @@ class Drafter(abc.ABC):
 
     @abc.abstractmethod
     def propose(self, target: Target, state: Any, view: View, mode: Sampling) -> tuple[Tree, Any]:
-        """Guesses what follows the root: a tree of `policy.nodes` nodes, none deeper than `policy.depth`."""
+        """Guesses what follows the root: a tree of `shape.nodes` nodes, none deeper than `shape.depth`."""
 
 
 @pytree
 class Plain(Drafter):
     """Proposes nothing: the loop decodes one token per target pass."""
 
-    policy = NO_TREE
+    shape = NO_TREE
     taps = ()
 
     def init(self, target: Target, batch: int, slots: int) -> tuple[()]:

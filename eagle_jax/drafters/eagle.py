@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import TreePolicy
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.tree import Tree
+from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.draft_head import DraftHead
@@ -78,6 +78,10 @@ class Eagle(Drafter):
     policy: TreePolicy = static()
     coupled: bool = static(default=True)
     sharpness: float = static(default=SHARPNESS)
+
+    @property
+    def shape(self) -> TreeShape:
+        return self.policy
 
     @property
     def taps(self) -> tuple[int, ...]:

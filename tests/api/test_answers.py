@@ -133,6 +133,7 @@ def test_statistics(how):
     stats = result.stats
     assert stats.mean_accepted_length == pytest.approx(1 + sum(stats.accepted_by_depth))
     assert stats.cycles * stats.mean_accepted_length == pytest.approx(len(result.token_ids) - 1)
+    assert len(stats.accepted_lengths) == stats.cycles and sum(stats.accepted_lengths) == len(result.token_ids) - 1
     assert all(math.isclose(share * stats.cycles, round(share * stats.cycles)) for share in stats.accepted_by_depth)
     assert sorted(stats.accepted_by_depth, reverse=True) == stats.accepted_by_depth
     if how == "none":

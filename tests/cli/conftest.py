@@ -38,6 +38,7 @@ class Fake:
         stats = api.Stats(
             cycles=passes,
             mean_accepted_length=3 / passes,
+            accepted_lengths=[3 // passes] * passes,
             accepted_by_depth=[1.0, 0.5],
             compile_seconds=0.0,
             prefill_seconds=0.01,
@@ -58,6 +59,7 @@ class Fake:
         stats = api.Stats(
             cycles=0,
             mean_accepted_length=nan,
+            accepted_lengths=[],
             accepted_by_depth=[],
             compile_seconds=0.0,
             prefill_seconds=0.01,

@@ -250,6 +250,7 @@ def _cycle(lm: LM, drafter: Eagle):
     observed = Observed(
         start=jnp.zeros(1, jnp.int32),
         count=jnp.full(1, 2, jnp.int32),
+        tokens=jnp.asarray([[3, 4]], jnp.int32),
         following=jnp.asarray([[4, 5]], jnp.int32),
         hidden=rows,
         taps=(rows, -rows, 2 * rows)[: len(drafter.taps)],

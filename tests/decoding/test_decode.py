@@ -30,7 +30,7 @@ class Garbage(Drafter):
     """Proposes the same worthless tree again and again: nothing may change but the speed."""
 
     @property
-    def policy(self):
+    def shape(self):
         return StaticTree((-1, 0, 0, 1))
 
     @property

@@ -178,7 +178,7 @@ def test_proposing_leaves_the_state_alone(state):
 def test_plain_proposes_the_root_alone(state):
     view = view_of(state, 0.0, 0)
     tree, carried = Plain().propose(TARGET, (), view, GREEDY)
-    assert Plain().policy == NO_TREE and carried == () == Plain().init(TARGET, 2, SLOTS)
+    assert Plain().shape == NO_TREE and carried == () == Plain().init(TARGET, 2, SLOTS)
     np.testing.assert_array_equal(tree.tokens, np.asarray(state.root)[:, None])
     np.testing.assert_array_equal(tree.parent, [[-1], [-1]])
     assert tree.valid.all() and tree.height == 0

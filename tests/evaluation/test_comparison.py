@@ -21,6 +21,7 @@ def calls(monkeypatch):
         stats = api.Stats(
             cycles=passes,
             mean_accepted_length=4 / passes,
+            accepted_lengths=[],
             accepted_by_depth=[],
             compile_seconds=0.0,
             prefill_seconds=0.0,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int
 
-from eagle_jax.decoding.tree import Tree
+from eagle_jax.decoding.tree import Tree, TreeShape
 
 Carry = TypeVar("Carry")
 
@@ -18,13 +18,11 @@ Extend = Callable[[Carry, int, Array, Array], tuple[Array, Carry]]
 
 
 @dataclasses.dataclass(frozen=True)
-class TreePolicy(abc.ABC):
+class TreePolicy(TreeShape, abc.ABC):
     """Grows a draft tree of a fixed shape out of a drafter's scores. Static: hashable, known when compiling.
 
     Attributes:
-        nodes: nodes of every tree it grows, root included: rows of a target pass.
         frontiers: rows of each call of `extend`, level 1 first.
-        depth: depth that no drafted node exceeds.
     """
 
     nodes: int
@@ -65,3 +63,29 @@ def best(scores: Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*ro
     usable = jnp.where(jnp.isnan(scores), -jnp.inf, jnp.minimum(scores, 0.0))
     values, tokens = lax.top_k(usable, count)
     return values, tokens
+
+
+def keep_best(
+    root_tokens: Int[Array, "b"],
+    scores: Float[Array, "b c"],
+    tokens: Int[Array, "b c"],
+    parents: Int[Array, "b c"],
+    shape: TreeShape,
+) -> Tree:
+    """The tree of the `shape.nodes - 1` best of all candidates, in their order; of equal scores the earlier is better.
+
+    Args:
+        scores: of each candidate, never above its parent's; -inf is no candidate.
+        parents: candidate number of each candidate's parent, lower than its own; -1 is the root.
+    """
+    kept = jnp.sort(lax.top_k(scores, shape.nodes - 1)[1], axis=1)
+    kept_parents = jnp.take_along_axis(parents, kept, axis=1)
+    # a parent's node number: kept candidates up to and including it (0 for the root); node 0 comes before them all
+    parent = jnp.sum(kept[:, None, :] <= kept_parents[:, :, None], axis=-1, dtype=jnp.int32)
+    root = jnp.zeros_like(root_tokens[:, None])
+    return Tree(
+        tokens=jnp.concatenate([root_tokens[:, None], jnp.take_along_axis(tokens, kept, axis=1)], axis=1),
+        parent=jnp.concatenate([root - 1, parent], axis=1),
+        valid=jnp.concatenate([root == 0, jnp.take_along_axis(scores, kept, axis=1) > -jnp.inf], axis=1),
+        height=shape.depth,
+    )

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int
 
-from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best
+from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best
 from eagle_jax.decoding.tree import Tree
 
 
@@ -69,24 +69,5 @@ class DynamicTree(TreePolicy):
             index = pick + (k + (level - 1) * k * k)
             parent_row = pick // k
 
-        return self._rerank(root_tokens, *(jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))), carry
-
-    def _rerank(
-        self,
-        root_tokens: Int[Array, "b"],
-        scores: Float[Array, "b c"],
-        tokens: Int[Array, "b c"],
-        parents: Int[Array, "b c"],
-    ) -> Tree:
-        """The tree of the best candidates; `parents` are candidate numbers, -1 the root."""
-        kept = jnp.sort(lax.top_k(scores, self.nodes - 1)[1], axis=1)
-        kept_parents = jnp.take_along_axis(parents, kept, axis=1)
-        # a parent's node number: kept candidates up to and including it (0 for the root); node 0 comes before them all
-        parent = jnp.sum(kept[:, None, :] <= kept_parents[:, :, None], axis=-1, dtype=jnp.int32)
-        root = jnp.zeros_like(parent[:, :1])
-        return Tree(
-            tokens=jnp.concatenate([root_tokens[:, None], jnp.take_along_axis(tokens, kept, axis=1)], axis=1),
-            parent=jnp.concatenate([root - 1, parent], axis=1),
-            valid=jnp.concatenate([root == 0, jnp.take_along_axis(scores, kept, axis=1) > -jnp.inf], axis=1),
-            height=self.depth,
-        )
+        candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))
+        return keep_best(root_tokens, *candidates, self), carry
