@@ -47,12 +47,12 @@ class Batch:
 
     def __init__(self, model: Model, drafter: Drafter, asks: Sequence[Ask], options: Options):
         self.model, self.drafter, self.asks, self.options = model, drafter, asks, options
-        self._request, tokens, slots = _layout(model, drafter, asks, options)
+        self.request, tokens, slots = _layout(model, drafter, asks, options)
         self.progress = Progress(answers=[[] for _ in asks], done=[False] * len(asks), stops=[None] * len(asks))
-        self._state = self._timed(
+        self.state = self._timed(
             "prefill_seconds",
             compiled_prefill(),
-            *(model.target, drafter, self._request, tokens),
+            *(model.target, drafter, self.request, tokens),
             mode=options.mode,
             slots=slots,
             chunk=_chunk(),
@@ -68,11 +68,11 @@ class Batch:
         if self.options.stop:
             cycles = min(cycles or 8, 8)
         while not all(self.progress.done):
-            until = UNLIMITED if cycles is None else min(int(self._state.cycle) + cycles, UNLIMITED)
-            self._state = self._timed(
+            until = UNLIMITED if cycles is None else min(int(self.state.cycle) + cycles, UNLIMITED)
+            self.state = self._timed(
                 "decode_seconds",
                 compiled_advance(),
-                *(self.model.target, self.drafter, self._request, self._state, jnp.asarray(until, jnp.int32)),
+                *(self.model.target, self.drafter, self.request, self.state, jnp.asarray(until, jnp.int32)),
                 mode=self.options.mode,
             )
             self._look()
@@ -80,9 +80,9 @@ class Batch:
 
     def results(self) -> list[Result]:
         """The answers, in the order of the asks."""
-        accepted, cycles = np.asarray(self._state.accepted), np.asarray(self._state.cycles)
-        stopped, came_with = np.asarray(self._state.stopped), np.asarray(self._state.came_with)
-        logprobs = None if self._state.logprobs is None else np.asarray(self._state.logprobs)
+        accepted, cycles = np.asarray(self.state.accepted), np.asarray(self.state.cycles)
+        stopped, came_with = np.asarray(self.state.stopped), np.asarray(self.state.came_with)
+        logprobs = None if self.state.logprobs is None else np.asarray(self.state.logprobs)
         return [
             self._result(row, accepted[row], int(cycles[row]), bool(stopped[row]), came_with[row], logprobs)
             for row in range(len(self.asks))
@@ -131,7 +131,7 @@ class Batch:
 
     def _look(self) -> None:
         """Fetches what is new; ends rows in which a stop string turned up."""
-        state = self._state
+        state = self.state
         tokens, length, done = (np.asarray(x) for x in jax.device_get((state.tokens, state.length, state.done)))
         for row, ask in enumerate(self.asks):
             if self.progress.done[row]:
@@ -143,7 +143,7 @@ class Batch:
             self.progress.done[row] = bool(done[row]) or hit is not None
         finished = np.array(self.progress.done + [True] * (len(done) - len(self.asks)))
         if (finished != done).any():
-            self._state = dataclasses.replace(state, done=jnp.asarray(finished))
+            self.state = dataclasses.replace(state, done=jnp.asarray(finished))
 
 
 def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], options: Options) -> tuple[Request, jax.Array, int]:

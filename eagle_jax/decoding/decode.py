@@ -153,17 +153,17 @@ def advance(
 def compiled_prefill() -> Any:
     """`prefill`, jitted once per process; weights are arguments, never constants of the program."""
     return jax.jit(
-        prefill, static_argnames=("mode", "slots", "chunk", "logprobs"), compiler_options=_compiler_options()
+        prefill, static_argnames=("mode", "slots", "chunk", "logprobs"), compiler_options=compiler_options()
     )
 
 
 @functools.cache
 def compiled_advance() -> Any:
     """`advance`, jitted once per process. The state is donated: the caches are updated in place."""
-    return jax.jit(advance, static_argnames=("mode",), donate_argnames=("state",), compiler_options=_compiler_options())
+    return jax.jit(advance, static_argnames=("mode",), donate_argnames=("state",), compiler_options=compiler_options())
 
 
-def _compiler_options() -> dict[str, Any]:
+def compiler_options() -> dict[str, Any]:
     """Two things that XLA:CPU does and a decoding loop pays for.
 
     It copies each whole cache array twice a cycle, and it cuts every softmax and norm into windows of 32 before it adds
