@@ -18,6 +18,7 @@ from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.target import Target
+from eagle_jax.sharding import Sharding, constrain, spread
 
 
 def step(target: Target, drafter: Drafter, request: Request, state: DecodeState, mode: Sampling) -> DecodeState:
@@ -49,7 +50,7 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
         )
         cycle = state.cycle + 1
         depths = jnp.arange(height + 1, dtype=jnp.int32)
-        return DecodeState(
+        following = DecodeState(
             tokens=_append(state.tokens, accepted.tokens, state.known),
             length=state.length + count,
             done=state.done | stopped | (state.known + count >= request.limit),
@@ -62,8 +63,10 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
             came_with=_append(state.came_with, jnp.full_like(accepted.tokens, cycle), state.known),
             logprobs=_append_logprobs(state, logits, accepted),
         )
+        return constrain(following)
 
 
+@spread
 def prefill(
     target: Target,
     drafter: Drafter,
@@ -74,12 +77,13 @@ def prefill(
     slots: int,
     chunk: int,
     logprobs: bool,
+    over: Sharding | None = None,
 ) -> DecodeState:
     """Reads the prompts (right-padded in `tokens`), chunk by chunk, and draws each row's first token.
 
     A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
     chunks are a device loop up to the longest prompt. `t` is at least `slots`, `slots` at least the longest prompt
-    rounded up to chunks.
+    rounded up to chunks. `over` says where everything lies when there are several devices.
     """
     batch = tokens.shape[0]
     lengths = request.prompt_length
@@ -108,7 +112,8 @@ def prefill(
         last = tuple(jnp.where(ends, _rows(row, at), old) for row, old in zip(rows, last, strict=True))
         return index + 1, cache, draft, last
 
-    first = (jnp.zeros((), jnp.int32), cache, drafter.init(target, batch, slots), last)
+    cache, draft = constrain((cache, drafter.init(target, batch, slots)))
+    first = (jnp.zeros((), jnp.int32), cache, draft, last)
     _, cache, draft, last = jax.lax.while_loop(lambda carry: carry[0] * chunk < jnp.max(lengths), read, first)
 
     logits = target.logits(last[0])
@@ -138,8 +143,16 @@ def prefill(
     )
 
 
+@spread
 def advance(
-    target: Target, drafter: Drafter, request: Request, state: DecodeState, until: Int[Array, ""], *, mode: Sampling
+    target: Target,
+    drafter: Drafter,
+    request: Request,
+    state: DecodeState,
+    until: Int[Array, ""],
+    *,
+    mode: Sampling,
+    over: Sharding | None = None,
 ) -> DecodeState:
     """Runs cycles on the device until every row is done, or until cycle `until`."""
 
@@ -152,15 +165,15 @@ def advance(
 @functools.cache
 def compiled_prefill() -> Any:
     """`prefill`, jitted once per process; weights are arguments, never constants of the program."""
-    return jax.jit(
-        prefill, static_argnames=("mode", "slots", "chunk", "logprobs"), compiler_options=compiler_options()
-    )
+    fixed = ("mode", "slots", "chunk", "logprobs", "over")
+    return jax.jit(prefill, static_argnames=fixed, compiler_options=compiler_options())
 
 
 @functools.cache
 def compiled_advance() -> Any:
     """`advance`, jitted once per process. The state is donated: the caches are updated in place."""
-    return jax.jit(advance, static_argnames=("mode",), donate_argnames=("state",), compiler_options=compiler_options())
+    fixed = ("mode", "over")
+    return jax.jit(advance, static_argnames=fixed, donate_argnames=("state",), compiler_options=compiler_options())
 
 
 def compiler_options() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from eagle_jax.models.layout import as_stored
 from eagle_jax.models.llama import DecoderLayer, Sight
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
+from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
 
 
@@ -41,7 +42,7 @@ class EagleHead(nn.Module):
         cache: Cache,
         beside: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        x = self.fc(jnp.concatenate([embeddings, features], axis=-1))
+        x = self.fc(constrain(jnp.concatenate([embeddings, features], axis=-1)))
         kv = []
         for i, (layer, k, v) in enumerate(zip(self.layers, cache.k, cache.v, strict=True)):
             x, own = layer(x, sight, (k, v), beside[i] if beside else None)

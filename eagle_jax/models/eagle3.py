@@ -25,6 +25,7 @@ from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.llama import Attention, DecoderLayer, Sight
 from eagle_jax.models.target import Target
+from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
 
 
@@ -52,7 +53,7 @@ class FirstLayer(nn.Module):
     ) -> tuple[Float[Array, "b n h"], KV]:
         normed = self.hidden_norm(features)
         residual = normed if self.config.norm_before_residual else features
-        both = jnp.concatenate([self.input_layernorm(embeddings), normed], axis=-1)
+        both = constrain(jnp.concatenate([self.input_layernorm(embeddings), normed], axis=-1))
         mixed, kv = self.self_attn(both, sight, prefix, beside)
         x = residual + mixed
         return x + self.mlp(self.post_attention_layernorm(x)), kv
@@ -84,7 +85,7 @@ class Eagle3Head(nn.Module):
     def fuse(self, taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
         if self.config.fc_norm:
             taps = tuple(norm(tap) for norm, tap in zip(self.fc_norm, taps, strict=True))
-        side_by_side = jnp.concatenate(taps, axis=-1)
+        side_by_side = constrain(jnp.concatenate(taps, axis=-1))
         return self.fc(self.input_norm(side_by_side) if self.config.norm_before_fc else side_by_side)
 
     def __call__(

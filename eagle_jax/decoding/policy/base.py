@@ -10,6 +10,7 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.sharding import by_row, top_k
 
 Carry = TypeVar("Carry")
 
@@ -61,7 +62,7 @@ def best(scores: Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*ro
             "choose a narrower tree"
         )
     usable = jnp.where(jnp.isnan(scores), -jnp.inf, jnp.minimum(scores, 0.0))
-    values, tokens = lax.top_k(usable, count)
+    values, tokens = top_k(usable, count)
     return values, tokens
 
 
@@ -78,7 +79,7 @@ def keep_best(
         scores: of each candidate, never above its parent's; -inf is no candidate.
         parents: candidate number of each candidate's parent, lower than its own; -1 is the root.
     """
-    kept = jnp.sort(lax.top_k(scores, shape.nodes - 1)[1], axis=1)
+    kept = by_row(lambda x: jnp.sort(lax.top_k(x, shape.nodes - 1)[1], axis=1))(scores)
     kept_parents = jnp.take_along_axis(parents, kept, axis=1)
     # a parent's node number: kept candidates up to and including it (0 for the root); node 0 comes before them all
     parent = jnp.sum(kept[:, None, :] <= kept_parents[:, :, None], axis=-1, dtype=jnp.int32)

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 
 from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best
 from eagle_jax.decoding.tree import Tree
+from eagle_jax.sharding import by_row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ class DynamicTree(TreePolicy):
             tokens.append(child_token.reshape(batch, k * k))
             parents.append(jnp.repeat(index, k, axis=1))
 
-            score, pick = lax.top_k(scores[-1], k)
+            score, pick = by_row(lambda x: lax.top_k(x, k))(scores[-1])
             token = jnp.take_along_axis(tokens[-1], pick, axis=1)
             index = pick + (k + (level - 1) * k * k)
             parent_row = pick // k
