@@ -13,6 +13,7 @@ from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.layout import QKV
 from eagle_jax.models.moe import SparseMLP
 from eagle_jax.models.rope import Angles, angles, rotate
+from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree
 
 
@@ -166,7 +167,7 @@ class Llama(nn.Module):
             self.lm_head = Linear(c.vocab_size, dtype=self.dtype, result=jnp.float32)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        embeddings = self.embed_tokens(tokens)
+        embeddings = constrain(self.embed_tokens(tokens))
         if self.config.gemma is None:
             return embeddings
         # transformers rounds the factor to the dtype of the weights, and so do the trained models
@@ -201,7 +202,7 @@ class Llama(nn.Module):
             x, own = layer(x, sights[kind], (k, v), None)
             kv.append(own)
         entering.append(x)
-        return self.norm(x), tuple(entering[i] for i in taps), tuple(kv)
+        return constrain(self.norm(x)), tuple(entering[i] for i in taps), tuple(kv)
 
     def initialise(self, tokens: Int[Array, "b n"], cache: Cache) -> Float[Array, "b n v"]:
         """Touches every parameter once."""
