@@ -76,6 +76,11 @@ class Observed:
     taps: tuple[Float[Array, "b r h"], ...]
     checked: Checked | None = None
 
+    def last(self, rows: Float[Array, "b r h"], before: Float[Array, "b h"]) -> Float[Array, "b h"]:
+        """Of values made of the rows those of the last true one; `before` where there is none."""
+        last = jnp.take_along_axis(rows, jnp.maximum(self.count - 1, 0)[:, None, None], axis=1)[:, 0]
+        return jnp.where((self.count > 0)[:, None], last, before)
+
 
 class Drafter(abc.ABC):
     """Guesses a tree of continuations. Implementations are frozen pytrees: weights are leaves, everything else is

@@ -183,23 +183,26 @@ class Llama(nn.Module):
         self,
         tokens: Int[Array, "b n"],
         positions: Int[Array, "b n"],
-        visible: Bool[Array, "b n n"],
+        visible: Bool[Array, "b n m"],
         cache: Cache,
         taps: tuple[int, ...],
+        beside: tuple[KV, ...] = (),
+        beside_positions: Int[Array, "b p"] | None = None,
     ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[KV, ...]]:
         """Final hidden states, the residual stream entering each layer in `taps`, and the pass's own K/V per layer.
 
         The tap `num_hidden_layers` is what leaves the last layer, before the final norm.
         """
+        fresh = positions if beside_positions is None else jnp.concatenate([beside_positions, positions], axis=1)
         sights: dict[tuple[int | None, Rope], Sight] = {}
         x = self.embed(tokens)
         entering, kv = [], []
         for i, (layer, k, v) in enumerate(zip(self.layers, cache.k, cache.v, strict=True)):
             kind = self.config.window(i), self.config.rope_of(i)
             if kind not in sights:
-                sights[kind] = Sight.of(self.config, positions, visible, cache, positions, i)
+                sights[kind] = Sight.of(self.config, positions, visible, cache, fresh, i)
             entering.append(x)
-            x, own = layer(x, sights[kind], (k, v), None)
+            x, own = layer(x, sights[kind], (k, v), beside[i] if beside else None)
             kv.append(own)
         entering.append(x)
         return constrain(self.norm(x)), tuple(entering[i] for i in taps), tuple(kv)

@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.models.cache import Cache
+from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import activation_dtype
 from eagle_jax.models.llama import Llama
 from eagle_jax.models.target import Output
@@ -63,12 +63,18 @@ class LM:
         self,
         tokens: Int[Array, "b n"],
         positions: Int[Array, "b n"],
-        ancestors: Bool[Array, "b n n"],
+        ancestors: Bool[Array, "b n m"],
         cache: Cache,
         taps: tuple[int, ...] = (),
+        beside: tuple[KV, ...] = (),
+        beside_positions: Int[Array, "b p"] | None = None,
     ) -> Output:
-        """One pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself."""
-        hidden, taken, kv = self._apply(tokens, positions, ancestors, cache, taps)
+        """One pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself.
+
+        A model that drafts reads its tree level by level: `beside` holds the levels before (per layer, p rows at
+        `beside_positions`), and `ancestors` names of those first, then of this pass's own rows (m = p + n).
+        """
+        hidden, taken, kv = self._apply(tokens, positions, ancestors, cache, taps, beside, beside_positions)
         return Output(hidden=hidden, taps=taken, kv=kv)
 
     def causal(self, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Output:

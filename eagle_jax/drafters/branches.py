@@ -1,0 +1,61 @@
+"""The rows of a drafting network over a tree that grows level by level; they live for one cycle."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.models.cache import KV
+from eagle_jax.struct import pytree
+
+# run(tokens[b f], features[b f h], positions[b f], above[b f m], beside, beside_positions[b p]) -> (out[b f h], kv)
+Run = Callable[[Array, Array, Array, Array, tuple[KV, ...], Array], tuple[Array, tuple[KV, ...]]]
+
+
+@pytree
+class Branches:
+    """Level after level (p rows so far, f in the last level).
+
+    Attributes:
+        kv: the network's K/V of all rows so far, per layer.
+        above: which of those rows each row of the last level sees: its ancestors and itself.
+        out: the network's output at the last level.
+        positions: position of each row so far.
+    """
+
+    kv: tuple[KV, ...]
+    above: Bool[Array, "b f p"]
+    out: Float[Array, "b f h"]
+    positions: Int[Array, "b p"]
+
+    @staticmethod
+    def at_root(out: Float[Array, "b h"]) -> "Branches":
+        """The root alone, whose row is in the network's cache: `out` is what the network gave there."""
+        batch = out.shape[0]
+        return Branches(
+            kv=(),
+            above=jnp.zeros((batch, 1, 0), bool),
+            out=out[:, None],
+            positions=jnp.zeros((batch, 0), jnp.int32),
+        )
+
+    def grow(
+        self, run: Run, position: Int[Array, "b"], tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
+    ) -> "Branches":
+        """One level deeper: `tokens` below the rows `parent_row` of the last level, all at `position`."""
+        features = jnp.take_along_axis(self.out, parent_row[:, :, None], axis=1)
+        ancestors = jnp.take_along_axis(self.above, parent_row[:, :, None], axis=1)
+        itself = jnp.broadcast_to(jnp.eye(tokens.shape[1], dtype=bool)[None], (*tokens.shape, tokens.shape[1]))
+        above = jnp.concatenate([ancestors, itself], axis=2)
+        positions = jnp.broadcast_to(position[:, None], tokens.shape)
+        out, kv = run(tokens, features, positions, above, self.kv, self.positions)
+        return Branches(
+            kv=tuple(_join(old, new) for old, new in zip(self.kv, kv, strict=True)) if self.kv else kv,
+            above=above,
+            out=out,
+            positions=jnp.concatenate([self.positions, positions], axis=1),
+        )
+
+
+def _join(old: KV, new: KV) -> KV:
+    return jnp.concatenate([old[0], new[0]], axis=2), jnp.concatenate([old[1], new[1]], axis=2)

@@ -1,0 +1,45 @@
+"""What guesses are ranked by: the drafter's law, and the noise that the target is about to draw with."""
+
+from collections.abc import Callable
+
+from jaxtyping import Array, Float
+
+from eagle_jax.decoding import sampling
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.drafters.base import View
+
+
+def scores(
+    logits: Float[Array, "b n d"],
+    depth: int,
+    view: View,
+    mode: Sampling,
+    coupled: bool,
+    *,
+    sharpness: float = 1.0,
+    drafted_part: Callable[[Array], Array] | None = None,
+) -> Float[Array, "b n d"]:
+    """Scores of the tokens below nodes at `depth`: log-probabilities, for a tree policy to add up along paths.
+
+    Args:
+        coupled: at temperature > 0, with the noise of their position (common random numbers); off, as if all requests
+            were greedy.
+        sharpness: scores are `log_softmax(sharpness * logits)`. Uncoupled sampling always has 1: there a guess is right
+            as often as the law says.
+        drafted_part: of values over the target's vocabulary those of the tokens that `logits` are of, if not all.
+    """
+    if mode.sampled and not coupled:
+        return sampling.scores(logits, None, view.settings, sampling.GREEDY)
+    noise = view.noise_at(depth)
+    if noise is not None and drafted_part is not None:
+        noise = drafted_part(noise)
+    return sampling.scores(logits, noise, view.settings, mode, sharpness)
+
+
+def check_depth(depth: int, heads: int, method: str) -> None:
+    """Refuses a tree that is deeper than there are heads to draft it."""
+    if depth > heads:
+        raise ValueError(
+            f"a tree of depth {depth} for {heads} {method} heads, which draft {heads} tokens ahead; choose a tree no "
+            "deeper than that"
+        )
