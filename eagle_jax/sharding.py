@@ -139,6 +139,15 @@ def per_device(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> int:
     return math.prod(shape) // math.prod(parts)
 
 
+def bytes_per_device(tree: Any, rules: Rules, sizes: Mapping[str, int]) -> int:
+    """Memory that arrays, or their shapes, take on each device."""
+
+    def held(path: str, leaf: Any) -> int:
+        return per_device(spec_of(rules, path), leaf.shape, sizes) * leaf.dtype.itemsize
+
+    return sum(jax.tree.leaves(_map(held, tree)))
+
+
 def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
     """What was asked for as a mesh, for a target of this kind.
 
@@ -233,6 +242,11 @@ def placing(over: Sharding, rules: Rules, config: LlamaConfig) -> Place:
     return place
 
 
+def place_all(params: Tree, place: Place) -> Tree:
+    """Weights that were read already, into their shards."""
+    return _map(lambda path, leaf: place(path, np.asarray(leaf)), params)
+
+
 _current: contextvars.ContextVar[Sharding | None] = contextvars.ContextVar("sharding", default=None)
 
 
@@ -266,13 +280,15 @@ def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows 
     """`lax.top_k` over a vocabulary: the best of each device's part, then of those; only they travel."""
     over, size = _current.get(), values.shape[-1]
     if over is None:
-        return tuple(jax.lax.top_k(values, k))
+        best, ids = jax.lax.top_k(values, k)
+        return best, ids
     spec = fitting(P(DATA, *[None] * (values.ndim - 2), MODEL), values.shape, over.sizes)
     parts = over.sizes[MODEL] if len(spec) == values.ndim else 1
     if parts == 1 or size // parts < k:
-        return tuple(by_row(lambda x: jax.lax.top_k(x, k))(values))
+        best, ids = by_row(lambda x: jax.lax.top_k(x, k))(values)
+        return best, ids
 
-    def best(part: Array) -> tuple[Array, Array]:
+    def best_of_all(part: Array) -> tuple[Array, Array]:
         values, ids = jax.lax.top_k(part, k)
         ids += jax.lax.axis_index(MODEL) * part.shape[-1]
         values, ids = (jax.lax.all_gather(x, MODEL, axis=x.ndim - 1, tiled=True) for x in (values, ids))
@@ -280,7 +296,7 @@ def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows 
         return values, jnp.take_along_axis(ids, pick, axis=-1)
 
     whole = fitting(P(DATA), values.shape, over.sizes)
-    return jax.shard_map(best, mesh=over.mesh, in_specs=spec, out_specs=whole, check_vma=False)(values)
+    return jax.shard_map(best_of_all, mesh=over.mesh, in_specs=spec, out_specs=whole, check_vma=False)(values)
 
 
 def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,7 +315,7 @@ def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def to_host(tree: Tree) -> Tree:
+def to_host(tree: Any) -> Any:
     """Values as numpy arrays, on every process; what another process holds is fetched from there."""
     whole = all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in jax.tree.leaves(tree))
     return jax.tree.map(np.asarray, tree if whole else _gathered(tree))

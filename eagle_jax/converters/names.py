@@ -15,6 +15,7 @@ import numpy as np
 
 from eagle_jax.converters.files import TensorInfo, Weights, listed
 from eagle_jax.models.layout import as_stored
+from eagle_jax.sharding import Place
 
 Params = dict[str, Any]
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -95,7 +96,9 @@ def _slot(key: str, shape: tuple[int, ...]) -> Slot:
     return Slot(tuple(key.replace("{j}", str(j)) for j in range(shape[0])), shape[1:], stacked=True)
 
 
-def read_params(weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: jnp.dtype) -> Params:
+def read_params(
+    weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: jnp.dtype, place: Place | None = None
+) -> Params:
     """Parameters of the given shapes, one tensor at a time.
 
     Beside them there is never more than one parameter in memory, and what was read of it last.
@@ -103,6 +106,7 @@ def read_params(weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: 
     Args:
         weights: files that passed `check`.
         shapes: the parameter tree, of anything that has a shape.
+        place: puts a parameter where it belongs on several devices; None is the default device.
     """
     params: Params = {}
     for path, slot in slots(rules, shapes).items():
@@ -111,7 +115,9 @@ def read_params(weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: 
         for parent in parents:
             node = node.setdefault(parent, {})
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
-        node[name] = jax.block_until_ready(_read(weights, slot, dtype))
+        node[name] = jax.block_until_ready(
+            _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
+        )
     return params
 
 
@@ -177,12 +183,18 @@ def _check_tensor(key: str, info: TensorInfo, shape: tuple[int, ...]) -> None:
 
 
 def _read(weights: Weights, slot: Slot, dtype: jnp.dtype) -> jax.Array:
-    if not slot.stacked:
+    if not slot.stacked:  # changing the dtype is the device's work
         return _to_device(weights.take(slot.keys[0]), dtype)
+    return jnp.asarray(_read_host(weights, slot, dtype))
+
+
+def _read_host(weights: Weights, slot: Slot, dtype: jnp.dtype) -> np.ndarray:
+    if not slot.stacked:
+        return weights.take(slot.keys[0]).astype(dtype)
     stack = np.empty((len(slot.keys), *slot.shape), dtype)
-    for place, key in zip(stack, slot.keys, strict=True):
-        place[...] = weights.take(key)
-    return jnp.asarray(stack)
+    for part, key in zip(stack, slot.keys, strict=True):
+        part[...] = weights.take(key)
+    return stack
 
 
 def _to_device(value: np.ndarray, dtype: jnp.dtype) -> jax.Array:

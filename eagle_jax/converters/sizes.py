@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from eagle_jax.config import Eagle3Config, EagleConfig, Experts, LlamaConfig, Rope
+
 # Bytes of one number. Rounded matrices bring scales with them, a few percent more.
 BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5}
 
@@ -58,6 +60,32 @@ class TargetSizes:
         table = self.vocab * self.hidden
         return Count(self.layers * layer + (0 if self.tied else table), table + self.layers * small + self.hidden)
 
+    @property
+    def config(self) -> LlamaConfig:
+        """A model of these dimensions; what has no size is Llama's."""
+        sparse = Experts(
+            num_experts=max(1, self.experts),
+            num_experts_per_tok=min(2, max(1, self.experts)),
+            moe_intermediate_size=self.intermediate,
+            norm_topk_prob=True,
+        )
+        return LlamaConfig(
+            vocab_size=self.vocab,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            max_position_embeddings=4096,
+            rms_norm_eps=1e-5,
+            rope=Rope(theta=10000.0),
+            qkv_bias=self.qkv_bias,
+            qk_norm=self.qk_norm,
+            tie_word_embeddings=self.tied,
+            experts=sparse if self.experts else None,
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadSizes:
@@ -85,3 +113,14 @@ class HeadSizes:
             return Count(2 * h * h + h * (q + 2 * kv) + mlp_and_output, h + biases)
         # fc reads three taps, the layer an embedding and a feature, each normed; two more norms; an output matrix.
         return Count(3 * h * h + 2 * h * (q + 2 * kv) + mlp_and_output + h * self.drafted, 4 * h)
+
+    @property
+    def config(self) -> EagleConfig | Eagle3Config:
+        """A head of these dimensions."""
+        t = self.target
+        whole = dataclasses.replace(t, layers=1, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=False)
+        if self.drafted is None:
+            return EagleConfig(layers=whole.config, fc_bias=self.fc_bias)
+        taps = (2, t.layers // 2, t.layers - 3)
+        layers = dataclasses.replace(whole, qkv_bias=False).config
+        return Eagle3Config(layers=layers, taps=taps, target_hidden_size=t.hidden, draft_vocab_size=self.drafted)
