@@ -6,6 +6,7 @@ from eagle_jax.converters.eagle import load_head, save_head
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.llama import load_target, save_target
+from eagle_jax.converters.llama import read_config as target_config
 from eagle_jax.converters.pairs import PAIRS, Pair, known_pair, resolve_pair
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "resolve_pair",
     "save_head",
     "save_target",
+    "target_config",
 ]

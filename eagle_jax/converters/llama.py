@@ -15,6 +15,7 @@ from eagle_jax.converters.files import Weights, check_folder, read_json
 from eagle_jax.converters.hf_config import IGNORED, config_from_hf, config_to_hf, family_of
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.lm import LM
+from eagle_jax.sharding import Sharding, placing, widened
 
 EMBEDDING = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
@@ -36,12 +37,13 @@ _EXPERTS = {
 BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 
 
-def load_target(folder: str | pathlib.Path, dtype: Any = None) -> LM:
+def load_target(folder: str | pathlib.Path, dtype: Any = None, over: Sharding | None = None) -> LM:
     """The target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
 
     Args:
         folder: a model folder.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in.
+        over: the devices to spread it over; its weights go straight there, one at a time.
 
     Raises:
         FileNotFoundError: the folder, its config, or part of its weights is not there.
@@ -56,8 +58,9 @@ def load_target(folder: str | pathlib.Path, dtype: Any = None) -> LM:
     if config.tie_word_embeddings and OUTPUT in weights.info:
         _check_tied(folder)
     chosen = names.stored_dtype(weights.info[EMBEDDING]) if wanted is None else wanted
-    params = names.read_params(weights, rules(config), shapes(config), chosen)
-    return LM(params=params, config=config)
+    place = None if over is None else placing(over, over.target, config)
+    params = names.read_params(weights, rules(config), shapes(config), chosen, place)
+    return LM(params=params, config=config if over is None else widened(config, over.sizes))
 
 
 def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] | None = None) -> None:
