@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,10 @@ from eagle_jax.api.text import StopHit, decode, find_stop
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.drafters.base import Drafter
+from eagle_jax.sharding import DATA, to_host
 
 UNLIMITED = 2**31 - 1
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Batch:
             slots=slots,
             chunk=_chunk(),
             logprobs=options.logprobs,
+            over=model.over,
         )
         self._look()
 
@@ -74,15 +78,17 @@ class Batch:
                 compiled_advance(),
                 *(self.model.target, self.drafter, self.request, self.state, jnp.asarray(until, jnp.int32)),
                 mode=self.options.mode,
+                over=self.model.over,
             )
             self._look()
             yield self.progress
 
     def results(self) -> list[Result]:
         """The answers, in the order of the asks."""
-        accepted, cycles = np.asarray(self.state.accepted), np.asarray(self.state.cycles)
-        stopped, came_with = np.asarray(self.state.stopped), np.asarray(self.state.came_with)
-        logprobs = None if self.state.logprobs is None else np.asarray(self.state.logprobs)
+        state = self.state
+        accepted, cycles, stopped, came_with, logprobs = to_host(
+            (state.accepted, state.cycles, state.stopped, state.came_with, state.logprobs)
+        )
         return [
             self._result(row, accepted[row], int(cycles[row]), bool(stopped[row]), came_with[row], logprobs)
             for row in range(len(self.asks))
@@ -132,7 +138,7 @@ class Batch:
     def _look(self) -> None:
         """Fetches what is new; ends rows in which a stop string turned up."""
         state = self.state
-        tokens, length, done = (np.asarray(x) for x in jax.device_get((state.tokens, state.length, state.done)))
+        tokens, length, done = to_host((state.tokens, state.length, state.done))
         for row, ask in enumerate(self.asks):
             if self.progress.done[row]:
                 continue
@@ -143,12 +149,16 @@ class Batch:
             self.progress.done[row] = bool(done[row]) or hit is not None
         finished = np.array(self.progress.done + [True] * (len(done) - len(self.asks)))
         if (finished != done).any():
-            self.state = dataclasses.replace(state, done=jnp.asarray(finished))
+            self.state = dataclasses.replace(state, done=_spread(self.model, jnp.asarray(finished)))
 
 
 def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], options: Options) -> tuple[Request, jax.Array, int]:
-    """Pads the batch to its bucket: rows to a power of two, slots to a step of about half their size."""
-    rows = 1 << (len(asks) - 1).bit_length()
+    """Pads the batch to its bucket: rows to a power of two, slots to a step of about half their size.
+
+    Over several devices every part of the `data` axis has that power of two of rows.
+    """
+    groups = 1 if model.over is None else model.over.sizes[DATA]
+    rows = groups << (-(-len(asks) // groups) - 1).bit_length()
     padded = [*asks, *[asks[0]] * (rows - len(asks))]
     lengths = np.array([len(ask.prompt) for ask in padded], np.int32)
     limit = lengths + np.int32(min(options.max_new_tokens, model.context))
@@ -166,7 +176,12 @@ def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], options: Option
         limit=jnp.asarray(limit),
         stop_ids=jnp.asarray(model.stop_ids or (-1,), jnp.int32),
     )
-    return request, jnp.asarray(tokens), slots
+    return (*_spread(model, (request, jnp.asarray(tokens))), slots)
+
+
+def _spread(model: Model, tree: T) -> T:
+    """Requests and what belongs to them, over the model's devices."""
+    return tree if model.over is None else model.over.put(tree, model.over.state)
 
 
 def bucket(slots: int) -> int:

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import describe, known_pair, load_head, load_target, resolve, resolve_pair
+from eagle_jax.converters import describe, known_pair, load_head, load_target, resolve, resolve_pair, target_config
 from eagle_jax.models import layout
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
 from eagle_jax.platform import multiplies_bfloat16
+from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
 
@@ -31,6 +32,7 @@ class Model:
         tokenizer: HuggingFace tokenizer; None if the folder has none (prompts are token ids then).
         stop_ids: tokens that end an answer.
         context: most tokens of prompt and answer together.
+        over: the devices that it is spread over; None is one device.
     """
 
     target: Target
@@ -38,6 +40,7 @@ class Model:
     tokenizer: Any
     stop_ids: tuple[int, ...]
     context: int
+    over: Sharding | None = None
 
 
 def load(
@@ -46,6 +49,7 @@ def load(
     *,
     dtype: Any = None,
     head_config: Mapping[str, Any] | None = None,
+    mesh: Any = None,
 ) -> Model:
     """Loads a target model and its draft head.
 
@@ -61,22 +65,28 @@ def load(
             bfloat16 instructions.
         head_config: entries that take the place of those in the head's `config.json`, such as
             `{"rope_theta": 10000.0}`.
+        mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
+            `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
+            device. docs/scaling.md tells more.
 
     Raises:
         FileNotFoundError: a folder or file is not there.
-        ValueError: a file is damaged, or holds what is not understood, or the head does not fit the target.
+        ValueError: a file is damaged, or holds what is not understood, or the head does not fit the target,
+            or the mesh does not divide the target's heads or asks for more devices than there are.
     """
     wanted = dtype_of(dtype)
     folder, head_folder = _folders(target, head)
-    lm = _load_target(folder, wanted)
+    over = None if mesh is None else sharding_of(mesh, target_config(folder))
+    lm = _load_target(folder, wanted, over)
     tokenizer = tokenizer_in(folder)
     drafting = None if head_folder is None else load_head(head_folder, lm, dtype=wanted, changes=head_config)
     return Model(
-        target=_for_decoding(lm, lm.config),
-        head=None if drafting is None else _for_decoding(drafting, drafting.config.layers),
+        target=_for_decoding(lm, lm.config) if over is None else over.put(_for_decoding(lm, lm.config), over.target),
+        head=None if drafting is None else _head_for_decoding(drafting, over),
         tokenizer=tokenizer,
         stop_ids=_stop_ids(folder, tokenizer),
         context=_context(lm),
+        over=over,
     )
 
 
@@ -90,9 +100,9 @@ def _folders(target: str | Path | None, head: str | Path | None) -> tuple[Path, 
     return resolve(target if pair is None else pair.target), None if head is None else resolve(head)
 
 
-def _load_target(folder: Path, dtype: Any) -> LM:
+def _load_target(folder: Path, dtype: Any, over: Sharding | None) -> LM:
     try:
-        return load_target(folder, dtype=dtype)
+        return load_target(folder, dtype=dtype, over=over)
     except ValueError as error:
         kind = describe(folder).kind
         if not kind.endswith("head"):
@@ -104,6 +114,15 @@ def _load_target(folder: Path, dtype: Any) -> LM:
 
 def _for_decoding(model: Any, config: LlamaConfig) -> Any:
     return dataclasses.replace(model, params=layout.for_decoding(model.params, config.head_dim))
+
+
+def _head_for_decoding(head: Any, over: Sharding | None) -> Any:
+    """A head is read whole, which is one layer, and then spread."""
+    if over is None:
+        return _for_decoding(head, head.config.layers)
+    params = place_all(head.params, placing(over, over.head, head.config.layers))
+    config = dataclasses.replace(head.config, layers=widened(head.config.layers, over.sizes))
+    return over.put(_for_decoding(dataclasses.replace(head, params=params, config=config), config.layers), over.head)
 
 
 def dtype_of(dtype: Any) -> Any:

@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 
+from eagle_jax.sharding import placement
+
 _programs: dict[Any, Any] = {}
 
 
@@ -13,10 +15,12 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     ready).
 
     Compiling ahead of the call keeps it out of every timing. The key is all that can change the program: the structure
-    of the arguments (static fields included), their shapes and dtypes, and the keyword arguments, which are static.
+    of the arguments (static fields included), their shapes, dtypes and places, and the keyword arguments, which are
+    static.
     """
     leaves, structure = jax.tree.flatten(args)
-    key = (function, structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), tuple(sorted(fixed.items())))
+    kinds = tuple((leaf.shape, str(leaf.dtype), placement(leaf.sharding)) for leaf in leaves)
+    key = (function, structure, kinds, tuple(sorted(fixed.items())))
     seconds = 0.0
     if key not in _programs:
         start = time.perf_counter()
