@@ -253,6 +253,61 @@ class Eagle3Config:
             )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MedusaConfig:
+    """Medusa heads: each reads the target's final hidden state, through blocks, and has an output matrix of its own.
+
+    Args:
+        hidden_size, vocab_size: the target's.
+        num_heads: tokens drafted ahead, one a head (`medusa_num_heads`).
+        num_layers: residual blocks in each (`medusa_num_layers`).
+    """
+
+    hidden_size: int
+    vocab_size: int
+    num_heads: int
+    num_layers: int
+
+    def __post_init__(self):
+        _check_sizes(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HydraConfig:
+    """Hydra heads: as Medusa's, but head k also reads the embeddings of the k + 1 tokens before the one it drafts.
+
+    Args:
+        hidden_size, vocab_size: the target's.
+        num_heads: tokens drafted ahead, one a head (`hydra_num_heads`).
+        num_layers: residual blocks in each (`hydra_num_layers`).
+        prefix: a decoder layer that reads the text's final hidden states before the heads do (Hydra++,
+            `hydra_head_arch` "prefix-mlp"), described as a Llama of one layer; None is the plain "mlp".
+    """
+
+    hidden_size: int
+    vocab_size: int
+    num_heads: int
+    num_layers: int
+    prefix: LlamaConfig | None = None
+
+    def __post_init__(self):
+        _check_sizes(self)
+        if self.prefix is None:
+            return
+        _check_draft(self.prefix, self.vocab_size)
+        if (self.prefix.hidden_size, self.prefix.num_hidden_layers) != (self.hidden_size, 1):
+            raise ValueError(
+                f"prefix has {self.prefix.num_hidden_layers} layers of width {self.prefix.hidden_size}; expected one "
+                f"of width {self.hidden_size}, as wide as the heads"
+            )
+
+
+def _check_sizes(config: MedusaConfig | HydraConfig) -> None:
+    for name in ("hidden_size", "vocab_size", "num_heads", "num_layers"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name}={getattr(config, name)}; expected at least 1")
+
+
 def _check_draft(layers: LlamaConfig, size: int) -> None:
     """Refuses a draft vocabulary that is empty or larger than the target's, and layers that no head has."""
     if not 1 <= size <= layers.vocab_size:

@@ -1,16 +1,15 @@
-"""What every draft head is: a few layers that guess, slot after slot, what the target is about to say."""
+"""What every EAGLE head is: a few layers that guess, slot after slot, what the target is about to say."""
 
 import abc
 import dataclasses
-from typing import Any
 
-import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import activation_dtype
 from eagle_jax.models.llama import Sight
@@ -18,26 +17,17 @@ from eagle_jax.models.lm import causal, empty_cache
 from eagle_jax.models.target import Target
 from eagle_jax.struct import static
 
-Params = dict[str, Any]
-
 
 @dataclasses.dataclass(frozen=True)
-class DraftHead(abc.ABC):
-    """A draft head with its weights; implementations are frozen pytrees.
+class DraftHead(AnyHead):
+    """A head that drafts step after step, each reading what the one before made.
 
     Slot i holds a feature of token i and the embedding of token i + 1, stands at position i (the feature's), and its
     output tells token i + 2. Over true text the feature is made of what the target computed (`features`); while
     drafting it is the head's own output at the slot before.
-
-    Attributes:
-        params: weights, named as in HuggingFace's checkpoints.
-        config: sizes and flags.
-        vocabulary: target ids of the tokens that the head drafts, ascending; None drafts the whole vocabulary.
     """
 
-    params: Params
     config: EagleConfig | Eagle3Config = static()
-    vocabulary: Int[Array, "d"] | None = None
 
     def __post_init__(self):
         size, whole = self.draft_vocab_size, self.config.layers.vocab_size
@@ -47,11 +37,6 @@ class DraftHead(abc.ABC):
                 f"a head with draft_vocab_size={size} came with {got} target ids; give exactly those of "
                 "its draft vocabulary, or None where that is the whole one"
             )
-
-    @property
-    @abc.abstractmethod
-    def taps(self) -> tuple[int, ...]:
-        """Target layers whose entering residual stream `features` reads."""
 
     @abc.abstractmethod
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
@@ -68,11 +53,6 @@ class DraftHead(abc.ABC):
     @abc.abstractmethod
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"] | None:
         """What outputs say the target's final hidden states will be, for a loss on features; None if they cannot."""
-
-    @property
-    @abc.abstractmethod
-    def module(self) -> nn.Module:
-        """The layers; called, they give the output of every slot and its own K/V, per layer."""
 
     def forward(
         self,
@@ -110,25 +90,16 @@ class DraftHead(abc.ABC):
 
     @property
     def dtype(self) -> np.dtype:
-        """Dtype of the weights."""
         return self.params["layers_0"]["post_attention_layernorm"]["scale"].dtype
 
     @property
     def draft_vocab_size(self) -> int:
-        """How many tokens the head drafts."""
         size = self.config.draft_vocab_size
         return self.config.layers.vocab_size if size is None else size
 
-    def target_ids(self, tokens: Int[Array, "*rows"]) -> Int[Array, "*rows"]:
-        """Target ids of draft ids."""
-        return tokens if self.vocabulary is None else jnp.take(self.vocabulary, tokens, axis=0)
-
-    def drafted_part(self, values: Float[Array, "*rows v"]) -> Float[Array, "*rows d"]:
-        """Of values over the target's vocabulary those of the draft vocabulary."""
-        return values if self.vocabulary is None else jnp.take(values, self.vocabulary, axis=-1)
-
-    def _apply(self, *args: Any, method: Any = None) -> Any:
-        return self.module.apply({"params": self.params}, *args, method=method)
+    @property
+    def head_dim(self) -> int:
+        return self.config.layers.head_dim
 
 
 def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[Sight, Cache]:

@@ -1,0 +1,65 @@
+"""What every kind of head is, so that loading, saving and training need not know which one they have."""
+
+import abc
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.struct import static
+
+Params = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyHead(abc.ABC):
+    """A small model that guesses what the target is about to say, with its weights; implementations are frozen pytrees.
+
+    Attributes:
+        params: weights, named as in HuggingFace's checkpoints.
+        config: sizes and flags.
+        vocabulary: target ids of the tokens that the head drafts, ascending; None drafts the whole vocabulary.
+    """
+
+    params: Params
+    config: Any = static()
+    vocabulary: Int[Array, "d"] | None = None
+
+    @property
+    @abc.abstractmethod
+    def taps(self) -> tuple[int, ...]:
+        """Target layers whose entering residual stream it reads."""
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> np.dtype:
+        """Dtype of the weights."""
+
+    @property
+    @abc.abstractmethod
+    def draft_vocab_size(self) -> int:
+        """How many tokens the head drafts."""
+
+    @property
+    @abc.abstractmethod
+    def head_dim(self) -> int:
+        """Size of one attention head, for `layout.for_decoding`; 1 in heads without attention."""
+
+    @property
+    @abc.abstractmethod
+    def module(self) -> nn.Module:
+        """The layers."""
+
+    def target_ids(self, tokens: Int[Array, "*rows"]) -> Int[Array, "*rows"]:
+        """Target ids of draft ids."""
+        return tokens if self.vocabulary is None else jnp.take(self.vocabulary, tokens, axis=0)
+
+    def drafted_part(self, values: Float[Array, "*rows v"]) -> Float[Array, "*rows d"]:
+        """Of values over the target's vocabulary those of the draft vocabulary."""
+        return values if self.vocabulary is None else jnp.take(values, self.vocabulary, axis=-1)
+
+    def _apply(self, *args: Any, method: Any = None) -> Any:
+        return self.module.apply({"params": self.params}, *args, method=method)
