@@ -2,7 +2,7 @@
 
 from eagle_jax.converters.conversion import convert
 from eagle_jax.converters.describe import Description, describe
-from eagle_jax.converters.eagle import load_head, save_head
+from eagle_jax.converters.heads import load_head, save_head
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.llama import load_target, save_target

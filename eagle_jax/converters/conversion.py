@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters import eagle, formats, names
+from eagle_jax.converters import eagle, formats, heads, names
 from eagle_jax.converters.files import WEIGHT_FILES, Weights, listed
 from eagle_jax.converters.formats import EMBEDDING
 from eagle_jax.converters.head_writing import Verifier, entries_for
@@ -50,6 +50,10 @@ def convert(
     _check_places(resolved, folder, target)
     name, facts = _read_target(target)
     weights = Weights(resolved)
+    if heads.kind_of(weights.info) is not None:
+        raise ValueError(
+            f"{resolved} holds {heads.kind_of(weights.info)} heads, which have no other format; expected an EAGLE head"
+        )
     found = eagle.read_head(weights, eagle.default_taps(facts["num_hidden_layers"]) if facts else None, changes or {})
     if facts:
         eagle.check_fit(found, *(facts[size] for size in TARGET_SIZES))

@@ -8,17 +8,19 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import eagle, formats, llama
+from eagle_jax.converters import eagle, formats, heads, llama
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.head_entries import KIND
 
 TARGET = "target"
 EAGLE1 = "EAGLE-1/2 head"
 EAGLE3 = "EAGLE-3 head"
+PARALLEL = {heads.MEDUSA: "Medusa heads", heads.HYDRA: "Hydra heads"}
 UNKNOWN = "unknown"
 
 # Shown in place of what follows from a target, which is not at hand.
 TAPS_BY_DEFAULT = "2, N//2 and N - 3 of a target of N layers"
+PREFIX = "a decoder layer as its target's"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,8 +28,9 @@ class Description:
     """A model folder, in words and numbers; every field is plain JSON.
 
     Attributes:
-        kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head` or `unknown`.
-        format: of a head whose it is, `safeailab or sglang` or `speculators`; of a target its `model_type`, if stated.
+        kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head`, `Medusa heads`, `Hydra heads` or `unknown`.
+        format: of a head whose it is, `safeailab or sglang`, `speculators`, `medusa` or `hydra`; of a target its
+            `model_type`, if stated.
         problem: why it would not load, in one sentence; None if it would.
         parameters: numbers in all tensors together.
         tensors: how many there are.
@@ -65,7 +68,7 @@ def describe(folder: str | pathlib.Path) -> Description:
     return Description(
         folder=str(folder),
         kind=kind,
-        format=_format(kind, entries),
+        format=_format(kind, entries, weights),
         problem=problem,
         parameters=by_dtype.total(),
         tensors=len(weights.info),
@@ -75,7 +78,9 @@ def describe(folder: str | pathlib.Path) -> Description:
     )
 
 
-def _format(kind: str, entries: Mapping[str, Any]) -> str | None:
+def _format(kind: str, entries: Mapping[str, Any], weights: Weights) -> str | None:
+    if kind in PARALLEL.values():
+        return heads.kind_of(weights.info)
     if kind in (EAGLE1, EAGLE3):
         return "speculators" if KIND in entries else "safeailab or sglang"
     family = entries.get("model_type")
@@ -90,7 +95,10 @@ def _kind(weights: Weights) -> str:
         return UNKNOWN
     if spelling is not None:
         return EAGLE3 if spelling.eagle3 else EAGLE1
-    return TARGET if llama.EMBEDDING in weights.info else UNKNOWN
+    if llama.EMBEDDING in weights.info:  # Medusa-2's heads lie in their target's folder
+        return TARGET
+    parallel = heads.kind_of(weights.info)
+    return UNKNOWN if parallel is None else PARALLEL[parallel]
 
 
 def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
@@ -100,6 +108,9 @@ def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str
             config = llama.read_config(weights.folder)
             llama.check_target(weights, config)
             return None, _plain(config)
+        if kind in PARALLEL.values():
+            told = _plain(heads.read_heads(weights, None, {}).config)
+            return None, told | ({"prefix": PREFIX} if told.get("prefix") else {})
         found = eagle.read_head(weights, (0, 1, 2), {})
     except ValueError as error:
         return str(error), dict(entries)

@@ -51,29 +51,9 @@ class Checkpoint:
         return self.weights.info[f"{self.spelling.fc}.weight"].dtype
 
 
-def load_head(
-    folder: str | pathlib.Path, target: LM, dtype: Any = None, *, changes: Mapping[str, Any] | None = None
-) -> DraftHead:
-    """The head in a folder: `config.json` and weights, safetensors first, else `.bin` through PyTorch.
-
-    An embedding that comes with a head is dropped for the target's: unread from an EAGLE-1/2 head, which was trained
-    with the target's; from an EAGLE-3 head if it has the same values.
-
-    Args:
-        folder: a head's folder.
-        target: the model it drafts for.
-        dtype: `float32`, `bfloat16` or `float16`; None keeps what `fc` is stored in.
-        changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
-
-    Raises:
-        FileNotFoundError: the folder, its config, or part of its weights is not there.
-        ValueError: no head, one that does not fit the target, a config key or tensor that is not understood, or a
-            damaged file.
-        ImportError: the weights are `.bin` files and PyTorch is not installed.
-    """
-    wanted = None if dtype is None else names.float_dtype(dtype)
-    weights = Weights(pathlib.Path(folder))
-    found = read_head(weights, default_taps(target.config.num_hidden_layers), changes or {})
+def load_eagle(weights: Weights, target: LM, wanted: Any, changes: Mapping[str, Any]) -> DraftHead:
+    """The head in these files; see `heads.load_head`."""
+    found = read_head(weights, default_taps(target.config.num_hidden_layers), changes)
     sizes = target.config
     check_fit(found, sizes.vocab_size, sizes.hidden_size, sizes.num_hidden_layers)
     config, own = found.config, None
@@ -91,7 +71,7 @@ def load_head(
     return Head(params=params, config=config, vocabulary=ids)
 
 
-def save_head(
+def save_eagle(
     head: DraftHead,
     folder: str | pathlib.Path,
     *,
@@ -99,18 +79,7 @@ def save_head(
     target: LM | None = None,
     target_name: str | None = None,
 ) -> None:
-    """Writes a head in safetensors; `load_head` reads it back.
-
-    Args:
-        format: `safeailab`, `sglang` or `speculators`; None is the first of them whose readers can run the head.
-        target: `safeailab`: also write its embedding with an EAGLE-1/2 head, for readers that insist on finding it
-            there. `speculators`: say what it is.
-        target_name: the target's folder or hub name; a `speculators` config names it, so that vLLM finds it.
-
-    Raises:
-        ValueError: an unknown format, or a head that its readers would take for another one.
-        FileExistsError: the folder holds other weights.
-    """
+    """Writes a head; see `heads.save_head`."""
     format = formats.plainest(head.config) if format is None else format
     form = formats.named(format)
     verifier = Verifier(name=target_name)

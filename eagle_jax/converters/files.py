@@ -15,6 +15,10 @@ WEIGHT_FILES = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+    "medusa_lm_head.safetensors",
+    "medusa_lm_head.pt",
+    "hydra_lm_head.safetensors",
+    "hydra_lm_head.pt",
 )
 
 
@@ -71,7 +75,7 @@ class SafetensorsFile:
 
 
 class TorchFile:
-    """A `.bin` file written by `torch.save`, mapped into memory where its format allows: every file since 2020 does."""
+    """A `.bin` or `.pt` file by `torch.save`, mapped into memory where its format allows: since 2020 it does."""
 
     def __init__(self, path: pathlib.Path):
         self.path = path

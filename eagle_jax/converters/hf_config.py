@@ -196,6 +196,9 @@ IGNORED = frozenset(
     """.split()
 )
 
+# How many Medusa heads there are, and whose; of a target trained together with them its config says so too.
+MEDUSA = frozenset({"medusa_num_heads", "medusa_num_layers", "base_model_name_or_path", "version"})
+
 
 def config_from_hf(entries: Mapping[str, Any]) -> LlamaConfig:
     """The target model that a `config.json` describes.
@@ -206,7 +209,7 @@ def config_from_hf(entries: Mapping[str, Any]) -> LlamaConfig:
     name = _family(entries)
     family = FAMILIES[name]
     fixed = {key: values for key, values in FIXED.items() if key not in family.keys}
-    account(entries, READ, {**fixed, **family.fixed}, IGNORED)
+    account(entries, READ, {**fixed, **family.fixed}, IGNORED | MEDUSA)
     for key in sorted(SPECIFIC - family.keys):
         if entries.get(key):
             raise ValueError(f"{key}={entries[key]!r} in a {name} config, where it has no effect; remove it")

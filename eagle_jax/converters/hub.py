@@ -6,8 +6,8 @@ from typing import Any
 from eagle_jax.converters.files import WEIGHT_FILES, check_folder, first_sentence, read_json
 
 DESCRIPTION = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
-SAFETENSORS = ("model*.safetensors",)
-PICKLES = ("pytorch_model*.bin",)
+SAFETENSORS = ("model*.safetensors", "*_lm_head.safetensors")
+PICKLES = ("pytorch_model*.bin", "*_lm_head.pt")
 
 
 def resolve(name: str | pathlib.Path) -> pathlib.Path:

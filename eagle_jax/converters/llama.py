@@ -36,6 +36,9 @@ _EXPERTS = {
 # Rotary frequencies that transformers saved until 2023; they follow from the config.
 BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 
+# Heads that were trained together with their target (Medusa-2).
+HEADS = (r"medusa_head\..*",)
+
 
 def load_target(folder: str | pathlib.Path, dtype: Any = None, over: Sharding | None = None) -> LM:
     """The target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
@@ -108,8 +111,8 @@ def read_config(folder: pathlib.Path) -> LlamaConfig:
 
 def check_target(weights: Weights, config: LlamaConfig) -> None:
     """Holds the files against the config without reading a tensor."""
-    ignored = (*BUFFERS, re.escape(OUTPUT)) if config.tie_word_embeddings else BUFFERS
-    names.check(weights, rules(config), shapes(config), ignored)
+    tied = (re.escape(OUTPUT),) if config.tie_word_embeddings else ()
+    names.check(weights, rules(config), shapes(config), (*BUFFERS, *HEADS, *tied))
 
 
 def shapes(config: LlamaConfig) -> names.Params:

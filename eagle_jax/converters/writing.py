@@ -14,9 +14,16 @@ from eagle_jax.converters.files import WEIGHT_FILES, listed
 # Bytes in one file, as transformers splits them. Only one file's tensors are held in host memory at a time.
 SHARD_BYTES = 4 * 2**30
 
+WHOLE = "model.safetensors"
 
-def write_folder(folder: pathlib.Path, config: Mapping[str, Any], tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+
+def write_folder(
+    folder: pathlib.Path, config: Mapping[str, Any], tensors: Iterable[tuple[str, np.ndarray]], file: str = WHOLE
+) -> None:
     """Writes `config.json` and safetensors that transformers reads too; other files in `folder` stay.
+
+    Args:
+        file: where the tensors go; under another name than the usual one they are all in it, whatever their size.
 
     Raises:
         FileExistsError: `folder` holds weights that these would not replace; a reader could not tell which count.
@@ -28,7 +35,7 @@ def write_folder(folder: pathlib.Path, config: Mapping[str, Any], tensors: Itera
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _write_weights(staged, tensors)
+        _write_weights(staged, tensors, file)
         text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
         (staged / "config.json").write_text(text, encoding="utf-8")
         for path in staged.glob("*.safetensors"):  # made readable to their owner alone
@@ -41,7 +48,7 @@ def write_folder(folder: pathlib.Path, config: Mapping[str, Any], tensors: Itera
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], file: str) -> None:
     from safetensors.numpy import save_file
 
     shards: list[list[str]] = []
@@ -55,23 +62,23 @@ def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray
         shard.clear()
 
     for name, value in tensors:
-        if shard and sum(part.nbytes for part in shard.values()) + value.nbytes > SHARD_BYTES:
+        if shard and file == WHOLE and sum(part.nbytes for part in shard.values()) + value.nbytes > SHARD_BYTES:
             close()
         shard[name] = value
         total += value.nbytes
     close()
-    _name_shards(folder, shards, total)
+    _name_shards(folder, shards, total, file)
 
 
-def _name_shards(folder: pathlib.Path, shards: list[list[str]], total: int) -> None:
+def _name_shards(folder: pathlib.Path, shards: list[list[str]], total: int, file: str) -> None:
     if len(shards) == 1:
-        (folder / "shard-0").rename(folder / "model.safetensors")
+        (folder / "shard-0").rename(folder / file)
         return
     weight_map: dict[str, str] = {}
     for i, names in enumerate(shards):
-        file = f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
-        (folder / f"shard-{i}").rename(folder / file)
-        weight_map |= dict.fromkeys(names, file)
+        part = f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
+        (folder / f"shard-{i}").rename(folder / part)
+        weight_map |= dict.fromkeys(names, part)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
@@ -79,7 +86,7 @@ def _name_shards(folder: pathlib.Path, shards: list[list[str]], total: int) -> N
 def _refuse_other_weights(folder: pathlib.Path, written: set[str]) -> None:
     if not folder.is_dir():
         return
-    kinds = ("model*.safetensors", "pytorch_model*.bin", *(name for name in WEIGHT_FILES if name.endswith(".json")))
+    kinds = ("model*.safetensors", "pytorch_model*.bin", *WEIGHT_FILES)
     others = sorted({path.name for kind in kinds for path in folder.glob(kind)} - written)
     if others:
         raise FileExistsError(
