@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
-from eagle_jax.training.loss import EAGLE3, Objective
+from eagle_jax.training.loss import EAGLE3, PARALLEL, Objective
 from eagle_jax.training.typed import build, overlay, read_yaml
 
 
@@ -54,9 +54,10 @@ class HeadConfig:
 
     Args:
         method: eagle1 makes heads for EAGLE-1 and EAGLE-2. With it come the published defaults of `objective` and
-            `optimizer`.
+            `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads.
         intermediate_size: width of its MLP; the target's by default.
-        layers: decoder layers.
+        layers: decoder layers; residual blocks in each head (medusa, hydra).
+        prefix: one decoder layer over the text before the heads, which makes it Hydra++ (hydra).
         bias: whether `fc` has a bias (eagle1).
         taps: target layers whose entering residual stream is read (eagle3); the published choice by default.
         fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3).
@@ -64,9 +65,10 @@ class HeadConfig:
         start: folder of an earlier head to go on from; its method and sizes count then.
     """
 
-    method: Literal["eagle1", "eagle3"] = "eagle1"
+    method: Literal["eagle1", "eagle3", "medusa", "hydra"] = "eagle1"
     intermediate_size: int | None = None
     layers: int = 1
+    prefix: bool = False
     bias: bool = True
     taps: tuple[int, ...] | None = None
     fc_norm: bool = False
@@ -80,6 +82,13 @@ class HeadConfig:
         _at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
         if self.start is not None and self.draft_vocab_size is not None:
             raise ValueError("head.start and head.draft_vocab_size are both set; an earlier head has its vocabulary")
+        if self.method in ("medusa", "hydra") and self.draft_vocab_size is not None:
+            raise ValueError(
+                f"head.draft_vocab_size={self.draft_vocab_size} with method {self.method}; expected none: its heads "
+                "draft the whole vocabulary"
+            )
+        if self.prefix and self.method != "hydra":
+            raise ValueError(f"head.prefix with method {self.method}; expected hydra, which alone has such a layer")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,11 +235,21 @@ class TrainConfig:
         ]
 
 
-# What the published trainings of a method differ in from the defaults above (SafeAILab/EAGLE, traineagle3).
+# What the published trainings of a method differ in from the defaults above (SafeAILab/EAGLE, traineagle3;
+# FasterDecoding/Medusa and zankner/Hydra, README; the clipping and betas of theirs are the HuggingFace Trainer's).
+_TRAINER = {"betas": [0.9, 0.999], "decay": "cosine", "clip": "norm", "clip_at": 1.0}
 PUBLISHED: Mapping[str, Any] = {
     "eagle3": {
         "objective": dataclasses.asdict(EAGLE3),
         "optimizer": {"rate": 5e-5, "warmup": 12000, "weight_decay": 0.0, "clip": "norm"},
+    },
+    "medusa": {
+        "objective": dataclasses.asdict(PARALLEL),
+        "optimizer": _TRAINER | {"rate": 1e-3, "weight_decay": 0.0},
+    },
+    "hydra": {
+        "objective": dataclasses.asdict(PARALLEL) | {"steps": 4},
+        "optimizer": _TRAINER | {"rate": 5e-4, "warmup": 100, "final": 0.33, "weight_decay": 0.1},
     },
 }
 

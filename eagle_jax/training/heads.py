@@ -1,29 +1,37 @@
 """The head that a run begins with: fresh, of the method and sizes asked for, or an earlier one."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.config import Eagle3Config, EagleConfig, HydraConfig, LlamaConfig, MedusaConfig
 from eagle_jax.converters import load_head, resolve
 from eagle_jax.converters.eagle import default_taps
-from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.any_head import AnyHead, Params
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
+from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
 from eagle_jax.training.config import HeadConfig
 
 
-def first(config: HeadConfig, target: LM, ids: Int[np.ndarray, " d"] | None, key: jax.Array) -> DraftHead:
+def first(
+    config: HeadConfig, target: LM, ids: Int[np.ndarray, " d"] | None, key: jax.Array, *, steps: int = 1
+) -> AnyHead:
     """The head to begin with, in float32.
 
     Args:
         ids: the tokens that it drafts, ascending; None drafts all.
+        steps: draft steps that are trained: heads of Medusa and Hydra.
     """
     if config.start is not None:
         return load_head(resolve(config.start), target, "float32")
-    layers = _layers(config, target.config)
+    if config.method in ("medusa", "hydra"):
+        return _parallel(config, target, steps, key)
+    layers = _layers(config, target.config, config.layers)
     if config.method == "eagle3":
         return _eagle3(config, layers, target, ids, key)
     head = Head.init(EagleConfig(layers=layers, fc_bias=config.bias), key, jnp.float32)
@@ -64,18 +72,45 @@ def _eagle3(
     return Head3(params=params, config=made, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
 
 
+def _parallel(config: HeadConfig, target: LM, steps: int, key: jax.Array) -> Medusa | Hydra:
+    """Begins as published: blocks that pass on what they read, and the target's output matrix. Of what Hydra's first
+    blocks read they pass on the hidden state.
+    """
+    c = target.config
+    sizes = {"hidden_size": c.hidden_size, "vocab_size": c.vocab_size, "num_heads": steps, "num_layers": config.layers}
+    if config.method == "medusa":
+        medusa = Medusa.init(MedusaConfig(**sizes), key, jnp.float32)
+        return dataclasses.replace(medusa, params=_passing_on(medusa.params, target))
+    hydra = Hydra.init(HydraConfig(**sizes, prefix=_layers(config, c, 1) if config.prefix else None), key, jnp.float32)
+    return dataclasses.replace(hydra, params=_passing_on(hydra.params, target))
+
+
+def _passing_on(params: Params, target: LM) -> Params:
+    output = _output_matrix(target).astype(jnp.float32)
+
+    def first_value(path: tuple, value: jax.Array) -> jax.Array:
+        names = [part.key for part in path]
+        if names[-2:] == ["linear", "weight"]:
+            return jnp.zeros_like(value)
+        if names[-2:] == ["res_connection", "weight"]:
+            return value.at[:, : len(value)].add(jnp.eye(len(value)))
+        return output if names[-2:] == ["lm_head", "weight"] else value
+
+    return jax.tree_util.tree_map_with_path(first_value, params)
+
+
 def _output_matrix(target: LM) -> jax.Array:
     tied = target.config.tie_word_embeddings
     return target.params["embed_tokens"]["embedding"] if tied else target.params["lm_head"]["weight"]
 
 
-def _layers(config: HeadConfig, target: LlamaConfig) -> LlamaConfig:
+def _layers(config: HeadConfig, target: LlamaConfig, count: int) -> LlamaConfig:
     """The draft layers: the target's attention, dense, without a window."""
     return LlamaConfig(
         vocab_size=target.vocab_size,
         hidden_size=target.hidden_size,
         intermediate_size=config.intermediate_size or target.intermediate_size,
-        num_hidden_layers=config.layers,
+        num_hidden_layers=count,
         num_attention_heads=target.num_attention_heads,
         num_key_value_heads=target.num_key_value_heads,
         head_dim=target.head_dim,

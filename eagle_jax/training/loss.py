@@ -18,11 +18,13 @@ are over the slots that count, not over whole rows as published: the length of t
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree
@@ -33,7 +35,7 @@ class Objective:
     """Weights of the loss.
 
     Args:
-        steps: draft steps trained; 1 is the published EAGLE-1 training.
+        steps: draft steps trained; 1 is the published EAGLE-1 training. Medusa and Hydra have a head for each.
         decay: weight of each step relative to the one before.
         feature_weight: weight of SmoothL1 between guessed and true feature (published: 1 for EAGLE-1, 0 for EAGLE-3,
             whose normed output it compares).
@@ -55,6 +57,9 @@ class Objective:
 
 EAGLE3 = Objective(steps=7, feature_weight=0.0, law_weight=1.0, noise=0.0)
 """The published EAGLE-3 training."""
+
+PARALLEL = Objective(steps=5, feature_weight=0.0, law_weight=1.0, noise=0.0)
+"""Medusa's five heads and the weights of their losses; the law is that of the target, as Hydra++ learns it."""
 
 
 @pytree
@@ -93,7 +98,7 @@ def loss(
     """
     embeddings = head.embed(target, tokens[:, 1:])
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
-    truth = _Truth.of(head, target, hidden[:, 1:])
+    truth = Truth.of(head, target, hidden[:, 1:])
     entering = head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps))
     if objective.noise:
         entering = entering + jax.random.uniform(key, entering.shape, minval=-objective.noise, maxval=objective.noise)
@@ -114,7 +119,9 @@ def loss(
         visible = jnp.broadcast_to(sight(slots, step)[None], (batch, slots, (step + 1) * slots))
         earlier = jnp.tile(positions, (1, step)) if step else None
         out, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, beside, earlier)
-        return out, _append(beside, kv), _parts(head, target, out.astype(jnp.float32), truth, drafted(answer, step))
+        guess = out.astype(jnp.float32)
+        logits, mask = head.logits(target, guess), drafted(answer, step)
+        return out, _append(beside, kv), parts_of(head, logits, head.guess(guess), truth, mask)
 
     for step in range(objective.steps):
         one = functools.partial(draft, step)
@@ -122,8 +129,13 @@ def loss(
         parts.append(part)
         entering = jnp.concatenate([entering[:, :1], out[:, :-1]], axis=1)
 
+    return weighted(parts, objective)
+
+
+def weighted(parts: Sequence[tuple], objective: Objective) -> tuple[Float[Array, ""], Report]:
+    """The loss out of its parts by draft step, and these."""
     report = Report(*(jnp.stack(column) for column in zip(*parts, strict=True)))
-    weight = objective.decay ** jnp.arange(objective.steps, dtype=jnp.float32)
+    weight = objective.decay ** jnp.arange(len(parts), dtype=jnp.float32)
     per_step = objective.feature_weight * report.feature + objective.law_weight * report.law
     return jnp.sum(per_step * weight) / jnp.sum(weight), report
 
@@ -172,7 +184,7 @@ def soft_cross_entropy(logits: Float[Array, "b n v"], true_logits: Float[Array, 
 
 
 @pytree
-class _Truth:
+class Truth:
     """What the target makes of every slot.
 
     Attributes:
@@ -188,22 +200,32 @@ class _Truth:
     drafted: Bool[Array, "b n"]
 
     @staticmethod
-    def of(head: DraftHead, target: LM, hidden: Float[Array, "b n t"]) -> "_Truth":
+    def of(head: AnyHead, target: LM, hidden: Float[Array, "b n t"]) -> "Truth":
         logits = jax.lax.stop_gradient(target.logits(hidden))
         best, among_drafted = jnp.argmax(logits, axis=-1), head.drafted_part(logits)
         drafted = head.target_ids(jnp.argmax(among_drafted, axis=-1)) == best
-        return _Truth(hidden=hidden, logits=among_drafted, best=best, drafted=drafted)
+        return Truth(hidden=hidden, logits=among_drafted, best=best, drafted=drafted)
 
 
-def _parts(
-    head: DraftHead, target: LM, out: Float[Array, "b n h"], truth: _Truth, mask: Bool[Array, "b n"]
+def parts_of(
+    head: AnyHead,
+    logits: Float[Array, "b n d"],
+    guess: Float[Array, "b n t"] | None,
+    truth: Truth,
+    mask: Bool[Array, "b n"],
 ) -> tuple[Array, Array, Array]:
+    """One draft step's part of each of `Report`'s fields.
+
+    Args:
+        logits: over the tokens that the head drafts.
+        guess: of the target's hidden states; None if the head makes none.
+        mask: slots that count.
+    """
+
     def mean(values: Float[Array, "b n"], mask: Bool[Array, "b n"]) -> Float[Array, ""]:
         return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
 
-    logits = head.logits(target, out)
     same = (head.target_ids(jnp.argmax(logits, axis=-1)) == truth.best).astype(jnp.float32)
-    guess = head.guess(out)
     feature = jnp.zeros(()) if guess is None else mean(smooth_l1(guess, truth.hidden), mask)
     law = mean(soft_cross_entropy(logits, truth.logits), mask & truth.drafted)
     return feature, law, mean(same, mask)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from eagle_jax.converters import save_head
-from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.training import data, heads, optimizer, prepare
 from eagle_jax.training.checkpoint import Checkpoints
@@ -45,7 +45,7 @@ def run(config: TrainConfig, target: LM, tokenizer: Any, observe: Observe = lamb
     rows, held_out, report = texts(config, target, tokenizer, observe)
     head_key, noise_key = jax.random.split(jax.random.key(config.seed))
     ids, share = draft_vocabulary(config, rows, target)
-    head = heads.first(config.head, target, ids, head_key)
+    head = heads.first(config.head, target, ids, head_key, steps=config.objective.steps)
     rule = optimizer.make(config.optimizer, config.steps)
     state = begin(head, rule, noise_key)
     order = Order(rows, config.batch * config.accumulate, config.seed)
@@ -129,9 +129,7 @@ def draft_vocabulary(
     return most_frequent(rows, size, target.config.vocab_size)
 
 
-def export(
-    folder: Path, head: DraftHead, target: LM, checkpoints: Checkpoints, like: TrainState, done: int
-) -> Finished:
+def export(folder: Path, head: AnyHead, target: LM, checkpoints: Checkpoints, like: TrainState, done: int) -> Finished:
     """Writes the best head of the run as published heads are."""
     best = checkpoints.best
     assert best is not None, "every checkpoint is measured"
@@ -141,7 +139,7 @@ def export(
     return Finished(head=folder / HEAD, best=best, done=done)
 
 
-def _what_is_left(folder: Path, head: DraftHead, target: LM, checkpoints: Checkpoints, like: TrainState) -> str:
+def _what_is_left(folder: Path, head: AnyHead, target: LM, checkpoints: Checkpoints, like: TrainState) -> str:
     last = checkpoints.latest
     if last is None:
         return "there was no checkpoint yet; remove the folder and begin anew with a lower optimizer.rate"

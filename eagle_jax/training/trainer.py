@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import optax
 
-from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.training.checkpoint import Checkpoints, Saved
 from eagle_jax.training.config import TrainConfig
@@ -30,7 +30,7 @@ class Trainer:
     config: TrainConfig
     rule: optax.GradientTransformation
     target: LM
-    head: DraftHead
+    head: AnyHead
     rows: Rows
     held_out: Rows
     checkpoints: Checkpoints

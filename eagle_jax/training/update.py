@@ -10,11 +10,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree
 from eagle_jax.training.data import Rows
 from eagle_jax.training.features import hidden_states
+from eagle_jax.training.heads_loss import heads_loss
 from eagle_jax.training.loss import Objective, Report, loss
 
 
@@ -50,7 +52,7 @@ class Outcome:
     report: Report
 
 
-def begin(head: DraftHead, rule: optax.GradientTransformation, key: jax.Array) -> TrainState:
+def begin(head: AnyHead, rule: optax.GradientTransformation, key: jax.Array) -> TrainState:
     """The state before the first update. It owns its arrays: the updates may overwrite them."""
     params = jax.tree.map(lambda p: jnp.array(p, jnp.float32), head.params)
     return TrainState(params=params, moments=rule.init(params), step=jnp.int32(0), key=jax.random.key_data(key))
@@ -59,7 +61,7 @@ def begin(head: DraftHead, rule: optax.GradientTransformation, key: jax.Array) -
 @functools.partial(jax.jit, static_argnames=("rule", "objective", "remat"), donate_argnames=("state",))
 def update(
     state: TrainState,
-    head: DraftHead,
+    head: AnyHead,
     target: LM,
     tokens: Int[Array, "a b n"],
     answer: Bool[Array, "a b n"],
@@ -97,7 +99,7 @@ def update(
 
 def _loss(
     params: Any,
-    head: DraftHead,
+    head: AnyHead,
     target: LM,
     tokens: Array,
     answer: Array,
@@ -109,18 +111,19 @@ def _loss(
     rounded = jax.tree.map(lambda p: p.astype(target.dtype), params)
     whole = dataclasses.replace(head, params=rounded)
     features = jax.lax.stop_gradient(hidden_states(target, tokens, head.taps))
-    return loss(whole, target, tokens, answer, features, key, objective, remat=remat)
+    of_its_kind: Any = heads_loss if isinstance(whole, Heads) else loss
+    return of_its_kind(whole, target, tokens, answer, features, key, objective, remat=remat)
 
 
 @functools.partial(jax.jit, static_argnames=("objective",))
 def _measure(
-    params: Any, head: DraftHead, target: LM, tokens: Array, answer: Array, *, objective: Objective
+    params: Any, head: AnyHead, target: LM, tokens: Array, answer: Array, *, objective: Objective
 ) -> tuple[Array, Report]:
     return _loss(params, head, target, tokens, answer, jax.random.key(0), objective, False)
 
 
 def evaluate(
-    params: Any, head: DraftHead, target: LM, rows: Rows, *, batch: int, objective: Objective
+    params: Any, head: AnyHead, target: LM, rows: Rows, *, batch: int, objective: Objective
 ) -> tuple[float, Report]:
     """The loss and its parts over all `rows`, each batch weighted by its answer tokens.
 
@@ -136,7 +139,7 @@ def evaluate(
     return float(loss), report
 
 
-def without_params(head: DraftHead) -> DraftHead:
+def without_params(head: AnyHead) -> AnyHead:
     """The head without its weights, which are the state's while it is trained."""
     return dataclasses.replace(head, params={})
 

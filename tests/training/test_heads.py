@@ -7,6 +7,7 @@ import pytest
 from toy import pair
 
 from eagle_jax.converters import save_head
+from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.training.config import HeadConfig
 from eagle_jax.training.heads import first, taps_of
 
@@ -56,3 +57,26 @@ def test_taps_are_the_published_ones_or_those_asked_for():
         taps_of(HeadConfig(taps=(5,)), 4)
     with pytest.raises(ValueError, match="an earlier head has its vocabulary"):
         HeadConfig(start="head", draft_vocab_size=3)
+
+
+@pytest.mark.parametrize("settings", [{"method": "medusa"}, {"method": "hydra"}, {"method": "hydra", "prefix": True}])
+def test_heads_side_by_side_begin_by_saying_again_what_the_target_says(settings: dict, tmp_path):
+    """Their blocks pass on the hidden state, or what the layer before them makes of it, to the target's own matrix."""
+    target, _ = pair()
+    head = first(HeadConfig(layers=2, **settings), target, None, KEY, steps=3)
+    assert isinstance(head, Medusa | Hydra) and head.config.num_heads == 3 and head.config.num_layers == 2
+    hidden = target.causal(jnp.arange(12, dtype=jnp.int32)[None]).hidden
+    read = head.over_text(hidden, jnp.zeros_like(hidden))
+    said, expected = head.logits(2, read[2]), target.logits(read[2][..., :16])
+    assert float(jnp.max(jnp.abs(said - expected))) < 0.2 * float(jnp.max(jnp.abs(expected)))
+    save_head(head, tmp_path / "head")
+    again = first(HeadConfig(start=str(tmp_path / "head")), target, None, KEY)
+    assert again.config == head.config
+    jax.tree.map(np.testing.assert_array_equal, again.params, head.params)
+
+
+def test_what_other_methods_alone_have():
+    with pytest.raises(ValueError, match="draft_vocab_size=5 with method medusa; expected none"):
+        HeadConfig(method="medusa", draft_vocab_size=5)
+    with pytest.raises(ValueError, match="head.prefix with method eagle1; expected hydra"):
+        HeadConfig(prefix=True)

@@ -5,9 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig, Rope
+from eagle_jax.config import Eagle3Config, EagleConfig, HydraConfig, LlamaConfig, MedusaConfig, Rope
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
+from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
 
 F32 = jnp.dtype("float32")
@@ -42,3 +43,17 @@ def head3(drafted: int, width: int = 16) -> Head3:
     head = Head3.init(config, jax.random.key(1), F32)
     params = jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, head.params)
     return Head3(params=params, config=config, vocabulary=jnp.arange(29 - drafted, 29) if drafted < 29 else None)
+
+
+def medusa() -> Medusa:
+    """Three Medusa heads for the toy target; random weights, not small."""
+    head = Medusa.init(MedusaConfig(hidden_size=16, vocab_size=29, num_heads=3, num_layers=1), jax.random.key(2), F32)
+    return dataclasses.replace(head, params=jax.tree.map(lambda p: p * 10, head.params))
+
+
+def hydra() -> Hydra:
+    """Three Hydra heads behind a layer, for the toy target; random weights, not small."""
+    layer = dataclasses.replace(CONFIG, num_hidden_layers=1, tie_word_embeddings=False)
+    config = HydraConfig(hidden_size=16, vocab_size=29, num_heads=3, num_layers=1, prefix=layer)
+    head = Hydra.init(config, jax.random.key(3), F32)
+    return dataclasses.replace(head, params=jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, head.params))

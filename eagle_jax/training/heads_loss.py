@@ -1,0 +1,57 @@
+"""What Medusa's and Hydra's heads are trained on: the target's next-token law, head k that of k + 2 tokens ahead.
+
+Head k reads at slot i what the target made of token i, and drafts token i + k + 2; the tokens in between, which Hydra's
+heads read too, are those of the text:
+
+    head 0, slot i      i   i+1  [i+2]
+    head 1, slot i      i   i+1   i+2  [i+3]
+                      hidden root   t1
+
+Medusa was published with the cross-entropy to the text's own tokens, Hydra++ with that to the target's law, which is
+taken for both: the text is the target's, and its law says more than one token drawn from it.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.models.heads import Heads
+from eagle_jax.models.lm import LM
+from eagle_jax.training.loss import Objective, Report, Truth, drafted, parts_of, weighted
+
+
+def heads_loss(
+    head: Heads,
+    target: LM,
+    tokens: Int[Array, "b n"],
+    answer: Bool[Array, "b n"],
+    features: Float[Array, "b n h"],
+    key: jax.Array,
+    objective: Objective,
+    *,
+    remat: bool = False,
+) -> tuple[Float[Array, ""], Report]:
+    """Weighted loss and its parts by head; see `loss.loss`. Heads beyond `objective.steps` are left out."""
+    if objective.feature_weight:
+        raise ValueError(
+            f"feature_weight={objective.feature_weight} with {type(head).__name__} heads; expected 0: they draft "
+            "tokens and guess no features"
+        )
+    embeddings = target.embed(tokens[:, 1:])
+    hidden = features.astype(jnp.float32)
+    truth = Truth.of(head, target, hidden[:, 1:])
+    read = hidden[:, :-1]
+    if objective.noise:
+        read = read + jax.random.uniform(key, read.shape, minval=-objective.noise, maxval=objective.noise)
+
+    def part(level: int, x: Float[Array, "b m w"]) -> tuple[Array, Array, Array]:
+        # at slot i + level the truth and the mask are those of a draft step that began `level` slots before
+        ahead, mask = jax.tree.map(lambda values: values[:, level:], (truth, drafted(answer, level)))
+        return parts_of(head, head.logits(level, x), None, ahead, mask)
+
+    inputs = head.over_text(read.astype(embeddings.dtype), embeddings)[: objective.steps]
+    ones = [functools.partial(part, level) for level in range(len(inputs))]
+    parts = [(jax.checkpoint(one) if remat else one)(x) for one, x in zip(ones, inputs, strict=True)]
+    return weighted(parts, objective)
