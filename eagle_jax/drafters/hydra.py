@@ -1,0 +1,91 @@
+"""Hydra drafting (Ankner et al. 2024, arXiv:2402.05109): Medusa's heads, each told what was drafted above its token.
+
+Head k reads the target's final hidden state before the root, then the embeddings of the root and of the k drafted
+tokens on the way down, side by side. Hydra++ has a decoder layer over the text's hidden states, whose output takes the
+hidden state's place; the layer keeps a cache of the true text and never sees a drafted token.
+
+Cost of one cycle: a frontier of rows through each head that the tree is deep, with an output matrix each; with Hydra++
+also one pass of its layer over the accepted rows.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.decoding.policy import TreePolicy
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.tree import Tree
+from eagle_jax.drafters import ranking
+from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.models.cache import Cache
+from eagle_jax.models.heads import Hydra
+from eagle_jax.models.target import Target
+from eagle_jax.struct import pytree, static
+
+
+@pytree
+class HydraState:
+    """What the heads remember of the true text.
+
+    Attributes:
+        cache: K/V of the layer before the heads; holds nothing where there is none.
+        text: what the heads read of the text up to the last token before the root.
+    """
+
+    cache: Cache
+    text: Float[Array, "b h"]
+
+
+@pytree
+class HydraDrafter(Drafter):
+    """Drafts with Hydra heads over the tree that `policy` grows.
+
+    Attributes:
+        head: the heads.
+        policy: which nodes to expand and which to keep; no deeper than there are heads.
+        coupled: at temperature > 0, rank guesses with the noise that the target will draw with.
+    """
+
+    head: Hydra
+    policy: TreePolicy = static()
+    coupled: bool = static(default=True)
+
+    taps = ()
+
+    def __post_init__(self):
+        ranking.check_depth(self.policy.depth, self.head.num_heads, "Hydra")
+
+    @property
+    def shape(self) -> TreePolicy:
+        return self.policy
+
+    def init(self, target: Target, batch: int, slots: int) -> HydraState:
+        text = jnp.zeros((batch, self.head.config.hidden_size), target.activations)
+        return HydraState(cache=self.head.empty_cache(batch, slots), text=text)
+
+    def observe(self, target: Target, state: HydraState, observed: Observed) -> HydraState:
+        batch, rows = observed.following.shape
+        steps = jnp.arange(rows, dtype=jnp.int32)[None]
+        causal = jnp.broadcast_to(jnp.tril(jnp.ones((rows, rows), bool))[None], (batch, rows, rows))
+        with jax.named_scope("draft_observe"):
+            read, kv = self.head.read(observed.hidden, observed.start[:, None] + steps, causal, state.cache)
+        return HydraState(
+            cache=state.cache.write(kv, observed.start, state.cache.length + observed.count),
+            text=observed.last(read, state.text),
+        )
+
+    def propose(self, target: Target, state: HydraState, view: View, mode: Sampling) -> tuple[Tree, HydraState]:
+        def scores(read: Float[Array, "b f w"], depth: int) -> Float[Array, "b f v"]:
+            return ranking.scores(self.head.logits(depth, read), depth, view, mode, self.coupled)
+
+        def extend(
+            above: Float[Array, "b _ _"], level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
+        ) -> tuple[Float[Array, "b f v"], Float[Array, "b f _"]]:
+            read = jnp.take_along_axis(above, parent_row[:, :, None], axis=1)
+            read = jnp.concatenate([read, target.embed(tokens)], axis=-1)
+            return scores(read, level), read
+
+        with jax.named_scope("draft_tree"):
+            root = jnp.concatenate([state.text[:, None], target.embed(view.root[:, None])], axis=-1)
+            tree, _ = self.policy.grow(view.root, scores(root, 0)[:, 0], extend, root)
+        return tree, state

@@ -1,0 +1,72 @@
+"""Medusa drafting (Cai et al. 2024, arXiv:2401.10774): head k guesses the token k + 1 places below the root.
+
+Every head reads the target's final hidden state before the root and nothing else, so all nodes of one depth get the
+same candidates, whatever was drafted above them. Published Medusa accepts by a threshold (typical acceptance), which
+changes the law at temperature > 0; here the target draws, as for every drafter.
+
+Cost of one cycle: one row through each head that the tree is deep, with an output matrix each; no cache and no layer.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.decoding.policy import TreePolicy
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.tree import Tree
+from eagle_jax.drafters import ranking
+from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.models.heads import Medusa
+from eagle_jax.models.target import Target
+from eagle_jax.struct import pytree, static
+
+
+@pytree
+class MedusaState:
+    """The target's final hidden state at the last true token before the root."""
+
+    hidden: Float[Array, "b h"]
+
+
+@pytree
+class MedusaDrafter(Drafter):
+    """Drafts with Medusa heads over the tree that `policy` grows.
+
+    Attributes:
+        head: the heads.
+        policy: which nodes to expand and which to keep; no deeper than there are heads.
+        coupled: at temperature > 0, rank guesses with the noise that the target will draw with.
+    """
+
+    head: Medusa
+    policy: TreePolicy = static()
+    coupled: bool = static(default=True)
+
+    taps = ()
+
+    def __post_init__(self):
+        ranking.check_depth(self.policy.depth, self.head.num_heads, "Medusa")
+
+    @property
+    def shape(self) -> TreePolicy:
+        return self.policy
+
+    def init(self, target: Target, batch: int, slots: int) -> MedusaState:
+        return MedusaState(hidden=jnp.zeros((batch, self.head.config.hidden_size), target.activations))
+
+    def observe(self, target: Target, state: MedusaState, observed: Observed) -> MedusaState:
+        return MedusaState(hidden=observed.last(observed.hidden, state.hidden))
+
+    def propose(self, target: Target, state: MedusaState, view: View, mode: Sampling) -> tuple[Tree, MedusaState]:
+        def scores(depth: int) -> Float[Array, "b 1 v"]:
+            return ranking.scores(self.head.logits(depth, state.hidden[:, None]), depth, view, mode, self.coupled)
+
+        def extend(
+            carry: None, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
+        ) -> tuple[Float[Array, "b f v"], None]:
+            below = scores(level)
+            return jnp.broadcast_to(below, (*tokens.shape, below.shape[-1])), carry
+
+        with jax.named_scope("draft_tree"):
+            tree, _ = self.policy.grow(view.root, scores(0)[:, 0], extend, None)
+        return tree, state
