@@ -26,9 +26,9 @@ class TreeShape:
 class Tree:
     """Guessed tokens as a tree of fixed shape, one tree per batch row (b batch, n nodes).
 
-    Node 0 is the root: the last drawn token, which the target has not read yet. Parents come before their children,
-    siblings hold distinct tokens, and no node below an invalid one is valid. Depth and the attention mask follow from
-    `parent`:
+    Node 0 is the root: the last drawn token, which the target has not read yet. Parents come before their children, and
+    no node below an invalid one is valid. Siblings hold distinct tokens, or the work on all but one is wasted: to the
+    target they are the same. Depth and the attention mask follow from `parent`:
 
         parent     tree           depth    ancestors (row i: what node i attends to)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.policy import TreePolicy
+from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters import ranking
@@ -61,6 +61,9 @@ class Eagle(Drafter):
     policy: TreePolicy = static()
     coupled: bool = static(default=True)
     sharpness: float = static(default=SHARPNESS)
+
+    def __post_init__(self):
+        check_width(self.policy, self.head.draft_vocab_size)
 
     @property
     def shape(self) -> TreeShape:

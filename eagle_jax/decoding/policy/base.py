@@ -2,9 +2,11 @@
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int
@@ -66,12 +68,22 @@ def best(scores: Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*ro
     return values, tokens
 
 
+@functools.lru_cache(maxsize=256)
+def check_width(policy: TreePolicy, vocab_size: int) -> None:
+    """Grows a tree of shapes alone: a policy that cannot over this vocabulary says so before anything runs."""
+
+    def extend(carry: None, level: int, tokens: Array, parent_row: Array) -> tuple[Array, None]:
+        return jnp.zeros((*tokens.shape, vocab_size)), carry
+
+    jax.eval_shape(lambda: policy.grow(jnp.zeros(1, jnp.int32), jnp.zeros((1, vocab_size)), extend, None)[0])
+
+
 def keep_best(
+    shape: TreeShape,
     root_tokens: Int[Array, "b"],
     scores: Float[Array, "b c"],
     tokens: Int[Array, "b c"],
     parents: Int[Array, "b c"],
-    shape: TreeShape,
 ) -> Tree:
     """The tree of the `shape.nodes - 1` best of all candidates, in their order; of equal scores the earlier is better.
 

@@ -70,5 +70,5 @@ class DynamicTree(TreePolicy):
             index = pick + (k + (level - 1) * k * k)
             parent_row = pick // k
 
-        candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))
-        return keep_best(root_tokens, *candidates, self), carry
+        found = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))
+        return keep_best(self, root_tokens, *found), carry

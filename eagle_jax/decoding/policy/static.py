@@ -1,6 +1,8 @@
 """Trees whose shape is given beforehand: EAGLE-1's tree, chains, plain decoding."""
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,6 +12,9 @@ from jaxtyping import Float, Int
 
 from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best
 from eagle_jax.decoding.tree import Tree
+
+# children(tokens[b f], depth, parent_row[b f], count, carry) -> (scores[b f count], tokens[b f count], carry)
+Children = Callable[[Array, int, Array, int, Carry], tuple[Array, Array, Carry]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,16 +38,34 @@ class StaticTree(TreePolicy):
     def grow(
         self, root_tokens: Int[Array, "b"], first_scores: Float[Array, "b v"], extend: Extend[Carry], carry: Carry
     ) -> tuple[Tree, Carry]:
+        def children(
+            tokens: Int[Array, "b f"], depth: int, parent_row: Int[Array, "b f"], count: int, carry: Carry
+        ) -> tuple[Array, Array, Carry]:
+            scores = first_scores[:, None, :]
+            if depth > 0:
+                scores, carry = extend(carry, depth, tokens, parent_row)
+            return *best(scores, count), carry
+
+        return self.fill(root_tokens, children, carry)
+
+    def fill(self, root_tokens: Int[Array, "b"], children: Children[Carry], carry: Carry) -> tuple[Tree, Carry]:
+        """The tree whose tokens `children` names, level by level.
+
+        Args:
+            children: `children(tokens, depth, parent_row, count, carry) -> (scores, tokens, carry)` gives `count`
+                tokens or more below every node of a frontier, best first, `[b f count]`, and their scores; -inf is no
+                token. The frontier is the nodes at `depth` = 0, 1, ... that have children, with `tokens[b f]` and their
+                parents' rows in the frontier before.
+        """
         tokens, valid = [root_tokens[:, None]], [jnp.ones_like(root_tokens, bool)[:, None]]
-        levels, scores = _levels(self.parents), first_scores[:, None, :]
+        levels = _levels(self.parents)
+        frontier, parent_row = root_tokens[:, None], jnp.zeros_like(root_tokens[:, None])
         for depth, level in enumerate(levels, start=1):
-            child_scores, child_tokens = best(scores, 1 + int(level.rank.max()))
-            tokens.append(child_tokens[:, level.row, level.rank])
-            valid.append((child_scores[:, level.row, level.rank] > -jnp.inf) & valid[-1][:, level.parent])
-            if depth < len(levels):
-                frontier = tokens[-1][:, level.frontier]
-                parent_row = jnp.asarray(level.row[level.frontier], jnp.int32)
-                scores, carry = extend(carry, depth, frontier, jnp.broadcast_to(parent_row, frontier.shape))
+            scores, found, carry = children(frontier, depth - 1, parent_row, 1 + int(level.rank.max()), carry)
+            tokens.append(found[:, level.row, level.rank])
+            valid.append((scores[:, level.row, level.rank] > -jnp.inf) & valid[-1][:, level.parent])
+            frontier = tokens[-1][:, level.frontier]
+            parent_row = jnp.broadcast_to(jnp.asarray(level.row[level.frontier], jnp.int32), frontier.shape)
 
         by_level = [0, *(node for level in levels for node in level.nodes)]
         order = np.argsort(by_level)
@@ -106,6 +129,20 @@ def check(parents: tuple[object, ...]) -> None:
             raise ValueError(
                 f"parents[{node}] is {parent}, expected an index from 0 to {node - 1}: a node comes after its parent"
             )
+
+
+def likeliest_tree(nodes: int, ranks: tuple[float, ...]) -> StaticTree:
+    """The tree of the likeliest `nodes` nodes, if a node's i-th child is right with probability `ranks[i]` whenever the
+    node is: what Sequoia (Chen et al. 2024, arXiv:2402.12374) finds for a budget of nodes alone.
+    """
+    paths: list[tuple[int, ...]] = [()]
+    while len(paths) < nodes:
+        # a path's first unused child, for each path: ranks fall, so the best unused one is among them
+        used = [sum(path[:-1] == above and len(path) > len(above) for path in paths) for above in paths]
+        free = [(*above, count) for above, count in zip(paths, used, strict=True) if count < len(ranks)]
+        paths.append(max(free, key=lambda path: math.prod(ranks[rank] for rank in path)))
+    order = sorted(paths, key=lambda path: (len(path), path))
+    return StaticTree((-1, *(order.index(path[:-1]) for path in order[1:])))
 
 
 def _from_paths(*paths: str) -> StaticTree:

@@ -1,0 +1,113 @@
+"""Drafting with a small model of the same vocabulary (Leviathan et al. 2023; Chen et al. 2023; SpS in Spec-Bench).
+
+A chain is the published method; with the dynamic tree it drafts as EAGLE-2 does, with a whole model for a head.
+
+Cost of one cycle: one pass of the small model over the accepted rows, and one for every level of the tree below the
+first; each with its output matrix. Its cache is as long as the target's, with the small model's layers.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.decoding.policy import TreePolicy, check_width
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.drafters import ranking
+from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.branches import Branches
+from eagle_jax.models.cache import Cache
+from eagle_jax.models.lm import LM
+from eagle_jax.models.target import Target
+from eagle_jax.struct import pytree, static
+
+
+@pytree
+class DraftModelState:
+    """What the small model remembers.
+
+    Attributes:
+        cache: its K/V. The root's is there too, behind the committed tokens, and not counted.
+        hidden: its final hidden state at the root.
+    """
+
+    cache: Cache
+    hidden: Float[Array, "b h"]
+
+
+@pytree
+class DraftModel(Drafter):
+    """Drafts with a small model over the tree that `policy` grows.
+
+    Attributes:
+        model: the small model; its token ids mean what the target's do.
+        policy: which nodes to expand and which to keep.
+        coupled, sharpness: as in `Eagle`.
+    """
+
+    model: LM
+    policy: TreePolicy = static()
+    coupled: bool = static(default=True)
+    sharpness: float = static(default=1.0)
+
+    taps = ()
+
+    def __post_init__(self):
+        check_width(self.policy, self.model.config.vocab_size)
+
+    @property
+    def shape(self) -> TreeShape:
+        return self.policy
+
+    def init(self, target: Target, batch: int, slots: int) -> DraftModelState:
+        if self.model.config.vocab_size > target.config.vocab_size:
+            raise ValueError(
+                f"the draft model has {self.model.config.vocab_size} tokens and the target {target.config.vocab_size}; "
+                "expected no more than the target has, and the same ones"
+            )
+        hidden = jnp.zeros((batch, self.model.config.hidden_size), self.model.activations)
+        return DraftModelState(cache=self.model.empty_cache(batch, slots + 1), hidden=hidden)
+
+    def observe(self, target: Target, state: DraftModelState, observed: Observed) -> DraftModelState:
+        """Reads the rows and the token after them, the next root; its own row is read again with the next rows."""
+        tokens = jnp.concatenate([observed.tokens[:, :1], jnp.maximum(observed.following, 0)], axis=1)
+        tokens = jnp.minimum(tokens, self.model.config.vocab_size - 1)
+        rows = tokens.shape[1]
+        chain = jnp.broadcast_to(jnp.tril(jnp.ones((rows, rows), bool))[None], (len(tokens), rows, rows))
+        positions = observed.start[:, None] + jnp.arange(rows, dtype=jnp.int32)[None]
+        with jax.named_scope("draft_observe"):
+            output = self.model.forward(tokens, positions, chain, state.cache)
+        return DraftModelState(
+            cache=state.cache.write(output.kv, observed.start, state.cache.length + observed.count),
+            hidden=observed.last(output.hidden[:, 1:], state.hidden),
+        )
+
+    def propose(
+        self, target: Target, state: DraftModelState, view: View, mode: Sampling
+    ) -> tuple[Tree, DraftModelState]:
+        known, size = dataclasses.replace(state.cache, length=state.cache.length + 1), self.model.config.vocab_size
+
+        def scores(hidden: Float[Array, "b f h"], depth: int) -> Float[Array, "b f d"]:
+            logits = self.model.logits(hidden)
+            return ranking.scores(
+                *(logits, depth, view, mode, self.coupled),
+                sharpness=self.sharpness,
+                drafted_part=lambda noise: noise[..., :size],
+            )
+
+        def run(tokens, features, positions, above, beside, beside_positions):
+            output = self.model.forward(tokens, positions, above, known, (), beside, beside_positions)
+            return output.hidden, output.kv
+
+        def extend(
+            branches: Branches, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
+        ) -> tuple[Float[Array, "b f d"], Branches]:
+            branches = branches.grow(run, view.length + level, tokens, parent_row)
+            return scores(branches.out, level), branches
+
+        with jax.named_scope("draft_tree"):
+            first = scores(state.hidden[:, None], 0)[:, 0]
+            tree, _ = self.policy.grow(view.root, first, extend, Branches.at_root(state.hidden))
+        return tree, state

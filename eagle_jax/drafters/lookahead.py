@@ -1,0 +1,179 @@
+"""Lookahead decoding (Fu et al. 2024, arXiv:2402.02057): the target makes its own guesses while it checks old ones.
+
+A window of `window` columns and `ngram - 1` rows slides ahead of the text. Row 0 guesses the tokens right below the
+root, and every row below it is one Jacobi iteration newer and one position later, so that a column read downwards is an
+n-gram that the target itself has written:
+
+    columns      0        1        2            positions after the root
+
+    row 0        1        2        3            a chain below the root
+    row 1        2        3        4            each below its column's token of row 0
+    row 2        3        4        5            each below row 1's
+    drawn        4        5        6            what the target draws below row 2
+
+The window is a tree, so its pass is the pass that checks guesses. Column n-grams go to a pool, sorted by their first
+token; those that begin with the root are the guesses. Nothing is trained. At temperature > 0 the iteration runs with
+the noise of its positions, and its fixed point is the very text that will be drawn.
+
+Cost of one cycle: (window + guesses) x (ngram - 1) nodes in the target's pass, most of which can never be accepted: it
+pays only where rows are nearly free. The pool holds vocabulary x guesses x (ngram - 1) tokens for every row of a batch.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.drafters.base import Checked, Drafter, Observed, View
+from eagle_jax.drafters.hybrid import graft
+from eagle_jax.drafters.trie import Trie
+from eagle_jax.models.target import Target
+from eagle_jax.struct import pytree, static
+
+
+@pytree
+class LookaheadState:
+    """What the target has been iterating on (g n-grams a token, of which `c` tokens follow it).
+
+    Attributes:
+        window: the guesses ahead of the text, row by row.
+        pool: what followed each token in the n-grams it began; -1 where there is none.
+        written: how many n-grams each token has had; the oldest is overwritten.
+    """
+
+    window: Int[Array, "b c w"]
+    pool: Int[Array, "b v g c"]
+    written: Int[Array, "b v"]
+
+
+@pytree
+class Lookahead(Drafter):
+    """Drafts with n-grams of the target's own Jacobi iteration.
+
+    Attributes:
+        window: columns (published W).
+        ngram: tokens of an n-gram, its key included (published N, the level).
+        guesses: n-grams kept for a token, all of which are guessed (published G).
+    """
+
+    window: int = static(default=7)
+    ngram: int = static(default=5)
+    guesses: int = static(default=7)
+
+    taps = ()
+
+    def __post_init__(self):
+        if self.window < 1 or self.guesses < 1 or self.ngram < 2:
+            raise ValueError(
+                f"window={self.window}, ngram={self.ngram}, guesses={self.guesses}; expected at least 1, 2 and 1"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows of the window, and tokens of an n-gram after its key."""
+        return self.ngram - 1
+
+    @property
+    def shape(self) -> TreeShape:
+        nodes = 1 + (self.window + self.guesses) * self.rows
+        return TreeShape(nodes=nodes, depth=self.window + self.rows - 1)
+
+    def init(self, target: Target, batch: int, slots: int) -> LookaheadState:
+        size = target.config.vocab_size
+        return LookaheadState(
+            window=jnp.zeros((batch, self.rows, self.window), jnp.int32),
+            pool=jnp.full((batch, size, self.guesses, self.rows), -1, jnp.int32),
+            written=jnp.zeros((batch, size), jnp.int32),
+        )
+
+    def observe(self, target: Target, state: LookaheadState, observed: Observed) -> LookaheadState:
+        with jax.named_scope("lookahead"):
+            if observed.checked is None:
+                return self._read(state, observed)
+            return self._iterate(state, observed.checked, observed.count)
+
+    def _read(self, state: LookaheadState, observed: Observed) -> LookaheadState:
+        """The n-grams of a text; its tokens, spread out, are also what the iteration begins with."""
+        batch, rows = observed.tokens.shape
+        index = jnp.arange(rows, dtype=jnp.int32)[None]
+        ahead = jnp.minimum(index[:, :, None] + jnp.arange(self.rows, dtype=jnp.int32)[None, None], rows - 1)
+        ngrams = jnp.take_along_axis(observed.following[:, :, None], ahead.reshape(1, -1, 1), axis=1)
+        state = _remember(
+            state,
+            jnp.maximum(observed.tokens, 0),
+            ngrams.reshape(batch, rows, self.rows),
+            index + self.rows <= observed.count[:, None],
+        )
+        spread = (
+            jnp.arange(self.rows * self.window, dtype=jnp.int32)[None] * 7 % jnp.maximum(observed.count, 1)[:, None]
+        )
+        window = jnp.take_along_axis(observed.tokens, spread, axis=1).reshape(state.window.shape)
+        some = (observed.count > 0)[:, None, None]
+        return LookaheadState(
+            window=jnp.where(some, jnp.maximum(window, 0), state.window), pool=state.pool, written=state.written
+        )
+
+    def _iterate(self, state: LookaheadState, checked: Checked, count: Int[Array, "b"]) -> LookaheadState:
+        """Every column gets the token drawn below it and gives an n-gram; the oldest row goes."""
+        first = 1 + self.window * (self.rows - 1)  # the nodes of the last row
+        drawn = checked.draws[:, first : first + self.window]
+        columns = jnp.concatenate([state.window, drawn[:, None]], axis=1)
+        active = jnp.broadcast_to((count > 0)[:, None], drawn.shape)
+        state = _remember(state, columns[:, 0], columns[:, 1:].swapaxes(1, 2), active)
+        # row 1, one position later, is row 0 below the next root if one token was accepted; skip columns for the others
+        skip = (jnp.arange(self.window, dtype=jnp.int32)[None] + jnp.maximum(count - 1, 0)[:, None]) % self.window
+        moved = jnp.take_along_axis(columns[:, 1:], jnp.broadcast_to(skip[:, None], state.window.shape), axis=2)
+        window = jnp.where((count > 0)[:, None, None], moved, state.window)
+        return LookaheadState(window=window, pool=state.pool, written=state.written)
+
+    def propose(self, target: Target, state: LookaheadState, view: View, mode: Sampling) -> tuple[Tree, LookaheadState]:
+        with jax.named_scope("lookahead"):
+            root = view.root
+            known = jnp.take_along_axis(state.pool, root[:, None, None, None], axis=1)[:, 0]
+            guesses = Trie.of(known, known >= 0).tree(root, self.rows)
+            return graft(self._window(root, state.window), guesses), state
+
+    def _window(self, root: Int[Array, "b"], window: Int[Array, "b c w"]) -> Tree:
+        batch, rows, columns = window.shape
+        chain = jnp.arange(columns, dtype=jnp.int32)  # row 0: each below the one before, the first below the root
+        below = jnp.arange(1, 1 + (rows - 1) * columns, dtype=jnp.int32)  # the others below the row before
+        parent = jnp.concatenate([jnp.full(1, -1, jnp.int32), chain, below])
+        nodes = parent.shape[0]
+        return Tree(
+            tokens=jnp.concatenate([root[:, None], window.reshape(batch, -1)], axis=1),
+            parent=jnp.broadcast_to(parent[None], (batch, nodes)),
+            valid=jnp.ones((batch, nodes), bool),
+            height=self.shape.depth,
+        )
+
+
+def _remember(
+    state: LookaheadState, keys: Int[Array, "b r"], ngrams: Int[Array, "b r c"], counts: Bool[Array, "b r"]
+) -> LookaheadState:
+    """The pool with the n-grams that count and that it does not have, each in place of its key's oldest."""
+    guesses = state.pool.shape[2]
+    earlier = jnp.tril(jnp.ones((keys.shape[1],) * 2, bool), -1)[None]
+    same_key = keys[:, :, None] == keys[:, None, :]
+    same = same_key & jnp.all(ngrams[:, :, None] == ngrams[:, None, :], axis=3)
+    known = jnp.take_along_axis(state.pool, keys[:, :, None, None], axis=1)
+    new = counts & ~jnp.any(jnp.all(known == ngrams[:, :, None], axis=3), axis=2)
+    new &= ~jnp.any(same & earlier & new[:, None, :], axis=2)
+
+    others = same_key & new[:, None, :]
+    before = jnp.sum(others & earlier, axis=2, dtype=jnp.int32)
+    behind = jnp.sum(others & earlier.swapaxes(1, 2), axis=2, dtype=jnp.int32)
+    slot = (jnp.take_along_axis(state.written, keys, axis=1) + before) % guesses
+    at = jnp.where(new & (behind < guesses), keys, state.pool.shape[1])  # out of range: dropped
+
+    def put(pool: Array, at: Array, slot: Array, rows: Array) -> Array:
+        return pool.at[at, slot].set(rows, mode="drop")
+
+    def count(written: Array, keys: Array, new: Array) -> Array:
+        return written.at[keys].add(new.astype(jnp.int32))
+
+    return LookaheadState(
+        window=state.window,
+        pool=jax.vmap(put)(state.pool, at, slot, ngrams),
+        written=jax.vmap(count)(state.written, keys, new),
+    )

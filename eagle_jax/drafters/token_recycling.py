@@ -1,0 +1,143 @@
+"""Token Recycling (Luo et al. 2024, arXiv:2408.08696): after every token, the best candidates the target last gave it.
+
+A table holds, for each token, the `width` likeliest next tokens that the target named the last time it read that token,
+in whatever context, rejected branches included. The tree reads the table level by level. Nothing is trained; the prompt
+fills in the pairs that it contains.
+
+Cost of one cycle: a few gathers, and a top-k over the vocabulary at every node of the checked tree. The table holds
+vocabulary x width numbers twice, for every row of a batch.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.decoding.policy import StaticTree
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.drafters.base import Checked, Drafter, Observed, View
+from eagle_jax.models.target import Target
+from eagle_jax.struct import pytree, static
+
+# How often the candidate of each rank is the one, roughly: the default trees are the likeliest nodes under it.
+RANKS = (0.5, 0.15, 0.09, 0.06, 0.04, 0.03, 0.02, 0.02)
+# What a pair that was only read counts for, beside log-probabilities of what the target said.
+READ = 0.0
+
+
+@pytree
+class Table:
+    """Candidates after every token of the vocabulary (w of them).
+
+    Attributes:
+        tokens: the candidates; -1 where there is none.
+        scores: their log-probabilities when they were candidates.
+    """
+
+    tokens: Int[Array, "b v w"]
+    scores: Float[Array, "b v w"]
+
+    def write(
+        self,
+        keys: Int[Array, "b r"],
+        tokens: Int[Array, "b r w"],
+        scores: Float[Array, "b r w"],
+        counts: Bool[Array, "b r"],
+    ) -> "Table":
+        """New candidates after `keys`; of rows with the same key the last that counts is kept."""
+        later = jnp.triu(jnp.ones((keys.shape[1],) * 2, bool), 1)[None]
+        again = jnp.any((keys[:, :, None] == keys[:, None, :]) & counts[:, None, :] & later, axis=2)
+        at = jnp.where(counts & ~again, keys, self.tokens.shape[1])  # out of range: dropped
+
+        def put(table: Array, at: Array, rows: Array) -> Array:
+            return table.at[at].set(rows, mode="drop")
+
+        return Table(tokens=jax.vmap(put)(self.tokens, at, tokens), scores=jax.vmap(put)(self.scores, at, scores))
+
+
+@pytree
+class TokenRecycling(Drafter):
+    """Drafts what the table says, over a tree of fixed shape: the i-th child of a node is its i-th candidate.
+
+    Attributes:
+        policy: the tree; no node has more children than the table is wide.
+        width: candidates per token.
+        coupled: at temperature > 0, order candidates with the noise that the target will draw with.
+    """
+
+    policy: StaticTree = static()
+    width: int = static(default=8)
+    coupled: bool = static(default=True)
+
+    taps = ()
+
+    def __post_init__(self):
+        most = max((self.policy.parents.count(node) for node in range(self.policy.nodes)), default=0)
+        if most > self.width:
+            raise ValueError(
+                f"a tree in which a node has {most} children, for a table of {self.width} candidates a token; "
+                "choose a narrower tree or a wider table"
+            )
+
+    @property
+    def shape(self) -> TreeShape:
+        return self.policy
+
+    def init(self, target: Target, batch: int, slots: int) -> Table:
+        size = batch, target.config.vocab_size, self.width
+        return Table(tokens=jnp.full(size, -1, jnp.int32), scores=jnp.full(size, -jnp.inf, jnp.float32))
+
+    def observe(self, target: Target, state: Table, observed: Observed) -> Table:
+        with jax.named_scope("recycle"):
+            if observed.checked is None:
+                return self._read(state, observed)
+            active = observed.count > 0
+            return self._learn(state, observed.checked, active)
+
+    def _read(self, table: Table, observed: Observed) -> Table:
+        """The pairs of a text: what follows each token comes before the candidates that it had."""
+        rows = observed.following.shape[1]
+        keys, following = jnp.maximum(observed.tokens, 0), observed.following
+        counts = jnp.arange(rows, dtype=jnp.int32)[None] < observed.count[:, None]
+        known, scores = _after(table, keys)
+        said = known == following[:, :, None]
+        scores = jnp.where(said, -jnp.inf, scores)  # once is enough
+        tokens = jnp.concatenate([following[:, :, None], known[:, :, :-1]], axis=2)
+        scores = jnp.concatenate([jnp.full_like(scores[:, :, :1], READ), scores[:, :, :-1]], axis=2)
+        return table.write(keys, tokens, scores, counts)
+
+    def _learn(self, table: Table, checked: Checked, active: Bool[Array, "b"]) -> Table:
+        """What the target made of every node of a tree."""
+        best, tokens = jax.lax.top_k(checked.logits, self.width)
+        scores = best - jax.nn.logsumexp(checked.logits, axis=-1, keepdims=True)
+        return table.write(checked.tree.tokens, tokens, scores, checked.tree.valid & active[:, None])
+
+    def propose(self, target: Target, state: Table, view: View, mode: Sampling) -> tuple[Tree, Table]:
+        def candidates(tokens, depth, parent_row, count, carry):
+            found, scores = _after(state, tokens)
+            scores = self._coupled(found, scores, view, depth)
+            order = jnp.argsort(-scores, axis=-1, stable=True)
+            return jnp.take_along_axis(scores, order, axis=2), jnp.take_along_axis(found, order, axis=2), carry
+
+        with jax.named_scope("draft_tree"):
+            tree, _ = self.policy.fill(view.root, candidates, None)
+        return tree, state
+
+    def _coupled(
+        self, tokens: Int[Array, "b f w"], scores: Float[Array, "b f w"], view: View, depth: int
+    ) -> Float[Array, "b f w"]:
+        """Scores / T + noise where rows are sampled: the target will draw what is largest in its own."""
+        noise = view.noise_at(depth)
+        if noise is None or not self.coupled:
+            return scores
+        heard = jnp.take_along_axis(noise, jnp.maximum(tokens, 0).reshape(len(tokens), 1, -1), axis=2)
+        temperature = jnp.maximum(view.settings.temperature, jnp.finfo(jnp.float32).tiny)[:, None, None]
+        greedy = view.settings.greedy[:, None, None]
+        return jnp.where(greedy, scores, scores / temperature + heard.reshape(tokens.shape))
+
+
+def _after(table: Table, keys: Int[Array, "b r"]) -> tuple[Int[Array, "b r w"], Float[Array, "b r w"]]:
+    return (
+        jnp.take_along_axis(table.tokens, keys[:, :, None], axis=1),
+        jnp.take_along_axis(table.scores, keys[:, :, None], axis=1),
+    )
