@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.policy import TreePolicy
+from eagle_jax.decoding.policy import StaticTree, TreePolicy
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters import ranking
@@ -19,6 +19,19 @@ from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.models.heads import Medusa
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
+
+
+def _published_tree() -> StaticTree:
+    children = {"": 10, "0": 10, "1": 7, "2": 3, "3": 2, **dict.fromkeys("456789", 1)}
+    children |= {"00": 10, "01": 3, "02": 2, "03": 1, "04": 1, "05": 1, "06": 1, "07": 1, "10": 2, "20": 1, "000": 2}
+    paths = [""]
+    for path in paths:  # which grows on the way, level by level
+        paths += [f"{path}{rank}" for rank in range(children.get(path, 0))]
+    return StaticTree((-1, *(paths.index(path[:-1]) for path in paths[1:])))
+
+
+MEDUSA_TREE = _published_tree()
+"""The tree of the published Medusa and Hydra runs (`mc_sim_7b_63`): 63 drafted nodes and the root, depth 4."""
 
 
 @pytree
