@@ -199,13 +199,13 @@ def check(config: LlamaConfig, sizes: Mapping[str, int]) -> None:
         if size % parts:
             raise ValueError(
                 f"model:{parts} does not divide the target's {size} {of}; give the model axis one of "
-                f"{', '.join(map(str, _divisors(config)))} devices, and the rest to data"
+                f"{', '.join(map(str, model_sizes(config)))} devices, and the rest to data"
             )
     kv = config.num_key_value_heads
     if kv % parts and parts % kv:
         raise ValueError(
             f"model:{parts} neither divides the target's {kv} key/value heads nor is a multiple of them; give the "
-            f"model axis one of {', '.join(map(str, _divisors(config)))} devices, and the rest to data"
+            f"model axis one of {', '.join(map(str, model_sizes(config)))} devices, and the rest to data"
         )
 
 
@@ -352,12 +352,12 @@ def _make(sizes: Mapping[str, int], text: str) -> Mesh:
 
 def _auto(config: LlamaConfig, devices: int) -> dict[str, int]:
     """All devices, along `model` as many as divide the target: a request's answer comes soonest so."""
-    parts = max(part for part in _divisors(config) if devices % part == 0)
+    parts = max(part for part in model_sizes(config) if devices % part == 0)
     return {DATA: devices // parts, MODEL: parts}
 
 
-def _divisors(config: LlamaConfig) -> list[int]:
-    """Sizes of the model axis that divide the target."""
+def model_sizes(config: LlamaConfig) -> list[int]:
+    """Sizes of the model axis that divide a target of this kind, ascending."""
     width = config.intermediate_size if config.experts is None else config.experts.moe_intermediate_size
     heads, kv = config.num_attention_heads, config.num_key_value_heads
     fits = (n for n in range(1, heads + 1) if heads % n == 0 and width % n == 0)

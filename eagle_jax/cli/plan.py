@@ -1,0 +1,72 @@
+"""`eagle-jax plan`: what a model takes on each chip, before any is rented."""
+
+import dataclasses
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from eagle_jax.api.plan import Plan
+from eagle_jax.api.plan import plan as plan_of
+from eagle_jax.cli import options
+from eagle_jax.cli.console import one_sentence, out, print_json
+
+EXAMPLES = ("llama-3.1-8b-instruct", "llama-3.3-70b-instruct", "mixtral-8x7b-instruct")
+PARTS = ("target", "head", "cache", "buffers", "total")
+
+
+@one_sentence
+def plan(
+    target: options.Target = None,
+    head: options.Head = None,
+    chips: Annotated[str, typer.Option("--chips", metavar="N,N..", help="Numbers of chips to plan for.")] = "1,4,8,64",
+    memory: Annotated[float, typer.Option("--memory", help="Memory of one chip, in GB.")] = 16.0,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="AXES", help="One mesh, as data:2,model:4, instead of choosing.")
+    ] = None,
+    requests: Annotated[int, typer.Option("--requests", help="Decoded together by each part of the data axis.")] = 8,
+    slots: Annotated[int, typer.Option("--slots", help="Longest prompt and answer together, in tokens.")] = 4096,
+    dtype: options.Dtype = "bfloat16",
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of a draft tree; 1 is plain decoding.")] = 60,
+    as_json: options.Json = False,
+) -> None:
+    """Show what weights, caches and buffers take on each chip of a mesh, computed from configurations alone.
+
+    Without `--target` it plans for an 8B, a 70B and a mixture of experts. The mesh has as few chips along `model` as
+    leave a tenth of a chip's memory free; the others work on requests of their own along `data`.
+
+    **Examples**
+
+    - `eagle-jax plan --target llama-3.1-8b-instruct --chips 4,8 --memory 95`
+
+    - `eagle-jax plan --target llama-3.1-8b-instruct --mesh data:2,model:4 --requests 32`
+    """
+    given = dict(memory=memory * 1e9, requests=requests, slots=slots, nodes=nodes, dtype=dtype)
+    meshes = [dict(mesh=mesh)] if mesh else [dict(chips=count) for count in _counts(chips)]
+    names = EXAMPLES if target is None else (target,)
+    plans = [(name, plan_of(name, head, **given, **one)) for name in names for one in meshes]
+    if as_json:
+        print_json([{"model": name} | dataclasses.asdict(one) | {"total": one.total} for name, one in plans])
+        return
+    shown = Table(box=box.MARKDOWN)
+    for heading in ("model", "chips", "mesh", "requests", *PARTS, f"fits {memory:g} GB"):
+        shown.add_column(heading, justify="left" if heading in ("model", "mesh") else "right", no_wrap=True)
+    for name, one in plans:
+        shown.add_row(name, *_row(one), "yes" if one.total <= memory * 1e9 else "no")
+    out.print(shown)
+    out.print(f"GB on each chip; caches of {slots} tokens for each request.")
+
+
+def _row(plan: Plan) -> tuple[str, ...]:
+    chips, axes = 1, ",".join(f"{axis}:{size}" for axis, size in plan.mesh.items())
+    for size in plan.mesh.values():
+        chips *= size
+    return str(chips), axes, str(plan.requests), *(f"{getattr(plan, part) / 1e9:.2f}" for part in PARTS)
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--chips {text!r}; expected whole numbers with commas between, such as 1,4,8") from None
