@@ -16,6 +16,7 @@ from eagle_jax.cli.demo import demo
 from eagle_jax.cli.generate import generate
 from eagle_jax.cli.inspect import inspect
 from eagle_jax.cli.models import models
+from eagle_jax.cli.plan import plan
 from eagle_jax.cli.regenerate import regenerate
 from eagle_jax.cli.train import train
 
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, chat, bench, inspect, models, convert, demo, train, regenerate):
+for command in (generate, chat, bench, inspect, models, plan, convert, demo, train, regenerate):
     app.command()(command)
 
 
