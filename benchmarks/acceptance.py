@@ -7,7 +7,7 @@ the same noise (coupled) or by probability alone (uncoupled); the text is the sa
 from common import parser, prompts, report, table
 
 import eagle_jax
-from eagle_jax.api.options import policy_for
+from eagle_jax.api.drafters import asked_tree
 from eagle_jax.drafters.eagle import Eagle
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     options = arguments.parse_args()
     model = eagle_jax.load(options.target, options.head)
     asked = prompts(model, options.questions, options.limit, options.new_tokens)
-    policy = policy_for(tuple(options.tree))
+    policy = asked_tree(tuple(options.tree))
     cases = [("greedy", 0.0, True)]
     for temperature in options.temperatures:
         cases += [(f"T={temperature:g}, {name}", temperature, name == "coupled") for name in ("coupled", "uncoupled")]

@@ -1,27 +1,40 @@
 """Text or ids in, text and statistics out; the one room that the command line and the benchmarks see."""
 
+from eagle_jax.api.datastore import make_datastore
+from eagle_jax.api.drafters import NAMES as DRAFTERS
 from eagle_jax.api.generate import generate, stream
-from eagle_jax.api.model import Model, load
+from eagle_jax.api.model import Model, load, tokenizer_of, with_head
 from eagle_jax.api.regenerate import Regenerated, regenerate
 from eagle_jax.api.results import Chunk, Result, Stats
+from eagle_jax.api.trace import Cycle, Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.api.training import read_config, train
 from eagle_jax.converters import PAIRS, convert, describe
 from eagle_jax.training import events
 
 __all__ = [
+    "DRAFTERS",
     "PAIRS",
     "Chunk",
+    "Cycle",
     "Model",
+    "Parts",
     "Regenerated",
     "Result",
     "Stats",
+    "closest_draws",
     "convert",
     "describe",
     "events",
     "generate",
     "load",
+    "make_datastore",
     "read_config",
     "regenerate",
     "stream",
+    "time_parts",
+    "trace",
+    "tokenizer_of",
     "train",
+    "tree_shape",
+    "with_head",
 ]

@@ -6,8 +6,9 @@ from typing import Any
 import jax
 
 from eagle_jax.api.batch import Ask, Batch
+from eagle_jax.api.drafters import drafter_for
 from eagle_jax.api.model import Model
-from eagle_jax.api.options import Options, drafter_for, seeds_for, stop_strings, whole
+from eagle_jax.api.options import Options, seeds_for, stop_strings, whole
 from eagle_jax.api.prompts import encode, split
 from eagle_jax.api.results import Chunk, Result
 from eagle_jax.api.text import decode, settled

@@ -10,9 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.api.datastore import read_datastore
+from eagle_jax.api.tokenizers import refuse_other_tokenizer, tokenizer_in
 from eagle_jax.converters import describe, known_pair, load_head, load_target, resolve, resolve_pair, target_config
+from eagle_jax.drafters.rest import Datastore
 from eagle_jax.models import layout
+from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
@@ -24,23 +27,27 @@ PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A target with what it takes to talk to it, and the head that drafts for it.
+    """A target with what it takes to talk to it, and what drafts for it.
 
     Attributes:
         target: the model whose text is generated.
-        head: its draft head; None decodes plainly.
+        head: its draft head, or heads; None if it has none.
         tokenizer: HuggingFace tokenizer; None if the folder has none (prompts are token ids then).
         stop_ids: tokens that end an answer.
         context: most tokens of prompt and answer together.
         over: the devices that it is spread over; None is one device.
+        draft: a small model that drafts for it; None if it has none.
+        datastore: texts to draft from; None if there are none.
     """
 
     target: Target
-    head: DraftHead | None
+    head: AnyHead | None
     tokenizer: Any
     stop_ids: tuple[int, ...]
     context: int
     over: Sharding | None = None
+    draft: LM | None = None
+    datastore: Datastore | None = None
 
 
 def load(
@@ -50,6 +57,8 @@ def load(
     dtype: Any = None,
     head_config: Mapping[str, Any] | None = None,
     mesh: Any = None,
+    draft: str | Path | None = None,
+    datastore: str | Path | None = None,
 ) -> Model:
     """Loads a target model and its draft head.
 
@@ -59,8 +68,8 @@ def load(
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
             name of a published pair (`eagle-jax models` lists them).
-        head: folder or hub name of its EAGLE-1, 2 or 3 head; None is the pair's head, the shipped head if no target is
-            named either, or else plain decoding.
+        head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads; None is the pair's head,
+            the shipped head if no target is named either, or else none.
         dtype: "float32", "bfloat16" or "float16"; None keeps the stored one, but is float32 on CPUs that have no
             bfloat16 instructions.
         head_config: entries that take the place of those in the head's `config.json`, such as
@@ -68,6 +77,8 @@ def load(
         mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
             `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
             device. docs/scaling.md tells more.
+        draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
+        datastore: file that `eagle-jax datastore` made, for `drafter="rest"`.
 
     Raises:
         FileNotFoundError: a folder or file is not there.
@@ -80,14 +91,45 @@ def load(
     lm = _load_target(folder, wanted, over)
     tokenizer = tokenizer_in(folder)
     drafting = None if head_folder is None else load_head(head_folder, lm, dtype=wanted, changes=head_config)
+    ready = _for_decoding(lm, lm.config.head_dim)
     return Model(
-        target=_for_decoding(lm, lm.config) if over is None else over.put(_for_decoding(lm, lm.config), over.target),
+        target=ready if over is None else over.put(ready, over.target),
         head=None if drafting is None else _head_for_decoding(drafting, over),
         tokenizer=tokenizer,
         stop_ids=_stop_ids(folder, tokenizer),
         context=_context(lm),
         over=over,
+        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, wanted, over),
+        datastore=None if datastore is None else read_datastore(datastore, tokenizer),
     )
+
+
+def with_head(model: Model, head: str | Path) -> Model:
+    """The same model with another head, from a folder or the hub; the target is not loaded again."""
+    if not isinstance(model.target, LM):
+        raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
+    stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))
+    loaded = load_head(resolve(head), stored, dtype=model.target.dtype)
+    return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
+
+
+def _load_draft(folder: Path, target: LM, tokenizer: Any, dtype: Any, over: Sharding | None) -> LM:
+    """A small model whose token ids mean what the target's do."""
+    if over is not None:
+        raise ValueError("a draft model together with a mesh is not supported; leave out draft or mesh")
+    refuse_other_tokenizer(tokenizer, tokenizer_in(folder), f"the draft model in {folder}")
+    draft = _load_target(folder, dtype, None)
+    if draft.config.vocab_size > target.config.vocab_size:
+        raise ValueError(
+            f"the draft model in {folder} has {draft.config.vocab_size} tokens and the target "
+            f"{target.config.vocab_size}; expected one with the target's tokenizer"
+        )
+    return _for_decoding(draft, draft.config.head_dim)
+
+
+def tokenizer_of(target: str | Path | None = None) -> Any:
+    """The tokenizer of a target without its weights; None if its folder has none. `target` is as in `load`."""
+    return tokenizer_in(_folders(target, None)[0])
 
 
 def _folders(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
@@ -112,17 +154,22 @@ def _load_target(folder: Path, dtype: Any, over: Sharding | None) -> LM:
         ) from error
 
 
-def _for_decoding(model: Any, config: LlamaConfig) -> Any:
-    return dataclasses.replace(model, params=layout.for_decoding(model.params, config.head_dim))
+def _for_decoding(model: Any, head_dim: int) -> Any:
+    return dataclasses.replace(model, params=layout.for_decoding(model.params, head_dim))
 
 
 def _head_for_decoding(head: Any, over: Sharding | None) -> Any:
     """A head is read whole, which is one layer, and then spread."""
     if over is None:
-        return _for_decoding(head, head.config.layers)
+        return _for_decoding(head, head.head_dim)
+    if not isinstance(head, DraftHead):
+        raise ValueError(
+            "Medusa and Hydra heads together with a mesh are not supported; leave out the head or the mesh"
+        )
     params = place_all(head.params, placing(over, over.head, head.config.layers))
     config = dataclasses.replace(head.config, layers=widened(head.config.layers, over.sizes))
-    return over.put(_for_decoding(dataclasses.replace(head, params=params, config=config), config.layers), over.head)
+    wide = dataclasses.replace(head, params=params, config=config)
+    return over.put(_for_decoding(wide, config.layers.head_dim), over.head)
 
 
 def dtype_of(dtype: Any) -> Any:
@@ -134,15 +181,6 @@ def dtype_of(dtype: Any) -> Any:
         if dtype == name or not isinstance(dtype, str) and dtype == value:
             return value
     raise ValueError(f"dtype={dtype!r} is not known; expected one of {', '.join(known)}")
-
-
-def tokenizer_in(folder: Path) -> Any:
-    """The tokenizer of a model folder; None if it has none."""
-    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
-        return None
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def _stop_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle_jax.api.model import PAIR, dtype_of, tokenizer_in
+from eagle_jax.api.model import PAIR, dtype_of
+from eagle_jax.api.tokenizers import tokenizer_in
 from eagle_jax.converters import load_target, resolve
 from eagle_jax.training.events import Finished, Observe
 

@@ -12,7 +12,9 @@ from eagle_jax.cli.bench import bench
 from eagle_jax.cli.chat import chat
 from eagle_jax.cli.console import out
 from eagle_jax.cli.convert import convert
+from eagle_jax.cli.datastore import datastore
 from eagle_jax.cli.demo import demo
+from eagle_jax.cli.eval import evaluate
 from eagle_jax.cli.generate import generate
 from eagle_jax.cli.inspect import inspect
 from eagle_jax.cli.models import models
@@ -28,8 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, chat, bench, inspect, models, plan, convert, demo, train, regenerate):
+for command in (generate, chat, bench, inspect, models, plan, convert, demo, train, regenerate, datastore):
     app.command()(command)
+app.add_typer(evaluate, name="eval")
 
 
 def _version(asked: bool) -> bool:

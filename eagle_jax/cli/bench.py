@@ -1,14 +1,25 @@
 """`eagle-jax bench`: plain decoding against EAGLE on a file of questions."""
 
+import dataclasses
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from eagle_jax.cli import options
-from eagle_jax.cli.console import err, load, one_sentence, out, print_json, progress_bar
-from eagle_jax.cli.report import as_dict, differences, shortfall, table
-from eagle_jax.evaluation import compare, read_questions, summarize
+from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
+from eagle_jax.cli.report import as_dict, bench_table, differences, nothing_fits, shortfall, surroundings
+from eagle_jax.evaluation import (
+    EAGLE,
+    OVERALL,
+    PLAIN,
+    Conversation,
+    Prompter,
+    by_group,
+    compare,
+    read_questions,
+    too_long,
+)
 
 
 @one_sentence
@@ -43,39 +54,29 @@ def bench(
     - `eagle-jax bench --questions question.jsonl --temperature 1 --tree 60,7,10 --json`
     """
     asked = read_questions(questions, limit)
-    shape = options.parse_tree(tree)
+    methods = (PLAIN, dataclasses.replace(EAGLE, tree=options.parse_tree(tree)))
     model = load(target, head, dtype)
     if model.head is None:
         raise ValueError("bench compares with an EAGLE head, and none was loaded; name one with --head")
-    with progress_bar("Asking") as bar:
-        task = bar.add_task("", total=len(asked))
-        comparison = compare(
-            model,
-            asked,
-            max_new_tokens=max_new_tokens,
-            tree=shape,
-            chat=options.wants_chat(model, chat),
-            progress=lambda done, total: bar.update(task, completed=done),
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            seed=seed,
-        )
-    if not comparison.records:
-        raise ValueError(
-            f"none of the {len(asked)} questions fits: prompt and {max_new_tokens} new tokens must stay within the "
-            f"context of {model.context} tokens; lower --max-new-tokens or take another file"
-        )
+    prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens)
+    skipped = too_long(prompter, asked)
+    if len(skipped) == len(asked):
+        raise ValueError(nothing_fits(len(asked), prompter))
+    sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    talks: dict[str, list[Conversation]] = {method.name: [] for method in methods}
+    with counting("Asking") as progress:
+        for talk in compare(prompter, asked, methods, progress=progress, **sampling):
+            talks[talk.method].append(talk)
+    groups = by_group(talks, PLAIN.name, tasks=False)
     if json_output:
-        settings = dict(
-            questions=str(questions), max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-            min_p=min_p, seed=seed, tree=tree,
-        )  # fmt: skip
-        print_json(as_dict(comparison, settings))
+        settings = dict(questions=str(questions), max_new_tokens=max_new_tokens, tree=tree, **sampling)
+        answers = {name: [dataclasses.asdict(talk) for talk in had] for name, had in talks.items()}
+        report = dict(settings=settings, categories=as_dict(groups), skipped=skipped, answers=answers)
+        print_json(surroundings() | report)
         return
-    rows = summarize(comparison.records)
-    out.print(table(rows))
-    out.print(f"Identical texts: {rows[-1].identical} of {rows[-1].answers}", markup=False)
-    for sentence in (*differences(comparison), *shortfall(comparison, max_new_tokens, model.context)):
+    out.print(bench_table(groups))
+    overall = groups[OVERALL][EAGLE.name]
+    out.print(f"Identical texts: {overall.identical} of {overall.answers}", markup=False)
+    left_out = shortfall(asked, len(skipped), talks[PLAIN.name], max_new_tokens, model.context)
+    for sentence in (*differences(talks, PLAIN.name), *left_out):
         err.print(sentence, markup=False)

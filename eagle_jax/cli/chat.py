@@ -57,6 +57,8 @@ def chat(
     seed: options.Seed = 0,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
+    draft_model: options.DraftModel = None,
+    datastore: options.Datastore = None,
 ) -> None:
     """Talk with the model; it sees the whole conversation. Type /help for what else there is.
 
@@ -69,7 +71,7 @@ def chat(
     - `eagle-jax chat --temperature 0.7 --system "Answer in one sentence."`
     """
     drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
-    model = load(target, head, dtype)
+    model = load(target, head, dtype, draft=draft_model, datastore=datastore)
     request: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens,
         temperature=temperature,

@@ -1,5 +1,6 @@
 """What commands share: where they write, how they fail, how they show a stream."""
 
+import contextlib
 import functools
 import json
 import math
@@ -52,10 +53,10 @@ def _sentence(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def load(target: str | None, head: str | None, dtype: str | None) -> api.Model:
-    """`api.load` behind a spinner that says what is being loaded."""
+def load(target: str | None, head: str | None, dtype: str | None, **more: Any) -> api.Model:
+    """`api.load` behind a spinner that says what is being loaded; of `more`, what is not None is passed on."""
     with err.status(f"Loading {target or 'the shipped pair'}"):
-        return api.load(target, head, dtype=dtype)
+        return api.load(target, head, dtype=dtype, **{name: path for name, path in more.items() if path is not None})
 
 
 def waiting(chunks: Iterator[T], message: str) -> Iterator[T]:
@@ -108,3 +109,11 @@ def progress_bar(label: str) -> Progress:
     """A bar on stderr that shows done/total and the time left, and nothing in a pipe."""
     columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+
+
+@contextlib.contextmanager
+def counting(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for the block, as a function that is told how many are done, of how many."""
+    with progress_bar(label) as bar:
+        line = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(line, completed=done, total=total)

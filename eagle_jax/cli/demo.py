@@ -4,8 +4,8 @@ import jax
 
 import eagle_jax
 from eagle_jax import api
-from eagle_jax.cli.console import load, one_sentence, out, progress_bar, stats_line, write
-from eagle_jax.evaluation import Question, Summary, compare, summarize
+from eagle_jax.cli.console import counting, load, one_sentence, out, stats_line, write
+from eagle_jax.evaluation import EAGLE, PLAIN, Conversation, Figures, Prompter, Question, compare, figures
 
 PROMPTS = (
     "Tim works 6 hours a day and earns $12 an hour. How much does he earn in a week of 5 days?",
@@ -39,33 +39,32 @@ def demo() -> None:
                 out.print()
                 out.print(stats_line(chunk.result), style="dim", markup=False)
     out.print("\nNow timed: the same requests, plain decoding and EAGLE in turn.")
-    _report(_timed(model))
+    _report(*_timed(model))
 
 
 def _stream(model: api.Model, prompt: str):
     return api.stream(model, [{"role": "user", "content": prompt}], max_new_tokens=MAX_NEW_TOKENS)
 
 
-def _timed(model: api.Model) -> Summary:
+def _timed(model: api.Model) -> tuple[Figures, Figures]:
+    """The figures of plain decoding and of EAGLE."""
     questions = [Question(number, "demo", (prompt,)) for number, prompt in enumerate(PROMPTS)]
-    with progress_bar("Timing") as bar:
-        task = bar.add_task("", total=len(questions))
-        comparison = compare(
-            model,
-            questions,
-            max_new_tokens=MAX_NEW_TOKENS,
-            progress=lambda done, total: bar.update(task, completed=done),
-        )
-    return summarize(comparison.records)[-1]
+    prompter = Prompter(model, chat=True, max_new_tokens=MAX_NEW_TOKENS)
+    talks: dict[str, list[Conversation]] = {PLAIN.name: [], EAGLE.name: []}
+    with counting("Timing") as progress:
+        for talk in compare(prompter, questions, (PLAIN, EAGLE), progress=progress):
+            talks[talk.method].append(talk)
+    plain = talks[PLAIN.name]
+    return figures(plain, plain), figures(talks[EAGLE.name], plain)
 
 
-def _report(summary: Summary) -> None:
-    same = "yes" if summary.identical == summary.answers else "NO"
+def _report(plain: Figures, eagle: Figures) -> None:
+    same = "yes" if eagle.identical == eagle.answers else "NO"
     rows = (
-        ("plain decoding", f"{summary.plain_tokens_per_second:.0f} tokens/s"),
-        ("EAGLE", f"{summary.eagle_tokens_per_second:.0f} tokens/s, {summary.speedup:.2f} times as fast"),
-        ("mean accepted length", f"{summary.mean_accepted_length:.2f} tokens a pass of the model"),
-        ("identical texts", f"{same} ({summary.identical} of {summary.answers})"),
+        ("plain decoding", f"{plain.tokens_per_second:.0f} tokens/s"),
+        ("EAGLE", f"{eagle.tokens_per_second:.0f} tokens/s, {eagle.speedup:.2f} times as fast"),
+        ("mean accepted length", f"{eagle.mean_accepted_length:.2f} tokens a pass of the model"),
+        ("identical texts", f"{same} ({eagle.identical} of {eagle.answers})"),
     )
     for name, value in rows:
         out.print(f"  {name:<22}[bold]{value}[/bold]")

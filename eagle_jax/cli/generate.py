@@ -37,6 +37,8 @@ def generate(
     ] = None,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
+    draft_model: options.DraftModel = None,
+    datastore: options.Datastore = None,
     as_json: options.Json = False,
 ) -> None:
     """Answer one prompt, streaming the text as it is written.
@@ -53,7 +55,7 @@ def generate(
     """
     words = read_prompt(prompt, file)
     drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
-    model = load(target, head, dtype)
+    model = load(target, head, dtype, draft=draft_model, datastore=datastore)
     asked = [{"role": "user", "content": words}] if options.wants_chat(model, chat) else words
     request: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens,

@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from eagle_jax import api
+
 MODEL, SAMPLING, DRAFTING, OUTPUT = "Model", "Sampling", "Drafting", "Output"
 
 Target = Annotated[
@@ -57,15 +59,37 @@ Seed = Annotated[
 ]
 
 Drafter = Annotated[
-    Literal["auto", "none", "eagle"],
-    typer.Option("--drafter", help="none is plain decoding; auto uses the head there is.", rich_help_panel=DRAFTING),
+    str,
+    typer.Option(
+        "--drafter",
+        metavar="NAME",
+        help=f"One of {', '.join(api.DRAFTERS)}. none is plain decoding; auto uses the head there is.",
+        rich_help_panel=DRAFTING,
+    ),
 ]
 Tree = Annotated[
     str,
     typer.Option(
         "--tree",
         metavar="TREE",
-        help="auto, eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, or the nodes' parents as -1,0,0,1.",
+        help="auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, or the "
+        "nodes' parents as -1,0,0,1.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+DraftModel = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-model", metavar="PATH|NAME", help="Small model for --drafter draft-model.", rich_help_panel=DRAFTING
+    ),
+]
+Datastore = Annotated[
+    str | None,
+    typer.Option(
+        "--datastore",
+        metavar="FILE",
+        help="Texts for --drafter rest; `eagle-jax datastore` makes them.",
         rich_help_panel=DRAFTING,
     ),
 ]
@@ -73,9 +97,12 @@ Tree = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 
 
-def parse_tree(text: str) -> str | tuple[int, int, int] | list[int]:
-    """The api's `tree` for what was typed: a name, a budget of three numbers, or parents, which start with -1."""
-    if text in ("auto", "eagle1"):
+def parse_tree(text: str, said: str = "--tree") -> str | tuple[int, int, int] | list[int]:
+    """The api's `tree` for what was typed: a name, a budget of three numbers, or parents, which start with -1.
+
+    `said` names the option in messages.
+    """
+    if text in ("auto", "published", "eagle1"):
         return text
     try:
         numbers = [int(part) for part in text.split(",")]
@@ -86,7 +113,7 @@ def parse_tree(text: str) -> str | tuple[int, int, int] | list[int]:
     if len(numbers) == 3:
         return (numbers[0], numbers[1], numbers[2])
     raise ValueError(
-        f"--tree {text!r} is not a tree; expected auto, eagle1, nodes,depth,top-k such as 60,7,10, "
+        f"{said} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
         "or the parent of each node such as -1,0,0,1"
     )
 

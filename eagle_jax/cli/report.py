@@ -1,7 +1,7 @@
-"""A comparison as a table for people and as JSON for programs."""
+"""What was measured, as tables and sentences for people and as JSON for programs."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,34 +9,60 @@ from rich import box
 from rich.table import Table
 
 import eagle_jax
-from eagle_jax.evaluation import Comparison, Summary, summarize
+from eagle_jax.evaluation import Conversation, Figures, Prompter, Question, divergence, tables
+
+Talks = Mapping[str, Sequence[Conversation]]
 
 
-def table(rows: Sequence[Summary]) -> Table:
-    """One line per category, the overall line set apart."""
-    shown = Table(box=box.SIMPLE_HEAD)
-    shown.add_column("category")
-    for heading in ("questions", "plain tok/s", "EAGLE tok/s", "speedup", "tok/pass", "same"):
-        shown.add_column(heading, justify="right")
-    for row in rows:
-        if row is rows[-1]:
+def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
+    """Plain decoding beside EAGLE: one line per category, the overall line set apart."""
+    shown = new_table("category", "questions", "plain tok/s", "EAGLE tok/s", "speedup", "tok/pass", "same")
+    for group, methods in groups.items():
+        plain, eagle = methods["plain"], methods["eagle"]
+        if group == list(groups)[-1]:
             shown.add_section()
         shown.add_row(
-            row.category,
-            str(row.questions),
-            f"{row.plain_tokens_per_second:.1f}",
-            f"{row.eagle_tokens_per_second:.1f}",
-            f"{row.speedup:.2f}x",
-            f"{row.mean_accepted_length:.2f}",
-            f"{row.identical}/{row.answers}",
+            group,
+            str(eagle.questions),
+            f"{plain.tokens_per_second:.1f}",
+            f"{eagle.tokens_per_second:.1f}",
+            f"{eagle.speedup:.2f}x",
+            tables.number(eagle.mean_accepted_length),
+            f"{eagle.identical}/{eagle.answers}",
         )
     return shown
 
 
-def shortfall(comparison: Comparison, max_new_tokens: int, context: int) -> list[str]:
-    """Sentences about questions that were not asked in full; none when all were."""
-    limit = f"with {max_new_tokens} new tokens they exceed the context of {context}"
-    skipped, shortened = len(comparison.skipped), len(comparison.shortened)
+def new_table(first: str, *others: str, title: str | None = None) -> Table:
+    """Columns of numbers to the right of one of names."""
+    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    shown.add_column(first)
+    for heading in others:
+        shown.add_column(heading, justify="right")
+    return shown
+
+
+def rich_table(table: tables.Table) -> Table:
+    """A table of a run for the terminal."""
+    shown = new_table(*table.header, title=table.title)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
+
+
+def shortfall(
+    questions: Sequence[Question], skipped: int, talks: Sequence[Conversation], room: int, context: int
+) -> list[str]:
+    """Sentences about questions that were not asked in full; none when all were.
+
+    Args:
+        skipped: how many were not asked at all.
+        talks: one method's conversations.
+        room: tokens that an answer may have.
+    """
+    turns = {question.id: len(question.turns) for question in questions}
+    shortened = sum(len(talk.answers) < turns[talk.id] for talk in talks)
+    limit = f"with {room} new tokens they exceed the context of {context}"
     sentences = []
     if skipped:
         sentences.append(f"Skipped {skipped} question{'s' * (skipped > 1)}: {limit}.")
@@ -45,29 +71,46 @@ def shortfall(comparison: Comparison, max_new_tokens: int, context: int) -> list
     return sentences
 
 
-def differences(comparison: Comparison) -> list[str]:
-    """Sentences about answers that plain decoding and EAGLE wrote differently; none when all are identical."""
-    parted = [(record.question.id, record.divergence) for record in comparison.records if record.divergence]
-    if not parted:
-        return []
-    (id_, (turn, token)), more = parted[0], len(parted) - 1
-    also = f", and {more} more question{'s' * (more > 1)}" if more else ""
-    return [
-        f"Texts part in question {id_}, turn {turn + 1}, at token {token + 1}{also}. In bfloat16 rounding may decide "
-        "between two tokens that are nearly tied; --dtype float32 leaves it next to nothing to decide."
-    ]
+def nothing_fits(questions: int, prompter: Prompter) -> str:
+    """Why nothing can be asked."""
+    return (
+        f"none of the {questions} questions fits: prompt and {prompter.max_new_tokens} new tokens must stay within the "
+        f"context of {prompter.model.context} tokens; lower --max-new-tokens or take another file"
+    )
 
 
-def as_dict(comparison: Comparison, settings: dict[str, Any]) -> dict[str, Any]:
-    """Everything that was measured, for `--json`: where, with what settings, per category, and every answer."""
+def differences(talks: Talks, plain: str) -> list[str]:
+    """A sentence for each method that wrote other answers than plain decoding; none when all are identical."""
+    base = {talk.id: talk for talk in talks[plain]}
+    sentences = []
+    for name in (name for name in talks if name != plain):
+        pairs = ((talk.id, divergence(base[talk.id], talk)) for talk in talks[name] if talk.id in base)
+        parted = [(id_, place) for id_, place in pairs if place]
+        if not parted:
+            continue
+        (id_, (turn, token)), more = parted[0], len(parted) - 1
+        also = f", and {more} more question{'s' * (more > 1)}" if more else ""
+        sentences.append(
+            f"Texts of {plain} and {name} part in question {id_}, turn {turn + 1}, at token {token + 1}{also}. In "
+            "bfloat16 rounding may decide between two tokens that are nearly tied; --dtype float32 leaves it next to "
+            "nothing to decide."
+        )
+    return sentences
+
+
+def surroundings() -> dict[str, Any]:
+    """Where something was measured, and with which versions."""
     device = jax.devices()[0]
     return {
         "eagle_jax": eagle_jax.__version__,
         "jax": jax.__version__,
         "device": f"{device.platform}: {device.device_kind}",
-        "settings": settings,
-        "categories": [dataclasses.asdict(row) for row in summarize(comparison.records)],
-        "skipped": list(comparison.skipped),
-        "shortened": list(comparison.shortened),
-        "questions": [{**dataclasses.asdict(record), "divergence": record.divergence} for record in comparison.records],
     }
+
+
+def as_dict(groups: Mapping[str, Mapping[str, Figures]]) -> list[dict[str, Any]]:
+    """The figures for `--json`: a list of groups, each with its methods."""
+    return [
+        {"category": group, "methods": {name: dataclasses.asdict(row) for name, row in methods.items()}}
+        for group, methods in groups.items()
+    ]

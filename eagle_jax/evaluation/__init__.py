@@ -1,19 +1,28 @@
-"""Question files in, speed and acceptance out: plain decoding beside a drafter, on the same requests, in one run."""
+"""Question files in, speed and acceptance out: several methods on the same requests, in one run."""
 
 from eagle_jax.evaluation.acceptance import Acceptance, measure_acceptance
-from eagle_jax.evaluation.comparison import Answer, Comparison, Record, compare
+from eagle_jax.evaluation.answers import Answer, Conversation
+from eagle_jax.evaluation.comparison import EAGLE, PLAIN, Method, compare, too_long
+from eagle_jax.evaluation.metrics import OVERALL, Figures, by_group, divergence, figures
+from eagle_jax.evaluation.prompts import Prompter
 from eagle_jax.evaluation.questions import Question, read_questions
-from eagle_jax.evaluation.summary import Summary, summarize
 
 __all__ = [
+    "EAGLE",
+    "OVERALL",
+    "PLAIN",
     "Acceptance",
     "Answer",
-    "Comparison",
+    "Conversation",
+    "Figures",
+    "Method",
+    "Prompter",
     "Question",
-    "Record",
-    "Summary",
+    "by_group",
     "compare",
+    "divergence",
+    "figures",
     "measure_acceptance",
     "read_questions",
-    "summarize",
+    "too_long",
 ]

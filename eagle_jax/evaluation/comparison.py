@@ -1,151 +1,116 @@
-"""Has the same conversations under plain decoding and under a drafter, and keeps what each answer cost."""
+"""Has the same conversations under several methods, in one run, and keeps what each answer cost."""
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from eagle_jax import api
-from eagle_jax.api.prompts import encode
+from eagle_jax.evaluation.answers import Answer, Conversation
 from eagle_jax.evaluation.compiles import counting_compiles
+from eagle_jax.evaluation.prompts import Message, Prompt, Prompter
 from eagle_jax.evaluation.questions import Question
 
-Message = dict[str, str]
-
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
-    """One turn's answer and its cost.
+class Method:
+    """A way to decode.
 
     Args:
-        text, token_ids: what was generated.
-        passes: passes of the target model, prefill not counted.
-        mean_accepted_length: tokens committed per pass; nan without a pass.
-        seconds: wall time of the request, tokenizing and prefill included; nothing was compiled meanwhile.
-        decode_seconds: the part of it that followed prefill.
+        name: what it is called in files and tables.
+        drafter, tree: as in `generate`.
+        model: the model that has what the drafter needs; None is the one that makes the prompts.
     """
 
-    text: str
-    token_ids: tuple[int, ...]
-    passes: int
-    mean_accepted_length: float
-    seconds: float
-    decode_seconds: float
+    name: str
+    drafter: str
+    tree: Any = "auto"
+    model: api.Model | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """A question with both methods' answers, one per turn that fitted into the context."""
-
-    question: Question
-    plain: tuple[Answer, ...]
-    eagle: tuple[Answer, ...]
-
-    @property
-    def identical(self) -> int:
-        """Answers whose token ids are the same under both methods."""
-        return sum(a.token_ids == b.token_ids for a, b in zip(self.plain, self.eagle, strict=True))
-
-    @property
-    def divergence(self) -> tuple[int, int] | None:
-        """Where the first answers that differ part: (turn, token), counted from 0; None when all are identical."""
-        for turn, (a, b) in enumerate(zip(self.plain, self.eagle, strict=True)):
-            if a.token_ids != b.token_ids:
-                pairs = itertools.zip_longest(a.token_ids, b.token_ids)
-                return turn, next(token for token, (x, y) in enumerate(pairs) if x != y)
-        return None
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Records of all questions that could be asked, and the ids of those that were too long.
-
-    Args:
-        records: one per question asked.
-        skipped: questions of which not even the first turn fits into the context.
-        shortened: questions that were asked, but not to their last turn.
-    """
-
-    records: tuple[Record, ...]
-    skipped: tuple[int | str, ...]
-    shortened: tuple[int | str, ...]
+PLAIN, EAGLE = Method("plain", "none"), Method("eagle", "eagle")
 
 
 def compare(
-    model: api.Model,
+    prompter: Prompter,
     questions: Sequence[Question],
+    methods: Sequence[Method],
     *,
-    max_new_tokens: int,
-    tree: Any = "auto",
-    chat: bool = True,
+    answered: Collection[tuple[str, int | str]] = (),
     progress: Callable[[int, int], None] | None = None,
     **sampling: Any,
-) -> Comparison:
-    """Asks every question under plain decoding and under the model's EAGLE head, turn by turn, in changing order.
+) -> Iterator[Conversation]:
+    """Asks every question under every method, and yields each conversation as soon as it is over.
 
-    A turn fits when its prompt and `max_new_tokens` more tokens stay within the context; a conversation ends before the
-    first turn that does not. Each request that compiled something is repeated, so compiling is never timed.
+    The method that begins changes from question to question, so that none always meets the warmer caches. A
+    conversation ends before the first turn that does not fit; a question of which not even the first turn fits is
+    passed over (see `too_long`). Each request that compiled something is repeated, so compiling is never timed.
 
     Args:
-        model: a loaded pair.
-        questions: what to ask.
-        max_new_tokens: longest answer, in tokens.
-        tree: the draft tree, as in `generate`.
-        chat: wrap the turns in the model's chat template; otherwise the turns and answers are joined as plain text.
-        progress: called with (questions done, questions) after each question.
+        prompter: the model, and how it is asked.
+        answered: pairs of a method's name and a question's id that are there already.
+        progress: called with (conversations had, conversations in all), those that are there or do not fit included.
         sampling: temperature, top_k, top_p, min_p and seed, as in `generate`.
     """
-    methods = {"plain": {"drafter": "none"}, "eagle": {"drafter": "eagle", "tree": tree}}
-    records, skipped, shortened = [], [], []
-    for done, question in enumerate(questions):
-        order = list(methods) if done % 2 == 0 else list(reversed(methods))  # neither method always meets warm caches
-        talks: dict[str, list[Message]] = {name: [] for name in methods}
-        answers: dict[str, list[Answer]] = {name: [] for name in methods}
-        for turn in question.turns:
-            for talk in talks.values():
-                talk.append({"role": "user", "content": turn})
-            if any(not _fits(model, _prompt(talk, chat), max_new_tokens) for talk in talks.values()):
-                break
-            for name in order:
-                prompt = _prompt(talks[name], chat)
-                answer = _ask(model, prompt, max_new_tokens=max_new_tokens, **methods[name], **sampling)
-                answers[name].append(answer)
-                talks[name].append({"role": "assistant", "content": answer.text})
-        if answers["plain"]:
-            records.append(Record(question, tuple(answers["plain"]), tuple(answers["eagle"])))
-        if not answers["plain"]:
-            skipped.append(question.id)
-        elif len(answers["plain"]) < len(question.turns):
-            shortened.append(question.id)
-        if progress is not None:
-            progress(done + 1, len(questions))
-    return Comparison(tuple(records), tuple(skipped), tuple(shortened))
+    total = len(questions) * len(methods)
+    for number, question in enumerate(questions):
+        first = number % len(methods)
+        for place, method in enumerate((*methods[first:], *methods[:first])):
+            if (method.name, question.id) not in answered:
+                answers = _converse(prompter, question, method, sampling)
+                if answers:
+                    yield Conversation(question.id, question.category, method.name, tuple(answers))
+            if progress is not None:
+                progress(number * len(methods) + place + 1, total)
 
 
-def _prompt(talk: list[Message], chat: bool) -> list[Message] | str:
-    return list(talk) if chat else "\n".join(message["content"] for message in talk)
+def too_long(prompter: Prompter, questions: Sequence[Question]) -> list[int | str]:
+    """Ids of the questions of which not even the first turn leaves room for an answer."""
+    return [question.id for question in questions if prompter([_user(question.turns[0])]) is None]
 
 
-def _fits(model: api.Model, prompt: list[Message] | str, max_new_tokens: int) -> bool:
-    ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, "the prompt")
-    return len(ids) + max_new_tokens <= model.context
+def first_prompt(prompter: Prompter, questions: Sequence[Question]) -> Prompt:
+    """What the first question that fits begins with."""
+    prompts = (prompter([_user(question.turns[0])]) for question in questions)
+    return next(prompt for prompt in prompts if prompt is not None)
 
 
-def _ask(model: api.Model, prompt: list[Message] | str, **request: Any) -> Answer:
+def _converse(prompter: Prompter, question: Question, method: Method, sampling: dict[str, Any]) -> list[Answer]:
+    talk: list[Message] = []
+    answers: list[Answer] = []
+    for turn in question.turns:
+        talk.append(_user(turn))
+        prompt = prompter(talk)
+        if prompt is None:
+            break
+        answers.append(_ask(prompter, prompt, method, sampling))
+        talk.append({"role": "assistant", "content": answers[-1].text})
+    return answers
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def _ask(prompter: Prompter, prompt: Prompt, method: Method, sampling: dict[str, Any]) -> Answer:
     """Repeats the request until nothing was compiled during it; a second round does, unless something is odd."""
+    request = dict(max_new_tokens=prompter.max_new_tokens, drafter=method.drafter, tree=method.tree, **sampling)
     for _ in range(3):
         with counting_compiles() as compiles:
             start = time.perf_counter()
-            result = api.generate(model, prompt, **request)
+            result = api.generate(method.model or prompter.model, prompt.ids, **request)
             seconds = time.perf_counter() - start
         if not compiles.count:
             break
+    tokenizer = prompter.model.tokenizer
     return Answer(
         text=result.text,
         token_ids=tuple(result.token_ids),
-        passes=result.stats.cycles,
-        mean_accepted_length=result.stats.mean_accepted_length,
+        prompt_ids=tuple(prompt.ids),
+        prompt_cut=prompt.cut,
+        accepted_lengths=tuple(result.stats.accepted_lengths),
+        retokenized=len(tokenizer(result.text)["input_ids"]) if tokenizer else len(result.token_ids),
         seconds=seconds,
+        prefill_seconds=result.stats.prefill_seconds,
         decode_seconds=result.stats.decode_seconds,
     )

@@ -11,6 +11,20 @@ from typer.testing import CliRunner
 from eagle_jax import api
 from eagle_jax.cli import app
 from eagle_jax.converters.describe import Description
+from eagle_jax.decoding.tree import TreeShape
+
+
+@dataclasses.dataclass
+class FakeTokenizer:
+    """A token for every word, and `<5>` for token 5."""
+
+    chat_template: str | None
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": list(range(len(text.split())))}
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(f"<{token}>" for token in ids)
 
 
 @dataclasses.dataclass
@@ -28,6 +42,8 @@ class Fake:
     problem: str | None = None
     trained: list[Any] = dataclasses.field(default_factory=list)
     events: list[Any] = dataclasses.field(default_factory=list)
+    timed: list[str] = dataclasses.field(default_factory=list)
+    asked_again: list[tuple] = dataclasses.field(default_factory=list)
     done: int | None = None
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
 
@@ -68,13 +84,13 @@ class Fake:
         )
         return api.Result(text="a", token_ids=[5], finish_reason="length", logprobs=None, prompt_tokens=4, stats=stats)
 
-    def load(self, target=None, head=None, *, dtype=None):
+    def load(self, target=None, head=None, *, dtype=None, draft=None, datastore=None):
         self.loads.append((target, head, dtype))
         model = object.__new__(api.Model)
         fields = dict(
-            target=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9), size=1),
+            target=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9), size=1, activations="float32"),
             head=object() if self.head else None,
-            tokenizer=types.SimpleNamespace(chat_template=self.template),
+            tokenizer=FakeTokenizer(self.template),
             context=512,
         )
         for name, value in fields.items():
@@ -86,7 +102,7 @@ class Fake:
         if self.error:
             raise self.error
         result = self.result(request.get("drafter", "auto"))
-        if not isinstance(prompts, str) and not isinstance(prompts[0], dict):
+        if not isinstance(prompts, str) and isinstance(prompts[0], (str, list)):
             return [result] * len(prompts)
         return [result] * num_samples if num_samples > 1 else result
 
@@ -100,6 +116,28 @@ class Fake:
 
     def encode(self, tokenizer, prompt, vocab_size, where):
         return list(range(len(str(prompt))))
+
+    def with_head(self, model, head):
+        self.loads.append((None, head, None))
+        return model
+
+    def tree_shape(self, model, drafter, tree):
+        if drafter not in ("none", "eagle", "prompt-lookup"):
+            raise ValueError(f"drafter={drafter!r} is not known")
+        return TreeShape(*{"none": (1, 0), "eagle": (6, 3)}.get(drafter, (4, 3)))
+
+    def time_parts(self, model, prompt, *, drafter, tree, temperature, seed):
+        self.timed.append(drafter)
+        return api.Parts(draft=0.001, verify=0.004, cycle=0.006)
+
+    def trace(self, model, prompt, *, cycles, drafter, tree, temperature, seed):
+        parents, valid = [-1, 0, 0, 1, 3, 0], [True] * 5 + [False]
+        short = api.Cycle([5, 6, 7, 8, 4, 0], parents, valid, [7, 1, 1, 1, 1, 1], [0, 2])
+        return [short, api.Cycle([5, 6, 7, 8, 4, 0], parents, valid, [6, 8, 1, 2, 1, 1], [0, 1, 3])]
+
+    def closest_draws(self, model, token_ids, **sampling):
+        self.asked_again.append((list(token_ids), sampling))
+        return [(7, 3.5), (8, 3.4375)]
 
     def convert(self, source, folder, format, *, target=None, changes=None):
         self.conversions.append((source, str(folder), format, target, changes))
@@ -137,9 +175,10 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch) -> Fake:
     fake = Fake()
-    for name in ("load", "generate", "stream", "describe", "convert", "train", "regenerate"):
+    commands = ("load", "with_head", "generate", "stream", "describe", "convert", "train", "regenerate")
+    for name in (*commands, "tree_shape", "time_parts", "trace", "closest_draws"):
         monkeypatch.setattr(api, name, getattr(fake, name))
-    for module in ("comparison", "acceptance"):
+    for module in ("prompts", "acceptance"):
         monkeypatch.setattr(f"eagle_jax.evaluation.{module}.encode", fake.encode)
     return fake
 

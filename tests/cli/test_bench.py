@@ -30,19 +30,23 @@ def test_it_says_where_texts_part(fake, run, questions):
     fake.plain_ids = [5, 6, 8]
     shown = run("bench", "--questions", questions)
     assert shown.exit_code == 0 and "Identical texts: 0 of 3" in shown.stdout
-    assert "Texts part in question 1, turn 1, at token 3, and 1 more question. In bfloat16" in shown.stderr
+    assert (
+        "Texts of plain and eagle part in question 1, turn 1, at token 3, and 1 more question. In bfloat16"
+        in shown.stderr
+    )
 
 
 def test_json(fake, run, questions):
     shown = run("bench", "--questions", questions, "--json", "--temperature", "1", "--tree", "9,3,2", "--limit", "2")
     report = json.loads(shown.stdout)
     assert [row["category"] for row in report["categories"]] == ["math", "overall"]
-    assert report["skipped"] == [2] and report["shortened"] == []
+    assert report["skipped"] == [2]
+    assert report["categories"][-1]["methods"]["eagle"]["mean_accepted_length"] == 3.0
     assert report["settings"]["temperature"] == 1.0 and report["settings"]["tree"] == "9,3,2"
-    assert report["questions"][0]["eagle"][0]["token_ids"] == [5, 6, 7]
+    assert report["answers"]["eagle"][0]["answers"][0]["token_ids"] == [5, 6, 7]
     assert report["device"].startswith("cpu")
     assert {request["drafter"] for _, request in fake.requests} == {"none", "eagle"}
-    assert {request.get("tree") for _, request in fake.requests} == {None, (9, 3, 2)}
+    assert {request.get("tree") for _, request in fake.requests} == {"auto", (9, 3, 2)}
 
 
 @pytest.mark.parametrize(

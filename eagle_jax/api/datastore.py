@@ -1,0 +1,102 @@
+"""Datastores for REST: made once of texts, kept in one file."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from eagle_jax.api.tokenizers import fingerprint
+from eagle_jax.drafters.rest import Datastore
+from eagle_jax.training.formats import Conversation, read
+
+KIND = "eagle_jax datastore"
+
+
+def make_datastore(
+    tokenizer: Any,
+    files: Sequence[str | Path],
+    to: str | Path,
+    *,
+    limit: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[int, int]:
+    """Writes a datastore of the texts in `files`, and tells how many texts and tokens it holds.
+
+    Args:
+        files: conversations in any form that training reads (`.json`, `.jsonl`), which enter as the chat template says
+            them, or plain text, one document a file.
+        to: the file to write; it appears whole or not at all.
+        limit: most tokens; what comes later is left out.
+        progress: called with the number of tokens so far.
+
+    Raises:
+        FileNotFoundError: a file is not there.
+        ValueError: there is no tokenizer, a file cannot be read, or there is no text in any of them.
+    """
+    if tokenizer is None:
+        raise ValueError("a datastore is made of tokens, but the model's folder holds no tokenizer")
+    texts: list[list[int]] = []
+    tokens = 0
+    for file in files:
+        for text in _texts(Path(file), tokenizer):
+            texts.append(text if limit is None else text[: limit - tokens])
+            tokens += len(texts[-1])
+            if progress is not None:
+                progress(tokens)
+            if limit is not None and tokens >= limit:
+                break
+    if not tokens:
+        raise ValueError(f"no text in {', '.join(map(str, files))}; a datastore needs at least one that is not empty")
+    store = Datastore.of(texts)
+    about = {"kind": KIND, "tokenizer": fingerprint(tokenizer)}
+    partial = Path(f"{to}.partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    save_file({"tokens": np.asarray(store.tokens), "order": np.asarray(store.order)}, partial, metadata=about)
+    partial.replace(to)
+    return len(texts), tokens
+
+
+def read_datastore(path: str | Path, tokenizer: Any) -> Datastore:
+    """A datastore from its file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged, no datastore, or made with another tokenizer.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path} is not there; expected a file that `eagle-jax datastore` made")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = file.metadata() or {}
+            if about.get("kind") != KIND or set(file.keys()) != {"tokens", "order"}:
+                raise ValueError(f"{path} is no datastore; expected a file that `eagle-jax datastore` made")
+            tokens, order = file.get_tensor("tokens"), file.get_tensor("order")
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}; make it again with `eagle-jax datastore`") from error
+    if tokenizer is not None and about.get("tokenizer") != fingerprint(tokenizer):
+        raise ValueError(f"{path} was made with another tokenizer than the target's; make one with the target's")
+    return Datastore(tokens=jnp.asarray(tokens, jnp.int32), order=jnp.asarray(order, jnp.int32))
+
+
+def _texts(path: Path, tokenizer: Any) -> Iterator[list[int]]:
+    if path.suffix not in (".json", ".jsonl"):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        yield tokenizer.encode(text, add_special_tokens=False)
+        return
+    for item in read(path):
+        if isinstance(item, Conversation):
+            yield tokenizer.encode(_said(item, tokenizer), add_special_tokens=False)
+
+
+def _said(conversation: Conversation, tokenizer: Any) -> str:
+    messages = list(conversation.messages)
+    if getattr(tokenizer, "chat_template", None):
+        return tokenizer.apply_chat_template(messages, tokenize=False)
+    return "\n".join(message["content"] for message in messages)

@@ -1,0 +1,157 @@
+"""Drafters by name, with sizes that suit the machine."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from eagle_jax.api.model import Model
+from eagle_jax.api.options import is_whole
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, TreePolicy, likeliest_tree
+from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.draft_model import DraftModel
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.hybrid import Hybrid
+from eagle_jax.drafters.hydra import HydraDrafter
+from eagle_jax.drafters.lookahead import Lookahead
+from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
+from eagle_jax.drafters.prompt_lookup import PromptLookup
+from eagle_jax.drafters.rest import Rest
+from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.heads import Hydra, Medusa
+
+
+class Method(NamedTuple):
+    """One way to draft.
+
+    Attributes:
+        make: `make(model, policy, small)`: the drafter with the tree `policy`, if the method has trees to choose from;
+            else of the published sizes, or of small ones for CPU cores.
+        trees: `trees(model, small)`: its tree when none is asked for; None where there are none to choose from.
+        needs: what `load` must have been given.
+        has: whether a model has that.
+    """
+
+    make: Callable[[Any, Any, bool], Drafter]
+    trees: Callable[[Any, bool], TreePolicy] | None = None
+    needs: str = ""
+    has: Callable[[Any], bool] = lambda model: True
+
+
+def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Callable[[Any, bool], TreePolicy]) -> Method:
+    return Method(
+        make=lambda model, policy, small: make(head=model.head, policy=policy),
+        trees=trees,
+        needs=f"{name}, load(..., head=)",
+        has=lambda model: isinstance(model.head, kind),
+    )
+
+
+def _eagle_tree(model: Any, small: bool) -> TreePolicy:
+    """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
+    row costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, the two shortest
+    chains were fastest, within a hundredth of each other; (4, 2, 1) is the longer one.
+    """
+    return DynamicTree(4, 2, 1) if small else DynamicTree(60, 7, 10)
+
+
+def _heads_tree(model: Any, small: bool) -> TreePolicy:
+    """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
+    heads = model.head.num_heads
+    if small:
+        return DynamicTree(4, min(heads, 3) - 1, 2)
+    return MEDUSA_TREE if heads >= MEDUSA_TREE.depth else DynamicTree(64 if heads > 1 else 11, heads - 1, 10)
+
+
+def _hybrid(model: Any, policy: TreePolicy, small: bool) -> Drafter:
+    return Hybrid(Eagle(head=model.head, policy=policy), PromptLookup(shortest=2, copied=3 if small else 10))
+
+
+def _rest(model: Any, policy: None, small: bool) -> Drafter:
+    return Rest(model.datastore, lines=8, copied=3, nodes=4) if small else Rest(model.datastore)
+
+
+METHODS = {
+    "none": Method(lambda model, policy, small: Plain()),
+    "eagle": _with_head(Eagle, DraftHead, "an EAGLE head", _eagle_tree),
+    "medusa": _with_head(MedusaDrafter, Medusa, "Medusa heads", _heads_tree),
+    "hydra": _with_head(HydraDrafter, Hydra, "Hydra heads", _heads_tree),
+    "draft-model": Method(
+        lambda model, policy, small: DraftModel(model=model.draft, policy=policy),
+        trees=lambda model, small: DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1),
+        needs="a small model, load(..., draft=)",
+        has=lambda model: model.draft is not None,
+    ),
+    "token-recycling": Method(
+        lambda model, policy, small: TokenRecycling(policy=policy),
+        trees=lambda model, small: likeliest_tree(4 if small else 80, RANKS),
+    ),
+    "prompt-lookup": Method(lambda model, policy, small: PromptLookup(copied=3 if small else 10)),
+    "lookahead": Method(lambda model, policy, small: Lookahead(window=2, ngram=3, guesses=2) if small else Lookahead()),
+    "rest": Method(_rest, needs="a datastore, load(..., datastore=)", has=lambda model: model.datastore is not None),
+    "hybrid": Method(
+        _hybrid,
+        trees=_eagle_tree,
+        needs="an EAGLE head, load(..., head=)",
+        has=lambda model: isinstance(model.head, DraftHead),
+    ),
+}
+NAMES = ("auto", *METHODS)
+
+
+def drafter_for(model: Model, drafter: str | Drafter, tree: Any) -> Drafter:
+    """The drafter that was asked for; "auto" is the model's head if it has one, or its draft model."""
+    if isinstance(drafter, Drafter):
+        return drafter
+    if not isinstance(drafter, str) or drafter not in NAMES:
+        known = ", ".join(f'"{name}"' for name in NAMES)
+        raise ValueError(f"drafter={drafter!r} is not known; expected one of {known}, or a Drafter")
+    asked = asked_tree(tree)
+    name = _suited(model) if drafter == "auto" else drafter
+    method = METHODS[name]
+    if not method.has(model):
+        raise ValueError(f'drafter="{name}" needs {method.needs}, but the model was loaded without; give load() one')
+    small = tree_is(tree, "auto") and jax.default_backend() == "cpu"
+    if method.trees is None:
+        if asked is not None and name != "none":
+            raise ValueError(
+                f'drafter="{name}" has no choice of trees, got tree={tree!r}; expected "auto" or "published", or a '
+                "drafter object of the size you want"
+            )
+        return method.make(model, None, small)
+    return method.make(model, method.trees(model, small) if asked is None else asked, small)
+
+
+def _suited(model: Model) -> str:
+    """The method that "auto" means."""
+    named = [name for name in ("eagle", "medusa", "hydra", "draft-model") if METHODS[name].has(model)]
+    return named[0] if named else "none"
+
+
+def asked_tree(tree: Any) -> TreePolicy | None:
+    """The tree that was asked for: "eagle1", (nodes, depth, top_k), a list of parents, or a policy; None for "auto" and
+    "published", which every method has its own for.
+    """
+    if isinstance(tree, TreePolicy):
+        return tree
+    if tree_is(tree, "published") or tree_is(tree, "auto"):
+        return None
+    if tree_is(tree, "eagle1"):
+        return EAGLE1_TREE
+    listed = tree.tolist() if isinstance(tree, np.ndarray) else tree
+    if isinstance(listed, Sequence) and listed and all(is_whole(number) for number in listed):
+        given = tuple(int(number) for number in listed)
+        if given[0] == -1:
+            return StaticTree(given)
+        if len(given) == 3:
+            return DynamicTree(*given)
+    raise ValueError(
+        f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
+        "(60, 7, 10), or the parents of its nodes such as [-1, 0, 0, 1]"
+    )
+
+
+def tree_is(tree: Any, word: str) -> bool:
+    return isinstance(tree, str) and tree == word

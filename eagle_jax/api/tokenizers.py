@@ -1,0 +1,39 @@
+"""Tokenizers: where they are, and whether two are the same."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+
+def tokenizer_in(folder: Path) -> Any:
+    """The tokenizer of a model folder; None if it has none."""
+    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Tells vocabularies apart: the same tokens with the same ids give the same 64 characters."""
+    vocabulary = sorted((int(id_), token) for token, id_ in tokenizer.get_vocab().items())
+    return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
+
+
+def refuse_other_tokenizer(own: Any, other: Any, whose: str) -> None:
+    """Refuses what speaks of other tokens than the target; where one of the two has no tokenizer, nobody can tell.
+
+    Raises:
+        ValueError: `other` gives a token another id, or has other tokens.
+    """
+    if own is None or other is None:
+        return
+    mine, theirs = own.get_vocab(), other.get_vocab()
+    if mine == theirs:
+        return
+    different = sum(mine.get(token) != id_ for token, id_ in theirs.items()) + len(mine.keys() - theirs.keys())
+    raise ValueError(
+        f"{whose} has another tokenizer than the target: {different} of their tokens differ; a drafter has to speak of "
+        "the target's own tokens, so use one of the same family"
+    )

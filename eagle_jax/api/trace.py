@@ -1,0 +1,286 @@
+"""A look inside the loop: the trees of single cycles, what the parts of a cycle cost, and how close a draw was."""
+
+import dataclasses
+import functools
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.api import programs
+from eagle_jax.api.batch import Ask, Batch, bucket
+from eagle_jax.api.drafters import drafter_for
+from eagle_jax.api.drafters import drafter_for
+from eagle_jax.api.model import Model
+from eagle_jax.api.options import Options
+from eagle_jax.api.prompts import Prompt, encode
+from eagle_jax.decoding import sampling
+from eagle_jax.decoding.decode import compiled_advance, compiler_options
+from eagle_jax.decoding.sampling import Sampling, Settings
+from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.models.target import Target
+from eagle_jax.struct import pytree
+
+UNFILTERED: dict[str, Any] = dict(top_k=0, top_p=1.0, min_p=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cycle:
+    """One draft tree and what became of it, node by node (n nodes).
+
+    Attributes:
+        tokens: token of each node; node 0 is the root.
+        parents: index of each node's parent; -1 for the root.
+        valid: whether the node is a guess at all.
+        draws: the token that the target drew after each node.
+        accepted: indices of the nodes that were committed, the root first.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    valid: list[bool]
+    draws: list[int]
+    accepted: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Seconds of one cycle in the middle of an answer: medians, each part compiled and run alone.
+
+    Attributes:
+        draft: proposing the tree.
+        verify: the target's pass over it, logits included.
+        cycle: the whole cycle as the loop runs it: also drawing, committing, and the drafter's taking in of what was
+            committed.
+    """
+
+    draft: float
+    verify: float
+    cycle: float
+
+    @property
+    def rest(self) -> float:
+        """What is neither drafting nor the target's pass."""
+        return max(self.cycle - self.draft - self.verify, 0.0)
+
+
+def tree_shape(model: Model, drafter: str | Drafter = "auto", tree: Any = "auto") -> TreeShape:
+    """Nodes and depth of the trees that `generate` would draft. Raises ValueError where it would."""
+    return drafter_for(model, drafter, tree).shape
+
+
+def trace(
+    model: Model,
+    prompt: Prompt,
+    *,
+    cycles: int = 3,
+    drafter: str | Drafter = "auto",
+    tree: Any = "auto",
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> list[Cycle]:
+    """The first cycles of the answer to a prompt; fewer if the answer ends before.
+
+    Raises:
+        ValueError, TypeError: as `generate` does.
+
+    Example:
+        >>> import eagle_jax
+        >>> from eagle_jax import api
+        >>> cycle = api.trace(eagle_jax.load(), "Tom has", cycles=1, tree=(8, 2, 2))[0]
+        >>> len(cycle.tokens), cycle.accepted[0]
+        (8, 0)
+    """
+    batch = _batch(model, prompt, Recorder(drafter_for(model, drafter, tree)), temperature, seed)
+    seen: list[Cycle] = []
+    for _ in batch.run(1):
+        seen.append(_cycle(batch.state.draft))
+        if len(seen) == cycles:
+            break
+    return seen
+
+
+def time_parts(
+    model: Model,
+    prompt: Prompt,
+    *,
+    after: int = 4,
+    repeats: int = 15,
+    drafter: str | Drafter = "auto",
+    tree: Any = "auto",
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Parts:
+    """What drafting, the target's pass and a whole cycle take, `after` cycles into the answer to a prompt."""
+    batch = _batch(model, prompt, drafter_for(model, drafter, tree), temperature, seed)
+    next(batch.run(after), None)
+    # an answer that has ended by then costs what one that goes on does
+    state = dataclasses.replace(batch.state, done=jnp.zeros_like(batch.state.done))
+    given, mode = (model.target, batch.drafter, batch.request), batch.options.mode
+    noise = _noise(model.target, batch, mode)
+    drafted, _ = programs.call(_compiled(_propose), *given, state, noise, mode=mode)
+    until = state.cycle + 1
+    seconds: list[tuple[float, float, float]] = []
+    for _ in range(repeats + 1):  # in turn, so that what else the machine does falls on all alike
+        mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the loop's program takes its state over
+        draft = _seconds(_compiled(_propose), *given, state, noise, mode=mode)
+        verify = _seconds(_compiled(_verify), *given, state, drafted, mode=mode)
+        seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, until, mode=mode)))
+    return Parts(*(statistics.median(part) for part in zip(*seconds[1:], strict=True)))
+
+
+def closest_draws(
+    model: Model, token_ids: list[int], *, count: int = 2, temperature: float = 0.0, seed: int = 0, **filters: Any
+) -> list[tuple[int, float]]:
+    """The tokens that come first and next in the draw after `token_ids`, and their scores.
+
+    Scores are logits, or at temperature > 0 what the draw compares: logits by temperature, the largest at 0, and noise.
+    """
+    options = _options(1, temperature, filters)
+    size = bucket(len(token_ids))
+    padded = np.zeros((1, size), np.int32)
+    padded[0, : len(token_ids)] = token_ids
+    arguments = (model.target, jnp.asarray(padded), jnp.asarray([len(token_ids)], jnp.int32))
+    scores, _ = programs.call(_compiled(_scores), *arguments, options.settings([seed], [0]), mode=options.mode)
+    values, tokens = jax.lax.top_k(scores[0], count)
+    return list(zip(tokens.tolist(), values.tolist(), strict=True))
+
+
+@pytree
+class Recorded:
+    """A drafter's state, and the last cycle beside it."""
+
+    state: Any
+    tokens: Int[Array, "b n"]
+    parent: Int[Array, "b n"]
+    valid: Bool[Array, "b n"]
+    draws: Int[Array, "b n"]
+    count: Int[Array, "b"]
+
+
+@pytree
+class Recorder(Drafter):
+    """Drafts as another drafter does, and remembers the last tree with what the target drew at its nodes."""
+
+    drafter: Drafter
+
+    @property
+    def shape(self) -> TreeShape:
+        return self.drafter.shape
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.drafter.taps
+
+    def init(self, target: Target, batch: int, slots: int) -> Recorded:
+        nothing = jnp.zeros((batch, self.shape.nodes), jnp.int32)
+        return Recorded(
+            state=self.drafter.init(target, batch, slots),
+            tokens=nothing,
+            parent=nothing,
+            valid=nothing > 0,
+            draws=nothing,
+            count=nothing[:, 0],
+        )
+
+    def observe(self, target: Target, state: Recorded, observed: Observed) -> Recorded:
+        inner = self.drafter.observe(target, state.state, observed)
+        if observed.checked is None:
+            return dataclasses.replace(state, state=inner)
+        tree = observed.checked.tree
+        return Recorded(
+            state=inner,
+            tokens=tree.tokens,
+            parent=tree.parent,
+            valid=tree.valid,
+            draws=observed.checked.draws,
+            count=observed.count,
+        )
+
+    def propose(self, target: Target, state: Recorded, view: View, mode: Sampling) -> tuple[Tree, Recorded]:
+        tree, inner = self.drafter.propose(target, state.state, view, mode)
+        return tree, dataclasses.replace(state, state=inner)
+
+
+def _cycle(recorded: Recorded) -> Cycle:
+    tokens, parents, valid, draws = (
+        np.asarray(part)[0].tolist() for part in (recorded.tokens, recorded.parent, recorded.valid, recorded.draws)
+    )
+    accepted = [0]
+    while len(accepted) < int(recorded.count[0]):
+        accepted.append(_child(accepted[-1], tokens, parents, valid, draws))
+    return Cycle(tokens, parents, valid, draws, accepted)
+
+
+def _child(node: int, tokens: list[int], parents: list[int], valid: list[bool], draws: list[int]) -> int:
+    """The child that holds the token drawn at `node`; the loop went there, so it exists."""
+    children = (child for child in range(len(tokens)) if valid[child] and parents[child] == node)
+    return next(child for child in children if tokens[child] == draws[node])
+
+
+def _batch(model: Model, prompt: Prompt, drafter: Drafter, temperature: float, seed: int) -> Batch:
+    ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, "the prompt")
+    options = _options(model.context, temperature, {})
+    return Batch(model, drafter, [Ask(index=0, prompt=ids, seed=seed, sample=0)], options)
+
+
+def _options(max_new_tokens: int, temperature: float, filters: dict[str, Any]) -> Options:
+    others: dict[str, Any] = dict(stop=(), logprobs=False, num_samples=1, batch_size=1)
+    return Options(max_new_tokens=max_new_tokens, temperature=temperature, **others, **(UNFILTERED | filters))
+
+
+def _noise(target: Target, batch: Batch, mode: Sampling) -> Float[Array, "b d v"] | None:
+    if not mode.sampled:
+        return None
+    depths = jnp.arange(batch.drafter.shape.depth + 1, dtype=jnp.int32)[None]
+    positions = batch.state.length[:, None] + 1 + depths
+    return sampling.noise(batch.request.settings, positions, target.config.vocab_size)
+
+
+def _propose(
+    target: Target, drafter: Drafter, request: Request, state: DecodeState, noise: Any, mode: Sampling
+) -> Tree:
+    view = View(tokens=state.tokens, length=state.length, noise=noise, settings=request.settings)
+    return drafter.propose(target, state.draft, view, mode)[0]
+
+
+def _verify(
+    target: Target, drafter: Drafter, request: Request, state: DecodeState, tree: Tree, mode: Sampling
+) -> tuple[Any, Float[Array, "b n v"]]:
+    positions = state.length[:, None] + tree.depth
+    output = target.forward(tree.tokens, positions, tree.ancestors, state.cache, drafter.taps)
+    return output, target.logits(output.hidden)
+
+
+def _scores(
+    target: Target, tokens: Int[Array, "b t"], length: Int[Array, "b"], settings: Settings, mode: Sampling
+) -> Float[Array, "b v"]:
+    """What the draw after the last of the `length` tokens compares."""
+    batch, size = tokens.shape
+    positions = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[None], tokens.shape)
+    chain = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool))[None], (batch, size, size))
+    hidden = target.forward(tokens, positions, chain, target.empty_cache(batch, 1)).hidden
+    logits = target.logits(jnp.take_along_axis(hidden, length[:, None, None] - 1, axis=1))
+    if mode.sampled:
+        noise = sampling.noise(settings, length[:, None], target.config.vocab_size)
+        logits = sampling.warp(logits, settings, mode) + noise
+    return logits[:, 0]
+
+
+@functools.cache
+def _compiled(function: Any) -> Any:
+    return jax.jit(function, static_argnames=("mode",), compiler_options=compiler_options())
+
+
+def _seconds(function: Any, *args: Any, **fixed: Any) -> float:
+    """Seconds of one call, compiling left out."""
+    start = time.perf_counter()
+    result, compiling = programs.call(function, *args, **fixed)
+    jax.block_until_ready(result)
+    return time.perf_counter() - start - compiling

@@ -1,0 +1,238 @@
+"""`eagle-jax eval`: several methods on a file of questions, the report of a run, and two runs' answers side by side."""
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from eagle_jax import api
+from eagle_jax.cli import options
+from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
+from eagle_jax.cli.eval_compare import compare_files
+from eagle_jax.cli.report import as_dict, differences, nothing_fits, rich_table, surroundings
+from eagle_jax.evaluation import Method, Prompter, Question, compare, read_questions, too_long
+from eagle_jax.evaluation.comparison import first_prompt
+from eagle_jax.evaluation.page import render
+from eagle_jax.evaluation.results import Results, read_results
+from eagle_jax.evaluation.store import TRACES, Folder, write_json
+from eagle_jax.evaluation.tables import tables
+from eagle_jax.evaluation.traces import take_traces
+
+PAGE = "report.html"
+
+
+class RunByDefault(TyperGroup):
+    """`eval FILE ...` is `eval run FILE ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {*self.commands, *ctx.help_option_names}
+        return super().parse_args(ctx, ["run", *args] if args and args[0] not in known else args)
+
+
+evaluate = typer.Typer(cls=RunByDefault, no_args_is_help=True, rich_markup_mode="markdown")
+
+Run = Annotated[pathlib.Path, typer.Argument(metavar="FOLDER", help="What `--out` named.")]
+Line = Annotated[pathlib.Path, typer.Argument(metavar="FILE.jsonl", help="A file of answers of a run's folder.")]
+
+
+@evaluate.callback()
+def evaluation() -> None:
+    """Ask the same questions under several methods, and see what each is worth.
+
+    `eagle-jax eval FILE.jsonl --methods ... --out FOLDER` asks, `eval report` shows a run again, `eval compare` finds
+    where two files of answers part.
+    """
+
+
+@evaluate.command()
+@one_sentence
+def run(
+    questions: Annotated[pathlib.Path, typer.Argument(metavar="FILE.jsonl", help="Questions in Spec-Bench's format.")],
+    folder: Annotated[pathlib.Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where answers and report go.")],
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--methods",
+            "-m",
+            metavar="NAME[:TREE],...",
+            help="Drafters, each with a tree if it takes one: plain,eagle:60,7,10,eagle:eagle1,prompt-lookup.",
+            rich_help_panel=options.DRAFTING,
+        ),
+    ] = "plain,eagle",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first so many.")] = None,
+    cut: Annotated[
+        bool, typer.Option("--cut", help="Cut conversations that are too long from the left, instead of skipping them.")
+    ] = False,
+    target: options.Target = None,
+    heads: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--head",
+            metavar="PATH|NAME",
+            help="Folder or hub name of a head; again for one of another kind. The target's own head is there anyway.",
+            rich_help_panel=options.MODEL,
+        ),
+    ] = None,
+    draft: options.DraftModel = None,
+    datastore: options.Datastore = None,
+    dtype: options.Dtype = None,
+    chat: options.Chat = None,
+    max_new_tokens: options.MaxNewTokens = 128,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+) -> None:
+    """Ask every question under every method, in one run, and report.
+
+    Each answer is kept as soon as it is there, one file per method in FOLDER: the same command goes on with a run that
+    was stopped. The method that begins changes from question to question; a request that had to compile is repeated, so
+    compiling is never timed. At the end a table is printed and FOLDER/report.html written.
+
+    **Examples**
+
+    - `eagle-jax eval question.jsonl --methods plain,eagle --limit 20 --out runs/first`
+
+    - `eagle-jax eval question.jsonl --methods plain,eagle:60,7,10,eagle:eagle1 --cut --temperature 1 --out runs/trees`
+    """
+    asked = read_questions(questions, limit)
+    named = parse_methods(methods)
+    model = load(target, None, dtype, draft=draft, datastore=datastore)
+    loaded = [*(api.with_head(model, head) for head in heads or ()), model]
+    suited = [_with_model(method, loaded) for method in named]
+    chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
+    prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens, cut)
+    skipped = too_long(prompter, asked)
+    if len(skipped) == len(asked):
+        raise ValueError(nothing_fits(len(asked), prompter))
+    sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    where = surroundings()
+    settings = dict(
+        questions=_digest(asked), methods=shapes, target=target, heads=heads or [], draft=draft, datastore=datastore,
+        dtype=str(model.target.activations), chat=prompter.chat, cut=cut, max_new_tokens=max_new_tokens,
+        sampling=sampling, device=where.pop("device"),
+    )  # fmt: skip
+    about = where | dict(
+        command=shlex.join(["eagle-jax", *sys.argv[1:]]),
+        started=datetime.datetime.now().isoformat(" ", "minutes"),
+        cores=os.cpu_count(),
+        file=str(questions),
+        context=model.context,
+        questions=len(asked),
+        turns={question.id: len(question.turns) for question in asked},
+        skipped=skipped,
+    )
+    kept = Folder(folder, settings, about)
+    for note in kept.notes:
+        err.print(note, markup=False)
+    with counting("Asking") as progress:
+        for talk in compare(prompter, asked, chosen, answered=kept.answered, progress=progress, **sampling):
+            kept.append(talk)
+    if not (folder / TRACES).exists():
+        prompt = first_prompt(prompter, asked)
+        with counting("Timing the parts of a cycle") as progress:
+            traces = take_traces(prompter, prompt, chosen, temperature=temperature, seed=seed, progress=progress)
+        write_json(folder / TRACES, traces)
+    results = read_results(folder)
+    (folder / PAGE).write_text(render(results), encoding="utf-8")
+    _show(results)
+    err.print(f"Answers and report are in {folder}; the page is {folder / PAGE}.", markup=False)
+
+
+@evaluate.command()
+@one_sentence
+def report(
+    folder: Run,
+    page: Annotated[
+        pathlib.Path | None, typer.Option("--html", metavar="FILE", help="Also write the page with figures there.")
+    ] = None,
+    json_output: options.Json = False,
+) -> None:
+    """Show a run's figures again, or those of as much of it as there is.
+
+    **Examples**
+
+    - `eagle-jax eval report runs/first`
+
+    - `eagle-jax eval report runs/first --html report.html`
+    """
+    results = read_results(folder)
+    if page is not None:
+        page.write_text(render(results), encoding="utf-8")
+    if json_output:
+        print_json({**results.run, "notes": results.notes, "traces": results.traces, "tasks": as_dict(results.groups)})
+    else:
+        _show(results)
+
+
+@evaluate.command("compare")
+@one_sentence
+def compare_answers(
+    first: Line,
+    second: Line,
+    target: options.Target = None,
+    dtype: options.Dtype = None,
+) -> None:
+    """Tell whether two files hold the same texts, and if not, where each pair parts and how close the choice was.
+
+    At that place the target is asked once more: its two best tokens and their logits (when sampling: what the draw
+    compares) show whether rounding could decide. The target is the first run's, unless `--target` names another.
+    Exits with 1 if any text differs.
+
+    **Examples**
+
+    - `eagle-jax eval compare runs/first/plain.jsonl runs/first/eagle.jsonl`
+    """
+    if compare_files(first, second, target, dtype):
+        raise typer.Exit(1)
+
+
+def parse_methods(text: str) -> list[Method]:
+    """`plain,eagle:60,7,10,prompt-lookup` as methods; a comma before a letter begins a new one."""
+    methods = []
+    for name in re.split(r",(?=\s*[A-Za-z])", text):
+        drafter, colon, tree = name.strip().partition(":")
+        shape = options.parse_tree(tree, f"the tree of {drafter},") if colon else "auto"
+        methods.append(Method(name.strip(), "none" if drafter == "plain" else drafter, shape))
+    names = [method.name for method in methods]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"--methods names {twice[0]} twice; each method is asked once")
+    return methods
+
+
+def _with_model(method: Method, models: Sequence[api.Model]) -> tuple[Method, dict[str, int]]:
+    """The method with the first of the models that has what it needs, and the shape of its trees."""
+    problems = []
+    for model in models:
+        try:
+            shape = api.tree_shape(model, method.drafter, method.tree)
+            return dataclasses.replace(method, model=model), {"nodes": shape.nodes, "depth": shape.depth}
+        except ValueError as error:
+            problems.append(error)
+    raise problems[-1]
+
+
+def _digest(questions: Sequence[Question]) -> str:
+    """Tells whether two lists of questions are the same."""
+    content = json.dumps([[question.id, question.category, *question.turns] for question in questions])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _show(results: Results) -> None:
+    for table in tables(results):
+        out.print(rich_table(table))
+    said = [] if results.plain is None else differences(results.talks, results.plain)
+    for sentence in (*results.notes, *said):
+        err.print(sentence, markup=False)

@@ -1,0 +1,70 @@
+"""Two files of answers side by side: the same texts, or the places where they part."""
+
+import pathlib
+from typing import Any
+
+from eagle_jax import api
+from eagle_jax.cli.console import err, load, out
+from eagle_jax.evaluation import Conversation, divergence
+from eagle_jax.evaluation.store import RUN, Answers, read_answers, read_run
+
+GREEDY: dict[str, Any] = {"temperature": 0.0}
+
+
+def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None, dtype: Any) -> int:
+    """Prints what differs and a line that sums up; the number of conversations that differ."""
+    a, b = _read(first), _read(second)
+    there = {talk.id: talk for talk in b.conversations}
+    pairs = [(talk, there[talk.id]) for talk in a.conversations if talk.id in there]
+    if not pairs:
+        raise ValueError(f"{first} and {second} answer no question in common; give two files of one run, or of one set")
+    parted = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
+    if parted:
+        settings = _settings(first)
+        model = load(target or settings.get("target"), None, dtype or settings.get("dtype"))
+        for one, other, (turn, token) in parted:
+            out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, turn, token), markup=False)
+    longer = sum(len(one.answers) != len(other.answers) for one, other in pairs)
+    if longer:
+        err.print(f"{longer} conversations have more turns in one file; the turns of both were compared.", markup=False)
+    alone = len(a.conversations) + len(b.conversations) - 2 * len(pairs)
+    if alone:
+        err.print(f"{alone} questions are in one file only.", markup=False)
+    out.print(f"{len(pairs) - len(parted)} of {len(pairs)} questions have identical texts.", markup=False)
+    return len(parted)
+
+
+def _read(path: pathlib.Path) -> Answers:
+    answers = read_answers(path)
+    if answers.unfinished:
+        err.print(f"{path} ends within a line, which is left out.", markup=False)
+    return answers
+
+
+def _settings(file: pathlib.Path) -> dict[str, Any]:
+    """Settings of the run that a file belongs to; none if it lies by itself."""
+    return read_run(file.parent)["settings"] if (file.parent / RUN).exists() else {}
+
+
+def _sentence(
+    model: api.Model, sampling: dict[str, Any], one: Conversation, other: Conversation, turn: int, token: int
+) -> str:
+    a, b = one.answers[turn], other.answers[turn]
+    place = f"Question {one.id}, turn {turn + 1}"
+    if a.prompt_ids != b.prompt_ids:
+        return f"{place}: the prompts differ already, so the texts cannot be compared."
+    before = [*a.prompt_ids, *a.token_ids[:token]]
+    (best, high), (next_, low) = api.closest_draws(model, before, **sampling)
+    return (
+        f"{place}, token {token + 1}: {_token(model, a.token_ids, token)} in the first, "
+        f"{_token(model, b.token_ids, token)} in the second; the target's best two are "
+        f"{_word(model, best)} {high:.4f} and {_word(model, next_)} {low:.4f}, {high - low:.2g} apart."
+    )
+
+
+def _token(model: api.Model, ids: tuple[int, ...], place: int) -> str:
+    return _word(model, ids[place]) if place < len(ids) else "the end"
+
+
+def _word(model: api.Model, token: int) -> str:
+    return f"{model.tokenizer.decode([token])!r} ({token})"

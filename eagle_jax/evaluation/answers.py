@@ -1,0 +1,138 @@
+"""Answers and the lines that hold them: FastChat's form as Spec-Bench extends it, and what its figures leave out."""
+
+import dataclasses
+import json
+import time
+import uuid
+from typing import Any
+
+# Per turn in a line's `choices[0]`, and the type of each entry; `accept_lengths` alone runs on through the turns.
+PER_TURN = {
+    "turns": str,
+    "decoding_steps": int,
+    "new_tokens": int,
+    "wall_time": float,
+    "prefill_time": float,
+    "decode_time": float,
+    "token_ids": list,
+    "prompt_ids": list,
+    "prompt_cut": int,
+    "retokenized": int,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One turn's answer and its cost.
+
+    Attributes:
+        text, token_ids: what was generated.
+        prompt_ids: what it was generated from.
+        prompt_cut: characters of the conversation that were left out to make it fit.
+        accepted_lengths: tokens that each pass of the target committed, prefill not counted.
+        retokenized: tokens of `text` when it is tokenized by itself, special tokens in front included.
+        seconds: wall time of the request, prefill included; nothing was compiled meanwhile.
+        prefill_seconds, decode_seconds: until the first token, and from the first to the last.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
+    prompt_cut: int
+    accepted_lengths: tuple[int, ...]
+    retokenized: int
+    seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def passes(self) -> int:
+        """Passes of the target after the prompt was read."""
+        return len(self.accepted_lengths)
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversation:
+    """What one method answered to the turns of one question, as far as they fitted into the context."""
+
+    id: int | str
+    category: str
+    method: str
+    answers: tuple[Answer, ...]
+
+
+def to_line(conversation: Conversation) -> str:
+    """One line of an answer file, its end included."""
+    answers = conversation.answers
+    choice = {
+        "index": 0,
+        "turns": [a.text for a in answers],
+        "decoding_steps": [a.passes for a in answers],
+        "new_tokens": [len(a.token_ids) for a in answers],
+        "wall_time": [a.seconds for a in answers],
+        "accept_lengths": [length for a in answers for length in a.accepted_lengths],
+        "prefill_time": [a.prefill_seconds for a in answers],
+        "decode_time": [a.decode_seconds for a in answers],
+        "token_ids": [list(a.token_ids) for a in answers],
+        "prompt_ids": [list(a.prompt_ids) for a in answers],
+        "prompt_cut": [a.prompt_cut for a in answers],
+        "retokenized": [a.retokenized for a in answers],
+    }
+    line = {
+        "question_id": conversation.id,
+        "category": conversation.category,
+        "answer_id": uuid.uuid4().hex,
+        "model_id": conversation.method,
+        "choices": [choice],
+        "tstamp": time.time(),
+    }
+    return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def from_line(line: str | bytes, place: str) -> Conversation:
+    """Reads a line that `to_line` wrote. Raises ValueError, with `place` in front, for anything else."""
+    try:
+        fields = json.loads(line)
+        choice, id_, category, method = (
+            fields["choices"][0],
+            *(fields[key] for key in ("question_id", "category", "model_id")),
+        )
+        columns = {key: choice[key] for key in (*PER_TURN, "accept_lengths")}
+    except KeyError as error:
+        raise ValueError(f"{place}: {error} is missing; expected an answer that `eagle-jax eval` wrote") from None
+    except (ValueError, TypeError, IndexError):
+        raise ValueError(f"{place}: not an answer; expected a JSON object as `eagle-jax eval` writes it") from None
+    for key, kind in PER_TURN.items():
+        column = columns[key]
+        if not isinstance(column, list) or not all(
+            isinstance(x, (int, float) if kind is float else kind) for x in column
+        ):
+            raise ValueError(f"{place}: {key} must be a list with one {kind.__name__} a turn")
+    if len({len(columns[key]) for key in PER_TURN}) != 1 or not columns["turns"]:
+        raise ValueError(f"{place}: {', '.join(PER_TURN)} must have one entry a turn each, and one turn at least")
+    if sum(columns["decoding_steps"]) != len(columns["accept_lengths"]):
+        raise ValueError(
+            f"{place}: {len(columns['accept_lengths'])} accept_lengths for {sum(columns['decoding_steps'])} "
+            "decoding_steps; expected as many"
+        )
+    return Conversation(id_, category, method, tuple(_answers(columns)))
+
+
+def _answers(columns: dict[str, Any]) -> list[Answer]:
+    answers, first = [], 0
+    for turn, passes in enumerate(columns["decoding_steps"]):
+        answers.append(
+            Answer(
+                text=columns["turns"][turn],
+                token_ids=tuple(columns["token_ids"][turn]),
+                prompt_ids=tuple(columns["prompt_ids"][turn]),
+                prompt_cut=columns["prompt_cut"][turn],
+                accepted_lengths=tuple(columns["accept_lengths"][first : first + passes]),
+                retokenized=columns["retokenized"][turn],
+                seconds=float(columns["wall_time"][turn]),
+                prefill_seconds=float(columns["prefill_time"][turn]),
+                decode_seconds=float(columns["decode_time"][turn]),
+            )
+        )
+        first += passes
+    return answers

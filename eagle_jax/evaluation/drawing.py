@@ -1,0 +1,214 @@
+"""The report's figures as SVG text. Colours are classes, so that the page's style decides them for light and dark.
+
+`c0` ... `c9` colour series, in order; `ink` and `faint` are text and lines. Whatever stands behind a mark is in its
+`<title>`, which browsers show under the pointer.
+"""
+
+import html
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+WIDTH, ROW, LEFT, COLOURS = 860, 26, 190, 10
+
+
+class Svg:
+    """Elements in the order they are drawn."""
+
+    def __init__(self, height: float, label: str, width: float = WIDTH):
+        self.height, self.width, self.label = height, width, label
+        self.elements: list[str] = []
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, look: str) -> None:
+        self.elements.append(f'<line class="{look}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+
+    def text(self, x: float, y: float, text: object, look: str = "ink", anchor: str = "start") -> None:
+        self.elements.append(
+            f'<text class="{look}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(str(text))}</text>'
+        )
+
+    def dot(self, x: float, y: float, look: str, title: str, radius: float = 5.5) -> None:
+        where = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius}"'
+        self.elements.append(f'<circle class="{look}" {where}><title>{html.escape(title)}</title></circle>')
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        look: str,
+        title: str,
+        *,
+        round_: float = 2,
+        opacity: float = 1,
+    ) -> None:
+        self.elements.append(
+            f'<rect class="{look}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height:.1f}" '
+            f'rx="{round_}" fill-opacity="{opacity:.3f}"><title>{html.escape(title)}</title></rect>'
+        )
+
+    def path(self, points: Sequence[tuple[float, float]], look: str) -> None:
+        self.elements.append(f'<polyline class="{look}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
+
+    def curve(self, x1: float, y1: float, x2: float, y2: float, look: str) -> None:
+        middle = (x1 + x2) / 2
+        bend = f"C{middle:.1f},{y1:.1f} {middle:.1f},{y2:.1f} {x2:.1f},{y2:.1f}"
+        self.elements.append(f'<path class="{look}" d="M{x1:.1f},{y1:.1f} {bend}"/>')
+
+    def __str__(self) -> str:
+        return (
+            f'<svg viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="img" aria-label="{html.escape(self.label)}" '
+            f'xmlns="http://www.w3.org/2000/svg">{"".join(self.elements)}</svg>'
+        )
+
+
+def dots(rows: Mapping[str, Mapping[str, float]], label: str, unit: str) -> str:
+    """A line of dots per row, one dot per series, over a common axis from 0; a rule marks 1."""
+    values = [value for row in rows.values() for value in row.values() if math.isfinite(value)]
+    svg = Svg(len(rows) * ROW + 30, label)
+    x, ticks = _axis(max(values, default=1.0))
+    for tick in ticks:
+        svg.line(x(tick), 4, x(tick), len(rows) * ROW + 4, "rule" if tick == 1 else "grid")
+        svg.text(x(tick), len(rows) * ROW + 22, f"{tick:g}{unit}", "faint", "middle")
+    if 1 not in ticks:
+        svg.line(x(1), 4, x(1), len(rows) * ROW + 4, "rule")
+    for place, (name, row) in enumerate(rows.items()):
+        y = place * ROW + ROW / 2 + 4
+        svg.text(LEFT - 14, y + 4, name, anchor="end")
+        svg.line(LEFT, y, WIDTH - 20, y, "grid")
+        for number, (series, value) in enumerate(row.items()):
+            if math.isfinite(value):
+                svg.dot(x(value), y, _colour(number), f"{series}, {name}: {value:.2f}{unit}")
+    return str(svg)
+
+
+def stacked(rows: Mapping[str, Mapping[str, float]], label: str, unit: str) -> str:
+    """A bar per row, made of its parts one after the other, its sum behind it."""
+    svg = Svg(len(rows) * ROW + 34, label)
+    x, ticks = _axis(max((sum(row.values()) for row in rows.values()), default=1.0), room=90)
+    for tick in ticks:
+        svg.line(x(tick), 4, x(tick), len(rows) * ROW + 4, "grid")
+        svg.text(x(tick), len(rows) * ROW + 22, f"{tick:g} {unit}", "faint", "middle")
+    for place, (name, row) in enumerate(rows.items()):
+        y, before = place * ROW + 6, 0.0
+        svg.text(LEFT - 14, y + ROW / 2 + 2, name, anchor="end")
+        for number, (part, value) in enumerate(row.items()):
+            title = f"{name}, {part}: {value:.2f} {unit}"
+            svg.box(x(before), y, x(before + value) - x(before), ROW - 6, _colour(number), title)
+            before += value
+        svg.text(x(before) + 8, y + ROW / 2 + 2, f"{before:.2f} {unit}", "faint")
+    return str(svg)
+
+
+def lines(series: Mapping[str, Sequence[float]], label: str, axis: str) -> str:
+    """Shares over 1, 2, 3, ...: a line per series, from 0 to 1."""
+    bottom, steps = 250, max((len(values) for values in series.values()), default=1)
+    svg = Svg(bottom + 44, label)
+    left, right = 60, WIDTH - 30
+
+    def x(step: int) -> float:
+        return left + (right - left) * (step - 1) / max(steps - 1, 1)
+
+    def y(share: float) -> float:
+        return bottom - (bottom - 14) * share
+
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        svg.line(left, y(share), right, y(share), "grid")
+        svg.text(left - 10, y(share) + 4, f"{share:.0%}", "faint", "end")
+    for step in range(1, steps + 1):
+        svg.text(x(step), bottom + 20, step, "faint", "middle")
+    svg.text((left + right) / 2, bottom + 38, axis, "faint", "middle")
+    for number, (name, values) in enumerate(series.items()):
+        points = [(x(step), y(value)) for step, value in enumerate(values, start=1)]
+        svg.path(points, f"curve {_colour(number)}")
+        for step, (px, py) in enumerate(points, start=1):
+            svg.dot(px, py, _colour(number), f"{name}, {axis} {step}: {values[step - 1]:.1%}", 3.5)
+    return str(svg)
+
+
+def grid(rows: Mapping[str, Sequence[float]], label: str, axis: str) -> str:
+    """Shares as a table of shaded cells: a row per series, a column for each of 1, 2, 3, ..."""
+    columns = max((len(row) for row in rows.values()), default=1)
+    cell = min((WIDTH - LEFT - 20) / columns, 70)
+    svg = Svg(len(rows) * ROW + 44, label)
+    for column in range(columns):
+        svg.text(LEFT + (column + 0.5) * cell, len(rows) * ROW + 20, column + 1, "faint", "middle")
+    svg.text(LEFT + columns * cell / 2, len(rows) * ROW + 38, axis, "faint", "middle")
+    for place, (name, row) in enumerate(rows.items()):
+        y = place * ROW + 4
+        svg.text(LEFT - 14, y + ROW / 2 + 2, name, anchor="end")
+        for column, share in enumerate(row):
+            title = f"{name}, {axis} {column + 1}: {share:.1%}"
+            svg.box(LEFT + column * cell + 1, y, cell - 2, ROW - 2, "c0", title, opacity=0.06 + 0.84 * share)
+            if share >= 0.005:
+                svg.text(LEFT + (column + 0.5) * cell, y + ROW / 2 + 3, f"{share:.0%}", "ink small", "middle")
+    return str(svg)
+
+
+def tree(parents: Sequence[int], texts: Sequence[str], accepted: Sequence[int], drawn: str, label: str) -> str:
+    """A draft tree from left to right: what was committed in colour, and the token drawn below it as a leaf more.
+
+    Args:
+        parents: parent of each node; -1 for the root, and -2 for what is no guess and is not drawn.
+        texts: each node's token.
+        accepted: the committed nodes, root first.
+        drawn: the token that the target drew after the last of them: the next root.
+    """
+    parent = {node: above for node, above in enumerate(parents) if above != -2} | {len(parents): accepted[-1]}
+    look = dict.fromkeys(parent, "left") | dict.fromkeys(accepted, "taken") | {len(parents): "drawn"}
+    column, row, leaves = _places(parent)
+    step, line = WIDTH / (max(column.values()) + 1), 22
+    box = min(step - 26, 96)
+    at = {node: (4 + column[node] * step, row[node] * line + 14) for node in parent}
+
+    svg = Svg(leaves * line + 8, label)
+    for node in sorted((node for node in parent if node), key=lambda node: look[node] != "left"):
+        (x1, y1), (x2, y2) = at[parent[node]], at[node]
+        svg.curve(x1 + box, y1, x2, y2, f"branch {look[node]}")
+    for node, (x, y) in at.items():
+        _node(svg, x, y, box, [*texts, drawn][node], look[node])
+    return str(svg)
+
+
+def _places(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, float], int]:
+    """Column and row of each node, and how many rows: a leaf takes one, others stand between their children."""
+    column: dict[int, int] = {}
+    for node in parent:
+        column[node] = column[parent[node]] + 1 if node else 0
+    row: dict[int, float] = {}
+    leaves = 0
+
+    def place(node: int) -> None:
+        nonlocal leaves
+        children = [child for child in parent if parent[child] == node]
+        for child in children:
+            place(child)
+        row[node] = sum(row[child] for child in children) / len(children) if children else float(leaves)
+        leaves += not children
+
+    place(0)
+    return column, row, leaves
+
+
+def _node(svg: Svg, x: float, y: float, width: float, text: str, look: str) -> None:
+    shown = text.replace("\n", "⏎").replace(" ", "␣") or "∅"
+    short = shown if len(shown) <= 11 else shown[:10] + "…"
+    svg.box(x, y - 9, width, 18, f"node {look}", repr(text), round_=5)
+    svg.text(x + width / 2, y + 4, short, f"small {look}", "middle")
+
+
+def _colour(number: int) -> str:
+    return f"c{number % COLOURS}"
+
+
+def _axis(largest: float, room: float = 20) -> tuple[Callable[[float], float], list[float]]:
+    """A linear scale from 0 to a little more than `largest`, and its ticks."""
+    raw = max(largest, 1e-9) / 6
+    power = 10 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)
+    count = math.ceil(largest / step - 1e-9)
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - room) * value / (count * step)
+
+    return x, [step * tick for tick in range(count + 1)]

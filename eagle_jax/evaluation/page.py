@@ -1,0 +1,50 @@
+"""The report as one HTML file that needs nothing else: tables, figures, and a draft tree."""
+
+from pathlib import Path
+
+from eagle_jax.evaluation import drawing
+from eagle_jax.evaluation.metrics import OVERALL
+from eagle_jax.evaluation.results import Results
+from eagle_jax.evaluation.tables import shares, tables
+
+TEMPLATE = Path(__file__).with_name("page.html.j2")
+
+
+def render(results: Results) -> str:
+    """The page of a run's results."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    tree = results.traces.get("tree")
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        run=results.run,
+        settings=results.run["settings"],
+        methods=list(results.methods),
+        tables=tables(results),
+        notes=results.notes,
+        speedups=None if results.plain is None else _speedups(results),
+        distribution=drawing.grid(shares(results), "accepted length distribution", "tokens"),
+        depths=_depths(results),
+        parts=_parts(results),
+        tree=tree,
+        tree_picture=tree
+        and drawing.tree(tree["parents"], tree["texts"], tree["accepted"], tree["drawn"], "a draft tree"),
+    )
+
+
+def _speedups(results: Results) -> str:
+    rows = {group: {name: row.speedup for name, row in by_name.items()} for group, by_name in results.groups.items()}
+    return drawing.dots(rows, "speed-up by task and method", "x")
+
+
+def _depths(results: Results) -> str:
+    values = {name: row.accepted_by_depth for name, row in results.groups[OVERALL].items()}
+    return drawing.lines(values, "acceptance by depth", "depth")
+
+
+def _parts(results: Results) -> str | None:
+    parts = results.traces.get("parts")
+    if not parts:
+        return None
+    rows = {name: {part: timed[part] * 1000 for part in ("draft", "verify", "rest")} for name, timed in parts.items()}
+    return drawing.stacked(rows, "time of a cycle: draft, verify, rest", "ms")

@@ -1,0 +1,149 @@
+"""The folder of a run: its settings, and one file of answers per method, to which whole lines are appended."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from eagle_jax.evaluation.answers import Conversation, from_line, to_line
+
+RUN, TRACES = "run.json", "traces.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """What a file of answers holds.
+
+    Attributes:
+        conversations: of all whole lines.
+        size: bytes of the whole lines.
+        unfinished: bytes of a last line without its end, which a kill left behind.
+    """
+
+    conversations: list[Conversation]
+    size: int
+    unfinished: int
+
+
+def read_answers(path: str | Path) -> Answers:
+    """Reads a file of answers; a last line that was not finished is counted and passed over.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a finished line is no answer, or two answer the same question; the message names it.
+    """
+    content = Path(path).read_bytes()
+    *lines, rest = content.split(b"\n")
+    conversations: dict[int | str, Conversation] = {}
+    for number, line in enumerate(lines, start=1):
+        conversation = from_line(line, f"{path}:{number}")
+        if conversation.id in conversations:
+            raise ValueError(f"{path}:{number}: question_id {conversation.id!r} came before; delete one of the lines")
+        conversations[conversation.id] = conversation
+    return Answers(list(conversations.values()), len(content) - len(rest), len(rest))
+
+
+class Folder:
+    """A run's folder, new or begun by an earlier run with the same settings.
+
+    Args:
+        path: made if it is not there.
+        settings: what every answer depends on; kept in `run.json`. `settings["methods"]` lists names with their trees.
+        about: what is said of the run besides: its command, versions.
+
+    Attributes:
+        conversations: what is there, by method's name.
+        notes: sentences on what was repaired.
+
+    Raises:
+        ValueError: the folder was begun with other settings, or holds something else. Nothing is changed then.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any], about: dict[str, Any]):
+        self.path, self.notes = path, list[str]()
+        path.mkdir(parents=True, exist_ok=True)
+        if (path / RUN).exists():
+            _agree(path / RUN, _normal(settings))
+        elif any(path.iterdir()):
+            raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
+        else:
+            write_json(path / RUN, {"settings": settings, **about})
+        files = {name: self._file(name) for name in settings["methods"]}
+        answers = {name: read_answers(file) for name, file in files.items() if file.exists()}
+        for name, found in answers.items():
+            if found.unfinished:
+                os.truncate(files[name], found.size)
+                self.notes.append(
+                    f"{files[name]} ended within a line, as after a kill; its {len(found.conversations)} whole lines "
+                    "are kept, and that question is asked again."
+                )
+        self.conversations = {name: found.conversations for name, found in answers.items()}
+
+    @property
+    def answered(self) -> set[tuple[str, int | str]]:
+        """(method, question id) of all that is there."""
+        return {(name, talk.id) for name, talks in self.conversations.items() for talk in talks}
+
+    def append(self, conversation: Conversation) -> None:
+        """Writes one line and waits until it is on the disk."""
+        with self._file(conversation.method).open("ab") as file:
+            file.write(to_line(conversation).encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _file(self, method: str) -> Path:
+        return answer_file(self.path, method)
+
+
+def answer_file(folder: Path, method: str) -> Path:
+    """`eagle:60,7,10` answers into `eagle_60_7_10.jsonl`."""
+    return folder / (method.replace(":", "_").replace(",", "_") + ".jsonl")
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What `run.json` says. Raises ValueError if the folder is no run's."""
+    path = folder / RUN
+    if not path.exists():
+        raise ValueError(f"{folder} holds no {RUN}; expected a folder that `eagle-jax eval --out` made")
+    run = read_json(path)
+    if not isinstance(run, dict) or not isinstance(run.get("settings", {}).get("methods"), dict):
+        raise ValueError(f"{path} is not what `eagle-jax eval` writes; give the folder of a run")
+    return run
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value that a file holds; a sentence if it holds none."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a whole file or none: under another name first, then renamed."""
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(value, file, ensure_ascii=False, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _agree(path: Path, settings: dict[str, Any]) -> None:
+    there = read_run(path.parent)["settings"]
+    names = [name for name in dict.fromkeys((*there, *settings)) if there.get(name) != settings.get(name)]
+    if names:
+        said = "; ".join(
+            f"{name} was {_said(there.get(name))} and is {_said(settings.get(name))} now" for name in names
+        )
+        raise ValueError(f"{path.parent} was begun with other settings: {said}; give the same, or name another folder")
+
+
+def _said(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, dict) else json.dumps(value)
+
+
+def _normal(settings: dict[str, Any]) -> dict[str, Any]:
+    """As it reads when it comes back from JSON."""
+    return json.loads(json.dumps(settings))

@@ -1,0 +1,147 @@
+"""A run's figures as tables of text, which the terminal and the page both show."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from eagle_jax.evaluation.metrics import OVERALL, Figures
+from eagle_jax.evaluation.results import Results
+
+DEPTHS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A title, a sentence on what stands below it, and rows of text whose first cell is a name."""
+
+    title: str
+    note: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+def tables(results: Results) -> list[Table]:
+    """All tables of a report, the overall one first."""
+    return [
+        _overall(results),
+        _by_task(
+            results,
+            "Speed-up by task",
+            "Tokens per second by those of plain decoding; each is all tokens over all seconds, prefill included.",
+            lambda row: _times(row.speedup),
+        ),
+        _by_task(
+            results,
+            "Tokens per pass by task",
+            "Mean accepted length: tokens that a pass of the target commits, its own included.",
+            lambda row: number(row.mean_accepted_length),
+        ),
+        _specbench(results),
+        *_depths(results),
+    ]
+
+
+def number(value: float, form: str = ".2f") -> str:
+    """A figure, or a dash where there was nothing to compute it from."""
+    return f"{value:{form}}" if math.isfinite(value) else "-"
+
+
+def shares(results: Results) -> dict[str, list[float]]:
+    """Share of the passes that committed 1, 2, ... tokens, by method."""
+    overall = results.groups[OVERALL]
+    return {name: [count / row.passes for count in row.lengths] for name, row in overall.items() if row.passes}
+
+
+def _overall(results: Results) -> Table:
+    header = ["method", "tree", "tok/s", "speed-up", "decode", "speed-up", "first", "tok/pass", "same"]
+    rows = [
+        [
+            name,
+            _shape(results, name),
+            number(row.tokens_per_second, ".1f"),
+            _times(row.speedup),
+            number(row.decode_tokens_per_second, ".1f"),
+            _times(row.decode_speedup),
+            f"{number(row.seconds_to_first_token * 1000, '.0f')} ms",
+            number(row.mean_accepted_length),
+            f"{row.identical}/{row.answers}" if results.plain else "-",
+        ]
+        for name, row in results.groups[OVERALL].items()
+    ]
+    some = next(iter(results.groups[OVERALL].values()))
+    note = (
+        f"{some.questions} questions, {some.answers} answers. tree: nodes x depth. Speeds are all tokens over all "
+        "seconds; decode leaves the first token and its time out, first is that time. same: answers with the token ids "
+        "of plain decoding."
+    )
+    return Table("All methods", note, header, rows)
+
+
+def _by_task(results: Results, title: str, note: str, cell: Callable[[Figures], str]) -> Table:
+    names = list(results.methods)
+    rows = [[name, *(cell(methods[name]) for methods in results.groups.values())] for name in names]
+    return Table(title, note, ["method", *results.groups], rows)
+
+
+def _specbench(results: Results) -> Table:
+    groups = [group for group in results.groups if group != OVERALL]
+    overall = results.groups[OVERALL]
+    rows = [
+        [
+            name,
+            *(_times(results.groups[group][name].specbench.speedup) for group in groups),
+            _times(overall[name].specbench.speedup),
+            number(overall[name].specbench.mean_accepted_tokens),
+            number(overall[name].specbench.tokens_per_second, ".1f"),
+            number(overall[name].specbench.baseline_tokens_per_second, ".1f"),
+        ]
+        for name in results.methods
+    ]
+    return Table(
+        "As Spec-Bench computes it",
+        "Speed-ups that compare with its leaderboard, its flaws included: means over questions, and a baseline whose "
+        "tokens are those of its text tokenized anew, less one.",
+        ["method", *groups, OVERALL, "accepted", "tok/s", "baseline tok/s"],
+        rows,
+    )
+
+
+def _depths(results: Results) -> list[Table]:
+    overall = results.groups[OVERALL]
+    drafted = {name: row for name, row in overall.items() if row.accepted_by_depth}
+    tables = []
+    if drafted:
+        note = (
+            "Share of all passes that committed the drafted token at this depth; they sum to tokens per pass less one."
+        )
+        values = {name: row.accepted_by_depth for name, row in drafted.items()}
+        tables.append(_shares("Acceptance by depth", note, values))
+    chains = {name: row.alpha for name, row in drafted.items() if results.is_chain(name) and row.alpha}
+    if chains:
+        note = (
+            "n-alpha of the methods that draft chains: of the passes that committed depth n - 1, the share that "
+            "committed depth n too; each answer's last pass is left out."
+        )
+        tables.append(_shares("Acceptance at depth n, given all before", note, chains))
+    return tables
+
+
+def _shares(title: str, note: str, values: dict[str, tuple[float, ...]]) -> Table:
+    columns = min(max(map(len, values.values())), DEPTHS)
+    rows = [[name, *(_share(row, depth) for depth in range(columns))] for name, row in values.items()]
+    return Table(title, note, ["method", *(f"{depth + 1}" for depth in range(columns))], rows)
+
+
+def _share(row: Sequence[float], depth: int) -> str:
+    return f"{row[depth]:.0%}" if depth < len(row) else "-"
+
+
+def _shape(results: Results, name: str) -> str:
+    nodes, depth = results.methods[name]["nodes"], results.methods[name]["depth"]
+    if nodes == 1:
+        return "-"
+    return f"chain {depth}" if results.is_chain(name) else f"{nodes} x {depth}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x" if math.isfinite(value) else "-"

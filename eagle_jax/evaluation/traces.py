@@ -1,0 +1,62 @@
+"""What the parts of a cycle cost under each method, and one real draft tree, for the report."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from eagle_jax import api
+from eagle_jax.evaluation.comparison import Method
+from eagle_jax.evaluation.prompts import Prompt, Prompter
+
+CYCLES = 12
+
+
+def take_traces(
+    prompter: Prompter,
+    prompt: Prompt,
+    methods: Sequence[Method],
+    *,
+    temperature: float,
+    seed: int,
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Times a cycle of each method in the middle of the answer to `prompt`, and looks at the trees of the widest.
+
+    Returns:
+        `{"parts": {method: {"draft", "verify", "rest", "cycle"}}, "tree": {...}}`, times in seconds; the tree is the
+        one with the longest accepted path of the first cycles, and not there when no method drafts.
+    """
+    parts = {}
+    for done, method in enumerate(methods, start=1):
+        request: dict[str, Any] = dict(drafter=method.drafter, tree=method.tree, temperature=temperature, seed=seed)
+        timed = api.time_parts(method.model or prompter.model, prompt.ids, **request)
+        parts[method.name] = {
+            "draft": timed.draft,
+            "verify": timed.verify,
+            "rest": timed.rest,
+            "cycle": timed.cycle,
+        }
+        progress(done, len(methods))
+    widest = max(methods, key=lambda method: _nodes(prompter, method))
+    if _nodes(prompter, widest) == 1:
+        return {"parts": parts}
+    model = widest.model or prompter.model
+    cycles = api.trace(
+        model, prompt.ids, cycles=CYCLES, drafter=widest.drafter, tree=widest.tree, temperature=temperature, seed=seed
+    )
+    return {"parts": parts} | ({"tree": _tree(model, widest.name, cycles)} if cycles else {})
+
+
+def _nodes(prompter: Prompter, method: Method) -> int:
+    return api.tree_shape(method.model or prompter.model, method.drafter, method.tree).nodes
+
+
+def _tree(model: api.Model, method: str, cycles: Sequence[api.Cycle]) -> dict[str, Any]:
+    number, cycle = max(enumerate(cycles, start=1), key=lambda pair: len(pair[1].accepted))
+    return {
+        "method": method,
+        "cycle": number,
+        "parents": [parent if valid else -2 for parent, valid in zip(cycle.parents, cycle.valid, strict=True)],
+        "texts": [model.tokenizer.decode([token]) for token in cycle.tokens],
+        "accepted": cycle.accepted,
+        "drawn": model.tokenizer.decode([cycle.draws[cycle.accepted[-1]]]),
+    }
