@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig, Rope
+from eagle_jax.config import Eagle3Config, EagleConfig, HydraConfig, LlamaConfig, MedusaConfig, Rope
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
+from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
 
 TINY = LlamaConfig(
@@ -77,6 +78,46 @@ def synthetic_head3(target: LM, *, seed: int = 0, error: float = 0.2, **flags: A
     params["fc"] = {"weight": head.params["fc"]["weight"] * error}
     params["lm_head"] = {"weight": head.drafted_part(target.params["lm_head"]["weight"].T).T}
     return dataclasses.replace(head, params=params)
+
+
+def synthetic_medusa(target: LM, *, num_heads: int = 3, seed: int = 0) -> Medusa:
+    """Medusa heads whose guesses for a target of `synthetic_pair` are right for part of the time.
+
+    What the target says after each token alone tells what follows it, and what follows that; an output matrix is the
+    least-squares map from the hidden state of a token to the one that head k has to guess.
+    """
+    c = target.config
+    config = MedusaConfig(hidden_size=c.hidden_size, vocab_size=c.vocab_size, num_heads=num_heads, num_layers=1)
+    params = Medusa.init(config, jax.random.key(seed)).params
+    hidden, logits = target(jnp.arange(c.vocab_size, dtype=jnp.int32)[:, None])
+    after = jnp.argmax(logits[:, 0], axis=-1)
+    ahead = after[after]
+    for head in params.values():
+        wanted = 10.0 * jax.nn.one_hot(ahead, c.vocab_size)
+        head["lm_head"] = {"weight": (jnp.linalg.pinv(hidden[:, 0]) @ wanted).T}
+        ahead = after[ahead]
+    return Medusa(params=params, config=config)
+
+
+def synthetic_hydra(
+    target: LM, *, num_heads: int = 3, prefix: bool = False, seed: int = 0, error: float = 0.2
+) -> Hydra:
+    """Hydra heads whose guesses for a target of `synthetic_pair` are right for part of the time.
+
+    The first block passes on the embedding of the last token that it reads, with noise of relative size `error` on all
+    that it reads; the output matrix is the target's.
+    """
+    c = target.config
+    sizes = {"hidden_size": c.hidden_size, "vocab_size": c.vocab_size, "num_heads": num_heads, "num_layers": 1}
+    config = HydraConfig(**sizes, prefix=_one_layer(c) if prefix else None)
+    params, size = Hydra.init(config, jax.random.key(seed)).params, c.hidden_size
+    for level, key in enumerate(jax.random.split(jax.random.key(seed + 1), num_heads)):
+        through = jnp.concatenate([jnp.zeros((size, (level + 1) * size)), jnp.eye(size)], axis=1)
+        head = params[f"heads_{level}"]
+        noise = error / size**0.5 * jax.random.normal(key, through.shape)
+        head["layers_0"]["res_connection"]["weight"] = through + noise
+        head["lm_head"]["weight"] = target.params["lm_head"]["weight"]
+    return Hydra(params=params, config=config)
 
 
 def _one_layer(config: LlamaConfig) -> LlamaConfig:
