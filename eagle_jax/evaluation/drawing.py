@@ -8,49 +8,50 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+Number = float | int
 WIDTH, ROW, LEFT, COLOURS = 860, 26, 190, 10
 
 
 class Svg:
     """Elements in the order they are drawn."""
 
-    def __init__(self, height: float, label: str, width: float = WIDTH):
+    def __init__(self, height: Number, label: str, width: Number = WIDTH):
         self.height, self.width, self.label = height, width, label
         self.elements: list[str] = []
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, look: str) -> None:
+    def line(self, x1: Number, y1: Number, x2: Number, y2: Number, look: str) -> None:
         self.elements.append(f'<line class="{look}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
 
-    def text(self, x: float, y: float, text: object, look: str = "ink", anchor: str = "start") -> None:
+    def text(self, x: Number, y: Number, text: object, look: str = "ink", anchor: str = "start") -> None:
         self.elements.append(
             f'<text class="{look}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(str(text))}</text>'
         )
 
-    def dot(self, x: float, y: float, look: str, title: str, radius: float = 5.5) -> None:
+    def dot(self, x: Number, y: Number, look: str, title: str, radius: Number = 5.5) -> None:
         where = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius}"'
         self.elements.append(f'<circle class="{look}" {where}><title>{html.escape(title)}</title></circle>')
 
     def box(
         self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
+        x: Number,
+        y: Number,
+        width: Number,
+        height: Number,
         look: str,
         title: str,
         *,
-        round_: float = 2,
-        opacity: float = 1,
+        round_: Number = 2,
+        opacity: Number = 1,
     ) -> None:
         self.elements.append(
             f'<rect class="{look}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height:.1f}" '
             f'rx="{round_}" fill-opacity="{opacity:.3f}"><title>{html.escape(title)}</title></rect>'
         )
 
-    def path(self, points: Sequence[tuple[float, float]], look: str) -> None:
+    def path(self, points: Sequence[tuple[Number, Number]], look: str) -> None:
         self.elements.append(f'<polyline class="{look}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
 
-    def curve(self, x1: float, y1: float, x2: float, y2: float, look: str) -> None:
+    def curve(self, x1: Number, y1: Number, x2: Number, y2: Number, look: str) -> None:
         middle = (x1 + x2) / 2
         bend = f"C{middle:.1f},{y1:.1f} {middle:.1f},{y2:.1f} {x2:.1f},{y2:.1f}"
         self.elements.append(f'<path class="{look}" d="M{x1:.1f},{y1:.1f} {bend}"/>')
@@ -62,7 +63,7 @@ class Svg:
         )
 
 
-def dots(rows: Mapping[str, Mapping[str, float]], label: str, unit: str) -> str:
+def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
     """A line of dots per row, one dot per series, over a common axis from 0; a rule marks 1."""
     values = [value for row in rows.values() for value in row.values() if math.isfinite(value)]
     svg = Svg(len(rows) * ROW + 30, label)
@@ -82,7 +83,7 @@ def dots(rows: Mapping[str, Mapping[str, float]], label: str, unit: str) -> str:
     return str(svg)
 
 
-def stacked(rows: Mapping[str, Mapping[str, float]], label: str, unit: str) -> str:
+def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
     """A bar per row, made of its parts one after the other, its sum behind it."""
     svg = Svg(len(rows) * ROW + 34, label)
     x, ticks = _axis(max((sum(row.values()) for row in rows.values()), default=1.0), room=90)
@@ -100,16 +101,16 @@ def stacked(rows: Mapping[str, Mapping[str, float]], label: str, unit: str) -> s
     return str(svg)
 
 
-def lines(series: Mapping[str, Sequence[float]], label: str, axis: str) -> str:
+def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
     """Shares over 1, 2, 3, ...: a line per series, from 0 to 1."""
     bottom, steps = 250, max((len(values) for values in series.values()), default=1)
     svg = Svg(bottom + 44, label)
     left, right = 60, WIDTH - 30
 
-    def x(step: int) -> float:
+    def x(step: int) -> Number:
         return left + (right - left) * (step - 1) / max(steps - 1, 1)
 
-    def y(share: float) -> float:
+    def y(share: Number) -> Number:
         return bottom - (bottom - 14) * share
 
     for share in (0, 0.25, 0.5, 0.75, 1):
@@ -126,7 +127,7 @@ def lines(series: Mapping[str, Sequence[float]], label: str, axis: str) -> str:
     return str(svg)
 
 
-def grid(rows: Mapping[str, Sequence[float]], label: str, axis: str) -> str:
+def grid(rows: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
     """Shares as a table of shaded cells: a row per series, a column for each of 1, 2, 3, ..."""
     columns = max((len(row) for row in rows.values()), default=1)
     cell = min((WIDTH - LEFT - 20) / columns, 70)
@@ -170,12 +171,12 @@ def tree(parents: Sequence[int], texts: Sequence[str], accepted: Sequence[int], 
     return str(svg)
 
 
-def _places(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, float], int]:
+def _places(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, Number], int]:
     """Column and row of each node, and how many rows: a leaf takes one, others stand between their children."""
     column: dict[int, int] = {}
     for node in parent:
         column[node] = column[parent[node]] + 1 if node else 0
-    row: dict[int, float] = {}
+    row: dict[int, Number] = {}
     leaves = 0
 
     def place(node: int) -> None:
@@ -190,7 +191,7 @@ def _places(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, float]
     return column, row, leaves
 
 
-def _node(svg: Svg, x: float, y: float, width: float, text: str, look: str) -> None:
+def _node(svg: Svg, x: Number, y: Number, width: Number, text: str, look: str) -> None:
     shown = text.replace("\n", "⏎").replace(" ", "␣") or "∅"
     short = shown if len(shown) <= 11 else shown[:10] + "…"
     svg.box(x, y - 9, width, 18, f"node {look}", repr(text), round_=5)
@@ -201,14 +202,14 @@ def _colour(number: int) -> str:
     return f"c{number % COLOURS}"
 
 
-def _axis(largest: float, room: float = 20) -> tuple[Callable[[float], float], list[float]]:
+def _axis(largest: Number, room: Number = 20) -> tuple[Callable[[Number], Number], list[Number]]:
     """A linear scale from 0 to a little more than `largest`, and its ticks."""
     raw = max(largest, 1e-9) / 6
     power = 10 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)
     count = math.ceil(largest / step - 1e-9)
 
-    def x(value: float) -> float:
+    def x(value: Number) -> Number:
         return LEFT + (WIDTH - LEFT - room) * value / (count * step)
 
     return x, [step * tick for tick in range(count + 1)]

@@ -1,0 +1,224 @@
+import html.parser
+import json
+import pathlib
+
+import pytest
+
+from eagle_jax import api
+
+QUESTIONS = [
+    {"question_id": 81, "category": "writing", "turns": ["one", "two"]},
+    {"question_id": 161, "category": "translation", "turns": ["word " * 200]},
+    {"question_id": 162, "category": "translation", "turns": ["three"]},
+]
+
+
+@pytest.fixture
+def asked(tmp_path) -> tuple[str, ...]:
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join(map(json.dumps, QUESTIONS)))
+    return ("eval", str(path), "--methods", "plain,eagle:6,3,2,prompt-lookup", "--out", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def folder(tmp_path) -> pathlib.Path:
+    return tmp_path / "run"
+
+
+def lines(path: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_leaves_answers_and_a_report(fake, run, asked, folder):
+    shown = run(*asked)
+    assert shown.exit_code == 0, shown.output
+    names = {"run.json", "traces.json", "report.html", "plain.jsonl", "eagle_6_3_2.jsonl", "prompt-lookup.jsonl"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert [line["question_id"] for line in lines(folder / "plain.jsonl")] == [81, 162]
+    assert [request["drafter"] for _, request in fake.requests] == [
+        "none", "none", "eagle", "eagle", "prompt-lookup", "prompt-lookup", "prompt-lookup", "none", "eagle"
+    ]  # fmt: skip
+    assert {str(request["tree"]) for _, request in fake.requests} == {"auto", "(6, 3, 2)"}
+    rows = [line.split() for line in shown.stdout.splitlines() if line.strip()]
+    assert [row[-1] for row in rows if row[:2] in (["plain", "-"], ["prompt-lookup", "chain"])] == ["3/3", "3/3"]
+    assert "Skipped 1 of 3 questions: with 128 new tokens they exceed the context of 512." in shown.stderr
+    assert fake.timed == ["none", "eagle", "prompt-lookup"]
+
+
+def test_cut_conversations_are_asked(fake, run, asked, folder):
+    shown = run(*asked, "--cut")
+    assert "Cut 1 prompts from the left to what fits." in shown.stderr and "Skipped" not in shown.stderr
+    assert [line["choices"][0]["prompt_cut"][0] > 0 for line in lines(folder / "plain.jsonl")] == [False, True, False]
+
+
+def test_the_same_command_goes_on_where_a_kill_was(fake, run, asked, folder):
+    run(*asked)
+    before = lines(folder / "eagle_6_3_2.jsonl")
+    with (folder / "eagle_6_3_2.jsonl").open("r+") as file:
+        file.truncate(len(json.dumps(before[0])) + 40)
+    (folder / "prompt-lookup.jsonl").unlink()
+    fake.requests.clear()
+    shown = run(*asked)
+    assert shown.exit_code == 0 and "its 1 whole lines are kept, and that question is asked again" in shown.stderr
+    after = lines(folder / "eagle_6_3_2.jsonl")
+    assert after[0] == before[0] and [line["question_id"] for line in after] == [81, 162]
+    assert [request["drafter"] for _, request in fake.requests] == ["prompt-lookup"] * 3 + ["eagle"]
+    assert fake.timed == ["none", "eagle", "prompt-lookup"], "the parts are timed once"
+
+
+def test_what_was_answered_before_a_stop_stays(fake, run, asked, folder, monkeypatch):
+    def some(*args, **kwargs):
+        if len(fake.requests) == 3:
+            raise KeyboardInterrupt
+        return fake.generate(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "generate", some)
+        assert run(*asked).exit_code == 130
+    assert len(lines(folder / "plain.jsonl")) == 1
+    assert run(*asked).exit_code == 0 and len(lines(folder / "plain.jsonl")) == 2
+
+
+def test_other_settings_are_refused(fake, run, asked, folder):
+    run(*asked)
+    before = (folder / "plain.jsonl").read_bytes()
+    shown = run(*asked, "--max-new-tokens", "64")
+    assert shown.exit_code == 2 and "max_new_tokens was 128 and is 64 now" in shown.stderr
+    assert shown.stderr.count("\n") == 1 and (folder / "plain.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "methods, sentence",
+    [
+        ("plain,magic", "drafter='magic' is not known"),
+        ("plain,eagle:6;3", "the tree of eagle, '6;3' is not a tree"),
+        ("plain,eagle,plain", "--methods names plain twice"),
+    ],
+)
+def test_methods_that_are_none(fake, run, asked, folder, methods, sentence):
+    shown = run(*asked[:2], "--methods", methods, "--out", str(folder))
+    assert shown.exit_code == 2 and shown.stderr.startswith(f"eagle-jax: {sentence}"), shown.stderr
+    assert not folder.exists()
+
+
+def test_questions_that_are_none(fake, run, asked, folder, tmp_path):
+    (tmp_path / "q.jsonl").write_text(json.dumps(QUESTIONS[0]) + '\n{"question_id": 2}\n')
+    shown = run(*asked)
+    assert shown.exit_code == 2 and "q.jsonl:2: category and turns missing" in shown.stderr
+    assert run("eval", "none.jsonl", "--out", "x").exit_code == 2
+    (tmp_path / "q.jsonl").write_text(json.dumps(QUESTIONS[1]))
+    shown = run(*asked)
+    assert shown.exit_code == 2 and "none of the 1 questions fits" in shown.stderr and not folder.exists()
+
+
+def test_spec_benchs_figures_from_the_files_alone(fake, run, asked, folder):
+    """What hemingkx/Spec-Bench's speed.py computes, in a few lines of its own, is what the report says."""
+    run(*asked)
+    report = json.loads(run("eval", "report", str(folder), "--json").stdout)
+    groups = {"mt_bench": ["writing"], "translation": ["translation"], "overall": ["writing", "translation"]}
+    assert [group["category"] for group in report["tasks"]] == list(groups)
+    for group in report["tasks"]:
+        base, mine = (
+            [q for q in lines(folder / name) if q["category"] in groups[group["category"]]]
+            for name in ("plain.jsonl", "eagle_6_3_2.jsonl")
+        )
+        seconds = [[sum(q["choices"][0]["wall_time"]) for q in file] for file in (base, mine)]
+        words = [sum(len(text.split()) - 1 for text in q["choices"][0]["turns"]) for q in base]
+        tokens = [sum(q["choices"][0]["new_tokens"]) for q in mine]
+        baseline = sum(n / s for n, s in zip(words, seconds[0], strict=True)) / len(base)
+        speed = sum(n / s for n, s in zip(tokens, seconds[1], strict=True)) / len(mine)
+        lengths = [length for q in mine for length in q["choices"][0]["accept_lengths"]]
+        said = group["methods"]["eagle:6,3,2"]["specbench"]
+        assert said["tokens_per_second"] == pytest.approx(speed)
+        assert said["baseline_tokens_per_second"] == pytest.approx(baseline)
+        assert said["speedup"] == pytest.approx(speed / baseline)
+        assert said["mean_accepted_tokens"] == pytest.approx(sum(lengths) / len(lengths))
+
+
+class Page(html.parser.HTMLParser):
+    """What a page is made of; fails on whatever it would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        assert not {"src", "href", "srcset", "xlink:href"} & {name for name, _ in attrs}
+        assert tag not in ("script", "link", "iframe")
+        self.seen.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+
+
+def test_the_page_stands_alone(fake, run, asked, folder, tmp_path):
+    run(*asked)
+    shown = run("eval", "report", str(folder), "--html", str(tmp_path / "page.html"))
+    assert shown.exit_code == 0 and "All methods" in shown.stdout
+    text = (tmp_path / "page.html").read_text()
+    assert "prefers-color-scheme: dark" in text and "url(" not in text and "@import" not in text
+    page = Page()
+    page.feed(text)
+    assert page.open == [] and page.seen.count("svg") == 5 and page.seen.count("table") == 5
+    tree = text[text.index("A draft tree") :]
+    assert "Cycle 2 of the first answer under eagle:6,3,2" in tree
+    assert tree.count("node taken") == 3 and tree.count("node left") == 2 and tree.count("node drawn") == 1
+    assert "&lt;5&gt;" in tree and "<5>" not in text, "tokens are text, not markup"
+
+
+def test_a_run_that_is_not_over_is_reported_as_far_as_it_is(fake, run, asked, folder):
+    run(*asked)
+    file = folder / "prompt-lookup.jsonl"
+    file.write_bytes(file.read_bytes()[:-9])
+    shown = run("eval", "report", str(folder))
+    assert shown.exit_code == 0 and "prompt-lookup.jsonl ends within a line, which is left out." in shown.stderr
+    assert "1 questions are not answered by every method yet" in shown.stderr
+    assert "1 questions, 2 answers" not in shown.stderr
+    file.unlink()
+    shown = run("eval", "report", str(folder))
+    assert shown.exit_code == 2 and "has no answers of prompt-lookup yet" in shown.stderr
+    assert run("eval", "report", str(folder.parent)).exit_code == 2
+
+
+def test_compare_finds_where_texts_part(fake, run, asked, folder):
+    fake.plain_ids = [5, 6, 8]
+    run(*asked, "--temperature", "1", "--seed", "4")
+    shown = run("eval", "compare", str(folder / "plain.jsonl"), str(folder / "eagle_6_3_2.jsonl"))
+    assert shown.exit_code == 1
+    assert shown.stdout.splitlines() == [
+        "Question 81, turn 1, token 3: '<8>' (8) in the first, '<7>' (7) in the second; the target's best two are "
+        "'<7>' (7) 3.5000 and '<8>' (8) 3.4375, 0.062 apart.",
+        "Question 162, turn 1, token 3: '<8>' (8) in the first, '<7>' (7) in the second; the target's best two are "
+        "'<7>' (7) 3.5000 and '<8>' (8) 3.4375, 0.062 apart.",
+        "0 of 2 questions have identical texts.",
+    ]
+    ids, sampling = fake.asked_again[0]
+    prompt = lines(folder / "plain.jsonl")[0]["choices"][0]["prompt_ids"][0]
+    assert ids == [*prompt, 5, 6] and sampling["temperature"] == 1.0 and sampling["seed"] == 4
+
+
+def test_compare_identical_files(fake, run, asked, folder, tmp_path):
+    run(*asked)
+    loads = len(fake.loads)
+    one, other = folder / "plain.jsonl", tmp_path / "copy.jsonl"
+    other.write_text(one.read_text().splitlines()[0] + "\n{half")
+    shown = run("eval", "compare", str(one), str(other))
+    assert shown.exit_code == 0 and shown.stdout == "1 of 1 questions have identical texts.\n"
+    assert "copy.jsonl ends within a line" in shown.stderr and "1 questions are in one file only" in shown.stderr
+    assert len(fake.loads) == loads, "nothing to ask the target"
+    other.write_text("")
+    assert run("eval", "compare", str(one), str(other)).exit_code == 2
+    other.write_text("{}\n")
+    shown = run("eval", "compare", str(one), str(other))
+    assert shown.exit_code == 2 and "copy.jsonl:1: 'choices' is missing" in shown.stderr
+
+
+def test_heads_of_several_kinds(fake, run, asked):
+    assert run(*asked, "--head", "medusa", "--head", "hydra").exit_code == 0
+    assert [head for _, head, _ in fake.loads] == [None, "medusa", "hydra"]
