@@ -269,10 +269,10 @@ def spread(program: Callable[..., Tree]) -> Callable[..., Tree]:
 
 def constrain(tree: Tree) -> Tree:
     """States and caches stay where they are: without this, XLA would choose anew in every program."""
-    over = _current.get()
-    if over is None:
+    held = _current.get()
+    if held is None:
         return tree
-    state, held = over.state, over
+    state = held.state
     return _map(lambda path, x: jax.lax.with_sharding_constraint(x, held.named(state, path, x.shape)), tree)
 
 
@@ -313,6 +313,27 @@ def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.shard_map(function, mesh=over.mesh, in_specs=rows, out_specs=rows, check_vma=False)(*arrays)
 
     return run
+
+
+def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
+    """`function(rows, weights)`, which is a sum over what `specs` spread along `model`, where rows do not meet.
+
+    Each device works on its own rows with its own part of the weights, and what they make is added up once.
+    """
+    held = _current.get()
+    if held is None:
+        return function(rows, weights)
+    parts = jax.tree.map(lambda weight, spec: fitting(spec, weight.shape, held.sizes), weights, specs)
+    if any(part == P() for part in jax.tree.leaves(parts)):
+        return function(rows, weights)  # the axis does not divide them
+    spread_rows = jax.tree.map(lambda row: fitting(P(DATA), row.shape, held.sizes), rows)
+
+    def summand(rows: Any, weights: Any) -> Array:
+        return jax.lax.psum(function(rows, weights), MODEL)
+
+    given = (spread_rows, parts)
+    out = jax.tree.leaves(spread_rows)[0]
+    return jax.shard_map(summand, mesh=held.mesh, in_specs=given, out_specs=out, check_vma=False)(rows, weights)
 
 
 def to_host(tree: Any) -> Any:

@@ -1,7 +1,7 @@
 """`eagle-jax plan`: what a model takes on each chip, before any is rented."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -42,8 +42,8 @@ def plan(
 
     - `eagle-jax plan --target llama-3.1-8b-instruct --mesh data:2,model:4 --requests 32`
     """
-    given = dict(memory=memory * 1e9, requests=requests, slots=slots, nodes=nodes, dtype=dtype)
-    meshes = [dict(mesh=mesh)] if mesh else [dict(chips=count) for count in _counts(chips)]
+    given: dict[str, Any] = dict(memory=memory * 1e9, requests=requests, slots=slots, nodes=nodes, dtype=dtype)
+    meshes: list[dict[str, Any]] = [dict(mesh=mesh)] if mesh else [dict(chips=count) for count in _counts(chips)]
     names = EXAMPLES if target is None else (target,)
     plans = [(name, plan_of(name, head, **given, **one)) for name in names for one in meshes]
     if as_json:
