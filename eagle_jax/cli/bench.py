@@ -31,6 +31,7 @@ def bench(
     target: options.Target = None,
     head: options.Head = None,
     dtype: options.Dtype = None,
+    mesh: options.Mesh = None,
     chat: options.Chat = None,
     max_new_tokens: options.MaxNewTokens = 128,
     temperature: options.Temperature = 0.0,
@@ -55,7 +56,7 @@ def bench(
     """
     asked = read_questions(questions, limit)
     methods = (PLAIN, dataclasses.replace(EAGLE, tree=options.parse_tree(tree)))
-    model = load(target, head, dtype)
+    model = load(target, head, dtype, mesh=mesh)
     if model.head is None:
         raise ValueError("bench compares with an EAGLE head, and none was loaded; name one with --head")
     prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens)

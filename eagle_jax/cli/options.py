@@ -26,6 +26,15 @@ Dtype = Annotated[
     Literal["float32", "bfloat16"] | None,
     typer.Option("--dtype", help="Type of the weights; as stored by default.", rich_help_panel=MODEL),
 ]
+Mesh = Annotated[
+    str | None,
+    typer.Option(
+        "--mesh",
+        metavar="AXES",
+        help="Devices to spread over: data:2,model:4, or auto for all there are; one device by default.",
+        rich_help_panel=MODEL,
+    ),
+]
 Chat = Annotated[
     bool | None,
     typer.Option(

@@ -23,7 +23,7 @@ def plan(
     chips: Annotated[str, typer.Option("--chips", metavar="N,N..", help="Numbers of chips to plan for.")] = "1,4,8,64",
     memory: Annotated[float, typer.Option("--memory", help="Memory of one chip, in GB.")] = 16.0,
     mesh: Annotated[
-        str | None, typer.Option("--mesh", metavar="AXES", help="One mesh, as data:2,model:4, instead of choosing.")
+        str | None, typer.Option("--mesh", metavar="AXES", help="One mesh, data:2,model:4, instead of choosing.")
     ] = None,
     requests: Annotated[int, typer.Option("--requests", help="Decoded together by each part of the data axis.")] = 8,
     slots: Annotated[int, typer.Option("--slots", help="Longest prompt and answer together, in tokens.")] = 4096,
