@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import statistics
 import time
 from typing import Any
 
@@ -13,7 +12,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.api import programs
 from eagle_jax.api.batch import Ask, Batch, bucket
-from eagle_jax.api.drafters import drafter_for
 from eagle_jax.api.drafters import drafter_for
 from eagle_jax.api.model import Model
 from eagle_jax.api.options import Options
@@ -51,7 +49,7 @@ class Cycle:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Seconds of one cycle in the middle of an answer: medians, each part compiled and run alone.
+    """Seconds of one cycle in the middle of an answer: the least of several, each part compiled and run alone.
 
     Attributes:
         draft: proposing the tree.
@@ -111,7 +109,7 @@ def time_parts(
     prompt: Prompt,
     *,
     after: int = 4,
-    repeats: int = 15,
+    repeats: int = 20,
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
     temperature: float = 0.0,
@@ -132,7 +130,7 @@ def time_parts(
         draft = _seconds(_compiled(_propose), *given, state, noise, mode=mode)
         verify = _seconds(_compiled(_verify), *given, state, drafted, mode=mode)
         seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, until, mode=mode)))
-    return Parts(*(statistics.median(part) for part in zip(*seconds[1:], strict=True)))
+    return Parts(*(min(part) for part in zip(*seconds[1:], strict=True)))
 
 
 def closest_draws(

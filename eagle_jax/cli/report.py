@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 from rich import box
+from rich.measure import Measurement
 from rich.table import Table
 
 import eagle_jax
+from eagle_jax.cli.console import out
 from eagle_jax.evaluation import Conversation, Figures, Prompter, Question, divergence, tables
 
 Talks = Mapping[str, Sequence[Conversation]]
@@ -35,7 +37,7 @@ def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
 
 def new_table(first: str, *others: str, title: str | None = None) -> Table:
     """Columns of numbers to the right of one of names."""
-    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
     shown.add_column(first)
     for heading in others:
         shown.add_column(heading, justify="right")
@@ -47,6 +49,8 @@ def rich_table(table: tables.Table) -> Table:
     shown = new_table(*table.header, title=table.title)
     for row in table.rows:
         shown.add_row(*row)
+    # as wide as it needs, so that a pipe or a narrow terminal gets whole names and figures
+    shown.width = Measurement.get(out, out.options.update(width=1000), shown).maximum
     return shown
 
 

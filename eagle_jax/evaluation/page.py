@@ -34,7 +34,7 @@ def render(results: Results) -> str:
 
 def _speedups(results: Results) -> str:
     rows = {group: {name: row.speedup for name, row in by_name.items()} for group, by_name in results.groups.items()}
-    return drawing.dots(rows, "speed-up by task and method", "x")
+    return drawing.dots(rows, "speedup by task and method", "x")
 
 
 def _depths(results: Results) -> str:
