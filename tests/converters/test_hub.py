@@ -28,7 +28,7 @@ def test_a_file(tmp_path: pathlib.Path):
         resolve(path)
 
 
-@pytest.mark.parametrize("stored", ["model-1-of-2.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("stored", ["model-1-of-2.safetensors", "pytorch_model.bin", "medusa_lm_head.pt"])
 def test_repository(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, stored: str):
     """Pickles are fetched only from a repository without safetensors."""
     fetched: list[str] = []
@@ -43,7 +43,7 @@ def test_repository(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, sto
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
     assert resolve("owner/model") == tmp_path
-    assert (hub.PICKLES[0] in fetched) == (stored == "pytorch_model.bin")
+    assert (hub.PICKLES[0] in fetched) == (not stored.endswith(".safetensors"))
     assert {"*.json", "model*.safetensors"} <= set(fetched)
 
 
