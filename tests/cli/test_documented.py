@@ -24,7 +24,9 @@ def blocks(text: str, language: str) -> list[str]:
 def commands() -> list[str]:
     """Every `eagle-jax ...` line of the pages' code blocks and of the commands' help, pipes cut off."""
     lines = [line for page in PAGES for block in blocks(page.read_text(), "") for line in block.splitlines()]
-    helps = "\n".join(inspect.getdoc(command.callback) or "" for command in app.registered_commands)
+    groups = [app, *(group.typer_instance for group in app.registered_groups)]
+    documented = [command.callback for group in groups for command in group.registered_commands]
+    helps = "\n".join(inspect.getdoc(callback) or "" for callback in documented)
     lines += re.findall(r"^- `(.*)`$", helps, flags=re.MULTILINE)
     return sorted({line.split("| ")[-1] for line in lines if line.split("| ")[-1].startswith("eagle-jax ")})
 
@@ -39,6 +41,8 @@ def test_documented_commands_run(fake, run, tmp_path, monkeypatch, line):
     (tmp_path / "question.jsonl").write_text(json.dumps({"question_id": 1, "category": "a", "turns": ["Hi."]}))
     (tmp_path / "prompt.txt").write_text("Hi.")
     (tmp_path / "train.yaml").write_text(blocks((ROOT / "docs" / "training.md").read_text(), "yaml")[0])
+    if " runs/first" in line and "--out" not in line:
+        run("eval", "question.jsonl", "--methods", "plain,eagle", "--out", "runs/first")
     shown = run(*shlex.split(line)[1:], input="Hi.\n")
     assert shown.exit_code == 0, shown.output
 
