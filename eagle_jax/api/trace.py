@@ -129,7 +129,7 @@ def time_parts(
         mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the loop's program takes its state over
         draft = _seconds(_compiled(_propose), *given, state, noise, mode=mode)
         verify = _seconds(_compiled(_verify), *given, state, drafted, mode=mode)
-        seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, until, mode=mode)))
+        seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, until, mode=mode, over=model.over)))
     return Parts(*(min(part) for part in zip(*seconds[1:], strict=True)))
 
 

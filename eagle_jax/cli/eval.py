@@ -86,6 +86,7 @@ def run(
     draft: options.DraftModel = None,
     datastore: options.Datastore = None,
     dtype: options.Dtype = None,
+    mesh: options.Mesh = None,
     chat: options.Chat = None,
     max_new_tokens: options.MaxNewTokens = 128,
     temperature: options.Temperature = 0.0,
@@ -108,7 +109,7 @@ def run(
     """
     asked = read_questions(questions, limit)
     named = parse_methods(methods)
-    model = load(target, None, dtype, draft=draft, datastore=datastore)
+    model = load(target, None, dtype, mesh=mesh, draft=draft, datastore=datastore)
     loaded = [*(api.with_head(model, head) for head in heads or ()), model]
     suited = [_with_model(method, loaded) for method in named]
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
@@ -117,33 +118,14 @@ def run(
     if len(skipped) == len(asked):
         raise ValueError(nothing_fits(len(asked), prompter))
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
-    where = surroundings()
     settings = dict(
         questions=_digest(asked), methods=shapes, target=target, heads=heads or [], draft=draft, datastore=datastore,
-        dtype=str(model.target.activations), chat=prompter.chat, cut=cut, max_new_tokens=max_new_tokens,
-        sampling=sampling, device=where.pop("device"),
+        mesh=mesh, dtype=str(model.target.activations), chat=prompter.chat, cut=cut, max_new_tokens=max_new_tokens,
+        sampling=sampling,
     )  # fmt: skip
-    about = where | dict(
-        command=shlex.join(["eagle-jax", *sys.argv[1:]]),
-        started=datetime.datetime.now().isoformat(" ", "minutes"),
-        cores=os.cpu_count(),
-        file=str(questions),
-        context=model.context,
-        questions=len(asked),
-        turns={question.id: len(question.turns) for question in asked},
-        skipped=skipped,
-    )
-    kept = Folder(folder, settings, about)
-    for note in kept.notes:
-        err.print(note, markup=False)
-    with counting("Asking") as progress:
-        for talk in compare(prompter, asked, chosen, answered=kept.answered, progress=progress, **sampling):
-            kept.append(talk)
-    if not (folder / TRACES).exists():
-        prompt = first_prompt(prompter, asked)
-        with counting("Timing the parts of a cycle") as progress:
-            traces = take_traces(prompter, prompt, chosen, temperature=temperature, seed=seed, progress=progress)
-        write_json(folder / TRACES, traces)
+    turns = {question.id: len(question.turns) for question in asked}
+    about = dict(file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context)
+    _ask(_kept(folder, settings, about), prompter, asked, chosen, sampling)
     results = read_results(folder)
     (folder / PAGE).write_text(render(results), encoding="utf-8")
     _show(results)
@@ -222,6 +204,33 @@ def _with_model(method: Method, models: Sequence[api.Model]) -> tuple[Method, di
         except ValueError as error:
             problems.append(error)
     raise problems[-1]
+
+
+def _kept(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:
+    """The folder, new or gone on with, which knows the command and the machine too."""
+    where = surroundings()
+    settings["device"] = where.pop("device")
+    command = shlex.join(["eagle-jax", *sys.argv[1:]])
+    started = datetime.datetime.now().isoformat(" ", "minutes")
+    kept = Folder(folder, settings, where | about | dict(command=command, started=started, cores=os.cpu_count()))
+    for note in kept.notes:
+        err.print(note, markup=False)
+    return kept
+
+
+def _ask(
+    kept: Folder, prompter: Prompter, questions: Sequence[Question], methods: Sequence[Method], sampling: dict[str, Any]
+) -> None:
+    """All that is not answered yet; then the parts of a cycle, once."""
+    with counting("Asking") as progress:
+        for talk in compare(prompter, questions, methods, answered=kept.answered, progress=progress, **sampling):
+            kept.append(talk)
+    traces = kept.path / TRACES
+    if not traces.exists():
+        drawn = {name: sampling[name] for name in ("temperature", "seed")}
+        with counting("Timing the parts of a cycle") as progress:
+            taken = take_traces(prompter, first_prompt(prompter, questions), methods, progress=progress, **drawn)
+        write_json(traces, taken)
 
 
 def _digest(questions: Sequence[Question]) -> str:
