@@ -1,0 +1,37 @@
+"""The target's own answers as conversations that a training run reads."""
+
+import dataclasses
+import json
+import pathlib
+import sys
+
+import pytest
+import transformers
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "recipes" / "gsm8k_pair"))
+
+import answers_as_jsonl  # noqa: E402
+import make_answers  # noqa: E402
+
+from eagle_jax.api.model import PAIR  # noqa: E402
+from eagle_jax.training import data  # noqa: E402
+
+CHAT = [
+    {"role": "user", "content": "A pen costs $2. What do 5 cost?"},
+    {"role": "assistant", "content": "They cost 10."},
+]
+
+
+def test_whole_answers_come_out_as_they_were_drawn(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(PAIR / "target")
+    whole = data.tokenize(CHAT, tokenizer)
+    assert whole.tokens[-1] == tokenizer.eos_token_id
+    cut = dataclasses.replace(whole, tokens=whole.tokens[:-1], answer=whole.answer[:-1])
+    make_answers.save(tmp_path / "answers.npz", [cut, whole])
+    command = ["answers_as_jsonl.py", str(tmp_path / "answers.npz"), "--target", str(PAIR / "target")]
+    monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "answers.jsonl")])
+    answers_as_jsonl.main()
+    assert "1 of 2 conversations" in capsys.readouterr().out
+    assert json.loads((tmp_path / "answers.jsonl").read_text()) == {"messages": CHAT}
