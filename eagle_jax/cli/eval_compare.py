@@ -26,10 +26,10 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
             out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, turn, token), markup=False)
     longer = sum(len(one.answers) != len(other.answers) for one, other in pairs)
     if longer:
-        err.print(f"{longer} conversations have more turns in one file; the turns of both were compared.", markup=False)
+        err.print(f"Of {longer} of them one file has more turns; the turns of both were compared.", markup=False)
     alone = len(a.conversations) + len(b.conversations) - 2 * len(pairs)
     if alone:
-        err.print(f"{alone} questions are in one file only.", markup=False)
+        err.print(f"Answered in one file only: {alone} more.", markup=False)
     out.print(f"{len(pairs) - len(parted)} of {len(pairs)} questions have identical texts.", markup=False)
     return len(parted)
 

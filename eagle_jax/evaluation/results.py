@@ -87,11 +87,15 @@ def _missing(run: dict[str, Any], talks: list[Conversation]) -> list[str]:
         notes.append(f"Skipped {skipped} of {run['questions']} questions: {limit}.")
     waiting = run["questions"] - skipped - len(talks)
     if waiting:
-        notes.append(f"{waiting} questions are not answered by every method yet, and are left out.")
+        notes.append(f"Left out {_count(waiting, 'question')} that not every method has answered yet.")
     turns = sum(run["turns"][str(talk.id)] - len(talk.answers) for talk in talks)
     if turns:
-        notes.append(f"Left out {turns} later turns: {limit}.")
+        notes.append(f"Left out {_count(turns, 'later turn')}: {limit}.")
     cut = sum(answer.prompt_cut > 0 for talk in talks for answer in talk.answers)
     if cut:
-        notes.append(f"Cut {cut} prompts from the left to what fits.")
+        notes.append(f"Cut {_count(cut, 'prompt')} from the left to what fits.")
     return notes
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"

@@ -1,0 +1,79 @@
+import pytest
+from conversations import answer, conversation, plain
+
+from eagle_jax.evaluation.page import render
+from eagle_jax.evaluation.results import read_results
+from eagle_jax.evaluation.store import Folder, answer_file
+from eagle_jax.evaluation.tables import tables
+
+SETTINGS = {
+    "methods": {"plain": {"nodes": 1, "depth": 0}, "chain": {"nodes": 4, "depth": 3}, "tree": {"nodes": 9, "depth": 3}},
+    "max_new_tokens": 16,
+    "sampling": {"temperature": 0.0},
+    "target": None,
+    "heads": ["<head>"],
+    "dtype": "float32",
+    "device": "cpu: cpu",
+}
+ABOUT = {
+    "command": "eagle-jax eval 'questions & answers.jsonl'",
+    "started": "2026-01-01 10:00",
+    "cores": 2,
+    "eagle_jax": "0",
+    "jax": "0",
+    "context": 512,
+    "questions": 4,
+    "skipped": [9],
+    "turns": {"81": 2, "401": 2, "402": 1, "9": 1},
+}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Folder:
+    folder = Folder(tmp_path / "run", SETTINGS, ABOUT)
+    for id_, category, answers in (
+        (81, "writing", [answer(2, 4, 2), answer(4, 1)]),
+        (401, "math_reasoning", [answer(1, 1, 4)]),
+    ):
+        folder.append(conversation(id_, category, "plain", *plain(*answers)))
+        folder.append(conversation(id_, category, "chain", *answers))
+        folder.append(conversation(id_, category, "tree", *answers))
+    return folder
+
+
+def test_tables(folder):
+    overall, speedup, lengths, specbench, depths, alpha = tables(read_results(folder.path))
+    assert [row[0] for row in overall.rows] == ["plain", "chain", "tree"]
+    assert [row[1] for row in overall.rows] == ["-", "chain 3", "9 x 3"]
+    assert [row[-1] for row in overall.rows] == ["3/3", "3/3", "3/3"]
+    assert speedup.header == ["method", "MT", "math", "all"] and speedup.rows[1] == ["chain", "4.00x", "4.00x", "4.00x"]
+    assert lengths.rows[2] == ["tree", "2.60", "2.00", "2.38"]
+    assert specbench.header == ["method", "MT", "math", "all", "tok/s", "accepted"]
+    assert depths.rows == [["chain", "62%", "38%", "38%"], ["tree", "62%", "38%", "38%"]]
+    assert alpha.rows == [["chain", "60%", "67%", "100%"]]
+
+
+def test_what_is_missing_is_said(folder):
+    assert read_results(folder.path).notes == [
+        "Skipped 1 of 4 questions: with 16 new tokens they exceed the context of 512.",
+        "Left out 1 question that not every method has answered yet.",
+        "Left out 1 later turn: with 16 new tokens they exceed the context of 512.",
+    ]
+
+
+def test_a_page_without_traces_and_without_plain_decoding(folder):
+    page = render(read_results(folder.path))
+    assert "questions &amp; answers.jsonl" in page and "&lt;head&gt;" in page
+    assert page.count("<svg") == 3 and "A draft tree" not in page and "Where a cycle" not in page
+    run = folder.path.parent / "other"
+    methods = {"chain": SETTINGS["methods"]["chain"]}
+    other = Folder(run, SETTINGS | {"methods": methods}, ABOUT)
+    other.append(conversation(81, "writing", "chain", answer(2, 2)))
+    assert render(read_results(run)).count("<svg") == 2
+    assert tables(read_results(run))[0].rows[0][3] == "-"
+
+
+def test_nothing_to_report(folder):
+    answer_file(folder.path, "tree").write_text("")
+    with pytest.raises(ValueError, match="holds no question yet that every method has answered"):
+        read_results(folder.path)
