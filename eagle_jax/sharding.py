@@ -116,7 +116,7 @@ class Sharding:
 
     def put(self, tree: Tree, rules: Rules) -> Tree:
         """The same arrays, in their places."""
-        return _map(lambda path, leaf: jax.device_put(leaf, self.named(rules, path, leaf.shape)), tree)
+        return _map(lambda path, leaf: _put(leaf, self.named(rules, path, leaf.shape)), tree)
 
 
 def spec_of(rules: Rules, path: str) -> P:
@@ -351,6 +351,16 @@ def placement(sharding: Any) -> Any:
     while spread and not spread[-1]:
         spread.pop()
     return sharding.mesh, tuple(spread)
+
+
+def _put(leaf: Any, where: NamedSharding) -> Any:
+    """An array to where it belongs; one that every process made for itself becomes one array over all of them."""
+    if where.is_fully_addressable or not leaf.is_fully_addressable:
+        return jax.device_put(leaf, where)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), where), impl=jax.random.key_impl(leaf))
+    value = np.asarray(leaf)
+    return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
 
 
 def _gathered(tree: Any) -> Any:
