@@ -1,0 +1,257 @@
+"""One program over many devices: same text, weights in their shards, little communication and none for the caches."""
+
+import dataclasses
+import json
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import P
+
+import eagle_jax
+from eagle_jax.api import plan, programs
+from eagle_jax.config import Experts
+from eagle_jax.converters import load_target, save_head, save_target
+from eagle_jax.converters.sizes import HeadSizes, TargetSizes
+from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.state import Request
+from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.models import layout
+from eagle_jax.models.lm import LM
+from eagle_jax.sharding import HEAD, TARGET, Sharding, fitting, parse, placement, sharding_of, spec_of
+from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
+
+CONFIG = dataclasses.replace(TINY, vocab_size=64, num_hidden_layers=1)
+MIXTURE = dataclasses.replace(
+    CONFIG, experts=Experts(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=True)
+)
+TREE = DynamicTree(4, 1, 2)
+ASKED = dict(max_new_tokens=12, tree=(4, 1, 2), temperature=0.8, seed=3)
+ROWS, SLOTS = 4, 128
+
+
+def laid(model, head_dim=CONFIG.head_dim):
+    params = jax.tree.map(lambda leaf: leaf, model.params)
+    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim))
+
+
+def ragged_request() -> tuple[Request, jax.Array]:
+    """Four prompts; two rows are greedy, two at temperature 1."""
+    lengths = np.array([5, 3, 7, 4], np.int32)
+    tokens = np.random.default_rng(0).integers(0, 60, (ROWS, SLOTS + 8)).astype(np.int32)
+    settings = Settings(
+        temperature=jnp.asarray([0.0, 1.0, 1.0, 0.0]),
+        top_k=jnp.zeros(ROWS, jnp.int32),
+        top_p=jnp.ones(ROWS),
+        min_p=jnp.zeros(ROWS),
+        key=request_keys(range(ROWS), [0] * ROWS),
+    )
+    limit, stop_ids = jnp.asarray(lengths + 16), jnp.asarray([-1], jnp.int32)
+    return Request(settings, jnp.asarray(lengths), limit, stop_ids), jnp.asarray(tokens)
+
+
+def decoded(target, drafter, over):
+    """Final state, and the compiled loop."""
+    request, tokens = ragged_request()
+    if over is not None:
+        target, drafter = over.put(target, over.target), over.put(drafter, over.head)
+        request, tokens = over.put((request, tokens), over.state)
+    fixed = dict(mode=Sampling(sampled=True, filtered=False), over=over)
+    given = (target, drafter, request)
+    state = compiled_prefill()(*given, tokens, slots=SLOTS, chunk=64, logprobs=False, **fixed)
+    loop = compiled_advance().lower(*given, state, jnp.asarray(1000, jnp.int32), **fixed).compile()
+    return loop(*given, state, jnp.asarray(1000, jnp.int32)), loop
+
+
+def answers(state) -> list[list[int]]:
+    return [row[: length + 1].tolist() for row, length in zip(np.asarray(state.tokens), state.length, strict=True)]
+
+
+def collectives(loop) -> list[tuple[str, tuple[int, ...]]]:
+    """Kind and shape of everything that travels between devices."""
+    line = r"= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+    return [
+        (kind, tuple(int(size) for size in shape.split(",") if size))
+        for shapes, kind in re.findall(line, loop.as_text())
+        for shape in re.findall(r"\w+\[([\d,]*)\]", shapes)
+    ]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return synthetic_pair(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def plainly(pair):
+    """What one device writes, without a draft."""
+    return answers(decoded(laid(pair[0]), Plain(), None)[0])
+
+
+@pytest.fixture(scope="module")
+def folders(pair, tmp_path_factory):
+    root = tmp_path_factory.mktemp("pair")
+    save_target(pair[0], root / "target")
+    save_head(pair[1], root / "head")
+    return root / "target", root / "head"
+
+
+@pytest.mark.parametrize("method, mesh", [("plain", "data:2"), ("eagle1", "model:2"), ("eagle3", "data:2,model:2")])
+def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, mesh):
+    target, head = pair
+    head = {"plain": None, "eagle1": head, "eagle3": synthetic_head3(target, taps=(0, 1))}[method]
+    over = sharding_of(mesh, CONFIG)
+    drafter = Plain() if head is None else Eagle(head=laid(head), policy=TREE)
+    state, loop = decoded(laid(target), drafter, over)
+    assert answers(state) == plainly
+    if head is not None:
+        assert int(state.cycle) < 15  # 16 tokens, the first of them from the prompt
+
+    # Nothing of a cache travels and nothing whole over the vocabulary. Sums: embedding, attention, MLP of each pass.
+    travels = collectives(loop)
+    assert not [shape for _, shape in travels if SLOTS in shape or CONFIG.vocab_size in shape]
+    assert {kind for kind, _ in travels} <= {"all-reduce", "all-gather"}
+    hidden = [shape for kind, shape in travels if kind == "all-reduce" and shape[-1:] == (CONFIG.hidden_size,)]
+    assert len(hidden) == {"plain": 0, "eagle1": 3 + 2 * 4, "eagle3": 3 + 2 * 3 + 1}[method]
+
+    # What it is given lies on each device as the plan says from configurations alone.
+    drafting = None if head is None else head.config
+    planned = plan.of_configs(CONFIG, drafting, over.sizes, ROWS // over.sizes["data"], SLOTS, 4, jnp.float32)
+    kept = planned.total - planned.buffers
+    assert abs(loop.memory_analysis().argument_size_in_bytes - kept) < 0.05 * kept
+
+    # Caches stay in their places, updated in place.
+    cache, sizes = state.cache.k[0], over.sizes
+    assert cache.sharding.shard_shape(cache.shape)[:2] == (ROWS // sizes["data"], 2 // sizes["model"])
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves((state.cache.k, state.cache.v)))
+    assert loop.memory_analysis().alias_size_in_bytes >= held // over.mesh.size
+
+
+def test_a_mixture_of_experts_sums_once_behind_its_experts():
+    target = laid(LM.init(MIXTURE, jax.random.key(0)))
+    over = sharding_of("data:2,model:2", MIXTURE)
+    state, loop = decoded(target, Plain(), over)
+    assert answers(state) == answers(decoded(target, Plain(), None)[0])
+    hidden = [shape for _, shape in collectives(loop) if shape[-1:] == (CONFIG.hidden_size,)]
+    assert len(hidden) == 3 and all(np.prod(shape) == ROWS // 2 * CONFIG.hidden_size for shape in hidden)
+
+
+def test_loaded_over_a_mesh_it_is_the_same_model(folders):
+    """Four kv-head copies for a target with two, a batch of three, streams, and no program compiled twice."""
+    alone, spread = (eagle_jax.load(*folders, mesh=mesh) for mesh in (None, "data:1,model:4"))
+    assert spread.target.config.num_key_value_heads == 4
+    prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
+    wanted = [result.token_ids for result in eagle_jax.generate(alone, prompts, **ASKED)]
+    assert [result.token_ids for result in eagle_jax.generate(spread, prompts, **ASKED)] == wanted
+    before = programs.compiled()
+    again = eagle_jax.generate(spread, [prompt[::-1] for prompt in prompts], **ASKED)
+    chunks = list(eagle_jax.stream(spread, prompts, cycles=2, **ASKED))
+    assert programs.compiled() == before
+    assert len(again) == 3 and [sum((c.token_ids for c in chunks if c.index == i), []) for i in range(3)] == wanted
+
+
+def test_weights_go_straight_into_their_shards(folders, pair, monkeypatch):
+    put, largest = jax.make_array_from_callback, []
+
+    def watched(shape, where, read):
+        largest.append(int(np.prod(shape)))
+        return put(shape, where, read)
+
+    monkeypatch.setattr(jax, "make_array_from_callback", watched)
+    over = sharding_of("data:2,model:2", CONFIG)
+    loaded = load_target(folders[0], over=over)
+    leaves = dict(jax.tree_util.tree_leaves_with_path(loaded.params))
+    assert len(largest) == len(leaves) and max(largest) == CONFIG.vocab_size * CONFIG.hidden_size
+    for path, leaf in leaves.items():
+        spec = spec_of(TARGET, jax.tree_util.keystr(path, simple=True, separator="/"))
+        assert len(leaf.addressable_shards) == 4
+        assert leaf.addressable_shards[0].data.size == leaf.size // (2 if "model" in str(spec) else 1)
+    np.testing.assert_array_equal(loaded(jnp.ones((1, 3), jnp.int32))[0].shape, (1, 3, CONFIG.hidden_size))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), loaded.params, pair[0].params))
+
+
+def test_every_matrix_is_spread_in_both_layouts(pair):
+    """What stays whole is small: norms, routers, biases of sums."""
+    target, head = pair
+    models = [(target, TARGET), (LM.init(MIXTURE, jax.random.key(0)), TARGET)]
+    models += [(head, HEAD), (synthetic_head3(target, taps=(0, 1)), HEAD)]
+    for model, rules in models:
+        for params in (model.params, laid(model).params):
+            for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                spread = fitting(spec_of(rules, name), leaf.shape, {"data": 1, "model": 2}) != P()
+                assert spread == (leaf.ndim > 1 and "mlp/gate/" not in name), name
+
+
+def test_rules_of_ones_own_take_the_place_of_ours(folders):
+    mesh = jax.make_mesh((1, 2), ("data", "model"), devices=jax.devices()[:2])
+    whole = eagle_jax.load(
+        *folders, mesh=Sharding(sharding_of(mesh, CONFIG).mesh, target=((r"lm_head", P(None, "model")),))
+    )
+    assert whole.target.params["layers_0"]["self_attn"]["o_proj"]["kernel"].sharding.is_fully_replicated
+    assert placement(whole.target.params["lm_head"]["kernel"].sharding)[1] == ((), ("model",))
+
+
+@pytest.mark.parametrize(
+    "mesh, said",
+    [
+        ("model:3", "model:3 does not divide the target's 4 attention heads; give the model axis one of 1, 2, 4"),
+        ("data:4,model:2", "takes 8 devices and there are 4"),
+        ("model:0", "has an axis of no devices"),
+        ("heads:2", "is no mesh; expected the sizes of its axes"),
+        ("data:2,data:2", "is no mesh"),
+        (7, "mesh=7 is no mesh"),
+        (jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",)), "a mesh with axes ('x',); expected ('data', 'model')"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_one_sentence(mesh, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        sharding_of(mesh, CONFIG)
+
+
+def test_auto_takes_all_devices_and_as_many_along_model_as_fit():
+    assert sharding_of("auto", CONFIG).sizes == {"data": 1, "model": 4}
+    assert sharding_of("auto", dataclasses.replace(CONFIG, intermediate_size=46)).sizes == {"data": 2, "model": 2}
+    assert parse("model: 2") == {"data": 1, "model": 2}
+
+
+@pytest.mark.parametrize("more", [{}, {"qkv_bias": True}, {"qk_norm": True, "tied": True}, {"experts": 2}])
+def test_published_sizes_count_what_their_configs_make(more):
+    sizes = TargetSizes(layers=8, hidden=16, intermediate=12, heads=4, kv_heads=2, vocab=32, head_dim=4, **more)
+    made = plan.target_shapes(sizes.config, jnp.bfloat16).params
+    assert sum(leaf.size for leaf in jax.tree.leaves(made)) == sizes.count.total
+    for drafted in (None, 20):
+        head = HeadSizes(target=sizes, kv_heads=4, drafted=drafted)
+        made = plan.head_shapes(head.config, jnp.bfloat16).params
+        assert sum(leaf.size for leaf in jax.tree.leaves(made)) == head.count.total
+
+
+def test_a_plan_chooses_as_few_chips_along_model_as_fit():
+    chosen = [plan.plan("llama-3.1-8b-instruct", chips=4, memory=memory, slots=128).mesh for memory in (16e9, 95e9)]
+    assert chosen == [{"data": 2, "model": 2}, {"data": 4, "model": 1}]
+
+
+@pytest.mark.slow
+def test_two_processes_write_what_one_device_does(folders):
+    """Two processes with two devices each, which meet over loopback."""
+    prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
+    alone = eagle_jax.generate(eagle_jax.load(*folders), prompts, **ASKED)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    worker = pathlib.Path(__file__).with_name("one_of_two.py")
+    given = [sys.executable, str(worker), str(port), *map(str, folders), json.dumps(prompts), json.dumps(ASKED)]
+    both = [subprocess.Popen([*given, str(number)], stdout=subprocess.PIPE, text=True) for number in range(2)]
+    said = [process.communicate(timeout=300)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    for out in said:
+        assert json.loads(out.splitlines()[-1]) == [result.token_ids for result in alone]
