@@ -4,13 +4,11 @@ import dataclasses
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from eagle_jax.api.plan import Plan
 from eagle_jax.api.plan import plan as plan_of
 from eagle_jax.cli import options
-from eagle_jax.cli.console import one_sentence, out, print_json
+from eagle_jax.cli.console import err, one_sentence, print_json, write
 
 EXAMPLES = ("llama-3.1-8b-instruct", "llama-3.3-70b-instruct", "mixtral-8x7b-instruct")
 PARTS = ("target", "head", "cache", "buffers", "total")
@@ -49,13 +47,22 @@ def plan(
     if as_json:
         print_json([{"model": name} | dataclasses.asdict(one) | {"total": one.total} for name, one in plans])
         return
-    shown = Table(box=box.MARKDOWN)
-    for heading in ("model", "chips", "mesh", "requests", *PARTS, f"fits {memory:g} GB"):
-        shown.add_column(heading, justify="left" if heading in ("model", "mesh") else "right", no_wrap=True)
-    for name, one in plans:
-        shown.add_row(name, *_row(one), "yes" if one.total <= memory * 1e9 else "no")
-    out.print(shown)
-    out.print(f"GB on each chip; caches of {slots} tokens for each request.")
+    headings = ("model", "chips", "mesh", "requests", *PARTS, f"fits {memory:g} GB")
+    rows = [(name, *_row(one), "yes" if one.total <= memory * 1e9 else "no") for name, one in plans]
+    write(_markdown(headings, rows))
+    err.print(f"GB on each chip; caches of {slots} tokens for each request.", style="dim")
+
+
+def _markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table of Markdown: words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    words = [not all(row[i].replace(".", "").isdigit() for row in rows) for i in range(len(headings))]
+    ruler = [f":{'-' * (w - 1)}" if word else f"{'-' * (w - 1)}:" for w, word in zip(widths, words, strict=True)]
+    lines = [
+        [f"{cell:<{w}}" if word else f"{cell:>{w}}" for cell, w, word in zip(line, widths, words, strict=True)]
+        for line in (headings, ruler, *rows)
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _row(plan: Plan) -> tuple[str, ...]:
