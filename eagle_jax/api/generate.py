@@ -44,7 +44,8 @@ def generate(
             probable relative to the most probable one; applied in this order. 0, 1 and 0 are off.
         seed: one for all prompts, or one for each.
         stop: a string, or several, that ends an answer; the text ends before it.
-        drafter: "auto" (the model's head, if it has one), "eagle", "none" (plain decoding), or a `Drafter`.
+        drafter: "auto" (the model's head, if it has one, or its draft model), "none" (plain decoding), another name of
+            `api.DRAFTERS`, or a `Drafter`.
         tree: "auto" (chosen for the platform), "eagle1" (EAGLE-1's 25 + 1 nodes), `(nodes, depth, top_k)` as EAGLE-2
             counts them (`(60, 7, 10)` is its default: root among the nodes, longest drafted path depth + 1), or the
             parents of a tree's nodes, `[-1, 0, 0, 1, ...]`.

@@ -15,16 +15,17 @@ import shape
 import transformers
 
 import eagle_jax  # noqa: F401  (sets XLA flags before JAX starts)
+from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import save_target
 from eagle_jax.models.lm import LM
 
 
-def export(params: Any, tokenizer_folder: pathlib.Path, folder: pathlib.Path) -> None:
+def export(params: Any, config: LlamaConfig, tokenizer_folder: pathlib.Path, folder: pathlib.Path) -> None:
     """Writes `folder`; weights that are there are replaced."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
     tokens = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     rounded = jax.tree.map(lambda p: jnp.asarray(p).astype(jnp.bfloat16), params)
-    save_target(LM(params=rounded, config=shape.TARGET), folder, extra=tokens)
+    save_target(LM(params=rounded, config=config), folder, extra=tokens)
     write_json(folder / "generation_config.json", tokens)
     tokenizer.save_pretrained(folder)
     about = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -44,8 +45,9 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=pathlib.Path, required=True, help="folder written by make_tokenizer.py")
     parser.add_argument("--params", type=pathlib.Path, required=True, help=".npz written by train_target.py")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write")
+    parser.add_argument("--shape", choices=shape.SHAPES, default="target", help="what was trained")
     args = parser.parse_args()
-    export(shape.load(args.params), args.tokenizer, args.out)
+    export(shape.load(args.params), shape.SHAPES[args.shape], args.tokenizer, args.out)
     size = sum(file.stat().st_size for file in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB")
 

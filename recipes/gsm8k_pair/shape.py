@@ -22,6 +22,11 @@ TARGET = LlamaConfig(
     rope=Rope(theta=10000.0),
     tie_word_embeddings=True,
 )
+# A model to draft with: a tenth of the target.
+DRAFT = dataclasses.replace(
+    TARGET, hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+)
+SHAPES = {"target": TARGET, "draft": DRAFT}
 HEAD = EagleConfig(
     layers=dataclasses.replace(TARGET, num_hidden_layers=1, intermediate_size=1024, tie_word_embeddings=False),
     fc_bias=True,

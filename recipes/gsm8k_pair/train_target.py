@@ -16,12 +16,14 @@ import conversations
 import fast_llama
 import jax
 import jax.numpy as jnp
+import make_answers
 import numpy as np
 import optax
 import shape
 import transformers
 
 import eagle_jax  # noqa: F401  (sets XLA flags before JAX starts)
+from eagle_jax.config import LlamaConfig
 from eagle_jax.models.lm import LM
 from eagle_jax.training import data, optimizer
 
@@ -33,30 +35,32 @@ def weights(answer: jax.Array, filled: jax.Array) -> jax.Array:
     return jnp.where(answer, 1.0, QUESTION_WEIGHT)[:, 1:] * filled[:, 1:]
 
 
-@functools.partial(jax.jit, static_argnames="rule", donate_argnames=("params", "state"))
-def train_step(params, state, tokens, answer, filled, rate, rule: optax.GradientTransformation):
+@functools.partial(jax.jit, static_argnames=("rule", "config"), donate_argnames=("params", "state"))
+def train_step(params, state, tokens, answer, filled, rate, rule: optax.GradientTransformation, config: LlamaConfig):
     """One update; returns new parameters, new optimizer state and the weighted loss per token."""
 
     def loss(params):
         weight = weights(answer, filled)
-        return jnp.sum(fast_llama.next_token_losses(params, tokens, shape.TARGET) * weight) / jnp.sum(weight)
+        return jnp.sum(fast_llama.next_token_losses(params, tokens, config) * weight) / jnp.sum(weight)
 
     value, gradients = jax.value_and_grad(loss)(params)
     updates, state = rule.update(gradients, state, params)
     return optax.apply_updates(params, jax.tree.map(lambda update: rate * update, updates)), state, value
 
 
-@jax.jit
-def summed_losses(params, tokens, answer, filled):
+@functools.partial(jax.jit, static_argnames="config")
+def summed_losses(params, tokens, answer, filled, config: LlamaConfig):
     """Sums of loss and counts of tokens: (answers, everything)."""
-    losses = fast_llama.next_token_losses(params, tokens, shape.TARGET)
+    losses = fast_llama.next_token_losses(params, tokens, config)
     said, there = answer[:, 1:] & filled[:, 1:], filled[:, 1:]
     return jnp.stack([jnp.stack([jnp.sum(losses * part), jnp.sum(part)]) for part in (said, there)])
 
 
-def held_out_loss(params: Any, rows: data.Rows, batch: int) -> tuple[float, float]:
+def held_out_loss(params: Any, rows: data.Rows, batch: int, config: LlamaConfig) -> tuple[float, float]:
     """Mean loss per token on (answers, everything), in nats."""
-    sums = sum(np.asarray(summed_losses(params, b.tokens, b.answer, b.filled)) for b in rows.batches(batch, seed=0))
+    sums = sum(
+        np.asarray(summed_losses(params, b.tokens, b.answer, b.filled, config)) for b in rows.batches(batch, seed=0)
+    )
     return tuple(float(total / count) for total, count in sums)
 
 
@@ -70,7 +74,9 @@ def endless(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the target of the GSM8K pair.")
+    parser = argparse.ArgumentParser(
+        description="Train the pair's target, or a small model to draft for it."
+    )
     parser.add_argument("--data", type=pathlib.Path, required=True, help="train.jsonl of openai/grade-school-math")
     parser.add_argument("--tokenizer", type=pathlib.Path, required=True, help="folder written by make_tokenizer.py")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="parameters, .npz; rewritten every few minutes")
@@ -81,14 +87,18 @@ def main() -> None:
     parser.add_argument("--start", type=pathlib.Path, help=".npz of an earlier run to go on from")
     parser.add_argument("--first-epoch", type=int, default=0, help="number of the first epoch; it seeds the order")
     parser.add_argument("--held-out", type=int, default=200, help="conversations kept for evaluation")
+    parser.add_argument("--shape", choices=shape.SHAPES, default="target", help="what to train")
+    parser.add_argument("--answers", type=pathlib.Path, nargs="+", default=[], help="instead: files of make_answers.py")
     args = parser.parse_args()
+    config = shape.SHAPES[args.shape]
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.tokenizer)
     training, held_out = conversations.split(conversations.read(args.data), args.held_out)
-    examples = [data.tokenize(chat, tokenizer) for chat in training]
+    examples = [example for path in args.answers for example in make_answers.load(path)]
+    examples = examples or [data.tokenize(chat, tokenizer) for chat in training]
     kept_apart = [data.tokenize(chat, tokenizer) for chat in held_out]
     unseen = data.pack(kept_apart, args.length, seed=0, bos=tokenizer.bos_token_id)
-    params = LM.init(shape.TARGET, jax.random.key(0), jnp.dtype("float32")).params
+    params = LM.init(config, jax.random.key(0), jnp.dtype("float32")).params
     if args.start is not None:
         params = jax.tree.map(jnp.asarray, shape.load(args.start))
     rule = optimizer.rule()
@@ -103,7 +113,7 @@ def main() -> None:
         if progress >= 1:
             break
         rate = jnp.float32(optimizer.schedule(progress, args.rate))
-        params, state, loss = train_step(params, state, rows.tokens, rows.answer, rows.filled, rate, rule)
+        params, state, loss = train_step(params, state, rows.tokens, rows.answer, rows.filled, rate, rule, config)
         running = float(loss) if running is None else 0.95 * running + 0.05 * float(loss)
         seen += int(rows.filled.sum())
         now = time.monotonic()
@@ -116,11 +126,11 @@ def main() -> None:
             reported = now
         if now - saved > 240:
             shape.save(args.out, params)
-            answers, everything = held_out_loss(params, unseen, args.batch)
+            answers, everything = held_out_loss(params, unseen, args.batch, config)
             print(f"held out: {answers:.3f} per answer token, {everything:.3f} per token", flush=True)
             saved = now
     shape.save(args.out, params)
-    answers, everything = held_out_loss(params, unseen, args.batch)
+    answers, everything = held_out_loss(params, unseen, args.batch, config)
     print(f"done: {step} steps, {seen:,} tokens; held out: {answers:.3f} per answer token, {everything:.3f} per token")
 
 

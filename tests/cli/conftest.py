@@ -156,6 +156,13 @@ class Fake:
         request["progress"](1, 2)
         return api.Regenerated(answered=5, before=2, cut=1, skipped=0)
 
+    def tokenizer_of(self, target):
+        return FakeTokenizer(self.template)
+
+    def make_datastore(self, tokenizer, files, to, *, limit, progress):
+        progress(1200)
+        return len(files), 1200
+
     def describe(self, path):
         if self.error:
             raise self.error
@@ -176,10 +183,9 @@ class Fake:
 def fake(monkeypatch) -> Fake:
     fake = Fake()
     commands = ("load", "with_head", "generate", "stream", "describe", "convert", "train", "regenerate")
-    for name in (*commands, "tree_shape", "time_parts", "trace", "closest_draws"):
+    for name in (*commands, "tokenizer_of", "make_datastore", "tree_shape", "time_parts", "trace", "closest_draws"):
         monkeypatch.setattr(api, name, getattr(fake, name))
-    for module in ("prompts", "acceptance"):
-        monkeypatch.setattr(f"eagle_jax.evaluation.{module}.encode", fake.encode)
+    monkeypatch.setattr("eagle_jax.evaluation.prompts.encode", fake.encode)
     return fake
 
 

@@ -9,58 +9,28 @@ import pytest
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
 from eagle_jax.decoding.state import DecodeState, Request
-from eagle_jax.decoding.tree import Tree
-from eagle_jax.drafters.base import Drafter, Plain, View
+from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.struct import pytree
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
 
 TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
 HEAD3 = synthetic_head3(TARGET, error=0.1)
-HEAD3_TRIMMED = synthetic_head3(TARGET, error=0.1, draft_vocab_size=50, norm_output=True)
+SMALL = dataclasses.replace(TARGET, params=jax.tree.map(lambda x: x * 1.05, TARGET.params))
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(0, TINY.vocab_size, size).tolist() for size in (5, 70, 33, 1)]
 SLOTS, CHUNK, NEW = 192, 32, 40
-
-
-@pytree
-class Garbage(Drafter):
-    """Proposes the same worthless tree again and again: nothing may change but the speed."""
-
-    @property
-    def shape(self):
-        return StaticTree((-1, 0, 0, 1))
-
-    @property
-    def taps(self):
-        return ()
-
-    def init(self, target, batch, slots):
-        return ()
-
-    def observe(self, target, state, observed):
-        return ()
-
-    def propose(self, target, state, view: View, mode):
-        batch = view.length.shape[0]
-        tokens = jnp.concatenate([view.root[:, None], jnp.broadcast_to(jnp.arange(3)[None], (batch, 3))], axis=1)
-        parent = jnp.broadcast_to(jnp.array([-1, 0, 0, 1])[None], (batch, 4))
-        return Tree(tokens=tokens, parent=parent, valid=jnp.ones_like(tokens, bool)), ()
 
 
 DRAFTERS = {
     "eagle1": Eagle(head=HEAD, policy=EAGLE1_TREE),
     "eagle2": Eagle(head=HEAD, policy=DynamicTree(30, 4, 6)),
     "chain": Eagle(head=HEAD, policy=DynamicTree(6, 4, 1)),
-    "own tree": Eagle(head=HEAD, policy=StaticTree((-1, 0, 0, 0, 1, 1, 4))),
     "uncoupled": Eagle(head=HEAD, policy=DynamicTree(12, 3, 4), coupled=False),
-    "eagle2 default": Eagle(head=HEAD, policy=DynamicTree(60, 7, 10)),
-    "eagle1 trimmed": Eagle(head=HEAD.trimmed(TARGET, np.arange(8, 61)), policy=DynamicTree(9, 2, 3)),
     "eagle3": Eagle(head=HEAD3, policy=DynamicTree(12, 3, 4)),
-    "eagle3 trimmed": Eagle(head=HEAD3_TRIMMED, policy=StaticTree((-1, 0, 0, 0, 1, 1, 4))),
-    "garbage": Garbage(),
+    "draft model": DraftModel(model=SMALL, policy=DynamicTree(6, 4, 1)),
 }
 SAMPLING = {"greedy": (0.0, 1.0), "T=0.7": (0.7, 1.0), "T=1, top-p 0.9": (1.0, 0.9)}
 
@@ -102,20 +72,6 @@ def decode(drafter, prompts, until=10**6, **asked) -> tuple[DecodeState, list[li
 
 
 @pytest.mark.parametrize("how", SAMPLING)
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_same_seed_same_text_in_a_ragged_batch(name, how):
-    temperature, top_p = SAMPLING[how]
-    _, plain = decode(Plain(), PROMPTS, temperature=temperature, top_p=top_p)
-    state, drafted = decode(DRAFTERS[name], PROMPTS, temperature=temperature, top_p=top_p)
-    assert drafted == plain
-    assert all(len(answer) == NEW for answer in drafted)
-    if name != "garbage":
-        assert np.asarray(state.cycles).sum() < 0.8 * len(PROMPTS) * (NEW - 1), (
-            "the drafter saved no passes: nothing was tested"
-        )
-
-
-@pytest.mark.parametrize("how", SAMPLING)
 def test_a_row_does_not_depend_on_its_batch(how):
     temperature, top_p = SAMPLING[how]
     _, together = decode(DRAFTERS["eagle2"], PROMPTS, temperature=temperature, top_p=top_p)
@@ -139,7 +95,7 @@ def test_coupling_raises_acceptance():
     assert lengths["coupled"] > 1.1 * lengths["uncoupled"], lengths
 
 
-@pytest.mark.parametrize("name", ["eagle1", "eagle2", "eagle3"])
+@pytest.mark.parametrize("name", ["eagle1", "eagle2", "eagle3", "draft model"])
 def test_state_equals_a_fresh_prefill_of_the_committed_text(name):
     drafter = DRAFTERS[name]
     request, tokens, mode = ask(PROMPTS, temperature=0.7)
@@ -155,7 +111,8 @@ def test_state_equals_a_fresh_prefill_of_the_committed_text(name):
         np.testing.assert_array_equal(fresh.root, state.root)
         assert_same_rows(fresh.cache, state.cache, length)
         assert_same_rows(fresh.draft.cache, state.draft.cache, length)
-        np.testing.assert_allclose(fresh.draft.guess, state.draft.guess, atol=2e-4, rtol=2e-4)
+        now, anew = (x.hidden if name == "draft model" else x.guess for x in (state.draft, fresh.draft))
+        np.testing.assert_allclose(anew, now, atol=2e-4, rtol=2e-4)
 
 
 def assert_same_rows(expected, got, length):

@@ -89,7 +89,7 @@ def test_exported_target_is_an_ordinary_folder(tmp_path, chats):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     written = LM.init(shape.TARGET, jax.random.key(0), jnp.dtype("float32"))
     shape.save(tmp_path / "target.npz", written.params)
-    export_target.export(shape.load(tmp_path / "target.npz"), tmp_path / "tokenizer", tmp_path / "target")
+    export_target.export(shape.load(tmp_path / "target.npz"), shape.TARGET, tmp_path / "tokenizer", tmp_path / "target")
     read = load_target(tmp_path / "target")
     assert read.config == shape.TARGET and read.dtype == jnp.bfloat16
     rounded = jax.tree.map(lambda p: p.astype(jnp.bfloat16), written.params)

@@ -1,0 +1,133 @@
+"""Drafters by name: what each needs, which sizes it has, and what is refused."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import eagle_jax
+from eagle_jax import api
+from eagle_jax.api.drafters import METHODS, drafter_for
+from eagle_jax.api.model import PAIR
+from eagle_jax.api.tokenizers import fingerprint, refuse_other_tokenizer, tokenizer_in
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
+from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.hybrid import Hybrid
+from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
+from eagle_jax.drafters.prompt_lookup import PromptLookup
+from eagle_jax.testing import synthetic_hydra, synthetic_medusa, synthetic_pair
+
+TARGET, HEAD = synthetic_pair()
+BARE = api.Model(target=TARGET, head=None, tokenizer=None, stop_ids=(), context=128)
+WITH_HEAD = dataclasses.replace(BARE, head=HEAD)
+MEDUSA = dataclasses.replace(BARE, head=synthetic_medusa(TARGET, num_heads=4))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokenizer_in(PAIR / "target")
+
+
+def test_auto_is_what_there_is():
+    assert drafter_for(BARE, "auto", "auto") == Plain()
+    assert isinstance(drafter_for(WITH_HEAD, "auto", "auto"), Eagle)
+    assert isinstance(drafter_for(MEDUSA, "auto", "auto"), MedusaDrafter)
+    assert drafter_for(dataclasses.replace(BARE, draft=TARGET), "auto", "auto").model is TARGET
+
+
+def test_published_sizes_are_asked_for_by_name():
+    assert drafter_for(WITH_HEAD, "eagle", "published").policy == DynamicTree(60, 7, 10)
+    assert drafter_for(WITH_HEAD, "eagle", "eagle1").policy == EAGLE1_TREE
+    assert drafter_for(MEDUSA, "medusa", "published").policy == MEDUSA_TREE
+    assert drafter_for(dataclasses.replace(BARE, head=synthetic_hydra(TARGET)), "hydra", "published").shape.depth == 3
+    assert drafter_for(BARE, "prompt-lookup", "published") == PromptLookup(copied=10)
+    assert drafter_for(BARE, "token-recycling", "published").shape.nodes == 80
+    assert drafter_for(BARE, "lookahead", "published").shape.nodes == 57
+    assert isinstance(drafter_for(WITH_HEAD, "hybrid", "published"), Hybrid)
+
+
+def test_every_method_is_small_on_a_cpu():
+    for name in ("eagle", "token-recycling", "prompt-lookup", "lookahead", "hybrid"):
+        assert drafter_for(WITH_HEAD, name, "auto").shape.nodes <= 10, name
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.needs])
+def test_what_a_method_needs_is_named(name):
+    with pytest.raises(ValueError, match=f'drafter="{name}" needs .*load'):
+        drafter_for(BARE, name, "auto")
+
+
+def test_a_method_without_trees_takes_none():
+    with pytest.raises(ValueError, match="no choice of trees"):
+        drafter_for(BARE, "prompt-lookup", (60, 7, 10))
+
+
+def test_another_tokenizer_is_refused(tokenizer, tmp_path):
+    changed = json.loads((PAIR / "target" / "tokenizer.json").read_text())
+    vocabulary = changed["model"]["vocab"]
+    one, two = list(vocabulary)[1000:1002]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(changed))
+    (tmp_path / "tokenizer_config.json").write_text((PAIR / "target" / "tokenizer_config.json").read_text())
+    other = tokenizer_in(tmp_path)
+    refuse_other_tokenizer(tokenizer, tokenizer_in(PAIR / "target"), "the draft model")
+    with pytest.raises(ValueError, match="the draft model has another tokenizer than the target: 2 of their tokens"):
+        refuse_other_tokenizer(tokenizer, other, "the draft model")
+    assert fingerprint(other) != fingerprint(tokenizer)
+
+
+def test_a_datastore_is_made_once_and_drafts(tokenizer, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Tom has 3 apples. " * 4)
+    chats = tmp_path / "chats.jsonl"
+    question, answer = "How many eggs are two dozen?", "Two dozen eggs are 24 eggs."
+    chats.write_text(json.dumps({"question": question, "answer": answer}) + "\n")
+    to = tmp_path / "made" / "store.safetensors"
+    texts, tokens = api.make_datastore(tokenizer, [text, chats], to)
+    assert texts == 2 and tokens > 40
+
+    model = eagle_jax.load(datastore=to)
+    said = tokenizer.encode(text.read_text(), add_special_tokens=False)
+    stored = np.asarray(model.datastore.tokens).tolist()
+    assert stored[: len(said)] == said and stored[len(said)] == -1 and len(stored) == tokens + 2
+    rest, none = (
+        eagle_jax.generate(model, "Tom has 3 apples. Tom has", max_new_tokens=12, drafter=name)
+        for name in ("rest", "none")
+    )
+    assert rest.token_ids == none.token_ids
+
+    assert api.make_datastore(tokenizer, [text, chats], to, limit=5)[1] == 5
+    before = to.read_bytes()
+    with pytest.raises(ValueError, match="no text"):
+        (tmp_path / "empty.txt").write_text("")
+        api.make_datastore(tokenizer, [tmp_path / "empty.txt"], to)
+    assert to.read_bytes() == before
+
+
+def test_what_is_no_datastore(tokenizer, tmp_path):
+    with pytest.raises(FileNotFoundError, match="eagle-jax datastore"):
+        eagle_jax.load(datastore=tmp_path / "none.safetensors")
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match="damaged"):
+        eagle_jax.load(datastore=bad)
+    save_file({"tokens": np.zeros(3, np.int32)}, bad)
+    with pytest.raises(ValueError, match="no datastore"):
+        eagle_jax.load(datastore=bad)
+    about = {"kind": "eagle_jax datastore", "tokenizer": "other"}
+    save_file({"tokens": np.zeros(3, np.int32), "order": np.zeros(3, np.int32)}, bad, metadata=about)
+    with pytest.raises(ValueError, match="another tokenizer"):
+        eagle_jax.load(datastore=bad)
+
+
+def test_a_draft_model_drafts():
+    """The target as its own draft model: every guess is right."""
+    model = eagle_jax.load(draft=PAIR / "target")
+    assert jax.tree.leaves(model.draft.params)[0].dtype == jax.tree.leaves(model.target.params)[0].dtype
+    asked = dict(max_new_tokens=13, drafter="draft-model", tree=(4, 2, 1))
+    result = eagle_jax.generate(model, [{"role": "user", "content": "How far is 60 miles?"}], **asked)
+    assert result.stats.accepted_lengths == [4, 4, 4]

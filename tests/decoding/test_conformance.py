@@ -1,0 +1,137 @@
+"""Same seed, same text: every drafter, greedy and sampled, alone and in a ragged batch. A new drafter adds a row."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.decoding import sampling
+from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, likeliest_tree
+from eagle_jax.decoding.sampling import GREEDY, Sampling
+from eagle_jax.decoding.state import Request
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.drafters.base import Drafter, Plain, View
+from eagle_jax.drafters.draft_model import DraftModel
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.hybrid import Hybrid
+from eagle_jax.drafters.hydra import HydraDrafter
+from eagle_jax.drafters.lookahead import Lookahead
+from eagle_jax.drafters.medusa import MedusaDrafter
+from eagle_jax.drafters.prompt_lookup import PromptLookup
+from eagle_jax.drafters.rest import Datastore, Rest
+from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.struct import pytree
+from eagle_jax.testing import TINY, synthetic_head3, synthetic_hydra, synthetic_medusa, synthetic_pair
+
+TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
+HEAD3 = synthetic_head3(TARGET, error=0.1)
+RNG = np.random.default_rng(0)
+PROMPTS = [RNG.integers(0, TINY.vocab_size, size).tolist() for size in (70, 5, 1)]
+SLOTS, CHUNK, NEW = 128, 32, 40
+
+
+@pytree
+class Garbage(Drafter):
+    """Proposes the same worthless tree again and again: nothing may change but the speed."""
+
+    shape = TreeShape(nodes=4, depth=2)
+    taps = ()
+
+    def init(self, target, batch, slots):
+        return ()
+
+    def observe(self, target, state, observed):
+        return ()
+
+    def propose(self, target, state, view: View, mode):
+        batch = view.length.shape[0]
+        tokens = jnp.concatenate([view.root[:, None], jnp.broadcast_to(jnp.arange(3)[None], (batch, 3))], axis=1)
+        parent = jnp.broadcast_to(jnp.array([-1, 0, 0, 1])[None], (batch, 4))
+        return Tree(tokens=tokens, parent=parent, valid=jnp.ones_like(tokens, bool)), ()
+
+
+DRAFTERS = {
+    "eagle1": lambda: Eagle(head=HEAD, policy=EAGLE1_TREE),
+    "eagle2": lambda: Eagle(head=HEAD, policy=DynamicTree(60, 7, 10)),
+    "uncoupled": lambda: Eagle(head=HEAD, policy=DynamicTree(12, 3, 4), coupled=False),
+    "eagle1 trimmed": lambda: Eagle(head=HEAD.trimmed(TARGET, np.arange(8, 61)), policy=DynamicTree(9, 2, 3)),
+    "eagle3": lambda: Eagle(head=HEAD3, policy=DynamicTree(12, 3, 4)),
+    "eagle3 trimmed": lambda: Eagle(
+        head=synthetic_head3(TARGET, error=0.1, draft_vocab_size=50, norm_output=True),
+        policy=StaticTree((-1, 0, 0, 0, 1, 1, 4)),
+    ),
+    "draft model": lambda: DraftModel(
+        model=dataclasses.replace(TARGET, params=jax.tree.map(lambda x: x * 1.05, TARGET.params)),
+        policy=DynamicTree(8, 3, 2),
+    ),
+    "medusa": lambda: MedusaDrafter(head=synthetic_medusa(TARGET), policy=DynamicTree(8, 2, 3)),
+    "hydra": lambda: HydraDrafter(head=synthetic_hydra(TARGET, prefix=True), policy=DynamicTree(8, 2, 3)),
+    "prompt lookup": lambda: PromptLookup(copied=4),
+    "lookahead": lambda: Lookahead(window=3, ngram=3, guesses=2),
+    "token recycling": lambda: TokenRecycling(policy=likeliest_tree(20, RANKS), width=8),
+    "rest": lambda: Rest(Datastore.of(PROMPTS + answers(Plain(), "mixed")), shortest=1, lines=8, copied=4, nodes=9),
+    "hybrid": lambda: Hybrid(Eagle(head=HEAD, policy=DynamicTree(6, 2, 2)), PromptLookup(copied=3)),
+    "garbage": Garbage,
+}
+# temperature and top-p of each row; rows in one batch need not agree
+HOW = {
+    "alone, greedy": (GREEDY, [(0.0, 1.0)]),
+    "alone, T=1 with top-p": (Sampling(sampled=True, filtered=True), [(1.0, 0.9)]),
+    "mixed": (Sampling(sampled=True, filtered=True), [(1.0, 0.9), (0.0, 1.0), (0.7, 1.0)]),
+}
+
+
+def answers(drafter: Drafter, how: str) -> list[list[int]]:
+    return decoded(drafter, how)[0]
+
+
+def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
+    """The answers, and how many target passes they took."""
+    mode, rows = HOW[how]
+    prompts = PROMPTS[: len(rows)]
+    settings = sampling.Settings(
+        temperature=jnp.asarray([temperature for temperature, _ in rows], jnp.float32),
+        top_k=jnp.zeros(len(rows), jnp.int32),
+        top_p=jnp.asarray([top_p for _, top_p in rows], jnp.float32),
+        min_p=jnp.zeros(len(rows), jnp.float32),
+        key=sampling.request_keys(list(range(len(rows))), [0] * len(rows)),
+    )
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    tokens = np.zeros((len(rows), SLOTS + 16), np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = prompt
+    request = Request(
+        settings=settings,
+        prompt_length=jnp.asarray(lengths),
+        limit=jnp.asarray(lengths + np.int32(NEW)),
+        stop_ids=jnp.asarray([-1], jnp.int32),
+    )
+    state = compiled_prefill()(
+        TARGET, drafter, request, jnp.asarray(tokens), mode=mode, slots=SLOTS, chunk=CHUNK, logprobs=False
+    )
+    state = compiled_advance()(TARGET, drafter, request, state, jnp.int32(10**6), mode=mode)
+    text, length = np.asarray(state.tokens), np.asarray(state.length)
+    said = [text[row, len(prompt) : length[row] + 1].tolist() for row, prompt in enumerate(prompts)]
+    return said, int(np.asarray(state.cycles).sum())
+
+
+@functools.cache
+def plain(how: str) -> tuple[list[list[int]], int]:
+    return decoded(Plain(), how)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_same_seed_same_text(name):
+    drafter, saved = DRAFTERS[name](), 0
+    for how in HOW:
+        text, passes = decoded(drafter, how)
+        expected, without = plain(how)
+        assert text == expected, how
+        assert all(len(answer) == NEW for answer in text)
+        saved += without - passes
+    if name != "garbage":
+        assert saved > 0.1 * sum(plain(how)[1] for how in HOW), "the drafter saved no passes: nothing was tested"
