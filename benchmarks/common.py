@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from eagle_jax import Model
-from eagle_jax.evaluation import read_questions
+from eagle_jax.evaluation import Prompter, read_questions
 
 
 def parser(question: str, new_tokens: int) -> argparse.ArgumentParser:
@@ -21,22 +21,10 @@ def parser(question: str, new_tokens: int) -> argparse.ArgumentParser:
 
 
 def prompts(model: Model, path: pathlib.Path, limit: int | None, new_tokens: int) -> list[list[int]]:
-    """First turns as chats, in token ids; a question too long for the context loses the middle of its text."""
-    room = model.context - new_tokens
-    return [_fit(model, question.turns[0], room) for question in read_questions(path, limit)]
-
-
-def _fit(model: Model, text: str, room: int) -> list[int]:
-    size = len(text)
-    while True:
-        kept = text if size >= len(text) else text[: size // 2] + " ... " + text[-(size // 2) :]
-        chat = model.tokenizer.apply_chat_template(
-            [{"role": "user", "content": kept}], tokenize=False, add_generation_prompt=True
-        )
-        ids = model.tokenizer(chat, add_special_tokens=False)["input_ids"]
-        if len(ids) <= room:
-            return list(ids)
-        size = int(size * 0.95 * room / len(ids))
+    """First turns as chats, in token ids; a question too long for the context loses its beginning."""
+    prompter = Prompter(model, chat=True, max_new_tokens=new_tokens, cut=True)
+    asked = (prompter([{"role": "user", "content": question.turns[0]}]) for question in read_questions(path, limit))
+    return [prompt.ids for prompt in asked if prompt is not None]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

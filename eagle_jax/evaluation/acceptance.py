@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from eagle_jax import api
-from eagle_jax.api.prompts import encode
+from eagle_jax.evaluation.prompts import Prompter
 from eagle_jax.evaluation.questions import Question
 
 
@@ -43,9 +43,9 @@ def measure_acceptance(
     Raises:
         ValueError: no question leaves room for an answer in the context.
     """
-    prompts = [[{"role": "user", "content": q.turns[0]}] if chat else q.turns[0] for q in questions]
-    room, size = model.context - max_new_tokens, model.target.config.vocab_size
-    fitting = [prompt for prompt in prompts if len(encode(model.tokenizer, prompt, size, "the prompt")) <= room]
+    prompter = Prompter(model, chat, max_new_tokens)
+    prompts = [prompter([{"role": "user", "content": question.turns[0]}]) for question in questions]
+    fitting = [prompt.ids for prompt in prompts if prompt is not None]
     if not fitting:
         raise ValueError(
             f"none of the {len(prompts)} questions leaves room for {max_new_tokens} new tokens in the context of "
