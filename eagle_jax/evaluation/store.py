@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_jax.evaluation.answers import Conversation, from_line, to_line
 
-RUN, TRACES = "run.json", "traces.json"
+RUN, TRACES, PART = "run.json", "traces.json", ".part"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
         if (path / RUN).exists():
             _agree(path / RUN, _normal(settings))
-        elif any(path.iterdir()):
+        elif any(file.suffix != PART for file in path.iterdir()):
             raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
         else:
             write_json(path / RUN, {"settings": settings, **about})
@@ -122,7 +122,7 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a whole file or none: under another name first, then renamed."""
-    part = path.with_suffix(".part")
+    part = path.with_suffix(PART)
     with part.open("w", encoding="utf-8") as file:
         json.dump(value, file, ensure_ascii=False, indent=1)
         file.flush()
