@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jax import P
 
 import eagle_jax
 from eagle_jax.api import plan, programs
+from eagle_jax.api.drafters import METHODS
 from eagle_jax.config import Experts
 from eagle_jax.converters import load_target, save_head, save_target
 from eagle_jax.converters.sizes import HeadSizes, TargetSizes
@@ -28,7 +30,7 @@ from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import HEAD, TARGET, Sharding, fitting, parse, placement, sharding_of, spec_of
-from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
+from eagle_jax.testing import TINY, synthetic_head3, synthetic_hydra, synthetic_medusa, synthetic_pair
 
 CONFIG = dataclasses.replace(TINY, vocab_size=64, num_hidden_layers=1)
 MIXTURE = dataclasses.replace(
@@ -134,6 +136,20 @@ def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, 
     assert cache.sharding.shard_shape(cache.shape)[:2] == (ROWS // sizes["data"], 2 // sizes["model"])
     held = sum(leaf.nbytes for leaf in jax.tree.leaves((state.cache.k, state.cache.v)))
     assert loop.memory_analysis().alias_size_in_bytes >= held // over.mesh.size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["hydra", "draft-model", "token-recycling"])
+def test_every_drafter_gives_the_same_text_on_several_devices(pair, plainly, method):
+    target, head = pair
+    heads = {"medusa": synthetic_medusa, "hydra": synthetic_hydra}
+    head = heads[method](target) if method in heads else head
+    over = sharding_of("data:2,model:2", CONFIG)
+    model = types.SimpleNamespace(head=laid(head), draft=laid(target))
+    policy = None if METHODS[method].trees is None else METHODS[method].trees(model, True)
+    state, loop = decoded(laid(target), METHODS[method].make(model, policy, True), over)
+    assert answers(state) == plainly
+    assert not [shape for _, shape in collectives(loop) if SLOTS in shape]
 
 
 def test_a_mixture_of_experts_sums_once_behind_its_experts():

@@ -23,6 +23,7 @@ from eagle_jax.platform import multiplies_bfloat16
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
+SHIPPED_HEADS = {"eagle1": PAIR / "head", "eagle3": PAIR / "head_eagle3"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,8 @@ def load(
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
             name of a published pair (`eagle-jax models` lists them).
         head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads; None is the pair's head,
-            the shipped head if no target is named either, or else none.
+            the shipped EAGLE-1 head if no target is named either, or else none. The shipped target also has an EAGLE-3
+            head, `head="eagle3"`.
         dtype: "float32", "bfloat16" or "float16"; None keeps the stored one, but is float32 on CPUs that have no
             bfloat16 instructions.
         head_config: entries that take the place of those in the head's `config.json`, such as
@@ -109,22 +111,21 @@ def with_head(model: Model, head: str | Path) -> Model:
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
     stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))
-    loaded = load_head(resolve(head), stored, dtype=model.target.dtype)
+    loaded = load_head(SHIPPED_HEADS.get(str(head)) or resolve(head), stored, dtype=model.target.dtype)
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
 
 
 def _load_draft(folder: Path, target: LM, tokenizer: Any, dtype: Any, over: Sharding | None) -> LM:
     """A small model whose token ids mean what the target's do."""
-    if over is not None:
-        raise ValueError("a draft model together with a mesh is not supported; leave out draft or mesh")
     refuse_other_tokenizer(tokenizer, tokenizer_in(folder), f"the draft model in {folder}")
-    draft = _load_target(folder, dtype, None)
+    draft = _load_target(folder, dtype, over)
     if draft.config.vocab_size > target.config.vocab_size:
         raise ValueError(
             f"the draft model in {folder} has {draft.config.vocab_size} tokens and the target "
             f"{target.config.vocab_size}; expected one with the target's tokenizer"
         )
-    return _for_decoding(draft, draft.config.head_dim)
+    ready = _for_decoding(draft, draft.config.head_dim)
+    return ready if over is None else over.put(ready, over.target)
 
 
 def tokenizer_of(target: str | Path | None = None) -> Any:
@@ -135,7 +136,7 @@ def tokenizer_of(target: str | Path | None = None) -> Any:
 def _folders(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
     """Where target and head are, downloaded if need be; a folder goes before a pair of the same name."""
     if target is None:
-        return PAIR / "target", PAIR / "head" if head is None else resolve(head)
+        return PAIR / "target", SHIPPED_HEADS.get(str(head)) or (resolve(head) if head else SHIPPED_HEADS["eagle1"])
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
@@ -159,17 +160,14 @@ def _for_decoding(model: Any, head_dim: int) -> Any:
 
 
 def _head_for_decoding(head: Any, over: Sharding | None) -> Any:
-    """A head is read whole, which is one layer, and then spread."""
+    """A head is read whole, which is a layer or a few matrices, and then spread."""
     if over is None:
         return _for_decoding(head, head.head_dim)
-    if not isinstance(head, DraftHead):
-        raise ValueError(
-            "Medusa and Hydra heads together with a mesh are not supported; leave out the head or the mesh"
-        )
-    params = place_all(head.params, placing(over, over.head, head.config.layers))
-    config = dataclasses.replace(head.config, layers=widened(head.config.layers, over.sizes))
-    wide = dataclasses.replace(head, params=params, config=config)
-    return over.put(_for_decoding(wide, config.layers.head_dim), over.head)
+    if isinstance(head, DraftHead):
+        params = place_all(head.params, placing(over, over.head, head.config.layers))
+        config = dataclasses.replace(head.config, layers=widened(head.config.layers, over.sizes))
+        head = dataclasses.replace(head, params=params, config=config)
+    return over.put(_for_decoding(head, head.head_dim), over.head)
 
 
 def dtype_of(dtype: Any) -> Any:

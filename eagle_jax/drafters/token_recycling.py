@@ -17,6 +17,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.target import Target
+from eagle_jax.sharding import by_row, top_k
 from eagle_jax.struct import pytree, static
 
 # How often the candidate of each rank is the one, roughly: the default trees are the likeliest nodes under it.
@@ -108,7 +109,7 @@ class TokenRecycling(Drafter):
 
     def _learn(self, table: Table, checked: Checked, active: Bool[Array, "b"]) -> Table:
         """What the target made of every node of a tree."""
-        best, tokens = jax.lax.top_k(checked.logits, self.width)
+        best, tokens = top_k(checked.logits, self.width)
         scores = best - jax.nn.logsumexp(checked.logits, axis=-1, keepdims=True)
         return table.write(checked.tree.tokens, tokens, scores, checked.tree.valid & active[:, None])
 
@@ -116,7 +117,7 @@ class TokenRecycling(Drafter):
         def candidates(tokens, depth, parent_row, count, carry):
             found, scores = _after(state, tokens)
             scores = self._coupled(found, scores, view, depth)
-            order = jnp.argsort(-scores, axis=-1, stable=True)
+            order = by_row(lambda x: jnp.argsort(-x, axis=-1, stable=True))(scores)
             return jnp.take_along_axis(scores, order, axis=2), jnp.take_along_axis(found, order, axis=2), carry
 
         with jax.named_scope("draft_tree"):
