@@ -148,10 +148,11 @@ def _load_target(folder: Path, dtype: Any, over: Sharding | None) -> LM:
         return load_target(folder, dtype=dtype, over=over)
     except ValueError as error:
         kind = describe(folder).kind
-        if not kind.endswith("head"):
+        if not kind.endswith(("head", "heads")):
             raise
+        held = kind if kind.endswith("heads") else f"an {kind}"
         raise ValueError(
-            f"{folder} holds an {kind}, and was given as the target; expected a model there, and the head as head"
+            f"{folder} holds {held}, and was given as the target; expected a model there, and the head as head"
         ) from error
 
 
