@@ -20,7 +20,7 @@ class Pair:
     Attributes:
         name: what `load` knows it by.
         target, head: repositories on the HuggingFace hub.
-        method: `EAGLE-1/2` or `EAGLE-3`.
+        method: `EAGLE-1/2`, `EAGLE-3`, `Medusa` or `Hydra`.
         target_sizes: the target's dimensions.
         head_sizes: the head's; None where nobody has published them.
     """
@@ -84,7 +84,7 @@ _QWEN3_30B = _qwen3(layers=48, hidden=2048, intermediate=768, heads=32, kv_heads
 _QWEN3_235B = _qwen3(layers=94, hidden=4096, intermediate=1536, heads=64, kv_heads=4, experts=128)
 
 
-_EAGLE1, _EAGLE3 = "EAGLE-1/2", "EAGLE-3"
+_EAGLE1, _EAGLE3, _MEDUSA, _HYDRA = "EAGLE-1/2", "EAGLE-3", "Medusa", "Hydra"
 
 # name -> repository and dimensions.
 _TARGETS: Mapping[str, tuple[str, TargetSizes]] = {
@@ -117,7 +117,7 @@ _LLAMA3 = {"kv_heads": 8, "fc_bias": False}
 _PART = {"kv_heads": 8, "drafted": 32000}
 
 # Target, what is added to its name, the head's repository, its method and its dimensions where they are known. The
-# plain name is the newest method's. The authors' heads come first, then others'.
+# plain name is that of EAGLE's newest. The authors' heads come first, then others'.
 _HEADS: tuple[tuple[str, str, str, str, Mapping[str, Any] | None], ...] = (
     ("vicuna-7b-v1.3", "", "yuhuili/EAGLE-Vicuna-7B-v1.3", _EAGLE1, _MHA_32),
     ("vicuna-13b-v1.3", "", "yuhuili/EAGLE3-Vicuna1.3-13B", _EAGLE3, {"kv_heads": 40, "drafted": 32000}),
@@ -148,6 +148,12 @@ _HEADS: tuple[tuple[str, str, str, str, Mapping[str, Any] | None], ...] = (
     ("qwen3-30b-a3b", "-tengyunw", "Tengyunw/qwen3_30b_moe_eagle3", _EAGLE3, None),
     ("qwen3-235b-a22b", "", "nvidia/Qwen3-235B-A22B-Eagle3", _EAGLE3, None),
     ("qwen3-235b-a22b", "-lmsys", "lmsys/Qwen3-235B-A22B-EAGLE3", _EAGLE3, None),
+    ("vicuna-7b-v1.3", "-medusa", "FasterDecoding/medusa-vicuna-7b-v1.3", _MEDUSA, None),
+    ("vicuna-13b-v1.3", "-medusa", "FasterDecoding/medusa-vicuna-13b-v1.3", _MEDUSA, None),
+    ("vicuna-33b-v1.3", "-medusa", "FasterDecoding/medusa-vicuna-33b-v1.3", _MEDUSA, None),
+    ("vicuna-7b-v1.3", "-hydra", "ankner/hydra-vicuna-7b-v1.3", _HYDRA, None),
+    ("vicuna-13b-v1.3", "-hydra", "ankner/hydra-vicuna-13b-v1.3", _HYDRA, None),
+    ("vicuna-33b-v1.3", "-hydra", "ankner/hydra-vicuna-33b-v1.3", _HYDRA, None),
 )
 
 
