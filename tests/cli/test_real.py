@@ -59,6 +59,21 @@ def test_the_bench_finds_identical_texts(run, pair, tmp_path):
     assert eagle["tokens_per_second"] > 0 and eagle["mean_accepted_length"] >= 1
 
 
+def test_an_evaluation_with_its_report(run, pair, tmp_path):
+    question = {"question_id": 1, "category": "math", "turns": ["What is 2 + 2?"]}
+    (tmp_path / "q.jsonl").write_text(json.dumps(question))
+    folder = tmp_path / "run"
+    asked = ("eval", str(tmp_path / "q.jsonl"), "--methods", "plain,eagle:6,2,2", "--out", str(folder), *pair[:2])
+    shown = run(*asked, "--head", pair[3], "--max-new-tokens", "12")
+    assert shown.exit_code == 0, shown.output
+    report = json.loads(run("eval", "report", str(folder), "--json").stdout)
+    plain, eagle = (report["tasks"][-1]["methods"][name] for name in ("plain", "eagle:6,2,2"))
+    assert eagle["identical"] == eagle["answers"] == 1 and eagle["tokens"] == plain["tokens"]
+    assert plain["mean_accepted_length"] == 1.0 <= eagle["mean_accepted_length"] and eagle["passes"] <= plain["passes"]
+    assert set(report["traces"]["parts"]) == {"plain", "eagle:6,2,2"} and len(report["traces"]["tree"]["parents"]) == 6
+    assert run("eval", "compare", str(folder / "plain.jsonl"), str(folder / "eagle_6_2_2.jsonl")).exit_code == 0
+
+
 def test_a_conversation(run, pair):
     shown = run("chat", *pair, *SHORT, input="What is 2 + 2?\n/stats\n/quit\n")
     assert shown.exit_code == 0
