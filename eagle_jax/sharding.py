@@ -102,8 +102,15 @@ class Sharding:
             raise ValueError(f"a mesh with axes {tuple(self.mesh.axis_names)}; expected {AXES}, in this order")
         for name in ("target", "head", "state"):
             for rule in getattr(self, name):
-                if len(rule) != 2 or not isinstance(rule[0], str) or not isinstance(rule[1], P):
-                    raise ValueError(f"{name} rule {rule!r}; expected a pattern of paths and a jax.P")
+                pair = isinstance(rule, tuple) and len(rule) == 2 and isinstance(rule[0], str)
+                if (
+                    not pair
+                    or not isinstance(rule[1], P)
+                    or not {a for part in rule[1] for a in _axes(part)} <= {*AXES}
+                ):
+                    raise ValueError(f"{name} rule {rule!r}; expected a pattern of paths and a jax.P of {AXES}")
+        auto = Mesh(self.mesh.devices, AXES, axis_types=(AxisType.Auto,) * 2)  # make_mesh's own default is Explicit
+        object.__setattr__(self, "mesh", auto)
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -163,7 +170,7 @@ def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
     if isinstance(mesh, Sharding):
         asked = mesh
     elif isinstance(mesh, Mesh):
-        asked = Sharding(Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim))
+        asked = Sharding(mesh)
     elif isinstance(mesh, str):
         asked = Sharding(_make(_auto(config, jax.device_count()) if mesh == "auto" else parse(mesh), mesh))
     else:

@@ -210,11 +210,12 @@ def test_every_matrix_is_spread_in_both_layouts(pair):
 
 def test_rules_of_ones_own_take_the_place_of_ours(folders):
     mesh = jax.make_mesh((1, 2), ("data", "model"), devices=jax.devices()[:2])
-    whole = eagle_jax.load(
-        *folders, mesh=Sharding(sharding_of(mesh, CONFIG).mesh, target=((r"lm_head", P(None, "model")),))
-    )
-    assert whole.target.params["layers_0"]["self_attn"]["o_proj"]["kernel"].sharding.is_fully_replicated
-    assert placement(whole.target.params["lm_head"]["kernel"].sharding)[1] == ((), ("model",))
+    own = Sharding(mesh, target=((r"lm_head", P(None, "model")),))
+    params = eagle_jax.load(*folders, mesh=own).target.params
+    assert params["layers_0"]["self_attn"]["o_proj"]["kernel"].sharding.is_fully_replicated
+    assert placement(params["lm_head"]["kernel"].sharding)[1] == ((), ("model",))
+    with pytest.raises(ValueError, match="expected a pattern of paths and a jax.P of"):
+        Sharding(mesh, head=(("fc", P("heads")),))
 
 
 @pytest.mark.parametrize(

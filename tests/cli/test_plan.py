@@ -1,0 +1,50 @@
+"""`eagle-jax plan`: what it computes, and that the page shows what it prints."""
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+
+from eagle_jax.converters import config_to_hf
+from eagle_jax.testing import TINY
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "scaling.md"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config_to_hf(dataclasses.replace(TINY, vocab_size=64))))
+    return str(tmp_path)
+
+
+def test_a_folder_with_nothing_but_a_config(run, folder):
+    whole, half = (
+        json.loads(run("plan", "--target", folder, "--mesh", mesh, "--slots", "64", "--json").stdout)[0]
+        for mesh in ("model:1", "data:2,model:2")
+    )
+    assert (half["requests"], half["head"]) == (16, 0)
+    # keys and values in bfloat16: layers, rows, kv heads, slots, head size; and two lengths a row
+    assert whole["cache"] == 2 * 2 * 2 * 8 * 2 * 64 * 8 + 2 * 4 * 8
+    assert half["cache"] == 2 * 2 * 2 * 8 * 1 * 64 * 8 + 2 * 4 * 8
+    assert whole["target"] / 2 < half["target"] < whole["target"] * 0.52  # all but norms
+
+
+def test_the_page_shows_what_the_command_prints(run):
+    printed = run("plan", "--target", "llama-3.1-8b-instruct", "--chips", "1,4").stdout.splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in printed]
+    page = [[cell.strip() for cell in line.split("|")] for line in PAGE.read_text().splitlines()]
+    assert len(cells) == 4 and all(row in page for row in (cells[0], *cells[2:]))
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (("--mesh", "model:3"), "model:3 does not divide the target's 4 attention heads"),
+        (("--chips", "four"), "--chips 'four'; expected whole numbers"),
+        (("--chips", "0"), "chips=0; expected a whole number, 1 or more"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(run, folder, given, said):
+    shown = run("plan", "--target", folder, *given)
+    assert shown.exit_code == 2 and said in shown.stderr
