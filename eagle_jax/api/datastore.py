@@ -56,6 +56,7 @@ def make_datastore(
     partial = Path(f"{to}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)
     save_file({"tokens": np.asarray(store.tokens), "order": np.asarray(store.order)}, partial, metadata=about)
+    partial.chmod(0o644)  # safetensors writes files that only their owner reads
     partial.replace(to)
     return len(texts), tokens
 

@@ -3,6 +3,7 @@
 import pytest
 
 import eagle_jax
+from eagle_jax.api import with_head
 
 QUESTIONS = [
     "Tom has 3 apples and buys 4 more. How many apples does he have?",
@@ -21,14 +22,15 @@ def pair() -> eagle_jax.Model:
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_same_seed_same_text_on_the_shipped_pair(pair, temperature):
-    def answers(drafter, tree):
+    def answers(drafter, tree, model=pair):
         return eagle_jax.generate(
-            pair, PROMPTS, max_new_tokens=48, temperature=temperature, seed=[1, 2, 3, 4], drafter=drafter, tree=tree
+            model, PROMPTS, max_new_tokens=48, temperature=temperature, seed=[1, 2, 3, 4], drafter=drafter, tree=tree
         )
 
     plain = answers("none", "auto")
-    for tree in ("eagle1", (60, 7, 10)):
-        drafted = answers("eagle", tree)
+    eagle3 = with_head(pair, "eagle3")
+    for model, tree in ((pair, "eagle1"), (pair, (60, 7, 10)), (eagle3, (60, 7, 10))):
+        drafted = answers("eagle", tree, model)
         assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
         assert [result.text for result in drafted] == [result.text for result in plain]
         passes = sum(result.stats.cycles for result in drafted)
