@@ -20,6 +20,8 @@ from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
 from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 
 
@@ -76,6 +78,8 @@ def _rest(model: Any, policy: None, small: bool) -> Drafter:
 METHODS = {
     "none": Method(lambda model, policy, small: Plain()),
     "eagle": _with_head(Eagle, DraftHead, "an EAGLE head", _eagle_tree),
+    "eagle1": _with_head(Eagle, Head, "an EAGLE-1 head", _eagle_tree),
+    "eagle3": _with_head(Eagle, Head3, "an EAGLE-3 head", _eagle_tree),
     "medusa": _with_head(MedusaDrafter, Medusa, "Medusa heads", _heads_tree),
     "hydra": _with_head(HydraDrafter, Hydra, "Hydra heads", _heads_tree),
     "draft-model": Method(
