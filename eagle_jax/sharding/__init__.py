@@ -1,0 +1,63 @@
+"""One program over many devices: a mesh, tables of how arrays lie on it, and weights that go straight to their places.
+
+A mesh has two axes. Requests are spread over `data`; attention heads, the MLP's width and the vocabulary over `model`:
+
+    data:2,model:2          model 0                     model 1
+        data 0      heads 0, 1 of rows 0, 1     heads 2, 3 of rows 0, 1
+        data 1      heads 0, 1 of rows 2, 3     heads 2, 3 of rows 2, 3
+
+Nothing but arrays is spread: the program is the one that runs on a single device, and XLA puts the communication in
+between (Auto axes). Within a decoder layer that is one sum over `model` behind attention and one behind the MLP; caches
+never travel.
+
+A target with fewer key/value heads than `model` has devices keeps each of them several times, beside its own share of
+the queries: a whole cache on every device would cost more memory than the mesh saves.
+"""
+
+from eagle_jax.sharding.mesh import Sharding, check, model_sizes, parse, repeats, sharding_of, widened
+from eagle_jax.sharding.placing import Place, place_all, placement, placing, to_host
+from eagle_jax.sharding.rules import (
+    AXES,
+    DATA,
+    HEAD,
+    MODEL,
+    STATE,
+    TARGET,
+    Rules,
+    bytes_per_device,
+    fitting,
+    per_device,
+    spec_of,
+)
+from eagle_jax.sharding.tracing import added_up, by_row, constrain, spread, top_k
+
+__all__ = [
+    "AXES",
+    "DATA",
+    "HEAD",
+    "MODEL",
+    "Place",
+    "Rules",
+    "STATE",
+    "Sharding",
+    "TARGET",
+    "added_up",
+    "by_row",
+    "bytes_per_device",
+    "check",
+    "constrain",
+    "fitting",
+    "model_sizes",
+    "parse",
+    "per_device",
+    "place_all",
+    "placement",
+    "placing",
+    "repeats",
+    "sharding_of",
+    "spec_of",
+    "spread",
+    "to_host",
+    "top_k",
+    "widened",
+]

@@ -1,0 +1,172 @@
+"""Meshes, and what of a model they divide."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import P
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.sharding.rules import AXES, DATA, HEAD, MODEL, STATE, TARGET, Rules, axes_of, fitting, map_paths, spec_of
+
+Tree = TypeVar("Tree")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """A mesh with the tables of what lies where; tables of one's own take the place of ours.
+
+    Attributes:
+        mesh: with axes `data` and `model`.
+        target, head: weights, by path: `layers_0/self_attn/o_proj/weight`.
+        state: requests and what is remembered of them: `cache/k/0`.
+    """
+
+    mesh: Mesh
+    target: Rules = TARGET
+    head: Rules = HEAD
+    state: Rules = STATE
+
+    def __post_init__(self):
+        if tuple(self.mesh.axis_names) != AXES:
+            raise ValueError(f"a mesh with axes {tuple(self.mesh.axis_names)}; expected {AXES}, in this order")
+        for name in ("target", "head", "state"):
+            for rule in getattr(self, name):
+                pair = isinstance(rule, tuple) and len(rule) == 2 and isinstance(rule[0], str)
+                if (
+                    not pair
+                    or not isinstance(rule[1], P)
+                    or not {a for part in rule[1] for a in axes_of(part)} <= {*AXES}
+                ):
+                    raise ValueError(f"{name} rule {rule!r}; expected a pattern of paths and a jax.P of {AXES}")
+        auto = Mesh(self.mesh.devices, AXES, axis_types=(AxisType.Auto,) * 2)  # make_mesh's own default is Explicit
+        object.__setattr__(self, "mesh", auto)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Devices along each axis."""
+        return dict(self.mesh.shape)
+
+    def named(self, rules: Rules, path: str, shape: Sequence[int]) -> NamedSharding:
+        """Where an array of this path and shape lies."""
+        return NamedSharding(self.mesh, fitting(spec_of(rules, path), shape, self.sizes))
+
+    def put(self, tree: Tree, rules: Rules) -> Tree:
+        """The same arrays, in their places."""
+        return map_paths(lambda path, leaf: _put(leaf, self.named(rules, path, leaf.shape)), tree)
+
+
+def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
+    """What was asked for as a mesh, for a target of this kind.
+
+    Args:
+        mesh: `"data:2,model:4"` (an axis that is not named has one device), "auto" (all devices; as many of them along
+            `model` as divide the target), a `jax.sharding.Mesh`, a `Sharding`, or None for one device.
+
+    Raises:
+        ValueError: no mesh, one with more devices than there are, or one that does not divide the target.
+    """
+    if mesh is None:
+        return None
+    if isinstance(mesh, Sharding):
+        asked = mesh
+    elif isinstance(mesh, Mesh):
+        asked = Sharding(mesh)
+    elif isinstance(mesh, str):
+        asked = Sharding(_make(_auto(config, jax.device_count()) if mesh == "auto" else parse(mesh), mesh))
+    else:
+        raise ValueError(f'mesh={mesh!r} is no mesh; expected text such as "data:2,model:4", "auto", or a jax Mesh')
+    check(config, asked.sizes)
+    return asked
+
+
+def parse(text: str) -> dict[str, int]:
+    """`{"data": 2, "model": 4}` of "data:2,model:4"."""
+    sizes = dict.fromkeys(AXES, 1)
+    parts = [re.fullmatch(r"\s*(\w+)\s*[:=]\s*(\d+)\s*", part) for part in text.split(",")]
+    names = [part[1] for part in parts if part]
+    if len(names) < len(parts) or len(set(names)) < len(names) or not set(names) <= set(AXES):
+        raise ValueError(
+            f'mesh={text!r} is no mesh; expected the sizes of its axes, such as "data:2,model:4", or "auto"'
+        )
+    sizes |= {part[1]: int(part[2]) for part in parts if part}
+    if min(sizes.values()) < 1:
+        raise ValueError(f"mesh={text!r} has an axis of no devices; expected at least 1 along each")
+    return sizes
+
+
+def check(config: LlamaConfig, sizes: Mapping[str, int]) -> None:
+    """Refuses a mesh that does not divide the target: what is not divided would be on every device, and computed there.
+
+    Raises:
+        ValueError: names the size that is not divided.
+    """
+    parts, experts = sizes[MODEL], config.experts
+    width = config.intermediate_size if experts is None else experts.moe_intermediate_size
+    for size, of in ((config.num_attention_heads, "attention heads"), (width, "columns of the MLP")):
+        if size % parts:
+            raise ValueError(
+                f"model:{parts} does not divide the target's {size} {of}; give the model axis one of "
+                f"{', '.join(map(str, model_sizes(config)))} devices, and the rest to data"
+            )
+    kv = config.num_key_value_heads
+    if kv % parts and parts % kv:
+        raise ValueError(
+            f"model:{parts} neither divides the target's {kv} key/value heads nor is a multiple of them; give the "
+            f"model axis one of {', '.join(map(str, model_sizes(config)))} devices, and the rest to data"
+        )
+
+
+def model_sizes(config: LlamaConfig) -> list[int]:
+    """Sizes of the model axis that divide a target of this kind, ascending."""
+    width = config.intermediate_size if config.experts is None else config.experts.moe_intermediate_size
+    heads, kv = config.num_attention_heads, config.num_key_value_heads
+    fits = (n for n in range(1, heads + 1) if heads % n == 0 and width % n == 0)
+    return [n for n in fits if kv % n == 0 or n % kv == 0]
+
+
+def repeats(config: LlamaConfig, sizes: Mapping[str, int]) -> int:
+    """How many times each key/value head is kept, so that every device along `model` has one."""
+    parts, kv = sizes[MODEL], config.num_key_value_heads
+    return parts // kv if parts % kv == 0 and config.num_attention_heads % parts == 0 else 1
+
+
+def widened(config: LlamaConfig, sizes: Mapping[str, int]) -> LlamaConfig:
+    """The config of the same model with repeated key/value heads."""
+    kv = config.num_key_value_heads * repeats(config, sizes)
+    return config if kv == config.num_key_value_heads else dataclasses.replace(config, num_key_value_heads=kv)
+
+
+def _make(sizes: Mapping[str, int], text: str) -> Mesh:
+    """The mesh of the first devices; of all of them where there are several processes."""
+    wanted, devices = math.prod(sizes.values()), jax.devices()
+    if wanted > len(devices) or (jax.process_count() > 1 and wanted != len(devices)):
+        all_of = f", over {jax.process_count()} processes that all have to take part" if jax.process_count() > 1 else ""
+        raise ValueError(
+            f"mesh={text!r} takes {wanted} devices and there are {len(devices)}{all_of}; choose sizes that multiply "
+            f'to {len(devices)}, or "auto"'
+        )
+    shape = tuple(sizes[axis] for axis in AXES)
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 2, devices=devices[:wanted])
+
+
+def _auto(config: LlamaConfig, devices: int) -> dict[str, int]:
+    """All devices, along `model` as many as divide the target: a request's answer comes soonest so."""
+    parts = max(part for part in model_sizes(config) if devices % part == 0)
+    return {DATA: devices // parts, MODEL: parts}
+
+
+def _put(leaf: Any, where: NamedSharding) -> Any:
+    """An array to where it belongs; one that every process made for itself becomes one array over all of them."""
+    if where.is_fully_addressable or not leaf.is_fully_addressable:
+        return jax.device_put(leaf, where)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), where), impl=jax.random.key_impl(leaf))
+    value = np.asarray(leaf)
+    return jax.make_array_from_callback(value.shape, where, lambda index: value[index])

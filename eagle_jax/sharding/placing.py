@@ -1,0 +1,63 @@
+"""Arrays on their way to the devices of a mesh, and back."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax import P
+from jax.sharding import NamedSharding
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.sharding.mesh import Sharding, repeats
+from eagle_jax.sharding.rules import Rules, axes_of, map_paths
+
+Tree = TypeVar("Tree")
+Place = Callable[[str, np.ndarray], jax.Array]
+
+
+def placing(over: Sharding, rules: Rules, config: LlamaConfig) -> Place:
+    """Puts a weight that was just read into its shards: each device gets its part, and no other device is passed.
+
+    Args:
+        config: of the layers that are read; `widened` is the config of what is placed.
+    """
+    times, heads = repeats(config, over.sizes), config.num_key_value_heads
+
+    def place(path: str, value: np.ndarray) -> jax.Array:
+        if times > 1 and re.search(r"self_attn/[kv]_proj/", path):
+            by_head = value.reshape(heads, -1, *value.shape[1:])
+            value = np.repeat(by_head, times, axis=0).reshape(-1, *value.shape[1:])
+        where = over.named(rules, path, value.shape)
+        return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
+
+    return place
+
+
+def place_all(params: Tree, place: Place) -> Tree:
+    """Weights that were read already, into their shards."""
+    return map_paths(lambda path, leaf: place(path, np.asarray(leaf)), params)
+
+
+def to_host(tree: Any) -> Any:
+    """Values as numpy arrays, on every process; what another process holds is fetched from there."""
+    whole = all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in jax.tree.leaves(tree))
+    return jax.tree.map(np.asarray, tree if whole else _gathered(tree))
+
+
+@functools.lru_cache(maxsize=1024)
+def placement(sharding: Any) -> Any:
+    """What two shardings have in common that a compiled program takes for the same."""
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    spread = [tuple(axis for axis in axes_of(axes) if sharding.mesh.shape[axis] > 1) for axes in sharding.spec]
+    while spread and not spread[-1]:
+        spread.pop()
+    return sharding.mesh, tuple(spread)
+
+
+def _gathered(tree: Any) -> Any:
+    mesh = jax.tree.leaves(tree)[0].sharding.mesh
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))(tree)

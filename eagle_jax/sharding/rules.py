@@ -1,0 +1,100 @@
+"""Tables of what lies where on a mesh."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import P
+
+DATA, MODEL = "data", "model"
+AXES = (DATA, MODEL)
+
+Rules = tuple[tuple[str, P], ...]
+
+# Ordered tables: the first pattern (re.search) that is found in an array's path decides. An axis that does not divide
+# its dimension is left out. Weights lie as in files, `weight [out, in]`, or as for decoding (models/layout.py): `kernel
+# [in, out]`, qkv_proj `[k, g + 2, c, in]`, gate_up_proj `[2, out, in]`.
+_LAYERS: Rules = (
+    (r"self_attn/[qkv]_proj/weight$", P(MODEL, None)),
+    (r"self_attn/[qkv]_proj/bias$", P(MODEL)),
+    (r"self_attn/qkv_proj/kernel$", P(None, MODEL)),
+    (r"self_attn/qkv_proj/", P(MODEL)),
+    (r"(o|down)_proj/weight$", P(None, MODEL)),
+    (r"(o|down)_proj/kernel$", P(MODEL, None)),
+    (r"mlp/(gate|up)_proj/weight$", P(MODEL, None)),
+    (r"mlp/(gate|up)_proj/kernel$", P(None, MODEL)),
+    (r"mlp/(gate|up)_proj/bias$", P(MODEL)),
+    (r"mlp/gate_up_proj/kernel$", P(None, None, MODEL)),
+    (r"mlp/gate_up_proj/", P(None, MODEL)),
+)
+_VOCABULARY: Rules = (
+    (r"embed_tokens/embedding$", P(MODEL, None)),
+    (r"lm_head/weight$", P(MODEL, None)),
+    (r"lm_head/kernel$", P(None, MODEL)),
+)
+_WHOLE: Rules = ((r"", P()),)  # norms, routers, biases of sums, draft vocabularies
+
+TARGET: Rules = (
+    *_VOCABULARY,
+    (r"mlp/experts/(gate|up)$", P(None, MODEL, None)),  # every device has a slice of every expert: loads are even
+    (r"mlp/experts/down$", P(None, None, MODEL)),
+    *_LAYERS,
+    *_WHOLE,
+)
+HEAD: Rules = (
+    *_VOCABULARY,
+    (r"fc/weight$", P(None, MODEL)),
+    (r"fc/kernel$", P(MODEL, None)),
+    *_LAYERS,
+    *_WHOLE,
+)
+# Requests, caches, drafters' states, trees and everything else that has a row for each request.
+STATE: Rules = (
+    (r"(^|/)stop_ids$", P()),
+    (r"(^|/)[kv]/\d+$", P(DATA, MODEL)),
+    (r"", P(DATA)),
+)
+
+
+def spec_of(rules: Rules, path: str) -> P:
+    """The first rule's whose pattern is found in the path; an array that no rule names is everywhere whole."""
+    return next((spec for pattern, spec in rules if re.search(pattern, path)), P())
+
+
+def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
+    """`spec` without axes that do not divide their dimension, or that the array has no dimension for."""
+    named = zip(shape, spec, strict=False)
+    kept = [axes if size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 else None for size, axes in named]
+    while kept and kept[-1] is None:
+        kept.pop()
+    return P(*kept)
+
+
+def per_device(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> int:
+    """Numbers of an array that each device holds."""
+    parts = (math.prod(sizes[axis] for axis in axes_of(axes)) for axes in fitting(spec, shape, sizes))
+    return math.prod(shape) // math.prod(parts)
+
+
+def bytes_per_device(tree: Any, rules: Rules, sizes: Mapping[str, int]) -> int:
+    """Memory that arrays, or their shapes, take on each device."""
+
+    def held(path: str, leaf: Any) -> int:
+        return per_device(spec_of(rules, path), leaf.shape, sizes) * leaf.dtype.itemsize
+
+    return sum(jax.tree.leaves(map_paths(held, tree)))
+
+
+def axes_of(axes: Any) -> tuple[str, ...]:
+    return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def map_paths(function: Callable[[str, Any], Any], tree: Any) -> Any:
+    """`function(path, leaf)` of every leaf, with paths such as `layers_0/mlp/down_proj/weight`."""
+
+    def at(path: Any, leaf: Any) -> Any:
+        return function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+
+    return jax.tree_util.tree_map_with_path(at, tree)

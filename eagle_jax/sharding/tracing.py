@@ -1,0 +1,108 @@
+"""What a program that is traced over a mesh is told of it: states keep their places, and each device works on its own.
+
+XLA finds most of this out by itself. It does not know that caches had better stay where they are, and of sorts and
+searches that their rows are independent.
+"""
+
+import contextvars
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import P
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.sharding.mesh import Sharding
+from eagle_jax.sharding.rules import DATA, MODEL, fitting, map_paths
+
+Tree = TypeVar("Tree")
+
+_current: contextvars.ContextVar[Sharding | None] = contextvars.ContextVar("sharding", default=None)
+
+
+def spread(program: Callable[..., Tree]) -> Callable[..., Tree]:
+    """A program over the devices of its keyword `over`, which has to be static in its `jit`.
+
+    While it is traced, `constrain` and `top_k` go by it; what the program returns lies where the next one wants it.
+    """
+
+    @functools.wraps(program)
+    def run(*args: Any, **fixed: Any) -> Tree:
+        token = _current.set(fixed.get("over"))
+        try:
+            return constrain(program(*args, **fixed))
+        finally:
+            _current.reset(token)
+
+    return run
+
+
+def constrain(tree: Tree) -> Tree:
+    """States and caches stay where they are: without this, XLA would choose anew in every program."""
+    held = _current.get()
+    if held is None:
+        return tree
+    state = held.state
+    return map_paths(lambda path, x: jax.lax.with_sharding_constraint(x, held.named(state, path, x.shape)), tree)
+
+
+def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
+    """`lax.top_k` over a vocabulary: the best of each device's part, then of those; only they travel."""
+    over, size = _current.get(), values.shape[-1]
+    if over is None:
+        best, ids = jax.lax.top_k(values, k)
+        return best, ids
+    spec = fitting(P(DATA, *[None] * (values.ndim - 2), MODEL), values.shape, over.sizes)
+    parts = over.sizes[MODEL] if len(spec) == values.ndim else 1
+    if parts == 1 or size // parts < k:
+        best, ids = by_row(lambda x: jax.lax.top_k(x, k))(values)
+        return best, ids
+
+    def best_of_all(part: Array) -> tuple[Array, Array]:
+        values, ids = jax.lax.top_k(part, k)
+        ids += jax.lax.axis_index(MODEL) * part.shape[-1]
+        values, ids = (jax.lax.all_gather(x, MODEL, axis=x.ndim - 1, tiled=True) for x in (values, ids))
+        values, pick = jax.lax.top_k(values, k)
+        return values, jnp.take_along_axis(ids, pick, axis=-1)
+
+    whole = fitting(P(DATA), values.shape, over.sizes)
+    return jax.shard_map(best_of_all, mesh=over.mesh, in_specs=spec, out_specs=whole, check_vma=False)(values)
+
+
+def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of arrays with a row for each request, where rows do not meet: each device works on its own.
+
+    XLA does not know of sorts and searches that their rows are independent, and would gather them all.
+    """
+    over = _current.get()
+    if over is None:
+        return function
+
+    def run(*arrays: Array) -> Any:
+        rows = fitting(P(DATA), arrays[0].shape, over.sizes)
+        return jax.shard_map(function, mesh=over.mesh, in_specs=rows, out_specs=rows, check_vma=False)(*arrays)
+
+    return run
+
+
+def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
+    """`function(rows, weights)`, which is a sum over what `specs` spread along `model`, where rows do not meet.
+
+    Each device works on its own rows with its own part of the weights, and what they make is added up once.
+    """
+    held = _current.get()
+    if held is None:
+        return function(rows, weights)
+    parts = jax.tree.map(lambda weight, spec: fitting(spec, weight.shape, held.sizes), weights, specs)
+    if any(part == P() for part in jax.tree.leaves(parts)):
+        return function(rows, weights)  # the axis does not divide them
+    spread_rows = jax.tree.map(lambda row: fitting(P(DATA), row.shape, held.sizes), rows)
+
+    def summand(rows: Any, weights: Any) -> Array:
+        return jax.lax.psum(function(rows, weights), MODEL)
+
+    given = (spread_rows, parts)
+    out = jax.tree.leaves(spread_rows)[0]
+    return jax.shard_map(summand, mesh=held.mesh, in_specs=given, out_specs=out, check_vma=False)(rows, weights)
