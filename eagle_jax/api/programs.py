@@ -19,7 +19,7 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     static.
     """
     leaves, structure = jax.tree.flatten(args)
-    kinds = tuple((leaf.shape, str(leaf.dtype), placement(leaf.sharding)) for leaf in leaves)
+    kinds = tuple((leaf.shape, str(leaf.dtype), placement(getattr(leaf, "sharding", None))) for leaf in leaves)
     key = (function, structure, kinds, tuple(sorted(fixed.items())))
     seconds = 0.0
     if key not in _programs:
