@@ -9,10 +9,11 @@ jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
 import eagle_jax  # noqa: E402  # after the settings of its devices
+from eagle_jax.sharding import join  # noqa: E402
 
 if __name__ == "__main__":
     port, target, head, prompts, asked, number = sys.argv[1:]
-    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=int(number))
+    join(f"127.0.0.1:{port}", 2, int(number), timeout=120)
     model = eagle_jax.load(target, head, mesh="data:2,model:2")
     results = eagle_jax.generate(model, json.loads(prompts), **json.loads(asked))
     print(json.dumps([result.token_ids for result in results]))

@@ -14,6 +14,7 @@ A target with fewer key/value heads than `model` has devices keeps each of them 
 the queries: a whole cache on every device would cost more memory than the mesh saves.
 """
 
+from eagle_jax.sharding.hosts import join
 from eagle_jax.sharding.mesh import Sharding, check, model_sizes, parse, repeats, sharding_of, widened
 from eagle_jax.sharding.placing import Place, place_all, placement, placing, to_host
 from eagle_jax.sharding.rules import (
@@ -47,6 +48,7 @@ __all__ = [
     "check",
     "constrain",
     "fitting",
+    "join",
     "model_sizes",
     "parse",
     "per_device",

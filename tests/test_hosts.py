@@ -1,0 +1,51 @@
+"""Processes meet before they start: all there, one missing, one twice. Threads stand in for processes."""
+
+import concurrent.futures
+import socket
+import time
+
+import pytest
+
+from eagle_jax.sharding.hosts import join, meet
+
+
+@pytest.fixture
+def address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def outcomes(address: str, processes: int, numbers: list[int], timeout: float) -> list[BaseException | None]:
+    with concurrent.futures.ThreadPoolExecutor(len(numbers)) as pool:
+        meeting = [pool.submit(meet, address, processes, number, timeout) for number in numbers]
+        return [one.exception() for one in meeting]
+
+
+def test_all_are_there(address):
+    assert outcomes(address, 3, [2, 0, 1], 10.0) == [None] * 3
+    assert outcomes(address, 2, [1, 0], 10.0) == [None] * 2  # the port is free again
+
+
+def test_a_missing_process_is_named_in_time(address):
+    started = time.monotonic()
+    waited, other = outcomes(address, 4, [0, 2], 1.0)
+    assert time.monotonic() - started < 8
+    assert isinstance(waited, TimeoutError) and "process 1, 3 of 4 did not come within 1 s" in str(waited)
+    assert isinstance(other, TimeoutError) and "look at what process 0 says" in str(other)
+
+
+def test_nobody_is_process_0(address):
+    (alone,) = outcomes(address, 2, [1], 0.5)
+    assert isinstance(alone, TimeoutError) and "process 1 reached no process 0 at 127.0.0.1" in str(alone)
+
+
+def test_two_of_one_number(address):
+    errors = [error for error in outcomes(address, 4, [0, 2, 2], 2.0) if isinstance(error, ValueError)]
+    assert [str(error) for error in errors] == ["two processes say that they are number 2; give each its own"]
+
+
+@pytest.mark.parametrize("address, process", [("localhost", 0), ("localhost:80", 2), ("localhost:x", 0)])
+def test_what_cannot_be_is_refused_at_once(address, process):
+    with pytest.raises(ValueError, match="expected host:port, and a number from 0 to 1"):
+        join(address, 2, process)
