@@ -234,9 +234,9 @@ def _ask(
 
 
 def _digest(questions: Sequence[Question]) -> str:
-    """Tells whether two lists of questions are the same."""
+    """Tells whether two lists of questions are the same: their number and a fingerprint."""
     content = json.dumps([[question.id, question.category, *question.turns] for question in questions])
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return f"{len(questions)} with fingerprint {hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 def _show(results: Results) -> None:

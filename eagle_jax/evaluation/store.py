@@ -64,7 +64,7 @@ class Folder:
         self.path, self.notes = path, list[str]()
         path.mkdir(parents=True, exist_ok=True)
         if (path / RUN).exists():
-            _agree(path / RUN, _normal(settings))
+            _agree(path / RUN, settings)
         elif any(file.suffix != PART for file in path.iterdir()):
             raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
         else:
@@ -131,19 +131,19 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _agree(path: Path, settings: dict[str, Any]) -> None:
-    there = read_run(path.parent)["settings"]
-    names = [name for name in dict.fromkeys((*there, *settings)) if there.get(name) != settings.get(name)]
+    there, asked = _flat(read_run(path.parent)["settings"]), _flat(settings)
+    names = [name for name in dict.fromkeys((*there, *asked)) if there.get(name) != asked.get(name)]
     if names:
-        said = "; ".join(
-            f"{name} was {_said(there.get(name))} and is {_said(settings.get(name))} now" for name in names
-        )
+        said = "; ".join(f"{name} was {there.get(name)} and is {asked.get(name)} now" for name in names)
         raise ValueError(f"{path.parent} was begun with other settings: {said}; give the same, or name another folder")
 
 
-def _said(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, dict) else json.dumps(value)
-
-
-def _normal(settings: dict[str, Any]) -> dict[str, Any]:
-    """As it reads when it comes back from JSON."""
-    return json.loads(json.dumps(settings))
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by name, each a value that can be said: methods with their trees, groups of settings one by one."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name == "methods":
+            flat[name] = ", ".join(f"{method} ({tree['nodes']} x {tree['depth']})" for method, tree in value.items())
+        else:
+            flat |= value if isinstance(value, dict) else {name: value}
+    return flat

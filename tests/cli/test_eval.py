@@ -82,9 +82,12 @@ def test_what_was_answered_before_a_stop_stays(fake, run, asked, folder, monkeyp
 def test_other_settings_are_refused(fake, run, asked, folder):
     run(*asked)
     before = (folder / "plain.jsonl").read_bytes()
-    shown = run(*asked, "--max-new-tokens", "64")
-    assert shown.exit_code == 2 and "max_new_tokens was 128 and is 64 now" in shown.stderr
+    shown = run(*asked, "--max-new-tokens", "64", "--temperature", "1")
+    said = "begun with other settings: max_new_tokens was 128 and is 64 now; temperature was 0.0 and is 1.0 now; give"
+    assert shown.exit_code == 2 and said in shown.stderr
     assert shown.stderr.count("\n") == 1 and (folder / "plain.jsonl").read_bytes() == before
+    shown = run(*asked, "--limit", "2")
+    assert shown.exit_code == 2 and "questions was 3 with fingerprint " in shown.stderr
 
 
 @pytest.mark.parametrize(

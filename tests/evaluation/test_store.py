@@ -71,7 +71,9 @@ def test_other_settings_are_refused_and_nothing_changes(tmp_path):
     sentence = "begun with other settings: seed was 0 and is 1 now; give the same, or name another folder"
     with pytest.raises(ValueError, match=sentence):
         Folder(tmp_path, SETTINGS | {"seed": 1}, {})
-    with pytest.raises(ValueError, match="methods was plain, eagle:60,7,10 and is plain now"):
+    with pytest.raises(
+        ValueError, match=r"methods was plain \(1 x 0\), eagle:60,7,10 \(60 x 8\) and is plain \(1 x 0\) now"
+    ):
         Folder(tmp_path, SETTINGS | {"methods": {"plain": {"nodes": 1, "depth": 0}}}, {})
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
