@@ -57,15 +57,16 @@ class Folder:
         notes: sentences on what was repaired.
 
     Raises:
-        ValueError: the folder was begun with other settings, or holds something else. Nothing is changed then.
+        ValueError: the folder was begun with other settings, or holds something else. Nothing is changed then. Settings
+            that nothing was answered with yet are replaced.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], about: dict[str, Any]):
         self.path, self.notes = path, list[str]()
         path.mkdir(parents=True, exist_ok=True)
-        if (path / RUN).exists():
+        if any(path.glob("*.jsonl")) and (path / RUN).exists():
             _agree(path / RUN, settings)
-        elif any(file.suffix != PART for file in path.iterdir()):
+        elif any(file.name != RUN and file.suffix != PART for file in path.iterdir()):
             raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
         else:
             write_json(path / RUN, {"settings": settings, **about})

@@ -90,6 +90,15 @@ def test_other_settings_are_refused(fake, run, asked, folder):
     assert shown.exit_code == 2 and "questions was 3 with fingerprint " in shown.stderr
 
 
+def test_settings_that_nothing_was_answered_with_may_change(fake, run, asked, folder):
+    fake.error = ValueError("temperature=-1.0 is negative")
+    shown = run(*asked, "--temperature", "-1")
+    assert shown.exit_code == 2 and shown.stderr == "eagle-jax: temperature=-1.0 is negative\n"
+    fake.error = None
+    assert run(*asked).exit_code == 0
+    assert json.loads((folder / "run.json").read_text())["settings"]["sampling"]["temperature"] == 0.0
+
+
 @pytest.mark.parametrize(
     "methods, sentence",
     [
