@@ -74,9 +74,7 @@ def endless(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Train the pair's target, or a small model to draft for it."
-    )
+    parser = argparse.ArgumentParser(description="Train the pair's target, or a small model to draft for it.")
     parser.add_argument("--data", type=pathlib.Path, required=True, help="train.jsonl of openai/grade-school-math")
     parser.add_argument("--tokenizer", type=pathlib.Path, required=True, help="folder written by make_tokenizer.py")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="parameters, .npz; rewritten every few minutes")
