@@ -1,17 +1,19 @@
 """One batch of requests on its way through the loop."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from eagle_jax.api import programs
 from eagle_jax.api.model import Model
-from eagle_jax.api.options import Options
+from eagle_jax.api.options import Options, mode_of, settings_of
 from eagle_jax.api.results import Result, Stats
 from eagle_jax.api.text import StopHit, decode, find_stop
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
@@ -20,140 +22,209 @@ from eagle_jax.drafters.base import Drafter
 from eagle_jax.sharding import DATA, to_host
 
 UNLIMITED = 2**31 - 1
+Running = tuple[Request, DecodeState]
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-    """One answer to make: which prompt it belongs to, its tokens, and what seeds it."""
+    """One answer to make: which prompt it belongs to, its tokens, how it is to be drawn, and what seeds it."""
 
     index: int
     prompt: list[int]
+    options: Options
     seed: int
     sample: int
 
 
 @dataclasses.dataclass
-class Progress:
-    """What the host knows of a running batch: answers so far, and where the time went."""
+class Row:
+    """What the host knows of one answer under way.
 
-    answers: list[list[int]]
-    done: list[bool]
-    stops: list[StopHit | None]
+    Attributes:
+        ask: what was asked.
+        answer: tokens so far.
+        done: whether it is complete.
+        stop: the stop string that ended it.
+        compile_seconds, prefill_seconds: spent before its first token; rows that begin together share them.
+        decode_seconds: the batch's, counted from when this row began; before that, less than 0.
+    """
+
+    ask: Ask
+    answer: list[int] = dataclasses.field(default_factory=list)
+    done: bool = False
+    stop: StopHit | None = None
     compile_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 
 
 class Batch:
-    """Prefills on construction; `run` decodes, all at once or a few cycles at a time."""
+    """Prefills on construction; `run` decodes, all at once or a few cycles at a time. `admit` puts a new request into
+    the place of a finished one, so that a batch stays full; the others do not notice.
 
-    def __init__(self, model: Model, drafter: Drafter, asks: Sequence[Ask], options: Options):
-        self.model, self.drafter, self.asks, self.options = model, drafter, asks, options
-        self.request, tokens, slots = _layout(model, drafter, asks, options)
-        self.progress = Progress(answers=[[] for _ in asks], done=[False] * len(asks), stops=[None] * len(asks))
-        self.state = self._timed(
-            "prefill_seconds",
-            compiled_prefill(),
-            *(model.target, drafter, self.request, tokens),
-            mode=options.mode,
-            slots=slots,
-            chunk=_chunk(),
-            logprobs=options.logprobs,
-            over=model.over,
-        )
+    Args:
+        others: requests that may be admitted later; there is room for the longest of them.
+    """
+
+    def __init__(self, model: Model, drafter: Drafter, asks: Sequence[Ask], others: Sequence[Ask] = ()):
+        self.model, self.drafter = model, drafter
+        every = [*asks, *others]
+        self.slots = slots_for(model, drafter, every)
+        self.mode = mode_of(ask.options for ask in every)
+        self.logprobs = any(ask.options.logprobs for ask in every)
+        self.rows = [Row(ask) for ask in asks]
+        self.request, self.state = self._begin(self.rows)
         self._look()
 
-    def run(self, cycles: int | None = None) -> Iterator[Progress]:
-        """Decodes to the end, and tells how far it is every `cycles` target passes (None: at the end only).
+    def run(self, cycles: int | None = None, *, to_first: bool = False) -> Iterator[list[Row]]:
+        """Decodes to the end, and shows the rows every `cycles` target passes (None: at the end only).
 
         With stop strings the host has to look at the text now and then, every 8 passes at least.
+
+        Args:
+            to_first: also show them whenever a row is done; `admit` may then go on with others in its place.
         """
-        if self.options.stop:
+        if any(row.ask.options.stop for row in self.rows):
             cycles = min(cycles or 8, 8)
-        while not all(self.progress.done):
+        while not all(row.done for row in self.rows):
             until = UNLIMITED if cycles is None else min(int(self.state.cycle) + cycles, UNLIMITED)
-            self.state = self._timed(
-                "decode_seconds",
-                compiled_advance(),
-                *(self.model.target, self.drafter, self.request, self.state, jnp.asarray(until, jnp.int32)),
-                mode=self.options.mode,
-                over=self.model.over,
-            )
+            given = [self.model.target, self.drafter, self.request, self.state, jnp.asarray(until, jnp.int32)]
+            if to_first:
+                padding = len(self.state.done) - len(self.rows)
+                given.append(jnp.asarray(padding + sum(row.done for row in self.rows) + 1, jnp.int32))
+            running = [row for row in self.rows if not row.done]
+            self.state, compiling, seconds = _timed(compiled_advance(), *given, mode=self.mode, over=self.model.over)
+            for row in running:
+                row.compile_seconds += compiling
+                row.decode_seconds += seconds
             self._look()
-            yield self.progress
+            yield self.rows
+
+    def admit(self, place: int, ask: Ask) -> None:
+        """Begins another request in the place of a finished one. Its prompt is read alone, chunk by chunk."""
+        row = Row(ask)
+        request, state = self._begin([row])
+        place_of = jnp.asarray(place, jnp.int32)
+        self.request, self.state = programs.call(
+            _compiled_insert(), (self.request, self.state), (request, state), place_of
+        )[0]
+        self.rows[place] = row
+        self._look()
 
     def results(self) -> list[Result]:
-        """The answers, in the order of the asks."""
+        """The answers, in the order of the rows; of those that are not done, what there is."""
         state = self.state
         accepted, cycles, stopped, came_with, logprobs = to_host(
             (state.accepted, state.cycles, state.stopped, state.came_with, state.logprobs)
         )
-        return [
-            self._result(row, accepted[row], int(cycles[row]), bool(stopped[row]), came_with[row], logprobs)
-            for row in range(len(self.asks))
-        ]
+        answers = []
+        for i, row in enumerate(self.rows):
+            start, end = len(row.ask.prompt), len(row.ask.prompt) + len(row.answer)
+            answers.append(
+                Result(
+                    text=decode(self.model.tokenizer, row.answer) if row.stop is None else row.stop.text,
+                    token_ids=list(row.answer),
+                    finish_reason="stop" if stopped[i] or row.stop is not None else "length",
+                    logprobs=logprobs[i, start:end].tolist() if row.ask.options.logprobs else None,
+                    prompt_tokens=start,
+                    stats=_stats(row, accepted[i], int(cycles[i]), came_with[i, start:end]),
+                )
+            )
+        return answers
 
-    def _result(
-        self,
-        row: int,
-        accepted: np.ndarray,
-        cycles: int,
-        stopped: bool,
-        came_with: np.ndarray,
-        logprobs: np.ndarray | None,
-    ) -> Result:
-        hit, ids, start = self.progress.stops[row], self.progress.answers[row], len(self.asks[row].prompt)
-        return Result(
-            text=decode(self.model.tokenizer, ids) if hit is None else hit.text,
-            token_ids=list(ids),
-            finish_reason="stop" if stopped or hit is not None else "length",
-            logprobs=None if logprobs is None else logprobs[row, start : start + len(ids)].tolist(),
-            prompt_tokens=start,
-            stats=self._stats(accepted, cycles, came_with[start : start + len(ids)]),
+    def _begin(self, rows: Sequence[Row]) -> Running:
+        """Reads the prompts of new rows, together."""
+        request, tokens = _layout(self.model, self.drafter, [row.ask for row in rows], self.slots)
+        state, compiling, seconds = _timed(
+            compiled_prefill(),
+            *(self.model.target, self.drafter, request, tokens),
+            mode=self.mode,
+            slots=self.slots,
+            chunk=_chunk(),
+            logprobs=self.logprobs,
+            over=self.model.over,
         )
-
-    def _stats(self, accepted: np.ndarray, cycles: int, came_with: np.ndarray) -> Stats:
-        progress, tokens = self.progress, len(came_with)
-        return Stats(
-            cycles=cycles,
-            mean_accepted_length=float(accepted.sum() / cycles) if cycles else float("nan"),
-            accepted_lengths=np.bincount(came_with)[1:].tolist(),
-            accepted_by_depth=[float(count / cycles) if cycles else float("nan") for count in accepted[1:]],
-            compile_seconds=progress.compile_seconds,
-            prefill_seconds=progress.prefill_seconds,
-            decode_seconds=progress.decode_seconds,
-            tokens_per_second=(tokens - 1) / progress.decode_seconds if tokens > 1 else float("nan"),
-        )
-
-    def _timed(self, account: str, function, *args, **fixed) -> DecodeState:
-        start = time.perf_counter()
-        state, compiling = programs.call(function, *args, **fixed)
-        jax.block_until_ready(state.length)
-        spent = time.perf_counter() - start - compiling
-        setattr(self.progress, account, getattr(self.progress, account) + spent)
-        self.progress.compile_seconds += compiling
-        return state
+        for row in rows:
+            row.compile_seconds, row.prefill_seconds = compiling, seconds
+        return request, state
 
     def _look(self) -> None:
         """Fetches what is new; ends rows in which a stop string turned up."""
         state = self.state
         tokens, length, done = to_host((state.tokens, state.length, state.done))
-        for row, ask in enumerate(self.asks):
-            if self.progress.done[row]:
+        for i, row in enumerate(self.rows):
+            if row.done:
                 continue
-            answer = tokens[row, len(ask.prompt) : length[row] + 1].tolist()
-            hit = find_stop(self.model.tokenizer, answer, self.options.stop)
-            self.progress.answers[row] = answer if hit is None else answer[: hit.tokens]
-            self.progress.stops[row] = hit
-            self.progress.done[row] = bool(done[row]) or hit is not None
-        finished = np.array(self.progress.done + [True] * (len(done) - len(self.asks)))
+            answer = tokens[i, len(row.ask.prompt) : length[i] + 1].tolist()
+            row.stop = find_stop(self.model.tokenizer, answer, row.ask.options.stop)
+            row.answer = answer if row.stop is None else answer[: row.stop.tokens]
+            row.done = bool(done[i]) or row.stop is not None
+        finished = np.array([row.done for row in self.rows] + [True] * (len(done) - len(self.rows)))
         if (finished != done).any():
             self.state = dataclasses.replace(state, done=_spread(self.model, jnp.asarray(finished)))
 
 
-def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], options: Options) -> tuple[Request, jax.Array, int]:
-    """Pads the batch to its bucket: rows to a power of two, slots to a step of about half their size.
+def _timed(function: Any, *args: Any, **fixed: Any) -> tuple[DecodeState, float, float]:
+    """A state, and the seconds that compiling and running took."""
+    start = time.perf_counter()
+    state, compiling = programs.call(function, *args, **fixed)
+    jax.block_until_ready(state.length)
+    return state, compiling, time.perf_counter() - start - compiling
+
+
+def _stats(row: Row, accepted: np.ndarray, cycles: int, came_with: np.ndarray) -> Stats:
+    tokens = len(came_with)
+    return Stats(
+        cycles=cycles,
+        mean_accepted_length=float(accepted.sum() / cycles) if cycles else float("nan"),
+        accepted_lengths=[int(count) for count in np.bincount(came_with)[1:] if count],
+        accepted_by_depth=[float(count / cycles) if cycles else float("nan") for count in accepted[1:]],
+        compile_seconds=row.compile_seconds,
+        prefill_seconds=row.prefill_seconds,
+        decode_seconds=row.decode_seconds,
+        tokens_per_second=(tokens - 1) / row.decode_seconds if tokens > 1 and row.decode_seconds else float("nan"),
+    )
+
+
+def _insert(whole: Running, one: Running, place: Int[Array, ""]) -> Running:
+    """A batch with row 0 of another in one of its places. What is not one value a row stays: the cycle's number, the
+    stop tokens.
+    """
+    request, state = whole
+    (alone, begun), rows = one, len(state.done)
+
+    def put(old: Array, new: Array) -> Array:
+        row = jax.lax.dynamic_slice_in_dim(new, 0, 1, axis=0)
+        return jax.lax.dynamic_update_slice_in_dim(old, row, place, axis=0)
+
+    settled = dataclasses.replace(begun, cycle=state.cycle)
+    inserted = jax.tree.map(lambda old, new: put(old, new) if old.ndim else old, state, settled)
+    admitted = jax.tree.map(lambda old, new: put(old, new) if len(old) == rows else old, request, alone)
+    return dataclasses.replace(admitted, stop_ids=request.stop_ids), inserted
+
+
+@functools.cache
+def _compiled_insert() -> Any:
+    """Donates the batch: its caches are written in place."""
+    return jax.jit(_insert, donate_argnums=0)
+
+
+def slots_for(model: Model, drafter: Drafter, asks: Sequence[Ask]) -> int:
+    """Slots of a cache that holds the longest of the requests, in a step of about half their size."""
+    chunk, path = _chunk(), drafter.shape.depth + 1
+    longest = max(len(ask.prompt) for ask in asks)
+    limit = max(_limit(model, ask) for ask in asks)
+    return bucket(max(limit + path, -(-longest // chunk) * chunk))
+
+
+def _limit(model: Model, ask: Ask) -> int:
+    """Tokens of prompt and answer together at which an answer ends."""
+    return min(len(ask.prompt) + ask.options.max_new_tokens, model.context)
+
+
+def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], slots: int) -> tuple[Request, jax.Array]:
+    """The requests and their prompts, with rows padded to a power of two.
 
     Over several devices every part of the `data` axis has that power of two of rows.
     """
@@ -161,22 +232,21 @@ def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], options: Option
     rows = groups << (-(-len(asks) // groups) - 1).bit_length()
     padded = [*asks, *[asks[0]] * (rows - len(asks))]
     lengths = np.array([len(ask.prompt) for ask in padded], np.int32)
-    limit = lengths + np.int32(min(options.max_new_tokens, model.context))
-    limit = np.minimum(limit, np.int32(model.context))
+    limit = np.array([_limit(model, ask) for ask in padded], np.int32)
     limit[len(asks) :] = 0  # padding rows are done before they begin
 
-    chunk, path = _chunk(), drafter.shape.depth + 1
-    slots = bucket(max(int(limit.max()) + path, -(-int(lengths.max()) // chunk) * chunk))
-    tokens = np.zeros((rows, slots + path), np.int32)
+    tokens = np.zeros((rows, slots + drafter.shape.depth + 1), np.int32)
     for row, ask in enumerate(padded):
         tokens[row, : len(ask.prompt)] = ask.prompt
     request = Request(
-        settings=options.settings([ask.seed for ask in padded], [ask.sample for ask in padded]),
+        settings=settings_of(
+            [ask.options for ask in padded], [ask.seed for ask in padded], [ask.sample for ask in padded]
+        ),
         prompt_length=jnp.asarray(lengths),
         limit=jnp.asarray(limit),
         stop_ids=jnp.asarray(model.stop_ids or (-1,), jnp.int32),
     )
-    return (*_spread(model, (request, jnp.asarray(tokens))), slots)
+    return _spread(model, (request, jnp.asarray(tokens)))
 
 
 def _spread(model: Model, tree: T) -> T:

@@ -32,13 +32,13 @@ class Method(NamedTuple):
         make: `make(model, policy, small)`: the drafter with the tree `policy`, if the method has trees to choose from;
             else of the published sizes, or of small ones for CPU cores.
         trees: `trees(model, small)`: its tree when none is asked for; None where there are none to choose from.
-        needs: what `load` must have been given.
+        needs: what `load` must have been given, and as which argument.
         has: whether a model has that.
     """
 
     make: Callable[[Any, Any, bool], Drafter]
     trees: Callable[[Any, bool], TreePolicy] | None = None
-    needs: str = ""
+    needs: tuple[str, str] = ("", "")
     has: Callable[[Any], bool] = lambda model: True
 
 
@@ -46,7 +46,7 @@ def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Calla
     return Method(
         make=lambda model, policy, small: make(head=model.head, policy=policy),
         trees=trees,
-        needs=f"{name}, load(..., head=)",
+        needs=(name, "head"),
         has=lambda model: isinstance(model.head, kind),
     )
 
@@ -85,7 +85,7 @@ METHODS = {
     "draft-model": Method(
         lambda model, policy, small: DraftModel(model=model.draft, policy=policy),
         trees=lambda model, small: DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1),
-        needs="a small model, load(..., draft=)",
+        needs=("a small model", "draft"),
         has=lambda model: model.draft is not None,
     ),
     "token-recycling": Method(
@@ -94,11 +94,11 @@ METHODS = {
     ),
     "prompt-lookup": Method(lambda model, policy, small: PromptLookup(copied=3 if small else 10)),
     "lookahead": Method(lambda model, policy, small: Lookahead(window=2, ngram=3, guesses=2) if small else Lookahead()),
-    "rest": Method(_rest, needs="a datastore, load(..., datastore=)", has=lambda model: model.datastore is not None),
+    "rest": Method(_rest, needs=("a datastore", "datastore"), has=lambda model: model.datastore is not None),
     "hybrid": Method(
         _hybrid,
         trees=_eagle_tree,
-        needs="an EAGLE head, load(..., head=)",
+        needs=("an EAGLE head", "head"),
         has=lambda model: isinstance(model.head, DraftHead),
     ),
 }
@@ -116,7 +116,8 @@ def drafter_for(model: Model, drafter: str | Drafter, tree: Any) -> Drafter:
     name = _suited(model) if drafter == "auto" else drafter
     method = METHODS[name]
     if not method.has(model):
-        raise ValueError(f'drafter="{name}" needs {method.needs}, but the model was loaded without; give load() one')
+        what, argument = method.needs
+        raise ValueError(f'drafter="{name}" needs {what}, but the model was loaded without; give load() {argument}=')
     small = tree_is(tree, "auto") and jax.default_backend() == "cpu"
     if method.trees is None:
         if asked is not None and name != "none":

@@ -8,22 +8,25 @@ import jax
 from eagle_jax.api.batch import Ask, Batch
 from eagle_jax.api.drafters import drafter_for
 from eagle_jax.api.model import Model
-from eagle_jax.api.options import Options, seeds_for, stop_strings, whole
+from eagle_jax.api.options import Options, options_for, seeds_for, stop_strings, whole
 from eagle_jax.api.prompts import encode, split
+from eagle_jax.api.queue import answers
 from eagle_jax.api.results import Chunk, Result
 from eagle_jax.api.text import decode, settled
 from eagle_jax.drafters.base import Drafter
+
+BATCH_SIZE = {True: 8, False: 32}  # on a CPU, and elsewhere
 
 
 def generate(
     model: Model,
     prompts: Any,
     *,
-    max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
+    max_new_tokens: int | Sequence[int] = 256,
+    temperature: float | Sequence[float] = 0.0,
+    top_k: int | Sequence[int] = 0,
+    top_p: float | Sequence[float] = 1.0,
+    min_p: float | Sequence[float] = 0.0,
     seed: int | Sequence[int] = 0,
     stop: str | Sequence[str] | None = None,
     drafter: str | Drafter = "auto",
@@ -38,7 +41,8 @@ def generate(
     Args:
         model: from `load`.
         prompts: text, chat messages (`[{"role": "user", "content": "..."}]`), token ids, or a list of those.
-        max_new_tokens: longest answer, in tokens; it also ends where the model's context does.
+        max_new_tokens: longest answer, in tokens; it also ends where the model's context does. This, what follows
+            down to the seed, is one value for all prompts or a list with one for each.
         temperature: 0 is greedy; otherwise divides the logits.
         top_k, top_p, min_p: keep the k most probable tokens, those that hold probability p, those at least this
             probable relative to the most probable one; applied in this order. 0, 1 and 0 are off.
@@ -51,8 +55,8 @@ def generate(
             parents of a tree's nodes, `[-1, 0, 0, 1, ...]`.
         logprobs: report each token's log-probability.
         num_samples: answers to each prompt; the first is the one that a single answer would be.
-        batch_size: answers decoded together; None chooses.
-        progress: called with (answers done, answers in all) after each batch.
+        batch_size: answers decoded together; when one is done the next prompt takes its place. None chooses.
+        progress: called with (answers done, answers in all) after each answer.
 
     Returns:
         A `Result`; a list of them for a list of prompts; with `num_samples` > 1, a list of answers for each prompt.
@@ -70,23 +74,21 @@ def generate(
     """
     items, many = split(prompts)
     stops = stop_strings(stop, model.tokenizer)
-    options = _options(max_new_tokens, temperature, top_k, top_p, min_p, stops, logprobs, num_samples, batch_size)
+    values = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    options = options_for(len(items), stop=stops, logprobs=logprobs, **values)
+    num_samples = whole("num_samples", num_samples, 1)
+    rows = BATCH_SIZE[jax.default_backend() == "cpu"] if batch_size is None else whole("batch_size", batch_size, 1)
     chosen = drafter_for(model, drafter, tree)
-    asks = _asks(model, items, seeds_for(seed, len(items)), num_samples)
+    asks = _asks(model, items, options, seeds_for(seed, len(items)), num_samples)
 
     results: dict[tuple[int, int], Result] = {}
-    by_length = sorted(asks, key=lambda ask: len(ask.prompt))
-    for first in range(0, len(by_length), options.batch_size):
-        group = by_length[first : first + options.batch_size]
-        batch = Batch(model, chosen, group, options)
-        for _ in batch.run():
-            pass
-        results.update({(ask.index, ask.sample): result for ask, result in zip(group, batch.results(), strict=True)})
+    for ask, result in answers(model, chosen, asks, rows):
+        results[ask.index, ask.sample] = result
         if progress is not None:
             progress(len(results), len(asks))
 
-    answers = [[results[index, sample] for sample in range(num_samples)] for index in range(len(items))]
-    by_prompt = answers if num_samples > 1 else [answer[0] for answer in answers]
+    by_item = [[results[index, sample] for sample in range(num_samples)] for index in range(len(items))]
+    by_prompt = by_item if num_samples > 1 else [several[0] for several in by_item]
     return by_prompt if many else by_prompt[0]
 
 
@@ -94,11 +96,11 @@ def stream(
     model: Model,
     prompts: Any,
     *,
-    max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
+    max_new_tokens: int | Sequence[int] = 256,
+    temperature: float | Sequence[float] = 0.0,
+    top_k: int | Sequence[int] = 0,
+    top_p: float | Sequence[float] = 1.0,
+    min_p: float | Sequence[float] = 0.0,
     seed: int | Sequence[int] = 0,
     stop: str | Sequence[str] | None = None,
     drafter: str | Drafter = "auto",
@@ -116,23 +118,25 @@ def stream(
     """
     items, _ = split(prompts)
     stops = stop_strings(stop, model.tokenizer)
-    options = _options(max_new_tokens, temperature, top_k, top_p, min_p, stops, logprobs, 1, len(items))
+    values = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    options = options_for(len(items), stop=stops, logprobs=logprobs, **values)
     cycles = whole("cycles", cycles, 1)
     chosen = drafter_for(model, drafter, tree)
-    asks = _asks(model, items, seeds_for(seed, len(items)), 1)
-    return _chunks(Batch(model, chosen, asks, options), cycles)
+    asks = _asks(model, items, options, seeds_for(seed, len(items)), 1)
+    return _chunks(Batch(model, chosen, asks), cycles)
 
 
 def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
-    texts, sent, finished = [""] * len(batch.asks), [0] * len(batch.asks), [False] * len(batch.asks)
+    texts, sent, finished = [""] * len(batch.rows), [0] * len(batch.rows), [False] * len(batch.rows)
 
     def news() -> Iterator[Chunk]:
-        for row, ids in enumerate(batch.progress.answers):
+        for row, known in enumerate(batch.rows):
             if finished[row]:
                 continue
-            finished[row] = batch.progress.done[row]
+            finished[row], ids = known.done, known.answer
             result = batch.results()[row] if finished[row] else None
-            text = settled(decode(batch.model.tokenizer, ids), batch.options.stop) if result is None else result.text
+            unsettled = decode(batch.model.tokenizer, ids)
+            text = settled(unsettled, known.ask.options.stop) if result is None else result.text
             new, texts[row] = text[len(texts[row]) :], text
             fresh, sent[row] = ids[sent[row] :], len(ids)
             if new or fresh or result is not None:
@@ -143,21 +147,7 @@ def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
         yield from news()
 
 
-def _options(max_new_tokens, temperature, top_k, top_p, min_p, stop, logprobs, num_samples, batch_size) -> Options:
-    return Options(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        stop=stop,
-        logprobs=logprobs,
-        num_samples=num_samples,
-        batch_size=(8 if jax.default_backend() == "cpu" else 32) if batch_size is None else batch_size,
-    )
-
-
-def _asks(model: Model, prompts: list[Any], seeds: list[int], samples: int) -> list[Ask]:
+def _asks(model: Model, prompts: list[Any], options: list[Options], seeds: list[int], samples: int) -> list[Ask]:
     asks: list[Ask] = []
     for index, prompt in enumerate(prompts):
         where = "the prompt" if len(prompts) == 1 else f"prompt {index}"
@@ -167,5 +157,6 @@ def _asks(model: Model, prompts: list[Any], seeds: list[int], samples: int) -> l
                 f"{where} has {len(ids)} tokens; the model's context is {model.context}, "
                 f"so it can be {model.context - 1} at most"
             )
-        asks.extend(Ask(index=index, prompt=ids, seed=seeds[index], sample=sample) for sample in range(samples))
+        how, seed = options[index], seeds[index]
+        asks += [Ask(index=index, prompt=ids, options=how, seed=seed, sample=sample) for sample in range(samples)]
     return asks

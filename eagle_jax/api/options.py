@@ -3,9 +3,10 @@
 import dataclasses
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,7 +17,7 @@ LARGEST_INT32 = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Checked options; see `generate` for what they mean."""
+    """Checked options of one request; see `generate` for what they mean."""
 
     max_new_tokens: int
     temperature: float
@@ -25,11 +26,9 @@ class Options:
     min_p: float
     stop: tuple[str, ...]
     logprobs: bool
-    num_samples: int
-    batch_size: int
 
     def __post_init__(self):
-        for name, least in (("max_new_tokens", 1), ("top_k", 0), ("num_samples", 1), ("batch_size", 1)):
+        for name, least in (("max_new_tokens", 1), ("top_k", 0)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         for name in ("temperature", "top_p", "min_p"):
             object.__setattr__(self, name, _number(name, getattr(self, name)))
@@ -52,16 +51,45 @@ class Options:
         sampled = self.temperature > 0
         return Sampling(sampled=sampled, filtered=sampled and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0))
 
-    def settings(self, seeds: Sequence[int], samples: Sequence[int]) -> Settings:
-        """The same options for every row of a batch; each row has its own seed and number of answer."""
-        rows = len(seeds)
-        return Settings(
-            temperature=jnp.full(rows, self.temperature, jnp.float32),
-            top_k=jnp.full(rows, min(self.top_k, LARGEST_INT32), jnp.int32),
-            top_p=jnp.full(rows, self.top_p, jnp.float32),
-            min_p=jnp.full(rows, self.min_p, jnp.float32),
-            key=request_keys(seeds, samples),
-        )
+
+def options_for(requests: int, *, stop: tuple[str, ...] = (), logprobs: bool = False, **values: Any) -> list[Options]:
+    """The options of each of several requests: every value is one for all of them, or a list with one each."""
+    columns = {name: per_request(name, value, requests) for name, value in values.items()}
+    return [
+        Options(stop=stop, logprobs=logprobs, **{name: column[i] for name, column in columns.items()})
+        for i in range(requests)
+    ]
+
+
+def per_request(name: str, value: Any, requests: int) -> list[Any]:
+    """A value for each request: the same, or one each from a list."""
+    given = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+        return [given] * requests
+    if len(given) != requests:
+        raise ValueError(f"{len(given)} values of {name} for {requests} prompts; give one for all of them, or one each")
+    return list(given)
+
+
+def mode_of(options: Iterable[Options]) -> Sampling:
+    """What has to be compiled so that requests with these options can share a batch."""
+    modes = [one.mode for one in options]
+    return Sampling(sampled=any(mode.sampled for mode in modes), filtered=any(mode.filtered for mode in modes))
+
+
+def settings_of(options: Sequence[Options], seeds: Sequence[int], samples: Sequence[int]) -> Settings:
+    """How the rows of a batch draw: each with its own options, seed and number of answer."""
+
+    def column(name: str, dtype: Any) -> jax.Array:
+        return jnp.asarray([getattr(one, name) for one in options], dtype)
+
+    return Settings(
+        temperature=column("temperature", jnp.float32),
+        top_k=jnp.asarray([min(one.top_k, LARGEST_INT32) for one in options], jnp.int32),
+        top_p=column("top_p", jnp.float32),
+        min_p=column("min_p", jnp.float32),
+        key=request_keys(seeds, samples),
+    )
 
 
 def stop_strings(stop: str | Sequence[str] | None, tokenizer: Any) -> tuple[str, ...]:
@@ -78,11 +106,7 @@ def stop_strings(stop: str | Sequence[str] | None, tokenizer: Any) -> tuple[str,
 
 def seeds_for(seed: int | Sequence[int], prompts: int) -> list[int]:
     """A seed for each prompt: one for all of them, or one each."""
-    given: Any = seed.tolist() if isinstance(seed, np.ndarray) else seed
-    several = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
-    seeds = list(given) if several else [given] * prompts
-    if len(seeds) != prompts:
-        raise ValueError(f"{len(seeds)} seeds for {prompts} prompts; give one for all of them, or one each")
+    seeds = per_request("seed", seed, prompts)
     for value in seeds:
         if not is_whole(value) or not 0 <= value < 2**63:
             raise ValueError(f"seed={value!r}; expected a whole number from 0 to 2**63 - 1")

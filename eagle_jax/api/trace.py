@@ -14,7 +14,7 @@ from eagle_jax.api import programs
 from eagle_jax.api.batch import Ask, Batch, bucket
 from eagle_jax.api.drafters import drafter_for
 from eagle_jax.api.model import Model
-from eagle_jax.api.options import Options
+from eagle_jax.api.options import Options, settings_of
 from eagle_jax.api.prompts import Prompt, encode
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiler_options
@@ -120,7 +120,7 @@ def time_parts(
     next(batch.run(after), None)
     # an answer that has ended by then costs what one that goes on does
     state = dataclasses.replace(batch.state, done=jnp.zeros_like(batch.state.done))
-    given, mode = (model.target, batch.drafter, batch.request), batch.options.mode
+    given, mode = (model.target, batch.drafter, batch.request), batch.mode
     noise = _noise(model.target, batch, mode)
     drafted, _ = programs.call(_compiled(_propose), *given, state, noise, mode=mode)
     until = state.cycle + 1
@@ -145,7 +145,7 @@ def closest_draws(
     padded = np.zeros((1, size), np.int32)
     padded[0, : len(token_ids)] = token_ids
     arguments = (model.target, jnp.asarray(padded), jnp.asarray([len(token_ids)], jnp.int32))
-    scores, _ = programs.call(_compiled(_scores), *arguments, options.settings([seed], [0]), mode=options.mode)
+    scores, _ = programs.call(_compiled(_scores), *arguments, settings_of([options], [seed], [0]), mode=options.mode)
     values, tokens = jax.lax.top_k(scores[0], count)
     return list(zip(tokens.tolist(), values.tolist(), strict=True))
 
@@ -225,12 +225,12 @@ def _child(node: int, tokens: list[int], parents: list[int], valid: list[bool], 
 def _batch(model: Model, prompt: Prompt, drafter: Drafter, temperature: float, seed: int) -> Batch:
     ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, "the prompt")
     options = _options(model.context, temperature, {})
-    return Batch(model, drafter, [Ask(index=0, prompt=ids, seed=seed, sample=0)], options)
+    return Batch(model, drafter, [Ask(index=0, prompt=ids, options=options, seed=seed, sample=0)])
 
 
 def _options(max_new_tokens: int, temperature: float, filters: dict[str, Any]) -> Options:
-    others: dict[str, Any] = dict(stop=(), logprobs=False, num_samples=1, batch_size=1)
-    return Options(max_new_tokens=max_new_tokens, temperature=temperature, **others, **(UNFILTERED | filters))
+    filters = UNFILTERED | filters
+    return Options(max_new_tokens=max_new_tokens, temperature=temperature, stop=(), logprobs=False, **filters)
 
 
 def _noise(target: Target, batch: Batch, mode: Sampling) -> Float[Array, "b d v"] | None:

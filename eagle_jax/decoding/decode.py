@@ -4,6 +4,7 @@ Read `step` from top to bottom and you have read the method. Plain decoding is t
 proposes nothing; generating in one go and streaming are the same `advance` with different limits.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -28,6 +29,7 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
 
     view = View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
     tree, draft = drafter.propose(target, state.draft, view, mode)
+    tree = dataclasses.replace(tree, tokens=jnp.where(tree.valid, tree.tokens, 0))  # what is no guess may hold no token
 
     with jax.named_scope("verify"):
         depth, ancestors = tree.depth, tree.ancestors
@@ -150,14 +152,16 @@ def advance(
     request: Request,
     state: DecodeState,
     until: Int[Array, ""],
+    enough: Int[Array, ""] | None = None,
     *,
     mode: Sampling,
     over: Sharding | None = None,
 ) -> DecodeState:
-    """Runs cycles on the device until every row is done, or until cycle `until`."""
+    """Runs cycles on the device until every row is done, or `enough` of them are, or until cycle `until`."""
 
     def unfinished(state: DecodeState) -> Bool[Array, ""]:
-        return ~jnp.all(state.done) & (state.cycle < until)
+        going_on = ~jnp.all(state.done) if enough is None else jnp.sum(state.done, dtype=jnp.int32) < enough
+        return going_on & (state.cycle < until)
 
     return jax.lax.while_loop(unfinished, lambda state: step(target, drafter, request, state, mode), state)
 

@@ -56,7 +56,7 @@ def _tree(model: api.Model, method: str, cycles: Sequence[api.Cycle]) -> dict[st
         "method": method,
         "cycle": number,
         "parents": [parent if valid else -2 for parent, valid in zip(cycle.parents, cycle.valid, strict=True)],
-        "texts": [model.tokenizer.decode([token]) for token in cycle.tokens],
+        "texts": [model.tokenizer.decode([max(token, 0)]) for token in cycle.tokens],  # what is no guess may hold -1
         "accepted": cycle.accepted,
         "drawn": model.tokenizer.decode([cycle.draws[cycle.accepted[-1]]]),
     }

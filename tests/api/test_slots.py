@@ -1,0 +1,83 @@
+"""More requests than rows: finished ones make room for the next, and nobody notices."""
+
+import numpy as np
+import pytest
+from speller import DYNAMIC, RANDOM, SPELLER, TOKENIZER, spelled_from
+
+from eagle_jax.api import batch, generate, programs
+
+RNG = np.random.default_rng(0)
+SAMPLED = {"temperature": 0.9, "top_p": 0.99, **DYNAMIC}
+
+
+@pytest.fixture
+def batches(monkeypatch) -> list[batch.Batch]:
+    """The batches that the test makes."""
+    made: list[batch.Batch] = []
+
+    class Watched(batch.Batch):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr("eagle_jax.api.queue.Batch", Watched)
+    return made
+
+
+def test_answers_of_all_lengths_through_few_rows(batches):
+    """The speller's answers end where its text does, so they are of any length from 1 to 35."""
+    prompts = RNG.permutation(list("abcdefghijklmnopqrsuvwxyz")).tolist()
+    told = []
+    results = generate(
+        SPELLER, prompts, max_new_tokens=40, batch_size=4, progress=lambda *n: told.append(n), drafter="none"
+    )
+    assert [result.token_ids for result in results] == [spelled_from(prompt, 40) for prompt in prompts]
+    assert told == [(done, len(prompts)) for done in range(1, len(prompts) + 1)]
+    for result in results:
+        assert result.stats.accepted_lengths == [1] * (len(result.token_ids) - 1)
+        assert result.finish_reason == "stop" and result.stats.prefill_seconds > 0
+
+    (used,) = batches
+    busy = sum(result.stats.cycles for result in results)
+    assert busy > 0.8 * 4 * int(used.state.cycle), "rows stood idle"
+
+
+def test_sampled_answers_are_those_alone_and_nothing_is_compiled_twice():
+    prompts = [RNG.integers(0, 200, size).tolist() for size in RNG.integers(1, 12, 11)]
+    seeds = list(range(11))
+    alone = [
+        generate(RANDOM, prompt, max_new_tokens=9, seed=seed, logprobs=True, **SAMPLED)
+        for prompt, seed in zip(prompts, seeds, strict=True)
+    ]
+    asked = dict(max_new_tokens=9, batch_size=2, logprobs=True, **SAMPLED)
+    together = generate(RANDOM, prompts, seed=seeds, **asked)
+    for one, other in zip(alone, together, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.stats.accepted_lengths == other.stats.accepted_lengths
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+    compiled = programs.compiled()
+    generate(RANDOM, prompts[::-1], seed=seeds, **asked)
+    assert programs.compiled() == compiled
+
+
+def test_stop_strings_make_room_too():
+    prompts = list("xwvusrqpo") * 2
+    results = generate(SPELLER, prompts, stop="y", max_new_tokens=12, batch_size=2, **DYNAMIC)
+    for prompt, result in zip(prompts, results, strict=True):
+        text = TOKENIZER.decode(spelled_from(prompt, 12))
+        assert result.text == text.split("y")[0], prompt
+        assert result.finish_reason == ("stop" if "y" in text else "length")
+
+
+def test_every_request_has_its_own_options():
+    prompts = [RNG.integers(0, 200, size).tolist() for size in (3, 9, 4, 1, 7)]
+    own = dict(
+        max_new_tokens=[3, 9, 6, 9, 1], temperature=[0.0, 0.9, 0.7, 1.2, 0.0], top_p=[1.0, 0.9, 1.0, 0.8, 1.0],
+        top_k=[0, 0, 5, 0, 0], min_p=[0.0, 0.0, 0.0, 0.01, 0.0], seed=[1, 2, 3, 4, 5],
+    )  # fmt: skip
+    together = generate(RANDOM, prompts, batch_size=2, **own, **DYNAMIC)
+    for i, (prompt, result) in enumerate(zip(prompts, together, strict=True)):
+        alone = generate(RANDOM, prompt, **{name: values[i] for name, values in own.items()}, **DYNAMIC)
+        assert result.token_ids == alone.token_ids, own
+    with pytest.raises(ValueError, match="2 values of top_p for 5 prompts; give one for all of them, or one each"):
+        generate(RANDOM, prompts, top_p=[0.5, 0.6])
