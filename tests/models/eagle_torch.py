@@ -66,6 +66,8 @@ def attention(part: State, config: Mapping[str, Any], x: torch.Tensor) -> torch.
         return out.view(n, count, size).transpose(0, 1)
 
     q, k, v = project("q", heads), project("k", kv_heads), project("v", kv_heads)
+    if "self_attn.q_norm.weight" in part:
+        q, k = (norm(x, part[f"self_attn.{name}_norm.weight"], config) for name, x in (("q", q), ("k", k)))
     q, k = _rotate(q, config), _rotate(k, config)
     hidden = torch.ones(n, n).triu(1).bool()
     if config.get("sliding_window") is not None:
@@ -92,7 +94,7 @@ def _rotate(x: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
     angles = positions[:, None] * config["rope_theta"] ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
     turned = torch.view_as_complex(torch.stack(x.double().chunk(2, dim=-1), dim=-1).contiguous())
     turned = turned * torch.polar(torch.ones_like(angles), angles)
-    return torch.cat([turned.real, turned.imag], dim=-1).float()
+    return torch.cat([turned.real, turned.imag], dim=-1).to(x.dtype)
 
 
 def norm(x: torch.Tensor, scale: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:

@@ -1,15 +1,18 @@
 """Writes the golden files: `python tests/models/make_golden.py`, with PyTorch and transformers 5 installed; about 20 s.
 
-Run it after changing a case in `parity_cases.py`. It never runs our own code, so it cannot bless a mistake of ours.
+Run it after changing a case in `parity_cases.py` or `cycle_cases.py`. It never runs our own code, so it cannot bless a
+mistake of ours.
 """
 
 import json
 import pathlib
 
+import cycle_torch
 import eagle3_torch
 import eagle_torch
 import llama_torch
 import numpy as np
+from cycle_cases import CYCLES
 from parity_cases import HEADS, HEADS3, TARGETS
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -21,6 +24,7 @@ def main() -> None:
         ("llama", TARGETS, llama_torch.answers),
         ("eagle", HEADS, eagle_torch.answers),
         ("eagle3", HEADS3, eagle3_torch.answers),
+        ("cycle", CYCLES, cycle_torch.answers),
     ):
         arrays = {}
         for case in cases:

@@ -232,6 +232,10 @@ def head3_shapes(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         read = 2 * h if i == 0 else h
         for name, width in (("q", q), ("k", kv), ("v", kv)):
             shapes[f"{layer}.self_attn.{name}_proj.weight"] = (width, read)
+            if entries.get("qkv_bias"):
+                shapes[f"{layer}.self_attn.{name}_proj.bias"] = (width,)
+            if entries.get("qk_norm") and name != "v":
+                shapes[f"{layer}.self_attn.{name}_norm.weight"] = (size,)
         shapes[f"{layer}.self_attn.o_proj.weight"] = (h, q)
         shapes |= {f"{layer}.mlp.gate_proj.weight": (inner, h), f"{layer}.mlp.up_proj.weight": (inner, h)}
         shapes[f"{layer}.mlp.down_proj.weight"] = (h, inner)
@@ -248,12 +252,16 @@ def head3_layers(entries: Mapping[str, Any]) -> list[str]:
 
 def head3_state(case: Case) -> dict[str, np.ndarray]:
     """An EAGLE-3 checkpoint: weights, and the mapping of a draft vocabulary that is not the whole one."""
-    state, drafted = weights(case, head3_shapes(case.entries)), case.entries["draft_vocab_size"]
-    if drafted < VOCABULARY:
-        kept = np.sort(case.random.permutation(VOCABULARY)[:drafted])
-        state["d2t"] = kept - np.arange(drafted)
-        state["t2d"] = np.isin(np.arange(VOCABULARY), kept)
-    return state
+    return weights(case, head3_shapes(case.entries)) | vocabulary_mapping(case)
+
+
+def vocabulary_mapping(case: Case) -> dict[str, np.ndarray]:
+    """The tensors that name the drafted tokens of a head; none where it drafts all."""
+    drafted = case.entries.get("draft_vocab_size", VOCABULARY)
+    if drafted == VOCABULARY:
+        return {}
+    kept = np.sort(case.random.permutation(VOCABULARY)[:drafted])
+    return {"d2t": kept - np.arange(drafted), "t2d": np.isin(np.arange(VOCABULARY), kept)}
 
 
 def head3_inputs(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

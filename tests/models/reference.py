@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from cycle_cases import CYCLES
 from parity_cases import HEADS, HEADS3, Case
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -38,4 +39,5 @@ def _live(case: Case) -> dict[str, np.ndarray]:
 
 
 def _kind(case: Case) -> str:
-    return "eagle3" if case in HEADS3 else "eagle" if case in HEADS else "llama"
+    kinds = {"cycle": CYCLES, "eagle3": HEADS3, "eagle": HEADS}
+    return next((kind for kind, cases in kinds.items() if case in cases), "llama")
