@@ -79,7 +79,7 @@ def generate(
     num_samples = whole("num_samples", num_samples, 1)
     rows = BATCH_SIZE[jax.default_backend() == "cpu"] if batch_size is None else whole("batch_size", batch_size, 1)
     chosen = drafter_for(model, drafter, tree)
-    asks = _asks(model, items, options, seeds_for(seed, len(items)), num_samples)
+    asks = asks_for(model, items, options, seeds_for(seed, len(items)), num_samples)
 
     results: dict[tuple[int, int], Result] = {}
     for ask, result in answers(model, chosen, asks, rows):
@@ -122,7 +122,7 @@ def stream(
     options = options_for(len(items), stop=stops, logprobs=logprobs, **values)
     cycles = whole("cycles", cycles, 1)
     chosen = drafter_for(model, drafter, tree)
-    asks = _asks(model, items, options, seeds_for(seed, len(items)), 1)
+    asks = asks_for(model, items, options, seeds_for(seed, len(items)), 1)
     return _chunks(Batch(model, chosen, asks), cycles)
 
 
@@ -147,7 +147,8 @@ def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
         yield from news()
 
 
-def _asks(model: Model, prompts: list[Any], options: list[Options], seeds: list[int], samples: int) -> list[Ask]:
+def asks_for(model: Model, prompts: list[Any], options: list[Options], seeds: list[int], samples: int) -> list[Ask]:
+    """The prompts as requests; raises what `generate` raises of them."""
     asks: list[Ask] = []
     for index, prompt in enumerate(prompts):
         where = "the prompt" if len(prompts) == 1 else f"prompt {index}"
