@@ -11,18 +11,21 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.api import programs
-from eagle_jax.api.batch import Ask, Batch, bucket
+from eagle_jax.api.batch import Batch, bucket
 from eagle_jax.api.drafters import drafter_for
+from eagle_jax.api.generate import asks_for
 from eagle_jax.api.model import Model
-from eagle_jax.api.options import Options, settings_of
-from eagle_jax.api.prompts import Prompt, encode
+from eagle_jax.api.options import Options, seeds_for, settings_of
+from eagle_jax.api.prompts import Prompt
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiler_options
 from eagle_jax.decoding.sampling import Sampling, Settings
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.decoding.verify import walk
 from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.models.target import Target
+from eagle_jax.sharding import Sharding, spread, to_host
 from eagle_jax.struct import pytree
 
 UNFILTERED: dict[str, Any] = dict(top_k=0, top_p=1.0, min_p=0.0)
@@ -37,7 +40,8 @@ class Cycle:
         parents: index of each node's parent; -1 for the root.
         valid: whether the node is a guess at all.
         draws: the token that the target drew after each node.
-        accepted: indices of the nodes that were committed, the root first.
+        accepted: indices of the nodes that were committed, the root first; of siblings with the same token, which are
+            one to the target, the first stands for all.
     """
 
     tokens: list[int]
@@ -53,7 +57,7 @@ class Parts:
 
     Attributes:
         draft: proposing the tree.
-        verify: the target's pass over it, logits included.
+        verify: the target's pass over it, logits included; over a mesh also bringing them together.
         cycle: the whole cycle as the loop runs it: also drawing, committing, and the drafter's taking in of what was
             committed.
     """
@@ -80,10 +84,16 @@ def trace(
     cycles: int = 3,
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
+    max_new_tokens: int = 256,
     temperature: float = 0.0,
     seed: int = 0,
+    **filters: Any,
 ) -> list[Cycle]:
     """The first cycles of the answer to a prompt; fewer if the answer ends before.
+
+    Args:
+        cycles: how many at most.
+        filters: top_k, top_p and min_p; they and all else are as in `generate`.
 
     Raises:
         ValueError, TypeError: as `generate` does.
@@ -95,7 +105,8 @@ def trace(
         >>> len(cycle.tokens), cycle.accepted[0]
         (8, 0)
     """
-    batch = _batch(model, prompt, Recorder(drafter_for(model, drafter, tree)), temperature, seed)
+    options = _options(max_new_tokens, temperature, filters)
+    batch = _batch(model, prompt, Recorder(drafter_for(model, drafter, tree)), options, seed)
     seen: list[Cycle] = []
     for _ in batch.run(1):
         seen.append(_cycle(batch.state.draft))
@@ -112,24 +123,31 @@ def time_parts(
     repeats: int = 20,
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
+    max_new_tokens: int = 256,
     temperature: float = 0.0,
     seed: int = 0,
+    **filters: Any,
 ) -> Parts:
-    """What drafting, the target's pass and a whole cycle take, `after` cycles into the answer to a prompt."""
-    batch = _batch(model, prompt, drafter_for(model, drafter, tree), temperature, seed)
+    """What drafting, the target's pass and a whole cycle take, `after` cycles into the answer to a prompt.
+
+    The rest is as in `trace`; caches have the size that an answer of `max_new_tokens` gives them.
+    """
+    batch = _batch(
+        model, prompt, drafter_for(model, drafter, tree), _options(max_new_tokens, temperature, filters), seed
+    )
     next(batch.run(after), None)
     # an answer that has ended by then costs what one that goes on does
     state = dataclasses.replace(batch.state, done=jnp.zeros_like(batch.state.done))
-    given, mode = (model.target, batch.drafter, batch.request), batch.mode
-    noise = _noise(model.target, batch, mode)
-    drafted, _ = programs.call(_compiled(_propose), *given, state, noise, mode=mode)
+    given, fixed = (model.target, batch.drafter, batch.request), dict(mode=batch.mode, over=model.over)
+    noise = _noise(model.target, batch)
+    drafted, _ = programs.call(_compiled(_propose), *given, state, noise, **fixed)
     until = state.cycle + 1
     seconds: list[tuple[float, float, float]] = []
     for _ in range(repeats + 1):  # in turn, so that what else the machine does falls on all alike
         mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the loop's program takes its state over
-        draft = _seconds(_compiled(_propose), *given, state, noise, mode=mode)
-        verify = _seconds(_compiled(_verify), *given, state, drafted, mode=mode)
-        seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, until, mode=mode, over=model.over)))
+        draft = _seconds(_compiled(_propose), *given, state, noise, **fixed)
+        verify = _seconds(_compiled(_verify), *given, state, drafted, **fixed)
+        seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, until, **fixed)))
     return Parts(*(min(part) for part in zip(*seconds[1:], strict=True)))
 
 
@@ -141,24 +159,26 @@ def closest_draws(
     Scores are logits, or at temperature > 0 what the draw compares: logits by temperature, the largest at 0, and noise.
     """
     options = _options(1, temperature, filters)
+    settings = settings_of([options], seeds_for(seed, 1), [0])
     size = bucket(len(token_ids))
     padded = np.zeros((1, size), np.int32)
     padded[0, : len(token_ids)] = token_ids
     arguments = (model.target, jnp.asarray(padded), jnp.asarray([len(token_ids)], jnp.int32))
-    scores, _ = programs.call(_compiled(_scores), *arguments, settings_of([options], [seed], [0]), mode=options.mode)
+    scores, _ = programs.call(_compiled(_scores), *arguments, settings, mode=options.mode, over=model.over)
     values, tokens = jax.lax.top_k(scores[0], count)
     return list(zip(tokens.tolist(), values.tolist(), strict=True))
 
 
 @pytree
 class Recorded:
-    """A drafter's state, and the last cycle beside it."""
+    """A drafter's state, and the last cycle beside it; of `path` the first `count` nodes were committed."""
 
     state: Any
     tokens: Int[Array, "b n"]
     parent: Int[Array, "b n"]
     valid: Bool[Array, "b n"]
     draws: Int[Array, "b n"]
+    path: Int[Array, "b p"]
     count: Int[Array, "b"]
 
 
@@ -184,6 +204,7 @@ class Recorder(Drafter):
             parent=nothing,
             valid=nothing > 0,
             draws=nothing,
+            path=jnp.zeros((batch, self.shape.depth + 1), jnp.int32),
             count=nothing[:, 0],
         )
 
@@ -191,13 +212,14 @@ class Recorder(Drafter):
         inner = self.drafter.observe(target, state.state, observed)
         if observed.checked is None:
             return dataclasses.replace(state, state=inner)
-        tree = observed.checked.tree
+        tree, draws = observed.checked.tree, observed.checked.draws
         return Recorded(
             state=inner,
             tokens=tree.tokens,
             parent=tree.parent,
             valid=tree.valid,
-            draws=observed.checked.draws,
+            draws=draws,
+            path=walk(tree, draws, self.shape.depth).nodes,
             count=observed.count,
         )
 
@@ -207,25 +229,13 @@ class Recorder(Drafter):
 
 
 def _cycle(recorded: Recorded) -> Cycle:
-    tokens, parents, valid, draws = (
-        np.asarray(part)[0].tolist() for part in (recorded.tokens, recorded.parent, recorded.valid, recorded.draws)
-    )
-    accepted = [0]
-    while len(accepted) < int(recorded.count[0]):
-        accepted.append(_child(accepted[-1], tokens, parents, valid, draws))
-    return Cycle(tokens, parents, valid, draws, accepted)
+    parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path)
+    tokens, parents, valid, draws, path = (part[0].tolist() for part in to_host(parts))
+    return Cycle(tokens, parents, valid, draws, path[: int(to_host(recorded.count)[0])])
 
 
-def _child(node: int, tokens: list[int], parents: list[int], valid: list[bool], draws: list[int]) -> int:
-    """The child that holds the token drawn at `node`; the loop went there, so it exists."""
-    children = (child for child in range(len(tokens)) if valid[child] and parents[child] == node)
-    return next(child for child in children if tokens[child] == draws[node])
-
-
-def _batch(model: Model, prompt: Prompt, drafter: Drafter, temperature: float, seed: int) -> Batch:
-    ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, "the prompt")
-    options = _options(model.context, temperature, {})
-    return Batch(model, drafter, [Ask(index=0, prompt=ids, options=options, seed=seed, sample=0)])
+def _batch(model: Model, prompt: Prompt, drafter: Drafter, options: Options, seed: int) -> Batch:
+    return Batch(model, drafter, asks_for(model, [prompt], [options], seeds_for(seed, 1), 1))
 
 
 def _options(max_new_tokens: int, temperature: float, filters: dict[str, Any]) -> Options:
@@ -233,8 +243,8 @@ def _options(max_new_tokens: int, temperature: float, filters: dict[str, Any]) -
     return Options(max_new_tokens=max_new_tokens, temperature=temperature, stop=(), logprobs=False, **filters)
 
 
-def _noise(target: Target, batch: Batch, mode: Sampling) -> Float[Array, "b d v"] | None:
-    if not mode.sampled:
+def _noise(target: Target, batch: Batch) -> Float[Array, "b d v"] | None:
+    if not batch.mode.sampled:
         return None
     depths = jnp.arange(batch.drafter.shape.depth + 1, dtype=jnp.int32)[None]
     positions = batch.state.length[:, None] + 1 + depths
@@ -242,14 +252,29 @@ def _noise(target: Target, batch: Batch, mode: Sampling) -> Float[Array, "b d v"
 
 
 def _propose(
-    target: Target, drafter: Drafter, request: Request, state: DecodeState, noise: Any, mode: Sampling
+    target: Target,
+    drafter: Drafter,
+    request: Request,
+    state: DecodeState,
+    noise: Any,
+    *,
+    mode: Sampling,
+    over: Sharding | None,
 ) -> Tree:
     view = View(tokens=state.tokens, length=state.length, noise=noise, settings=request.settings)
-    return drafter.propose(target, state.draft, view, mode)[0]
+    tree = drafter.propose(target, state.draft, view, mode)[0]
+    return dataclasses.replace(tree, tokens=jnp.where(tree.valid, tree.tokens, 0))  # as the loop does
 
 
 def _verify(
-    target: Target, drafter: Drafter, request: Request, state: DecodeState, tree: Tree, mode: Sampling
+    target: Target,
+    drafter: Drafter,
+    request: Request,
+    state: DecodeState,
+    tree: Tree,
+    *,
+    mode: Sampling,
+    over: Sharding | None,
 ) -> tuple[Any, Float[Array, "b n v"]]:
     positions = state.length[:, None] + tree.depth
     output = target.forward(tree.tokens, positions, tree.ancestors, state.cache, drafter.taps)
@@ -257,7 +282,13 @@ def _verify(
 
 
 def _scores(
-    target: Target, tokens: Int[Array, "b t"], length: Int[Array, "b"], settings: Settings, mode: Sampling
+    target: Target,
+    tokens: Int[Array, "b t"],
+    length: Int[Array, "b"],
+    settings: Settings,
+    *,
+    mode: Sampling,
+    over: Sharding | None,
 ) -> Float[Array, "b v"]:
     """What the draw after the last of the `length` tokens compares."""
     batch, size = tokens.shape
@@ -273,7 +304,7 @@ def _scores(
 
 @functools.cache
 def _compiled(function: Any) -> Any:
-    return jax.jit(function, static_argnames=("mode",), compiler_options=compiler_options())
+    return jax.jit(spread(function), static_argnames=("mode", "over"), compiler_options=compiler_options())
 
 
 def _seconds(function: Any, *args: Any, **fixed: Any) -> float:

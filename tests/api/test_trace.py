@@ -1,9 +1,14 @@
 """What a look inside the loop shows is what the loop does."""
 
+import jax.numpy as jnp
 import pytest
+from jaxtyping import Array, Int
 from speller import DYNAMIC, RANDOM, TOKENIZER
 
 from eagle_jax import api
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.drafters.base import Plain
+from eagle_jax.struct import pytree
 
 PROMPT = TOKENIZER("spell")["input_ids"]
 SAMPLED = {"temperature": 0.8, "seed": 3}
@@ -23,6 +28,40 @@ def test_accepted_nodes_and_draws_spell_the_answer():
 def test_a_trace_ends_with_the_answer():
     cycles = api.trace(RANDOM, list(range(3, 56)), cycles=99, **DYNAMIC)
     assert sum(len(cycle.accepted) for cycle in cycles) == RANDOM.context - 53 - 1
+
+
+def test_a_trace_is_of_the_answer_that_was_asked_for():
+    filtered = SAMPLED | {"top_k": 4, "max_new_tokens": 5}
+    answer = api.generate(RANDOM, PROMPT, **filtered, **DYNAMIC)
+    seen = api.trace(RANDOM, PROMPT, cycles=99, **filtered, **DYNAMIC)
+    assert [len(cycle.accepted) for cycle in seen] == answer.stats.accepted_lengths
+    with pytest.raises(ValueError, match="the prompt has 56 tokens; the model's context is 56"):
+        api.trace(RANDOM, [1] * 56, **DYNAMIC)
+    with pytest.raises(ValueError, match="top_p=0.0 is outside"):
+        api.time_parts(RANDOM, PROMPT, top_p=0.0, **DYNAMIC)
+
+
+@pytree
+class Twins(Plain):
+    """Guesses the same token twice, side by side, and spells out the answer below the second."""
+
+    answer: Int[Array, "t"]
+
+    @property
+    def shape(self) -> TreeShape:
+        return TreeShape(nodes=5, depth=2)
+
+    def propose(self, target, state, view, mode):
+        one, two = (self.answer[view.length[0] + 1 - len(PROMPT) + i] for i in range(2))
+        tokens = jnp.stack([view.root[0], one, one, two, jnp.asarray(-1, jnp.int32)])[None]
+        parent, valid = jnp.array([[-1, 0, 0, 2, 0]], jnp.int32), jnp.array([[True, True, True, True, False]])
+        return Tree(tokens=tokens, parent=parent, valid=valid, height=2), state
+
+
+def test_twins_and_nodes_that_are_none():
+    answer = api.generate(RANDOM, PROMPT, max_new_tokens=9, **DYNAMIC).token_ids
+    seen = api.trace(RANDOM, PROMPT, drafter=Twins(jnp.asarray([*answer, 0, 0], jnp.int32)), max_new_tokens=7)
+    assert [cycle.accepted for cycle in seen[:2]] == [[0, 1, 3]] * 2 and seen[0].valid == [True] * 4 + [False]
 
 
 def test_the_closest_draw_is_the_token_that_came():
