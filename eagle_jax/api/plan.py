@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from eagle_jax.api.model import dtype_of
 from eagle_jax.api.options import whole
 from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
-from eagle_jax.converters import known_pair, target_config
+from eagle_jax.converters import heads, known_pair, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
 from eagle_jax.models import layout
@@ -99,7 +99,13 @@ def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaCo
     pair = known_pair(target)
     config = target_config(Path(target)) if pair is None else pair.target_sizes.config
     if head is not None:
-        return config, read_head(Weights(Path(head)), default_taps(config.num_hidden_layers), {}).config
+        weights = Weights(Path(head))
+        if kind := heads.kind_of(weights.info):
+            raise ValueError(
+                f"{head} holds {kind.capitalize()} heads, which are not planned for; give an EAGLE head, or leave the "
+                "head out"
+            )
+        return config, read_head(weights, default_taps(config.num_hidden_layers), {}).config
     return config, None if pair is None or pair.head_sizes is None else pair.head_sizes.config
 
 

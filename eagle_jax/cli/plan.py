@@ -14,10 +14,31 @@ EXAMPLES = ("llama-3.1-8b-instruct", "llama-3.3-70b-instruct", "mixtral-8x7b-ins
 PARTS = ("target", "head", "cache", "buffers", "total")
 
 
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="FOLDER|NAME",
+        help="Folder with the config.json of the model, or a name that `eagle-jax models` lists.",
+        rich_help_panel=options.MODEL,
+    ),
+]
+Head = Annotated[
+    str | None,
+    typer.Option(
+        "--head",
+        metavar="FOLDER",
+        help="Folder of its EAGLE head; the head of a name is counted anyway.",
+        rich_help_panel=options.MODEL,
+    ),
+]
+
+
 @one_sentence
 def plan(
-    target: options.Target = None,
-    head: options.Head = None,
+    target: Target = None,
+    head: Head = None,
     chips: Annotated[str, typer.Option("--chips", metavar="N,N..", help="Numbers of chips to plan for.")] = "1,4,8,64",
     memory: Annotated[float, typer.Option("--memory", help="Memory of one chip, in GB.")] = 16.0,
     mesh: Annotated[

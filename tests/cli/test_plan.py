@@ -4,7 +4,9 @@ import dataclasses
 import json
 import pathlib
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from eagle_jax.converters import config_to_hf
 from eagle_jax.testing import TINY
@@ -48,3 +50,10 @@ def test_the_page_shows_what_the_command_prints(run):
 def test_what_cannot_be_planned_is_one_sentence(run, folder, given, said):
     shown = run("plan", "--target", folder, *given)
     assert shown.exit_code == 2 and said in shown.stderr
+
+
+def test_heads_that_are_not_planned_for(run, folder, tmp_path):
+    (tmp_path / "heads").mkdir()
+    save_file({"0.0.linear.weight": np.zeros((4, 4), np.float32)}, tmp_path / "heads" / "model.safetensors")
+    shown = run("plan", "--target", folder, "--head", str(tmp_path / "heads"))
+    assert shown.exit_code == 2 and "holds Medusa heads, which are not planned for" in shown.stderr
