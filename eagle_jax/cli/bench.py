@@ -8,7 +8,7 @@ import typer
 
 from eagle_jax.cli import options
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
-from eagle_jax.cli.report import as_dict, bench_table, differences, nothing_fits, shortfall, surroundings
+from eagle_jax.cli.report import as_dict, bench_table, differences, nothing_fits, surroundings
 from eagle_jax.evaluation import (
     EAGLE,
     OVERALL,
@@ -20,6 +20,7 @@ from eagle_jax.evaluation import (
     read_questions,
     too_long,
 )
+from eagle_jax.evaluation.results import left_out
 
 
 @one_sentence
@@ -45,8 +46,8 @@ def bench(
     """Measure plain decoding against EAGLE on the same questions, in one run.
 
     Each line of the file is a JSON object with `question_id`, `category` and `turns`. The two methods take turns, one
-    request at a time; a request that had to compile is repeated, so compiling is never timed. Speeds are tokens divided
-    by seconds, prefill included.
+    request at a time; a request that had to compile is repeated, ten times at most, so compiling is not timed. Speeds
+    are tokens divided by seconds, prefill included.
 
     **Examples**
 
@@ -78,6 +79,7 @@ def bench(
     out.print(bench_table(groups))
     overall = groups[OVERALL][EAGLE.name]
     out.print(f"Identical texts: {overall.identical} of {overall.answers}", markup=False)
-    left_out = shortfall(asked, len(skipped), talks[PLAIN.name], max_new_tokens, model.context)
-    for sentence in (*differences(talks, PLAIN.name), *left_out):
+    turns, plain = {str(question.id): len(question.turns) for question in asked}, talks[PLAIN.name]
+    notes = left_out(len(asked), len(skipped), turns, plain, room=max_new_tokens, context=model.context)
+    for sentence in (*differences(talks, PLAIN.name), *notes):
         err.print(sentence, markup=False)

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from eagle_jax import api
+from eagle_jax.api.drafters import METHODS
 from eagle_jax.cli import options
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
 from eagle_jax.cli.eval_compare import compare_files
@@ -24,7 +25,7 @@ from eagle_jax.evaluation import Method, Prompter, Question, compare, read_quest
 from eagle_jax.evaluation.comparison import first_prompt
 from eagle_jax.evaluation.page import render
 from eagle_jax.evaluation.results import Results, read_results
-from eagle_jax.evaluation.store import TRACES, Folder, write_json
+from eagle_jax.evaluation.store import TRACES, Folder, alone, write_json
 from eagle_jax.evaluation.tables import tables
 from eagle_jax.evaluation.traces import take_traces
 
@@ -98,8 +99,8 @@ def run(
     """Ask every question under every method, in one run, and report.
 
     Each answer is kept as soon as it is there, one file per method in FOLDER: the same command goes on with a run that
-    was stopped. The method that begins changes from question to question; a request that had to compile is repeated, so
-    compiling is never timed. At the end a table is printed and FOLDER/report.html written.
+    was stopped. The method that begins changes from question to question; a request that had to compile is repeated,
+    ten times at most, so compiling is not timed. At the end a table is printed and FOLDER/report.html written.
 
     **Examples**
 
@@ -113,6 +114,7 @@ def run(
     loaded = [*(api.with_head(model, head) for head in heads or ()), model]
     suited = [_with_model(method, loaded) for method in named]
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
+    _refuse_idle(chosen, dict(zip(heads or (), loaded, strict=False)), draft, datastore)
     prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens, cut)
     skipped = too_long(prompter, asked)
     if len(skipped) == len(asked):
@@ -125,9 +127,10 @@ def run(
     )  # fmt: skip
     turns = {question.id: len(question.turns) for question in asked}
     about = dict(file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context)
-    _ask(_kept(folder, settings, about), prompter, asked, chosen, sampling)
-    results = read_results(folder)
-    (folder / PAGE).write_text(render(results), encoding="utf-8")
+    with alone(folder):
+        _ask(_kept(folder, settings, about), prompter, asked, chosen, sampling)
+        results = read_results(folder)
+        (folder / PAGE).write_text(render(results), encoding="utf-8")
     _show(results)
     err.print(f"Answers and report are in {folder}; the page is {folder / PAGE}.", markup=False)
 
@@ -185,6 +188,8 @@ def parse_methods(text: str) -> list[Method]:
     methods = []
     for name in re.split(r",(?=\s*[A-Za-z])", text):
         drafter, colon, tree = name.strip().partition(":")
+        if colon and drafter in ("plain", "none"):
+            raise ValueError(f"--methods has {name.strip()}, but {drafter} drafts no tree; write {drafter} alone")
         shape = options.parse_tree(tree, f"the tree of {drafter},") if colon else "auto"
         methods.append(Method(name.strip(), "none" if drafter == "plain" else drafter, shape))
     names = [method.name for method in methods]
@@ -204,6 +209,31 @@ def _with_model(method: Method, models: Sequence[api.Model]) -> tuple[Method, di
         except ValueError as error:
             problems.append(error)
     raise problems[-1]
+
+
+def _refuse_idle(
+    methods: Sequence[Method], heads: dict[str, api.Model], draft: str | None, datastore: str | None
+) -> None:
+    """Raises if something to draft with was given that no method takes."""
+    needs = {method.name: _draws_on(method) for method in methods}
+    idle = [
+        f"--head {name}"
+        for name, model in heads.items()
+        if not any(method.model is model and needs[method.name] == "head" for method in methods)
+    ]
+    for option, given, what in (("--draft-model", draft, "draft"), ("--datastore", datastore, "datastore")):
+        if given is not None and what not in needs.values():
+            idle.append(f"{option} {given}")
+    if idle:
+        names = ", ".join(needs)
+        raise ValueError(f"no method of {names} drafts with {idle[0]}; leave it out, or name a method that does")
+
+
+def _draws_on(method: Method) -> str:
+    """Which argument of `load` it drafts with: "head", "draft", "datastore", or "" for none."""
+    if method.drafter == "auto":
+        return "draft" if method.model is not None and method.model.head is None else "head"
+    return METHODS[method.drafter].needs[1]
 
 
 def _kept(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:
@@ -227,10 +257,14 @@ def _ask(
             kept.append(talk)
     traces = kept.path / TRACES
     if not traces.exists():
-        drawn = {name: sampling[name] for name in ("temperature", "seed")}
-        with counting("Timing the parts of a cycle") as progress:
-            taken = take_traces(prompter, first_prompt(prompter, questions), methods, progress=progress, **drawn)
-        write_json(traces, taken)
+        try:
+            with counting("Timing the parts of a cycle") as progress:
+                taken = take_traces(prompter, first_prompt(prompter, questions), methods, progress=progress, **sampling)
+        except Exception as error:  # whatever it is, the answers are there and worth a report
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            err.print(f"The report does without the parts of a cycle, which could not be timed ({said}).", markup=False)
+        else:
+            write_json(traces, taken)
 
 
 def _digest(questions: Sequence[Question]) -> str:

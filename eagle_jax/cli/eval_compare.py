@@ -18,20 +18,25 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     pairs = [(talk, there[talk.id]) for talk in a.conversations if talk.id in there]
     if not pairs:
         raise ValueError(f"{first} and {second} answer no question in common; give two files of one run, or of one set")
+    settings = _settings(first)
+    if ways := _ways(settings.get("sampling"), _settings(second).get("sampling")):
+        err.print(f"The two files were drawn in different ways: {ways}.", markup=False)
     parted = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
     if parted:
-        settings = _settings(first)
-        model = load(target or settings.get("target"), None, dtype or settings.get("dtype"))
+        how = dict(mesh=settings.get("mesh"))
+        model = load(target or settings.get("target"), None, dtype or settings.get("dtype"), **how)
         for one, other, (turn, token) in parted:
             out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, turn, token), markup=False)
-    longer = sum(len(one.answers) != len(other.answers) for one, other in pairs)
-    if longer:
-        err.print(f"Of {longer} of them one file has more turns; the turns of both were compared.", markup=False)
+    longer = [pair for pair in pairs if len(pair[0].answers) != len(pair[1].answers) and not divergence(*pair)]
+    for one, other in longer:
+        turns = f"{len(one.answers)} turns in the first and {len(other.answers)} in the second"
+        out.print(f"Question {one.id}: {turns}, identical as far as both go.", markup=False)
     alone = len(a.conversations) + len(b.conversations) - 2 * len(pairs)
     if alone:
         err.print(f"Answered in one file only: {alone} more.", markup=False)
-    out.print(f"{len(pairs) - len(parted)} of {len(pairs)} questions have identical texts.", markup=False)
-    return len(parted)
+    different = len(parted) + len(longer)
+    out.print(f"{len(pairs) - different} of {len(pairs)} questions have identical texts.", markup=False)
+    return different
 
 
 def _read(path: pathlib.Path) -> Answers:
@@ -44,6 +49,14 @@ def _read(path: pathlib.Path) -> Answers:
 def _settings(file: pathlib.Path) -> dict[str, Any]:
     """Settings of the run that a file belongs to; none if it lies by itself."""
     return read_run(file.parent)["settings"] if (file.parent / RUN).exists() else {}
+
+
+def _ways(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
+    """What differs between the ways in which two runs drew their tokens; nothing if one is not known."""
+    if a is None or b is None:
+        return ""
+    names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
+    return ", ".join(f"{name} {a.get(name)} in the first and {b.get(name)} in the second" for name in names)
 
 
 def _sentence(

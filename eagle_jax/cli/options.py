@@ -20,7 +20,12 @@ Target = Annotated[
 ]
 Head = Annotated[
     str | None,
-    typer.Option("--head", metavar="PATH|NAME", help="Folder or hub name of its EAGLE head.", rich_help_panel=MODEL),
+    typer.Option(
+        "--head",
+        metavar="PATH|NAME",
+        help="Folder or hub name of its EAGLE, Medusa or Hydra heads, or eagle3, the shipped target's second head.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16"] | None,

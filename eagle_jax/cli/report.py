@@ -11,7 +11,7 @@ from rich.table import Table
 
 import eagle_jax
 from eagle_jax.cli.console import out
-from eagle_jax.evaluation import Conversation, Figures, Prompter, Question, divergence, tables
+from eagle_jax.evaluation import Conversation, Figures, Prompter, divergence, tables
 
 Talks = Mapping[str, Sequence[Conversation]]
 
@@ -52,27 +52,6 @@ def rich_table(table: tables.Table) -> Table:
     # as wide as it needs, so that a pipe or a narrow terminal gets whole names and figures
     shown.width = Measurement.get(out, out.options.update(width=1000), shown).maximum
     return shown
-
-
-def shortfall(
-    questions: Sequence[Question], skipped: int, talks: Sequence[Conversation], room: int, context: int
-) -> list[str]:
-    """Sentences about questions that were not asked in full; none when all were.
-
-    Args:
-        skipped: how many were not asked at all.
-        talks: one method's conversations.
-        room: tokens that an answer may have.
-    """
-    turns = {question.id: len(question.turns) for question in questions}
-    shortened = sum(len(talk.answers) < turns[talk.id] for talk in talks)
-    limit = f"with {room} new tokens they exceed the context of {context}"
-    sentences = []
-    if skipped:
-        sentences.append(f"Skipped {skipped} question{'s' * (skipped > 1)}: {limit}.")
-    if shortened:
-        sentences.append(f"Cut {shortened} conversation{'s' * (shortened > 1)} short: {limit}.")
-    return sentences
 
 
 def nothing_fits(questions: int, prompter: Prompter) -> str:

@@ -102,6 +102,8 @@ def from_line(line: str | bytes, place: str) -> Conversation:
         raise ValueError(f"{place}: {error} is missing; expected an answer that `eagle-jax eval` wrote") from None
     except (ValueError, TypeError, IndexError):
         raise ValueError(f"{place}: not an answer; expected a JSON object as `eagle-jax eval` writes it") from None
+    if type(id_) not in (int, str) or not isinstance(category, str) or not isinstance(method, str):
+        raise ValueError(f"{place}: question_id must be a whole number or a string, category and model_id strings")
     for key, kind in PER_TURN.items():
         column = columns[key]
         if not isinstance(column, list) or not all(
@@ -110,6 +112,10 @@ def from_line(line: str | bytes, place: str) -> Conversation:
             raise ValueError(f"{place}: {key} must be a list with one {kind.__name__} a turn")
     if len({len(columns[key]) for key in PER_TURN}) != 1 or not columns["turns"]:
         raise ValueError(f"{place}: {', '.join(PER_TURN)} must have one entry a turn each, and one turn at least")
+    for key, of_turns in (("token_ids", True), ("prompt_ids", True), ("accept_lengths", False)):
+        lists = columns[key] if of_turns else [columns[key]]
+        if not all(isinstance(numbers, list) and all(type(number) is int for number in numbers) for numbers in lists):
+            raise ValueError(f"{place}: {key} must hold {'lists' if of_turns else 'a list'} of whole numbers")
     if sum(columns["decoding_steps"]) != len(columns["accept_lengths"]):
         raise ValueError(
             f"{place}: {len(columns['accept_lengths'])} accept_lengths for {sum(columns['decoding_steps'])} "

@@ -28,6 +28,7 @@ class Method:
     model: api.Model | None = None
 
 
+TRIES = 10
 PLAIN, EAGLE = Method("plain", "none"), Method("eagle", "eagle")
 
 
@@ -44,7 +45,8 @@ def compare(
 
     The method that begins changes from question to question, so that none always meets the warmer caches. A
     conversation ends before the first turn that does not fit; a question of which not even the first turn fits is
-    passed over (see `too_long`). Each request that compiled something is repeated, so compiling is never timed.
+    passed over (see `too_long`). A request that compiled something is repeated until it does not, at most 10 times in
+    all, so compiling is not timed.
 
     Args:
         prompter: the model, and how it is asked.
@@ -93,9 +95,9 @@ def _user(text: str) -> Message:
 
 
 def _ask(prompter: Prompter, prompt: Prompt, method: Method, sampling: dict[str, Any]) -> Answer:
-    """Repeats the request until nothing was compiled during it; a second round does, unless something is odd."""
+    """Repeats the request until nothing was compiled during it; the second time, unless something is odd."""
     request = dict(max_new_tokens=prompter.max_new_tokens, drafter=method.drafter, tree=method.tree, **sampling)
-    for _ in range(3):
+    for _ in range(TRIES):
         with counting_compiles() as compiles:
             start = time.perf_counter()
             result = api.generate(method.model or prompter.model, prompt.ids, **request)

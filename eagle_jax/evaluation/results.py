@@ -1,12 +1,20 @@
 """A run's folder, read for a report: figures by task and method, and what has to be said about them."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eagle_jax.evaluation.answers import Conversation
 from eagle_jax.evaluation.metrics import Figures, by_group
-from eagle_jax.evaluation.store import TRACES, answer_file, read_answers, read_json, read_run
+from eagle_jax.evaluation.store import RUN, TRACES, answer_file, read_answers, read_json, read_run
+
+# What a report says of a run, and the type of each entry; `methods` is seen to when the file is read.
+SAID = {
+    **dict(command=str, started=str, cores=int, eagle_jax=str, jax=str),
+    **dict(questions=int, skipped=list, turns=dict, context=int),
+}
+SET = dict(max_new_tokens=int, sampling=dict, heads=list, dtype=str, device=str)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +55,13 @@ def read_results(folder: Path) -> Results:
         ValueError: the folder is no run's, a line in it is no answer, or no question has been answered by all methods.
     """
     run = read_run(folder)
+    for held, kinds in ((run, SAID), (run["settings"], SET)):
+        for name, kind in kinds.items():
+            if not isinstance(held.get(name), kind):
+                raise ValueError(
+                    f"{folder / RUN} has {name} = {held.get(name)!r}, and `eagle-jax eval` writes no such thing; give "
+                    "the folder of a run"
+                )
     methods = list(run["settings"]["methods"])
     files = {name: answer_file(folder, name) for name in methods}
     found = {name: read_answers(file) for name, file in files.items() if file.exists()}
@@ -65,7 +80,14 @@ def read_results(folder: Path) -> Results:
         traces=read_json(folder / TRACES) if (folder / TRACES).exists() else {},
         notes=[
             *(f"{files[name]} ends within a line, which is left out." for name in methods if found[name].unfinished),
-            *_missing(run, talks[methods[0]]),
+            *left_out(
+                run["questions"],
+                len(run["skipped"]),
+                run["turns"],
+                talks[methods[0]],
+                room=run["settings"]["max_new_tokens"],
+                context=run["context"],
+            ),
         ],
     )
 
@@ -78,19 +100,27 @@ def _common(talks: dict[str, list[Conversation]]) -> dict[str, list[Conversation
     return {name: [had[id_] for id_ in shared] for name, had in by_id.items()}
 
 
-def _missing(run: dict[str, Any], talks: list[Conversation]) -> list[str]:
-    """Sentences on what was not asked, or not in full."""
-    settings, skipped = run["settings"], len(run["skipped"])
-    limit = f"with {settings['max_new_tokens']} new tokens they exceed the context of {run['context']}"
+def left_out(
+    questions: int, skipped: int, turns: Mapping[str, int], talks: Sequence[Conversation], *, room: int, context: int
+) -> list[str]:
+    """Sentences on what was not asked, or not in full; none when all was.
+
+    Args:
+        questions, skipped: how many there are, and how many of them do not fit.
+        turns: how many turns each question has, by its id as text.
+        talks: one method's conversations.
+        room: tokens that an answer may have.
+    """
+    limit = f"with {room} new tokens they exceed the context of {context}"
     notes = []
     if skipped:
-        notes.append(f"Skipped {skipped} of {run['questions']} questions: {limit}.")
-    waiting = run["questions"] - skipped - len(talks)
+        notes.append(f"Skipped {skipped} of {questions} questions: {limit}.")
+    waiting = questions - skipped - len(talks)
     if waiting:
         notes.append(f"Left out {_count(waiting, 'question')} that not every method has answered yet.")
-    turns = sum(run["turns"][str(talk.id)] - len(talk.answers) for talk in talks)
-    if turns:
-        notes.append(f"Left out {_count(turns, 'later turn')}: {limit}.")
+    later = sum(turns[str(talk.id)] - len(talk.answers) for talk in talks if str(talk.id) in turns)
+    if later:
+        notes.append(f"Left out {_count(later, 'later turn')}: {limit}.")
     cut = sum(answer.prompt_cut > 0 for talk in talks for answer in talk.answers)
     if cut:
         notes.append(f"Cut {_count(cut, 'prompt')} from the left to what fits.")

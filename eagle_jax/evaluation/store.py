@@ -1,14 +1,18 @@
 """The folder of a run: its settings, and one file of answers per method, to which whole lines are appended."""
 
+import contextlib
 import dataclasses
+import errno
+import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from eagle_jax.evaluation.answers import Conversation, from_line, to_line
 
-RUN, TRACES, PART = "run.json", "traces.json", ".part"
+RUN, TRACES, PART, LOCK = "run.json", "traces.json", ".part", ".lock"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,25 @@ def read_answers(path: str | Path) -> Answers:
     return Answers(list(conversations.values()), len(content) - len(rest), len(rest))
 
 
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Makes the folder if need be, and keeps others out while the block runs; a lock ends with its process.
+
+    Raises:
+        ValueError: another process is in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is writing into {folder}; wait for its end, or name another") from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks
+                raise
+        yield
+
+
 class Folder:
     """A run's folder, new or begun by an earlier run with the same settings.
 
@@ -58,17 +81,21 @@ class Folder:
 
     Raises:
         ValueError: the folder was begun with other settings, or holds something else. Nothing is changed then. Settings
-            that nothing was answered with yet are replaced.
+            that nothing was answered with yet are replaced, and what was timed under them is taken away.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], about: dict[str, Any]):
         self.path, self.notes = path, list[str]()
         path.mkdir(parents=True, exist_ok=True)
-        if any(path.glob("*.jsonl")) and (path / RUN).exists():
-            _agree(path / RUN, settings)
-        elif any(file.name != RUN and file.suffix != PART for file in path.iterdir()):
+        begun = (path / RUN).exists()
+        if begun and any(path.glob("*.jsonl")):
+            _agree(read_run(path)["settings"], settings, path)
+        elif not begun and any(file.name != LOCK and file.suffix != PART for file in path.iterdir()):
             raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
         else:
+            if begun:
+                read_run(path)  # somebody else's is not replaced
+            (path / TRACES).unlink(missing_ok=True)
             write_json(path / RUN, {"settings": settings, **about})
         files = {name: self._file(name) for name in settings["methods"]}
         answers = {name: read_answers(file) for name, file in files.items() if file.exists()}
@@ -108,9 +135,15 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"{folder} holds no {RUN}; expected a folder that `eagle-jax eval --out` made")
     run = read_json(path)
-    if not isinstance(run, dict) or not isinstance(run.get("settings", {}).get("methods"), dict):
+    settings = run.get("settings") if isinstance(run, dict) else None
+    methods = settings.get("methods") if isinstance(settings, dict) else None
+    if not isinstance(methods, dict) or not methods or not all(map(_is_shape, methods.values())):
         raise ValueError(f"{path} is not what `eagle-jax eval` writes; give the folder of a run")
     return run
+
+
+def _is_shape(tree: Any) -> bool:
+    return isinstance(tree, dict) and all(isinstance(tree.get(name), int) for name in ("nodes", "depth"))
 
 
 def read_json(path: Path) -> Any:
@@ -131,12 +164,12 @@ def write_json(path: Path, value: Any) -> None:
     part.replace(path)
 
 
-def _agree(path: Path, settings: dict[str, Any]) -> None:
-    there, asked = _flat(read_run(path.parent)["settings"]), _flat(settings)
+def _agree(begun: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
+    there, asked = _flat(begun), _flat(settings)
     names = [name for name in dict.fromkeys((*there, *asked)) if there.get(name) != asked.get(name)]
     if names:
         said = "; ".join(f"{name} was {there.get(name)} and is {asked.get(name)} now" for name in names)
-        raise ValueError(f"{path.parent} was begun with other settings: {said}; give the same, or name another folder")
+        raise ValueError(f"{folder} was begun with other settings: {said}; give the same, or name another folder")
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

@@ -15,20 +15,24 @@ def take_traces(
     prompt: Prompt,
     methods: Sequence[Method],
     *,
-    temperature: float,
-    seed: int,
     progress: Callable[[int, int], None],
+    **sampling: Any,
 ) -> dict[str, Any]:
     """Times a cycle of each method in the middle of the answer to `prompt`, and looks at the trees of the widest.
+
+    Args:
+        progress: called with (methods timed, methods in all).
+        sampling: temperature, top_k, top_p, min_p and seed, as in `generate`.
 
     Returns:
         `{"parts": {method: {"draft", "verify", "rest", "cycle"}}, "tree": {...}}`, times in seconds; the tree is the
         one with the longest accepted path of the first cycles, and not there when no method drafts.
     """
+    sampling |= dict(max_new_tokens=prompter.max_new_tokens)
     parts = {}
     for done, method in enumerate(methods, start=1):
-        request: dict[str, Any] = dict(drafter=method.drafter, tree=method.tree, temperature=temperature, seed=seed)
-        timed = api.time_parts(method.model or prompter.model, prompt.ids, **request)
+        model = method.model or prompter.model
+        timed = api.time_parts(model, prompt.ids, drafter=method.drafter, tree=method.tree, **sampling)
         parts[method.name] = {
             "draft": timed.draft,
             "verify": timed.verify,
@@ -40,9 +44,7 @@ def take_traces(
     if _nodes(prompter, widest) == 1:
         return {"parts": parts}
     model = widest.model or prompter.model
-    cycles = api.trace(
-        model, prompt.ids, cycles=CYCLES, drafter=widest.drafter, tree=widest.tree, temperature=temperature, seed=seed
-    )
+    cycles = api.trace(model, prompt.ids, cycles=CYCLES, drafter=widest.drafter, tree=widest.tree, **sampling)
     return {"parts": parts} | ({"tree": _tree(model, widest.name, cycles)} if cycles else {})
 
 

@@ -1,5 +1,6 @@
 """A stand-in for the api, so that the commands are tested in milliseconds; test_shipped_pair.py runs the real thing."""
 
+import copy
 import dataclasses
 import pathlib
 import types
@@ -43,6 +44,8 @@ class Fake:
     trained: list[Any] = dataclasses.field(default_factory=list)
     events: list[Any] = dataclasses.field(default_factory=list)
     timed: list[str] = dataclasses.field(default_factory=list)
+    timed_as: list[dict] = dataclasses.field(default_factory=list)
+    untimed: Exception | None = None
     asked_again: list[tuple] = dataclasses.field(default_factory=list)
     done: int | None = None
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
@@ -119,18 +122,22 @@ class Fake:
 
     def with_head(self, model, head):
         self.loads.append((None, head, None))
-        return model
+        return copy.copy(model)
 
     def tree_shape(self, model, drafter, tree):
         if drafter not in ("none", "eagle", "prompt-lookup"):
             raise ValueError(f"drafter={drafter!r} is not known")
         return TreeShape(*{"none": (1, 0), "eagle": (6, 3)}.get(drafter, (4, 3)))
 
-    def time_parts(self, model, prompt, *, drafter, tree, temperature, seed):
+    def time_parts(self, model, prompt, *, drafter, tree, **sampling):
         self.timed.append(drafter)
+        self.timed_as.append(sampling)
+        if self.untimed:
+            raise self.untimed
         return api.Parts(draft=0.001, verify=0.004, cycle=0.006)
 
-    def trace(self, model, prompt, *, cycles, drafter, tree, temperature, seed):
+    def trace(self, model, prompt, *, cycles, drafter, tree, **sampling):
+        assert sampling == self.timed_as[-1]
         parents, valid = [-1, 0, 0, 1, 3, 0], [True] * 5 + [False]
         short = api.Cycle([5, 6, 7, 8, 4, 0], parents, valid, [7, 1, 1, 1, 1, 1], [0, 2])
         return [short, api.Cycle([5, 6, 7, 8, 4, 0], parents, valid, [6, 8, 1, 2, 1, 1], [0, 1, 3])]

@@ -23,7 +23,7 @@ def test_the_table(fake, run, questions):
     assert rows["math"][1] == "1" and rows["math"][-2:] == ["3.00", "2/2"]
     assert rows["overall"][1] == "2" and rows["overall"][-2:] == ["3.00", "3/3"]
     assert "Identical texts: 3 of 3" in shown.stdout
-    assert "Skipped 1 question: with 128 new tokens they exceed the context of 512." in shown.stderr
+    assert "Skipped 1 of 3 questions: with 128 new tokens they exceed the context of 512." in shown.stderr
 
 
 def test_it_says_where_texts_part(fake, run, questions):

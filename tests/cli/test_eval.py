@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from eagle_jax import api
+from eagle_jax.evaluation.store import alone
 
 QUESTIONS = [
     {"question_id": 81, "category": "writing", "turns": ["one", "two"]},
@@ -32,7 +33,15 @@ def lines(path: pathlib.Path) -> list[dict]:
 def test_a_run_leaves_answers_and_a_report(fake, run, asked, folder):
     shown = run(*asked)
     assert shown.exit_code == 0, shown.output
-    names = {"run.json", "traces.json", "report.html", "plain.jsonl", "eagle_6_3_2.jsonl", "prompt-lookup.jsonl"}
+    names = {
+        ".lock",
+        "run.json",
+        "traces.json",
+        "report.html",
+        "plain.jsonl",
+        "eagle_6_3_2.jsonl",
+        "prompt-lookup.jsonl",
+    }
     assert {path.name for path in folder.iterdir()} == names
     assert [line["question_id"] for line in lines(folder / "plain.jsonl")] == [81, 162]
     assert [request["drafter"] for _, request in fake.requests] == [
@@ -43,6 +52,25 @@ def test_a_run_leaves_answers_and_a_report(fake, run, asked, folder):
     assert [row[-1] for row in rows if row[:2] in (["plain", "-"], ["prompt-lookup", "chain"])] == ["3/3", "3/3"]
     assert "Skipped 1 of 3 questions: with 128 new tokens they exceed the context of 512." in shown.stderr
     assert fake.timed == ["none", "eagle", "prompt-lookup"]
+    drawn = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
+    assert fake.timed_as == [drawn | {"max_new_tokens": 128}] * 3
+
+
+def test_a_report_does_without_what_could_not_be_timed(fake, run, asked, folder):
+    fake.untimed = RuntimeError("RESOURCE_EXHAUSTED:\nout of memory")
+    shown = run(*asked)
+    said = "could not be timed (RuntimeError: RESOURCE_EXHAUSTED: out of memory)."
+    assert shown.exit_code == 0 and said in shown.stderr, shown.output
+    assert (folder / "report.html").exists() and not (folder / "traces.json").exists()
+    fake.untimed = None
+    assert run(*asked).exit_code == 0 and (folder / "traces.json").exists()
+
+
+def test_one_process_at_a_time(fake, run, asked, folder):
+    with alone(folder):
+        shown = run(*asked)
+    assert shown.exit_code == 2 and "another process is writing into" in shown.stderr and not fake.requests
+    assert run(*asked).exit_code == 0
 
 
 def test_cut_conversations_are_asked(fake, run, asked, folder):
@@ -105,6 +133,7 @@ def test_settings_that_nothing_was_answered_with_may_change(fake, run, asked, fo
         ("plain,magic", "drafter='magic' is not known"),
         ("plain,eagle:6;3", "the tree of eagle, '6;3' is not a tree"),
         ("plain,eagle,plain", "--methods names plain twice"),
+        ("eagle,plain:60,7,10", "--methods has plain:60,7,10, but plain drafts no tree; write plain alone"),
     ],
 )
 def test_methods_that_are_none(fake, run, asked, folder, methods, sentence):
@@ -230,6 +259,35 @@ def test_compare_identical_files(fake, run, asked, folder, tmp_path):
     assert shown.exit_code == 2 and "copy.jsonl:1: 'choices' is missing" in shown.stderr
 
 
+def test_compare_says_how_runs_differ(fake, run, asked, folder, tmp_path):
+    run(*asked)
+    run(*asked[:-1], str(tmp_path / "other"), "--temperature", "1", "--top-k", "5")
+    file = tmp_path / "other" / "plain.jsonl"
+    first, *others = lines(file)
+    for key, values in first["choices"][0].items():
+        if isinstance(values, list):
+            del values[3 if key == "accept_lengths" else 1 :]
+    file.write_text("".join(json.dumps(line) + "\n" for line in (first, *others)))
+    shown = run("eval", "compare", str(folder / "plain.jsonl"), str(file))
+    assert (
+        "temperature 0.0 in the first and 1.0 in the second, top_k 0 in the first and 5 in the second" in shown.stderr
+    )
+    assert shown.exit_code == 1 and shown.stdout.splitlines() == [
+        "Question 81: 2 turns in the first and 1 in the second, identical as far as both go.",
+        "1 of 2 questions have identical texts.",
+    ]
+
+
 def test_heads_of_several_kinds(fake, run, asked):
-    assert run(*asked, "--head", "medusa", "--head", "hydra").exit_code == 0
-    assert [head for _, head, _ in fake.loads] == [None, "medusa", "hydra"]
+    assert run(*asked, "--head", "eagle3").exit_code == 0
+    assert [head for _, head, _ in fake.loads] == [None, "eagle3"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("--head", "eagle3", "--head", "hydra"), ("--draft-model", "small"), ("--datastore", "store.safetensors")],
+)
+def test_what_no_method_takes_is_refused(fake, run, asked, folder, given):
+    shown = run(*asked, *given)
+    said = f"no method of plain, eagle:6,3,2, prompt-lookup drafts with {' '.join(given[-2:])}; leave it out"
+    assert shown.exit_code == 2 and said in shown.stderr and not folder.exists()

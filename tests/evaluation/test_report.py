@@ -3,7 +3,7 @@ from conversations import answer, conversation, plain
 
 from eagle_jax.evaluation.page import render
 from eagle_jax.evaluation.results import read_results
-from eagle_jax.evaluation.store import Folder, answer_file
+from eagle_jax.evaluation.store import Folder, answer_file, read_json, write_json
 from eagle_jax.evaluation.tables import tables
 
 SETTINGS = {
@@ -71,6 +71,16 @@ def test_a_page_without_traces_and_without_plain_decoding(folder):
     other.append(conversation(81, "writing", "chain", answer(2, 2)))
     assert render(read_results(run)).count("<svg") == 2
     assert tables(read_results(run))[0].rows[0][3] == "-"
+
+
+def test_what_is_no_run_is_said(folder):
+    run = read_json(folder.path / "run.json")
+    for wrong in (run | {"turns": []}, {**run, "settings": run["settings"] | {"sampling": None}}):
+        write_json(folder.path / "run.json", wrong)
+        with pytest.raises(
+            ValueError, match=r"run.json has (turns = \[\]|sampling = None), and `eagle-jax eval` writes"
+        ):
+            read_results(folder.path)
 
 
 def test_nothing_to_report(folder):

@@ -38,6 +38,10 @@ def broken(change) -> str:
             "here: wall_time must be a list with one float",
         ),
         (broken(lambda f: f["choices"][0]["turns"].pop()), "must have one entry a turn each"),
+        (broken(lambda f: f["choices"][0].update(accept_lengths=[2, "3"])), "here: accept_lengths must hold a list of"),
+        (broken(lambda f: f["choices"][0].update(accept_lengths=5)), "here: accept_lengths must hold a list of whole"),
+        (broken(lambda f: f["choices"][0].update(token_ids=[[1], [2.5]])), "here: token_ids must hold lists of whole"),
+        (broken(lambda f: f.update(question_id=[81])), "here: question_id must be a whole number or a string"),
         (broken(lambda f: f["choices"][0]["accept_lengths"].pop()), "here: 1 accept_lengths for 2 decoding_steps"),
     ],
 )
@@ -87,9 +91,26 @@ def test_folders_that_are_no_runs(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match="run.json is not JSON"):
         read_run(tmp_path)
-    (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(ValueError, match="is not what `eagle-jax eval` writes"):
-        read_run(tmp_path)
+    for wrong in (
+        "{}",
+        "[]",
+        '{"settings": []}',
+        '{"settings": {"methods": {}}}',
+        '{"settings": {"methods": {"a": 1}}}',
+    ):
+        (tmp_path / "run.json").write_text(wrong)
+        with pytest.raises(ValueError, match="is not what `eagle-jax eval` writes"):
+            read_run(tmp_path)
+        with pytest.raises(ValueError, match="is not what `eagle-jax eval` writes"):
+            Folder(tmp_path, SETTINGS, {})
+
+
+def test_a_run_that_answered_nothing_begins_anew(tmp_path):
+    Folder(tmp_path, SETTINGS, {})
+    for name in ("traces.json", "report.html"):
+        (tmp_path / name).write_text("{}")
+    assert Folder(tmp_path, SETTINGS | {"seed": 1}, {}).answered == set()
+    assert read_run(tmp_path)["settings"]["seed"] == 1 and not (tmp_path / "traces.json").exists()
 
 
 def test_a_line_within_the_file_is_not_thrown_away(tmp_path):
