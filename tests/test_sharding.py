@@ -167,8 +167,11 @@ def test_loaded_over_a_mesh_it_is_the_same_model(folders):
     prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
     wanted = [result.token_ids for result in eagle_jax.generate(alone, prompts, **ASKED)]
     assert [result.token_ids for result in eagle_jax.generate(spread, prompts, **ASKED)] == wanted
+    queued = eagle_jax.generate(spread, prompts * 2, batch_size=3, **ASKED)  # finished rows make room
+    assert [result.token_ids for result in queued] == wanted * 2
     before = programs.compiled()
     again = eagle_jax.generate(spread, [prompt[::-1] for prompt in prompts], **ASKED)
+    eagle_jax.generate(spread, [*prompts[::-1], *prompts[:1]], batch_size=3, **ASKED)
     chunks = list(eagle_jax.stream(spread, prompts, cycles=2, **ASKED))
     assert programs.compiled() == before
     assert len(again) == 3 and [sum((c.token_ids for c in chunks if c.index == i), []) for i in range(3)] == wanted

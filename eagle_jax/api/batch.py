@@ -16,10 +16,10 @@ from eagle_jax.api.model import Model
 from eagle_jax.api.options import Options, mode_of, settings_of
 from eagle_jax.api.results import Result, Stats
 from eagle_jax.api.text import StopHit, decode, find_stop
-from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.decode import compiled_advance, compiled_prefill, compiler_options
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.drafters.base import Drafter
-from eagle_jax.sharding import DATA, to_host
+from eagle_jax.sharding import DATA, Sharding, spread, to_host
 
 UNLIMITED = 2**31 - 1
 Running = tuple[Request, DecodeState]
@@ -46,8 +46,9 @@ class Row:
         answer: tokens so far.
         done: whether it is complete.
         stop: the stop string that ended it.
-        compile_seconds, prefill_seconds: spent before its first token; rows that begin together share them.
-        decode_seconds: the batch's, counted from when this row began; before that, less than 0.
+        compile_seconds: spent on compiling while it waited.
+        prefill_seconds: spent on its prompt; rows that begin together share it.
+        decode_seconds: spent on cycles since it began, whether for it alone or for others as well.
     """
 
     ask: Ask
@@ -89,12 +90,15 @@ class Batch:
             cycles = min(cycles or 8, 8)
         while not all(row.done for row in self.rows):
             until = UNLIMITED if cycles is None else min(int(self.state.cycle) + cycles, UNLIMITED)
-            given = [self.model.target, self.drafter, self.request, self.state, jnp.asarray(until, jnp.int32)]
-            if to_first:
-                padding = len(self.state.done) - len(self.rows)
-                given.append(jnp.asarray(padding + sum(row.done for row in self.rows) + 1, jnp.int32))
             running = [row for row in self.rows if not row.done]
-            self.state, compiling, seconds = _timed(compiled_advance(), *given, mode=self.mode, over=self.model.over)
+            enough = len(self.state.done) - (len(running) - 1 if to_first else 0)
+            limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
+            self.state, compiling, seconds = _timed(
+                compiled_advance(),
+                *(self.model.target, self.drafter, self.request, self.state, *limits),
+                mode=self.mode,
+                over=self.model.over,
+            )
             for row in running:
                 row.compile_seconds += compiling
                 row.decode_seconds += seconds
@@ -105,30 +109,33 @@ class Batch:
         """Begins another request in the place of a finished one. Its prompt is read alone, chunk by chunk."""
         row = Row(ask)
         request, state = self._begin([row])
-        place_of = jnp.asarray(place, jnp.int32)
-        self.request, self.state = programs.call(
-            _compiled_insert(), (self.request, self.state), (request, state), place_of
-        )[0]
+        whole, one, where = (self.request, self.state), (request, state), jnp.asarray(place, jnp.int32)
+        (self.request, self.state), compiling = programs.call(
+            _compiled_insert(), whole, one, where, over=self.model.over
+        )
+        row.compile_seconds += compiling
         self.rows[place] = row
         self._look()
 
-    def results(self) -> list[Result]:
-        """The answers, in the order of the rows; of those that are not done, what there is."""
+    def results(self, places: Sequence[int] | None = None) -> list[Result]:
+        """The answers of the rows in `places` (None: of all); of those that are not done, what there is."""
+        places = range(len(self.rows)) if places is None else places
+        if not places:
+            return []
         state = self.state
-        accepted, cycles, stopped, came_with, logprobs = to_host(
-            (state.accepted, state.cycles, state.stopped, state.came_with, state.logprobs)
-        )
+        stopped, came_with, logprobs = to_host((state.stopped, state.came_with, state.logprobs))
         answers = []
-        for i, row in enumerate(self.rows):
-            start, end = len(row.ask.prompt), len(row.ask.prompt) + len(row.answer)
+        for place in places:
+            row = self.rows[place]
+            here = slice(len(row.ask.prompt), len(row.ask.prompt) + len(row.answer))
             answers.append(
                 Result(
                     text=decode(self.model.tokenizer, row.answer) if row.stop is None else row.stop.text,
                     token_ids=list(row.answer),
-                    finish_reason="stop" if stopped[i] or row.stop is not None else "length",
-                    logprobs=logprobs[i, start:end].tolist() if row.ask.options.logprobs else None,
-                    prompt_tokens=start,
-                    stats=_stats(row, accepted[i], int(cycles[i]), came_with[i, start:end]),
+                    finish_reason="stop" if stopped[place] or row.stop is not None else "length",
+                    logprobs=logprobs[place, here].tolist() if row.ask.options.logprobs else None,
+                    prompt_tokens=here.start,
+                    stats=_stats(row, came_with[place, here], self.drafter.shape.depth),
                 )
             )
         return answers
@@ -173,21 +180,25 @@ def _timed(function: Any, *args: Any, **fixed: Any) -> tuple[DecodeState, float,
     return state, compiling, time.perf_counter() - start - compiling
 
 
-def _stats(row: Row, accepted: np.ndarray, cycles: int, came_with: np.ndarray) -> Stats:
-    tokens = len(came_with)
+def _stats(row: Row, came_with: np.ndarray, depth: int) -> Stats:
+    """Statistics of an answer, from the cycle that each of its tokens came with (0: with the prompt)."""
+    tokens, (cycle, lengths) = len(came_with), np.unique(came_with, return_counts=True)
+    lengths = lengths[cycle > 0]
+    cycles, nan = len(lengths), float("nan")
     return Stats(
         cycles=cycles,
-        mean_accepted_length=float(accepted.sum() / cycles) if cycles else float("nan"),
-        accepted_lengths=[int(count) for count in np.bincount(came_with)[1:] if count],
-        accepted_by_depth=[float(count / cycles) if cycles else float("nan") for count in accepted[1:]],
+        mean_accepted_length=float(lengths.mean()) if cycles else nan,
+        accepted_lengths=lengths.tolist(),
+        accepted_by_depth=[float((lengths > deep).mean()) if cycles else nan for deep in range(1, depth + 1)],
         compile_seconds=row.compile_seconds,
         prefill_seconds=row.prefill_seconds,
         decode_seconds=row.decode_seconds,
-        tokens_per_second=(tokens - 1) / row.decode_seconds if tokens > 1 and row.decode_seconds else float("nan"),
+        tokens_per_second=(tokens - 1) / row.decode_seconds if tokens > 1 and row.decode_seconds else nan,
     )
 
 
-def _insert(whole: Running, one: Running, place: Int[Array, ""]) -> Running:
+@spread
+def _insert(whole: Running, one: Running, place: Int[Array, ""], *, over: Sharding | None = None) -> Running:
     """A batch with row 0 of another in one of its places. What is not one value a row stays: the cycle's number, the
     stop tokens.
     """
@@ -207,7 +218,7 @@ def _insert(whole: Running, one: Running, place: Int[Array, ""]) -> Running:
 @functools.cache
 def _compiled_insert() -> Any:
     """Donates the batch: its caches are written in place."""
-    return jax.jit(_insert, donate_argnums=0)
+    return jax.jit(_insert, donate_argnums=0, static_argnames="over", compiler_options=compiler_options())
 
 
 def slots_for(model: Model, drafter: Drafter, asks: Sequence[Ask]) -> int:

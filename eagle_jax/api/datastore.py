@@ -41,14 +41,13 @@ def make_datastore(
         raise ValueError("a datastore is made of tokens, but the model's folder holds no tokenizer")
     texts: list[list[int]] = []
     tokens = 0
-    for file in files:
-        for text in _texts(Path(file), tokenizer):
-            texts.append(text if limit is None else text[: limit - tokens])
-            tokens += len(texts[-1])
-            if progress is not None:
-                progress(tokens)
-            if limit is not None and tokens >= limit:
-                break
+    for text in (text for file in files for text in _texts(Path(file), tokenizer) if text):
+        texts.append(text if limit is None else text[: limit - tokens])
+        tokens += len(texts[-1])
+        if progress is not None:
+            progress(tokens)
+        if limit is not None and tokens >= limit:
+            break
     if not tokens:
         raise ValueError(f"no text in {', '.join(map(str, files))}; a datastore needs at least one that is not empty")
     store = Datastore.of(texts)

@@ -63,7 +63,7 @@ def _heads_tree(model: Any, small: bool) -> TreePolicy:
     """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
     heads = model.head.num_heads
     if small:
-        return DynamicTree(4, min(heads, 3) - 1, 2)
+        return DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2)
     return MEDUSA_TREE if heads >= MEDUSA_TREE.depth else DynamicTree(64 if heads > 1 else 11, heads - 1, 10)
 
 
@@ -108,6 +108,8 @@ NAMES = ("auto", *METHODS)
 def drafter_for(model: Model, drafter: str | Drafter, tree: Any) -> Drafter:
     """The drafter that was asked for; "auto" is the model's head if it has one, or its draft model."""
     if isinstance(drafter, Drafter):
+        if not tree_is(tree, "auto"):
+            raise ValueError(f"tree={tree!r} beside a drafter object, which has its own tree; leave tree out")
         return drafter
     if not isinstance(drafter, str) or drafter not in NAMES:
         known = ", ".join(f'"{name}"' for name in NAMES)

@@ -111,7 +111,7 @@ def with_head(model: Model, head: str | Path) -> Model:
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
     stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))
-    loaded = load_head(SHIPPED_HEADS.get(str(head)) or resolve(head), stored, dtype=model.target.dtype)
+    loaded = load_head(_head_folder(head), stored, dtype=model.target.dtype)
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
 
 
@@ -136,11 +136,16 @@ def tokenizer_of(target: str | Path | None = None) -> Any:
 def _folders(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
     """Where target and head are, downloaded if need be; a folder goes before a pair of the same name."""
     if target is None:
-        return PAIR / "target", SHIPPED_HEADS.get(str(head)) or (resolve(head) if head else SHIPPED_HEADS["eagle1"])
+        return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else _head_folder(head)
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
     return resolve(target if pair is None else pair.target), None if head is None else resolve(head)
+
+
+def _head_folder(head: str | Path) -> Path:
+    """Where a head is; a folder goes before a shipped head of the same name."""
+    return resolve(head) if Path(head).exists() else SHIPPED_HEADS.get(str(head)) or resolve(head)
 
 
 def _load_target(folder: Path, dtype: Any, over: Sharding | None) -> LM:

@@ -25,15 +25,13 @@ def answers(model: Model, drafter: Drafter, asks: Sequence[Ask], rows: int) -> I
 def _through(batch: Batch, waiting: list[Ask]) -> Iterator[tuple[Ask, Result]]:
     """Runs until a row is done, tells it, and goes on with the last of those that wait in its place."""
     over: set[int] = set()
-    while True:
+    while len(over) < len(batch.rows):
         done = [place for place, row in enumerate(batch.rows) if row.done and place not in over]
-        results = batch.results() if done else []
-        for place in done:
-            yield batch.rows[place].ask, results[place]
+        for place, result in zip(done, batch.results(done), strict=True):
+            yield batch.rows[place].ask, result
             if waiting:
                 batch.admit(place, waiting.pop())
             else:
                 over.add(place)
-        if len(over) == len(batch.rows):
-            return
-        next(batch.run(to_first=bool(waiting)), None)
+        if not done:
+            next(batch.run(to_first=True), None)

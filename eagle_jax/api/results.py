@@ -16,7 +16,7 @@ class Stats:
         accepted_by_depth: share of the passes that committed the drafted token at depth 1, 2, ...
         compile_seconds: spent on compiling programs that this call was the first to need.
         prefill_seconds: from the prompt on the device to the first token. All answers of one batch share their times.
-        decode_seconds: from the first token to the last.
+        decode_seconds: from the first token to the last look at the answer; in a batch, time that others took too.
         tokens_per_second: tokens after the first over `decode_seconds`; nan for an answer of one token.
     """
 

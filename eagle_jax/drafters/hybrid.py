@@ -15,14 +15,32 @@ from jaxtyping import Array, Bool, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import Checked, Drafter, Observed, View
+from eagle_jax.drafters.trie import graft
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree
 
 
 @pytree
+class HybridState:
+    """Both drafters' states, and what the second proposed last.
+
+    Attributes:
+        tokens, parent, valid: the second's tree.
+        place: where its nodes are in the tree of both.
+    """
+
+    first: Any
+    second: Any
+    tokens: Int[Array, "b m"]
+    parent: Int[Array, "b m"]
+    valid: Bool[Array, "b m"]
+    place: Int[Array, "b m"]
+
+
+@pytree
 class Hybrid(Drafter):
-    """The first drafter's tree with the second's grafted on.
+    """The first drafter's tree with the second's grafted on. Each learns from its own tree alone.
 
     Attributes:
         first, second: any drafters.
@@ -40,59 +58,45 @@ class Hybrid(Drafter):
     def taps(self) -> tuple[int, ...]:
         return (*self.first.taps, *self.second.taps)
 
-    def init(self, target: Target, batch: int, slots: int) -> tuple[Any, Any]:
-        return self.first.init(target, batch, slots), self.second.init(target, batch, slots)
-
-    def observe(self, target: Target, state: tuple[Any, Any], observed: Observed) -> tuple[Any, Any]:
-        mine, cut = observed.taps, len(self.first.taps)
-        return (
-            self.first.observe(target, state[0], dataclasses.replace(observed, taps=mine[:cut])),
-            self.second.observe(target, state[1], dataclasses.replace(observed, taps=mine[cut:])),
+    def init(self, target: Target, batch: int, slots: int) -> HybridState:
+        nothing = jnp.zeros((batch, self.second.shape.nodes), jnp.int32)
+        return HybridState(
+            first=self.first.init(target, batch, slots),
+            second=self.second.init(target, batch, slots),
+            tokens=nothing,
+            parent=nothing - 1,
+            valid=nothing > 0,
+            place=nothing,
         )
 
-    def propose(
-        self, target: Target, state: tuple[Any, Any], view: View, mode: Sampling
-    ) -> tuple[Tree, tuple[Any, Any]]:
-        one, first = self.first.propose(target, state[0], view, mode)
-        other, second = self.second.propose(target, state[1], view, mode)
+    def observe(self, target: Target, state: HybridState, observed: Observed) -> HybridState:
+        taps, cut, checked = observed.taps, len(self.first.taps), observed.checked
+        mine = dataclasses.replace(observed, taps=taps[:cut], checked=checked and self._first_part(checked))
+        others = dataclasses.replace(observed, taps=taps[cut:], checked=checked and _second_part(checked, state))
+        return dataclasses.replace(
+            state,
+            first=self.first.observe(target, state.first, mine),
+            second=self.second.observe(target, state.second, others),
+        )
+
+    def propose(self, target: Target, state: HybridState, view: View, mode: Sampling) -> tuple[Tree, HybridState]:
+        one, first = self.first.propose(target, state.first, view, mode)
+        other, second = self.second.propose(target, state.second, view, mode)
         with jax.named_scope("graft"):
-            return graft(one, other), (first, second)
+            tree, place = graft(one, other)
+        return tree, HybridState(first, second, other.tokens, other.parent, other.valid, place)
+
+    def _first_part(self, checked: Checked) -> Checked:
+        """What the target made of the first drafter's tree, which the other's nodes follow."""
+        nodes, tree = self.first.shape.nodes, checked.tree
+        own = Tree(tokens=tree.tokens[:, :nodes], parent=tree.parent[:, :nodes], valid=tree.valid[:, :nodes])
+        return Checked(tree=own, logits=checked.logits[:, :nodes], draws=checked.draws[:, :nodes])
 
 
-def graft(tree: Tree, other: Tree) -> Tree:
-    """`tree`, followed by the nodes of `other` below the root; those that `tree` has already are invalid.
-
-    What hangs below a node that both have hangs below `tree`'s:
-
-        tree      other       grafted
-
-        a         a           a
-        +- b      +- b        +- b
-           +- c      +- d        +- c
-                                 +- d        (other's b is an invalid node)
-    """
-    batch, size = tree.tokens.shape
-    nodes = other.tokens.shape[1]
-    height = nodes - 1 if other.height is None else other.height
-    own = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None] + (size - 1), (batch, nodes))
-    place, found = own.at[:, 0].set(0), jnp.zeros((batch, nodes), bool)
-    for _ in range(height):  # after round d the nodes of depth d are in place
-        parent = jnp.take_along_axis(place, jnp.maximum(other.parent, 0), axis=1)
-        same = _same(tree, other, parent)
-        found = jnp.any(same, axis=2)
-        place = jnp.where(found, jax.lax.argmax(same, 2, jnp.int32), own).at[:, 0].set(0)
-
-    parent = jnp.take_along_axis(place, jnp.maximum(other.parent, 0), axis=1)
-    return Tree(
-        tokens=jnp.concatenate([tree.tokens, other.tokens[:, 1:]], axis=1),
-        parent=jnp.concatenate([tree.parent, parent[:, 1:]], axis=1),
-        valid=jnp.concatenate([tree.valid, (other.valid & ~found)[:, 1:]], axis=1),
-        height=None if tree.height is None else max(tree.height, height),
+def _second_part(checked: Checked, state: HybridState) -> Checked:
+    """What the target made of the second drafter's tree, wherever its nodes went."""
+    return Checked(
+        tree=Tree(tokens=state.tokens, parent=state.parent, valid=state.valid),
+        logits=jnp.take_along_axis(checked.logits, state.place[:, :, None], axis=1),
+        draws=jnp.take_along_axis(checked.draws, state.place, axis=1),
     )
-
-
-def _same(tree: Tree, other: Tree, parent: Int[Array, "b m"]) -> Bool[Array, "b m n"]:
-    """Which node of `tree` each node of `other` is, given where the parents of `other`'s nodes are."""
-    below = tree.parent[:, None, :] == parent[:, :, None]
-    tokens = tree.tokens[:, None, :] == other.tokens[:, :, None]
-    return below & tokens & (tree.valid[:, None, :] & other.valid[:, :, None])

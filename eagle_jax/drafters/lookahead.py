@@ -26,8 +26,7 @@ from jaxtyping import Array, Bool, Int
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
-from eagle_jax.drafters.hybrid import graft
-from eagle_jax.drafters.trie import Trie
+from eagle_jax.drafters.trie import Trie, graft
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -94,7 +93,9 @@ class Lookahead(Drafter):
             return self._iterate(state, observed.checked, observed.count)
 
     def _read(self, state: LookaheadState, observed: Observed) -> LookaheadState:
-        """The n-grams of a text; its tokens, spread out, are also what the iteration begins with."""
+        """The n-grams of a stretch of text (not those that go on in the next stretch); its tokens, spread out, are also
+        what the iteration begins with. The last token before the root comes alone and is nothing to begin with.
+        """
         batch, rows = observed.tokens.shape
         index = jnp.arange(rows, dtype=jnp.int32)[None]
         ahead = jnp.minimum(index[:, :, None] + jnp.arange(self.rows, dtype=jnp.int32)[None, None], rows - 1)
@@ -109,7 +110,7 @@ class Lookahead(Drafter):
             jnp.arange(self.rows * self.window, dtype=jnp.int32)[None] * 7 % jnp.maximum(observed.count, 1)[:, None]
         )
         window = jnp.take_along_axis(observed.tokens, spread, axis=1).reshape(state.window.shape)
-        some = (observed.count > 0)[:, None, None]
+        some = (observed.count > 1)[:, None, None]
         return LookaheadState(
             window=jnp.where(some, jnp.maximum(window, 0), state.window), pool=state.pool, written=state.written
         )
@@ -132,7 +133,7 @@ class Lookahead(Drafter):
             root = view.root
             known = jnp.take_along_axis(state.pool, root[:, None, None, None], axis=1)[:, 0]
             guesses = Trie.of(known, known >= 0).tree(root, self.rows)
-            return graft(self._window(root, state.window), guesses), state
+            return graft(self._window(root, state.window), guesses)[0], state
 
     def _window(self, root: Int[Array, "b"], window: Int[Array, "b c w"]) -> Tree:
         batch, rows, columns = window.shape

@@ -1,5 +1,6 @@
-"""Lines of text that begin alike, as one tree."""
+"""Lines of text that begin alike, as one tree; and two trees as one."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
@@ -55,3 +56,44 @@ class Trie:
             valid=jnp.concatenate([top == 0, self.lines > 0], axis=1),
             height=height,
         )
+
+
+def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
+    """`tree`, followed by the nodes of `other` below the root, and where each node of `other` is in it. Those that
+    `tree` has already are invalid.
+
+    What hangs below a node that both have hangs below `tree`'s:
+
+        tree      other       grafted
+
+        a         a           a
+        +- b      +- b        +- b
+           +- c      +- d        +- c
+                                 +- d        (other's b is an invalid node)
+    """
+    batch, size = tree.tokens.shape
+    nodes = other.tokens.shape[1]
+    height = nodes - 1 if other.height is None else other.height
+    own = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None] + (size - 1), (batch, nodes))
+    place, found = own.at[:, 0].set(0), jnp.zeros((batch, nodes), bool)
+    for _ in range(height):  # after round d the nodes of depth d are in place
+        parent = jnp.take_along_axis(place, jnp.maximum(other.parent, 0), axis=1)
+        same = _same(tree, other, parent)
+        found = jnp.any(same, axis=2)
+        place = jnp.where(found, jax.lax.argmax(same, 2, jnp.int32), own).at[:, 0].set(0)
+
+    parent = jnp.take_along_axis(place, jnp.maximum(other.parent, 0), axis=1)
+    grafted = Tree(
+        tokens=jnp.concatenate([tree.tokens, other.tokens[:, 1:]], axis=1),
+        parent=jnp.concatenate([tree.parent, parent[:, 1:]], axis=1),
+        valid=jnp.concatenate([tree.valid, (other.valid & ~found)[:, 1:]], axis=1),
+        height=None if tree.height is None else max(tree.height, height),
+    )
+    return grafted, place
+
+
+def _same(tree: Tree, other: Tree, parent: Int[Array, "b m"]) -> Bool[Array, "b m n"]:
+    """Which node of `tree` each node of `other` is, given where the parents of `other`'s nodes are."""
+    below = tree.parent[:, None, :] == parent[:, :, None]
+    tokens = tree.tokens[:, None, :] == other.tokens[:, :, None]
+    return below & tokens & (tree.valid[:, None, :] & other.valid[:, :, None])

@@ -61,6 +61,16 @@ def test_what_a_method_needs_is_named(name):
         drafter_for(BARE, name, "auto")
 
 
+def test_one_head_is_enough():
+    one = dataclasses.replace(BARE, head=synthetic_medusa(TARGET, num_heads=1))
+    assert drafter_for(one, "auto", "auto").shape.depth == drafter_for(one, "auto", "published").shape.depth == 1
+
+
+def test_a_drafter_object_has_its_own_tree():
+    with pytest.raises(ValueError, match="leave tree out"):
+        drafter_for(BARE, PromptLookup(), (60, 7, 10))
+
+
 def test_a_method_without_trees_takes_none():
     with pytest.raises(ValueError, match="no choice of trees"):
         drafter_for(BARE, "prompt-lookup", (60, 7, 10))
@@ -105,7 +115,7 @@ def test_a_datastore_is_made_once_and_drafts(tokenizer, tmp_path):
     )
     assert rest.token_ids == none.token_ids
 
-    assert api.make_datastore(tokenizer, [text, chats], to, limit=5)[1] == 5
+    assert api.make_datastore(tokenizer, [text, chats], to, limit=5) == (1, 5)
     before = to.read_bytes()
     with pytest.raises(ValueError, match="no text"):
         (tmp_path / "empty.txt").write_text("")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from speller import DYNAMIC, RANDOM, SPELLER, TOKENIZER, spelled_from
 
-from eagle_jax.api import batch, generate, programs
+from eagle_jax.api import batch, generate, programs, queue
 
 RNG = np.random.default_rng(0)
 SAMPLED = {"temperature": 0.9, "top_p": 0.99, **DYNAMIC}
@@ -20,7 +20,7 @@ def batches(monkeypatch) -> list[batch.Batch]:
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr("eagle_jax.api.queue.Batch", Watched)
+    monkeypatch.setattr(queue, "Batch", Watched)
     return made
 
 
@@ -57,7 +57,16 @@ def test_sampled_answers_are_those_alone_and_nothing_is_compiled_twice():
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
     compiled = programs.compiled()
     generate(RANDOM, prompts[::-1], seed=seeds, **asked)
+    generate(RANDOM, prompts[:2], seed=seeds[:2], **asked)  # nobody waits
     assert programs.compiled() == compiled
+
+
+def test_an_answer_of_one_token_makes_room_at_once(batches):
+    limits = [12, *[1] * 6, 3]
+    results = generate(RANDOM, [[5]] * 8, max_new_tokens=limits, batch_size=2, drafter="none")
+    assert [len(result.token_ids) for result in results] == limits
+    (used,) = batches
+    assert int(used.state.cycle) == 11, "the others waited for the long one, or it for them"
 
 
 def test_stop_strings_make_room_too():

@@ -11,7 +11,7 @@ import pytest
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, likeliest_tree
-from eagle_jax.decoding.sampling import GREEDY, Sampling
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import Request
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Drafter, Plain, View
@@ -74,14 +74,17 @@ DRAFTERS = {
     "lookahead": lambda: Lookahead(window=3, ngram=3, guesses=2),
     "token recycling": lambda: TokenRecycling(policy=likeliest_tree(20, RANKS), width=8),
     "rest": lambda: Rest(Datastore.of(PROMPTS + answers(Plain(), "mixed")), shortest=1, lines=8, copied=4, nodes=9),
-    "hybrid": lambda: Hybrid(Eagle(head=HEAD, policy=DynamicTree(6, 2, 2)), PromptLookup(copied=3)),
+    "hybrid": lambda: Hybrid(
+        Eagle(head=HEAD, policy=DynamicTree(6, 2, 2)), TokenRecycling(policy=likeliest_tree(6, RANKS))
+    ),
     "garbage": Garbage,
 }
-# temperature and top-p of each row; rows in one batch need not agree
+# Temperature and top-p of each row; rows in one batch need not agree, so two programs serve all.
+SAMPLED = Sampling(sampled=True, filtered=True)
 HOW = {
-    "alone, greedy": (GREEDY, [(0.0, 1.0)]),
-    "alone, T=1 with top-p": (Sampling(sampled=True, filtered=True), [(1.0, 0.9)]),
-    "mixed": (Sampling(sampled=True, filtered=True), [(1.0, 0.9), (0.0, 1.0), (0.7, 1.0)]),
+    "alone, greedy": [(0.0, 1.0)],
+    "alone, T=1 with top-p": [(1.0, 0.9)],
+    "mixed": [(1.0, 0.9), (0.0, 1.0), (0.7, 1.0)],
 }
 
 
@@ -91,7 +94,7 @@ def answers(drafter: Drafter, how: str) -> list[list[int]]:
 
 def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
     """The answers, and how many target passes they took."""
-    mode, rows = HOW[how]
+    rows = HOW[how]
     prompts = PROMPTS[: len(rows)]
     settings = sampling.Settings(
         temperature=jnp.asarray([temperature for temperature, _ in rows], jnp.float32),
@@ -111,9 +114,9 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
         stop_ids=jnp.asarray([-1], jnp.int32),
     )
     state = compiled_prefill()(
-        TARGET, drafter, request, jnp.asarray(tokens), mode=mode, slots=SLOTS, chunk=CHUNK, logprobs=False
+        TARGET, drafter, request, jnp.asarray(tokens), mode=SAMPLED, slots=SLOTS, chunk=CHUNK, logprobs=False
     )
-    state = compiled_advance()(TARGET, drafter, request, state, jnp.int32(10**6), mode=mode)
+    state = compiled_advance()(TARGET, drafter, request, state, jnp.int32(10**6), mode=SAMPLED)
     text, length = np.asarray(state.tokens), np.asarray(state.length)
     said = [text[row, len(prompt) : length[row] + 1].tolist() for row, prompt in enumerate(prompts)]
     return said, int(np.asarray(state.cycles).sum())

@@ -9,12 +9,11 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import StaticTree, likeliest_tree
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import Checked, Observed, View
-from eagle_jax.drafters.hybrid import graft
 from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
 from eagle_jax.drafters.token_recycling import TokenRecycling
-from eagle_jax.drafters.trie import Trie
+from eagle_jax.drafters.trie import Trie, graft
 from eagle_jax.testing import TINY, synthetic_pair
 
 TARGET, _ = synthetic_pair()
@@ -129,14 +128,16 @@ def test_grafting_joins_what_both_trees_have():
         for size in (9, 6):
             lines, valid = RNG.integers(0, 3, (2, size, 3)), RNG.random((2, size, 3)) < 0.8
             trees.append(Trie.of(jnp.asarray(lines), jnp.asarray(valid)).tree(jnp.zeros(2, jnp.int32), 3))
-        joined = graft(*trees)
+        joined, place = graft(*trees)
         for row in range(2):
             assert paths(joined, row) == paths(trees[0], row) | paths(trees[1], row)
             assert int(joined.valid[row].sum()) == 1 + len(paths(joined, row)), "a path was drafted twice"
+            there = np.asarray(joined.tokens)[row, np.asarray(place)[row]]
+            np.testing.assert_array_equal(there[trees[1].valid[row]], trees[1].tokens[row][trees[1].valid[row]])
 
 
-def read(drafter, texts: list[list[int]]):
-    """The drafter's state after a prompt."""
+def read(drafter, texts: list[list[int]], state=None):
+    """The drafter's state after a stretch of a prompt."""
     tokens = jnp.asarray(texts, jnp.int32)
     batch, rows = tokens.shape
     hidden = jnp.zeros((batch, rows - 1, TINY.hidden_size))
@@ -144,7 +145,7 @@ def read(drafter, texts: list[list[int]]):
     observed = Observed(
         start=start, count=count, tokens=tokens[:, :-1], following=tokens[:, 1:], hidden=hidden, taps=()
     )
-    return jax.jit(drafter.observe)(TARGET, drafter.init(TARGET, batch, 64), observed)
+    return jax.jit(drafter.observe)(TARGET, state or drafter.init(TARGET, batch, 64), observed)
 
 
 def check(drafter, state, tree: Tree, logits, count: list[int]):
@@ -189,7 +190,9 @@ def test_lookahead_guesses_the_ngrams_that_the_target_wrote():
     """Under a rule that needs no context, every column of the window ends up following the rule."""
     drafter = Lookahead(window=4, ngram=3, guesses=2)
     rule = RNG.permutation(TINY.vocab_size)
-    state = read(drafter, [[1, 2, 3, 4, 5], [7, 8, 9, 7, 8]])
+    begun = read(drafter, [[1, 2, 3, 4, 5], [7, 8, 9, 7, 8]])
+    state = read(drafter, [[5, 6], [8, 9]], begun)  # the last token of a prompt comes alone
+    np.testing.assert_array_equal(state.window, begun.window)
     for _ in range(5):
         root = np.asarray(state.window)[:, 0, 0]
         tree = propose(drafter, state, view_of([[token] for token in root.tolist()]))
