@@ -72,11 +72,19 @@ Seed = Annotated[
     int, typer.Option("--seed", help="Same seed, same text, with any drafter or none.", rich_help_panel=SAMPLING)
 ]
 
+
+def _known_drafter(name: str) -> str:
+    if name not in api.DRAFTERS:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(api.DRAFTERS)}")
+    return name
+
+
 Drafter = Annotated[
     str,
     typer.Option(
         "--drafter",
         metavar="NAME",
+        callback=_known_drafter,
         help=f"One of {', '.join(api.DRAFTERS)}. none is plain decoding; auto uses the head there is.",
         rich_help_panel=DRAFTING,
     ),

@@ -89,7 +89,7 @@ def test_trees(text, tree):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["hi", "--tree", "7,3"], "--tree '7,3' is not a tree; expected auto, eagle1"),
+        (["hi", "--tree", "7,3"], "--tree '7,3' is not a tree; expected auto, published, eagle1"),
         (["hi", "--tree", "wide"], "--tree 'wide' is not a tree"),
         (["hi", "--file", "x"], "a prompt and --file were both given"),
         (["--file", "no/such/file"], "no/such/file: no such file or directory"),
@@ -133,7 +133,7 @@ def test_the_traceback_can_be_asked_for(fake, run, monkeypatch):
         (["generate", "hi", "--temprature", "1"], ["No such option: --temprature", "--temperature"]),
         (["generate", "hi", "there"], ["unexpected extra argument"]),
         (["generate", "hi", "--temperature", "warm"], ["Invalid value for '--temperature'"]),
-        (["generate", "hi", "--drafter", "medusa"], ["'--drafter'", "eagle"]),
+        (["generate", "hi", "--drafter", "oracle"], ["'--drafter'", "eagle"]),
         (["generate", "hi", "--dtype", "int4"], ["'--dtype'", "bfloat16"]),
         (["generat"], ["No such command 'generat'"]),
     ],

@@ -1,5 +1,5 @@
 import pytest
-from conversations import answer, conversation, plain
+from talks import answer, conversation, plain
 
 from eagle_jax.evaluation.page import render
 from eagle_jax.evaluation.results import read_results

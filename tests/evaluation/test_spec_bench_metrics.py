@@ -2,7 +2,7 @@ import json
 import math
 
 import pytest
-from conversations import answer, conversation, plain
+from talks import answer, conversation, plain
 
 from eagle_jax.evaluation import by_group, divergence, figures
 from eagle_jax.evaluation.answers import to_line

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from conversations import answer, conversation
+from talks import answer, conversation
 
 from eagle_jax.evaluation.answers import from_line, to_line
 from eagle_jax.evaluation.store import Folder, answer_file, read_answers, read_run
