@@ -1,5 +1,6 @@
 """What transformers computes for a case: the whole text at once, and token by token through its own cache."""
 
+import copy
 import pathlib
 import tempfile
 
@@ -13,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 def model(case: Case) -> PreTrainedModel:
     """The case's model, in float32, with its weights: under the names of published files, which are not always those
     of the model in memory."""
-    config = AutoConfig.for_model(**case.entries)
+    config = AutoConfig.for_model(**copy.deepcopy(case.entries))  # transformers writes into nested entries
     with tempfile.TemporaryDirectory() as folder:
         AutoModelForCausalLM.from_config(config).save_pretrained(folder)
         file = pathlib.Path(folder) / "model.safetensors"
