@@ -24,6 +24,7 @@ from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.decoding.verify import walk
 from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
 from eagle_jax.sharding import Sharding, spread, to_host
 from eagle_jax.struct import pytree
@@ -141,13 +142,13 @@ def time_parts(
     given, fixed = (model.target, batch.drafter, batch.request), dict(mode=batch.mode, over=model.over)
     noise = _noise(model.target, batch)
     drafted, _ = programs.call(_compiled(_propose), *given, state, noise, **fixed)
-    until = state.cycle + 1
+    limits = state.cycle + 1, jnp.asarray(len(state.done), jnp.int32)
     seconds: list[tuple[float, float, float]] = []
     for _ in range(repeats + 1):  # in turn, so that what else the machine does falls on all alike
         mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the loop's program takes its state over
         draft = _seconds(_compiled(_propose), *given, state, noise, **fixed)
         verify = _seconds(_compiled(_verify), *given, state, drafted, **fixed)
-        seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, until, **fixed)))
+        seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, *limits, **fixed)))
     return Parts(*(min(part) for part in zip(*seconds[1:], strict=True)))
 
 
@@ -291,10 +292,7 @@ def _scores(
     over: Sharding | None,
 ) -> Float[Array, "b v"]:
     """What the draw after the last of the `length` tokens compares."""
-    batch, size = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[None], tokens.shape)
-    chain = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool))[None], (batch, size, size))
-    hidden = target.forward(tokens, positions, chain, target.empty_cache(batch, 1)).hidden
+    hidden = target.forward(tokens, *causal(*tokens.shape), target.empty_cache(len(tokens), 1)).hidden
     logits = target.logits(jnp.take_along_axis(hidden, length[:, None, None] - 1, axis=1))
     if mode.sampled:
         noise = sampling.noise(settings, length[:, None], target.config.vocab_size)

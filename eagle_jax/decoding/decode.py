@@ -18,6 +18,7 @@ from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.cache import Cache
+from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
 from eagle_jax.sharding import Sharding, constrain, spread
 
@@ -223,12 +224,10 @@ def _is_stop(tokens: Int[Array, "b r"], request: Request) -> Bool[Array, "b r"]:
 
 def _read_chunk(target, tokens, start, lengths, cache, taps):
     """One chunk of every prompt: rows past a prompt's end are computed and not counted."""
-    batch, chunk = tokens.shape
-    steps = jnp.arange(chunk, dtype=jnp.int32)[None]
-    chain = jnp.broadcast_to(jnp.tril(jnp.ones((chunk, chunk), bool))[None], (batch, chunk, chunk))
+    steps, chain = causal(*tokens.shape)
     with jax.named_scope("prefill"):
         output = target.forward(tokens, start[:, None] + steps, chain, cache, taps)
-    return output, cache.write(output.kv, start, jnp.minimum(lengths, start + chunk))
+    return output, cache.write(output.kv, start, jnp.minimum(lengths, start + tokens.shape[1]))
 
 
 def _last_rows(target: Target, drafter: Drafter, batch: int) -> tuple[Float[Array, "b 1 h"], ...]:

@@ -19,7 +19,7 @@ from eagle_jax.drafters import ranking
 from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.drafters.branches import Branches
 from eagle_jax.models.cache import Cache
-from eagle_jax.models.lm import LM
+from eagle_jax.models.lm import LM, causal
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -74,11 +74,9 @@ class DraftModel(Drafter):
         """Reads the rows and the token after them, the next root; its own row is read again with the next rows."""
         tokens = jnp.concatenate([observed.tokens[:, :1], jnp.maximum(observed.following, 0)], axis=1)
         tokens = jnp.minimum(tokens, self.model.config.vocab_size - 1)
-        rows = tokens.shape[1]
-        chain = jnp.broadcast_to(jnp.tril(jnp.ones((rows, rows), bool))[None], (len(tokens), rows, rows))
-        positions = observed.start[:, None] + jnp.arange(rows, dtype=jnp.int32)[None]
+        steps, chain = causal(*tokens.shape)
         with jax.named_scope("draft_observe"):
-            output = self.model.forward(tokens, positions, chain, state.cache)
+            output = self.model.forward(tokens, observed.start[:, None] + steps, chain, state.cache)
         return DraftModelState(
             cache=state.cache.write(output.kv, observed.start, state.cache.length + observed.count),
             hidden=observed.last(output.hidden[:, 1:], state.hidden),

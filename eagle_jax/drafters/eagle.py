@@ -19,6 +19,7 @@ from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.drafters.branches import Branches
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -81,15 +82,13 @@ class Eagle(Drafter):
 
     def observe(self, target: Target, state: EagleState, observed: Observed) -> EagleState:
         """Feeds slots of true features: slot i has the feature of row i and the embedding of the token after it."""
-        batch, rows = observed.following.shape
-        steps = jnp.arange(rows, dtype=jnp.int32)[None]
-        causal = jnp.broadcast_to(jnp.tril(jnp.ones((rows, rows), bool))[None], (batch, rows, rows))
+        steps, chain = causal(*observed.following.shape)
         with jax.named_scope("draft_observe"):
             out, kv = self.head.forward(
                 self.head.embed(target, jnp.maximum(observed.following, 0)),
                 self.head.features(observed.hidden, observed.taps),
                 observed.start[:, None] + steps,
-                causal,
+                chain,
                 state.cache,
             )
         return EagleState(

@@ -19,6 +19,7 @@ from eagle_jax.drafters import ranking
 from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.heads import Hydra
+from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -64,11 +65,9 @@ class HydraDrafter(Drafter):
         return HydraState(cache=self.head.empty_cache(batch, slots), text=text)
 
     def observe(self, target: Target, state: HydraState, observed: Observed) -> HydraState:
-        batch, rows = observed.following.shape
-        steps = jnp.arange(rows, dtype=jnp.int32)[None]
-        causal = jnp.broadcast_to(jnp.tril(jnp.ones((rows, rows), bool))[None], (batch, rows, rows))
+        steps, chain = causal(*observed.following.shape)
         with jax.named_scope("draft_observe"):
-            read, kv = self.head.read(observed.hidden, observed.start[:, None] + steps, causal, state.cache)
+            read, kv = self.head.read(observed.hidden, observed.start[:, None] + steps, chain, state.cache)
         return HydraState(
             cache=state.cache.write(kv, observed.start, state.cache.length + observed.count),
             text=observed.last(read, state.text),

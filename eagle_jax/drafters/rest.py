@@ -40,7 +40,7 @@ class Datastore:
 
     @staticmethod
     def of(texts: Sequence[Sequence[int]]) -> "Datastore":
-        """Sorts in log2(SORTED_BY) rounds, each by twice as many tokens (Manber and Myers): about a second a million.
+        """Sorts in log2(SORTED_BY) rounds, each by twice as many tokens as the one before (Manber and Myers).
 
         Raises:
             ValueError: there is no token at all.

@@ -149,10 +149,14 @@ def test_eagle3(fact: Fact):
 
 @pytest.mark.parametrize(
     ("dimensions", "q"),
-    [((5120, 25600, 64, 8, 151936), (8192, 10240)), ((2560, 9728, 32, 8, 151936), (4096, 5120))],
-    ids=["Qwen3-32B", "Qwen3-4B"],
+    [
+        ((5120, 25600, 64, 8, 151936), (8192, 10240)),
+        ((2560, 9728, 32, 8, 151936), (4096, 5120)),
+        ((5120, 32768, 40, 8, 202048), (5120, 10240)),
+    ],
+    ids=["Qwen3-32B", "Qwen3-4B", "Llama-4-Scout"],
 )
-def test_heads_wider_than_the_hidden_size_shared_out(dimensions: tuple[int, int, int, int, int], q: tuple[int, int]):
+def test_queries_have_heads_times_head_dim_rows(dimensions: tuple[int, int, int, int, int], q: tuple[int, int]):
     config = eagle3(Fact("", dimensions, 0.0), head_dim=128)
     assert on_disk(config)["midlayer.self_attn.q_proj.weight"] == q
 
