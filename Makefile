@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Two xdist workers: most of the suite's time is XLA compiling, which uses one core per process.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help demo test quick lint format types parity ci clean
+.PHONY: help demo test quick lint format types docs parity ci clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -33,13 +33,16 @@ format: .venv/dev  ## repair style and format
 types: .venv/dev  ## type check
 	$(BIN)/mypy
 
+docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in them is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
 	$(BIN)/python -m pytest -m parity -n 2 --dist worksteal
 
-ci: lint types test parity  ## what continuous integration runs
+ci: lint types docs test parity  ## what continuous integration runs
 
 clean:  ## remove the environment and all caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found; install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
@@ -55,6 +58,10 @@ clean:  ## remove the environment and all caches
 	@echo "Installing into .venv, with what development needs; a minute or two, the first time only"
 	@$(PIP) install --quiet --editable ".[dev]"
 	@touch $@ .venv/runtime
+
+.venv/docs: .venv/dev
+	@$(PIP) install --quiet --editable ".[docs]"
+	@touch $@
 
 # One version by name: without it pip would fetch a CUDA build of several GB where an index has only those.
 .venv/torch: .venv/dev
