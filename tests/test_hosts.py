@@ -1,6 +1,7 @@
 """Processes meet before they start: all there, one missing, one twice. Threads stand in for processes."""
 
 import concurrent.futures
+import contextlib
 import socket
 import time
 
@@ -49,3 +50,37 @@ def test_two_of_one_number(address):
 def test_what_cannot_be_is_refused_at_once(address, process):
     with pytest.raises(ValueError, match="expected host:port, and a number from 0 to 1"):
         join(address, 2, process)
+
+
+def test_visitors_are_no_processes(address):
+    """One says nothing, one says too much, one leaves at once: none of them keeps the others waiting."""
+    host, _, port = address.rpartition(":")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as opened:
+        waiting = pool.submit(meet, address, 2, 0, 20.0)
+        visitors = []
+        while len(visitors) < 3:
+            with contextlib.suppress(ConnectionRefusedError):
+                visitors.append(opened.enter_context(socket.create_connection((host, int(port)))))
+        visitors[1].sendall(b"GET / HTTP/1.1\r\nHost: me\r\n\r\n")
+        visitors[2].close()
+        started = time.monotonic()
+        meet(address, 2, 1, 20.0)
+        waiting.result()
+    assert time.monotonic() - started < 10
+    with socket.create_server(("", int(port))):
+        pass  # the port is free for JAX
+
+
+def test_one_that_left_may_come_again(address):
+    host, _, port = address.rpartition(":")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(meet, address, 3, 0, 20.0)
+        gone = None
+        while gone is None:
+            with contextlib.suppress(ConnectionRefusedError):
+                gone = socket.create_connection((host, int(port)))
+        gone.sendall(b"1\n")
+        gone.close()
+        time.sleep(0.2)
+        assert outcomes(address, 3, [1, 2], 20.0) == [None, None]
+        waiting.result()

@@ -14,7 +14,7 @@ A target with fewer key/value heads than `model` has devices keeps each of them 
 the queries: a whole cache on every device would cost more memory than the mesh saves.
 """
 
-from eagle_jax.sharding.hosts import join
+from eagle_jax.sharding.hosts import from_first, join, wait_for_others
 from eagle_jax.sharding.mesh import Sharding, check, model_sizes, parse, repeats, sharding_of, widened
 from eagle_jax.sharding.placing import Place, place_all, placement, placing, to_host
 from eagle_jax.sharding.rules import (
@@ -48,6 +48,7 @@ __all__ = [
     "check",
     "constrain",
     "fitting",
+    "from_first",
     "join",
     "model_sizes",
     "parse",
@@ -61,5 +62,6 @@ __all__ = [
     "spread",
     "to_host",
     "top_k",
+    "wait_for_others",
     "widened",
 ]

@@ -16,6 +16,7 @@ from eagle_jax.config import LlamaConfig
 from eagle_jax.sharding.rules import AXES, DATA, HEAD, MODEL, STATE, TARGET, Rules, axes_of, fitting, map_paths, spec_of
 
 Tree = TypeVar("Tree")
+LOCAL = "local:"  # in front of a mesh: of this process's devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,8 @@ def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
 
     Args:
         mesh: `"data:2,model:4"` (an axis that is not named has one device), "auto" (all devices; as many of them along
-            `model` as divide the target), a `jax.sharding.Mesh`, a `Sharding`, or None for one device.
+            `model` as divide the target), either behind "local:" (of this process's devices, where there are several
+            processes), a `jax.sharding.Mesh`, a `Sharding`, or None for one device.
 
     Raises:
         ValueError: no mesh, one with more devices than there are, or one that does not divide the target.
@@ -79,7 +81,7 @@ def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
     elif isinstance(mesh, Mesh):
         asked = Sharding(mesh)
     elif isinstance(mesh, str):
-        asked = Sharding(_make(_auto(config, jax.device_count()) if mesh == "auto" else parse(mesh), mesh))
+        asked = Sharding(_named(mesh, config))
     else:
         raise ValueError(f'mesh={mesh!r} is no mesh; expected text such as "data:2,model:4", "auto", or a jax Mesh')
     check(config, asked.sizes)
@@ -143,11 +145,15 @@ def widened(config: LlamaConfig, sizes: Mapping[str, int]) -> LlamaConfig:
     return config if kv == config.num_key_value_heads else dataclasses.replace(config, num_key_value_heads=kv)
 
 
-def _make(sizes: Mapping[str, int], text: str) -> Mesh:
-    """The mesh of the first devices; of all of them where there are several processes."""
-    wanted, devices = math.prod(sizes.values()), jax.devices()
-    if wanted > len(devices) or (jax.process_count() > 1 and wanted != len(devices)):
-        all_of = f", over {jax.process_count()} processes that all have to take part" if jax.process_count() > 1 else ""
+def _named(text: str, config: LlamaConfig) -> Mesh:
+    """The mesh of the first devices; of all of them where it goes over several processes."""
+    sizes_text = text.removeprefix(LOCAL)
+    devices = jax.devices() if sizes_text == text else jax.local_devices()
+    processes = len({device.process_index for device in devices})
+    sizes = _auto(config, len(devices)) if sizes_text == "auto" else parse(sizes_text)
+    wanted = math.prod(sizes.values())
+    if wanted > len(devices) or (processes > 1 and wanted != len(devices)):
+        all_of = f", over {processes} processes that all have to take part" if processes > 1 else ""
         raise ValueError(
             f"mesh={text!r} takes {wanted} devices and there are {len(devices)}{all_of}; choose sizes that multiply "
             f'to {len(devices)}, or "auto"'

@@ -1,0 +1,126 @@
+"""Other weights in a compiled model: the texts are the new weights', and no program is compiled for them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eagle_jax
+from eagle_jax.api import Model, programs
+from eagle_jax.converters import save_head, save_target
+from eagle_jax.models import layout
+from eagle_jax.models.lm import LM
+from eagle_jax.sharding import sharding_of
+from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
+
+CONFIG = dataclasses.replace(TINY, vocab_size=64, num_hidden_layers=1, max_position_embeddings=96)
+PROMPTS = [[3, 14, 15], [9, 26, 5, 35, 8]]
+ASKED = dict(max_new_tokens=12, tree=(4, 1, 2), temperature=0.8, seed=3)
+
+
+def pair(seed: int) -> tuple[LM, object]:
+    return synthetic_pair(CONFIG, seed=seed, strength=0.6)
+
+
+def loaded(target, head, mesh=None) -> Model:
+    """What `load` makes of weights as they are stored; the given ones stay as they are."""
+    over = sharding_of(mesh, target.config)
+
+    def laid(model, rules, head_dim):
+        params = layout.for_decoding(jax.tree.map(lambda leaf: leaf, model.params), head_dim)
+        placed = dataclasses.replace(model, params=params)
+        return placed if over is None else over.put(placed, rules)
+
+    target_rules, head_rules = (None, None) if over is None else (over.target, over.head)
+    ready = laid(target, target_rules, CONFIG.head_dim), laid(head, head_rules, CONFIG.head_dim)
+    return Model(*ready, tokenizer=None, stop_ids=(), context=96, over=over)
+
+
+def texts(model: Model, **options) -> list[list[int]]:
+    return [result.token_ids for result in eagle_jax.generate(model, PROMPTS, **ASKED | options)]
+
+
+@pytest.mark.parametrize("mesh", [None, "data:2,model:2"])
+def test_texts_are_the_new_weights_and_nothing_is_compiled(mesh):
+    (old_target, old_head), (target, head) = pair(0), pair(1)
+    model, fresh = loaded(old_target, old_head, mesh), loaded(target, head, mesh)
+    before, expected = texts(model), texts(fresh)
+    assert before != expected
+    count = programs.compiled()
+
+    changed = eagle_jax.with_weights(model, target=target.params, head=head.params)
+    both = jax.tree.map(lambda new, other: np.array_equal(new, other), changed.target, fresh.target)
+    assert all(jax.tree.leaves(both))
+    assert texts(changed) == expected
+    assert texts(eagle_jax.with_weights(model, target=jax.tree.map(np.asarray, target.params))) == expected
+    assert texts(model) == before, "the old model is as it was"
+    assert programs.compiled() == count
+
+
+def test_what_is_taken_out_can_be_put_back():
+    target, head = pair(0)
+    model = loaded(target, head)
+    weights = eagle_jax.weights_of(model)
+    for stored, own in ((weights.target, target.params), (weights.head, head.params)):
+        assert jax.tree.structure(stored) == jax.tree.structure(own)
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, stored, own)))
+    again = eagle_jax.with_weights(model, target=weights.target, head=weights.head)
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, again.target, model.target)))
+
+
+def test_weights_are_cast_to_the_models_dtype():
+    target, head = pair(0)
+    model = loaded(target, head)
+    halves = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), target.params)
+    changed = eagle_jax.with_weights(model, target=halves)
+    assert {leaf.dtype for leaf in jax.tree.leaves(changed.target)} == {jnp.dtype("float32")}
+
+
+def test_key_and_value_heads_are_kept_as_often_as_the_mesh_needs_them(tmp_path):
+    (old, _), (new, _head) = pair(0), pair(1)
+    for name, target in (("old", old), ("new", new)):
+        save_target(target, tmp_path / name)
+    model = eagle_jax.load(tmp_path / "old", mesh="model:4")
+    expected = eagle_jax.load(tmp_path / "new", mesh="model:4")
+    for given in (new.params, new, tmp_path / "new"):
+        changed = eagle_jax.with_weights(model, target=given)
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, changed.target, expected.target)))
+
+
+def test_a_head_from_a_folder_or_a_head(tmp_path):
+    (target, old), (_, new) = pair(0), pair(1)
+    model = loaded(target, old)
+    save_head(new, tmp_path / "head", target=target)
+    for given in (tmp_path / "head", new):
+        changed = eagle_jax.with_weights(model, head=given)
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, changed.head, loaded(target, new).head)))
+
+
+def without(params: dict, name: str) -> dict:
+    return {key: value for key, value in params.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda p: without(p, "norm"), "the new target weights lack norm/scale"),
+        (lambda p: p | {"extra": {"weight": np.zeros(3)}}, "have extra/weight, unknown to the model"),
+        (lambda p: p | {"norm": {"scale": np.zeros(3)}}, r"norm/scale has shape \(3,\); expected \(32,\)"),
+        (lambda p: 5, "target is a int; expected parameters by name"),
+        (lambda p: LM(p, dataclasses.replace(CONFIG, rms_norm_eps=0.5)), "rms_norm_eps=0.5 where the present one has"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(change, sentence, api):
+    target, head = pair(0)
+    with pytest.raises(ValueError, match=sentence):
+        api.with_weights(loaded(target, head), target=change(target.params))
+
+
+def test_a_head_that_does_not_fit_is_refused(api):
+    target, head = pair(0)
+    with pytest.raises(ValueError, match="a head of kind Head3 for one of kind Head"):
+        api.with_weights(loaded(target, head), head=synthetic_head3(target))
+    with pytest.raises(ValueError, match="loaded without one"):
+        api.with_weights(dataclasses.replace(loaded(target, head), head=None), head=head.params)
