@@ -11,8 +11,30 @@ from eagle_jax.platform import guard_cpu_reductions
 
 guard_cpu_reductions()
 
-from eagle_jax.api import Chunk, Model, Result, Stats, describe, generate, load, stream  # noqa: E402  # after the guard
+from eagle_jax.api import (  # noqa: E402  # after the guard
+    Chunk,
+    Model,
+    Result,
+    Stats,
+    describe,
+    generate,
+    load,
+    stream,
+    weights_of,
+    with_weights,
+)
 
 __version__ = "0.1.0"
 
-__all__ = ["Chunk", "Model", "Result", "Stats", "describe", "generate", "load", "stream"]
+__all__ = [
+    "Chunk",
+    "Model",
+    "Result",
+    "Stats",
+    "describe",
+    "generate",
+    "load",
+    "stream",
+    "weights_of",
+    "with_weights",
+]

@@ -8,6 +8,7 @@ from eagle_jax.api.regenerate import Regenerated, regenerate
 from eagle_jax.api.results import Chunk, Result, Stats
 from eagle_jax.api.trace import Cycle, Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.api.training import read_config, train
+from eagle_jax.api.weights import Weights, weights_of, with_weights
 from eagle_jax.converters import PAIRS, convert, describe
 from eagle_jax.training import events
 
@@ -21,6 +22,7 @@ __all__ = [
     "Regenerated",
     "Result",
     "Stats",
+    "Weights",
     "closest_draws",
     "convert",
     "describe",
@@ -36,5 +38,7 @@ __all__ = [
     "tokenizer_of",
     "train",
     "tree_shape",
+    "weights_of",
     "with_head",
+    "with_weights",
 ]

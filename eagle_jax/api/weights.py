@@ -14,7 +14,7 @@ from eagle_jax.converters import load_head, load_target
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
-from eagle_jax.sharding import is_key_or_value, with_repeated_heads
+from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
 from eagle_jax.sharding.rules import map_paths
 
 Params = Mapping[str, Any]
@@ -104,8 +104,8 @@ def _head_params(model: Model, own: AnyHead, given: Any) -> Params:
         raise ValueError(
             f"a head of kind {type(given).__name__} for one of kind {type(own).__name__}; expected the same"
         )
-    one, other = own.vocabulary, given.vocabulary
-    if (one is None) != (other is None) or (one is not None and not np.array_equal(one, other)):
+    old, new = (None if one.vocabulary is None else one.vocabulary.tolist() for one in (own, given))
+    if old != new:
         raise ValueError("the new head drafts other tokens than the present one; load it with with_head instead")
     return given.params
 
@@ -121,7 +121,7 @@ def _same(name: str, old: Any, new: Any, free: tuple[str, ...]) -> None:
             )
 
 
-def _laid_out(model: Model, own: Any, given: Params, name: str) -> Params:
+def _laid_out(model: Model, own: Any, given: Params, name: str) -> dict[str, Any]:
     """Weights in decoding's layout, where the old ones are."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{name} is a {type(given).__name__}; expected parameters by name, a model, or a folder")

@@ -15,6 +15,7 @@ from eagle_jax.sharding.mesh import Sharding, repeats
 from eagle_jax.sharding.rules import Rules, axes_of, map_paths
 
 Tree = TypeVar("Tree")
+Rows = TypeVar("Rows", np.ndarray, jax.Array)
 Place = Callable[[str, np.ndarray], jax.Array]
 
 
@@ -24,16 +25,28 @@ def placing(over: Sharding, rules: Rules, config: LlamaConfig) -> Place:
     Args:
         config: of the layers that are read; `widened` is the config of what is placed.
     """
-    times, heads = repeats(config, over.sizes), config.num_key_value_heads
+    times = repeats(config, over.sizes)
 
     def place(path: str, value: np.ndarray) -> jax.Array:
-        if times > 1 and re.search(r"self_attn/[kv]_proj/", path):
-            by_head = value.reshape(heads, -1, *value.shape[1:])
-            value = np.repeat(by_head, times, axis=0).reshape(-1, *value.shape[1:])
+        if is_key_or_value(path):
+            value = with_repeated_heads(value, times, config.head_dim)
         where = over.named(rules, path, value.shape)
         return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
 
     return place
+
+
+def is_key_or_value(path: str) -> bool:
+    """Whether a weight makes keys or values, whose heads may be kept several times."""
+    return re.search(r"self_attn/[kv]_proj/", path) is not None
+
+
+def with_repeated_heads(value: Rows, times: int, head_dim: int) -> Rows:
+    """Rows of a matrix or bias `[heads * head_dim, ...]` with each head `times` times."""
+    if times == 1:
+        return value
+    by_head = value.reshape(-1, head_dim, *value.shape[1:])
+    return by_head.repeat(times, axis=0).reshape(-1, *value.shape[1:])
 
 
 def place_all(params: Tree, place: Place) -> Tree:
