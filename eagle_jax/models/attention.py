@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.models.layers import precision
+from eagle_jax.models.products import precision
 
 
 def tree_attention(

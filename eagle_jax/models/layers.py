@@ -8,11 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.models.layout import GATE_UP
-
-
-def precision(dtype: DTypeLike) -> jax.lax.Precision:
-    """float32 means float32: by default TPUs and GPUs multiply it in bfloat16 or TF32, which no comparison survives."""
-    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else jax.lax.Precision.DEFAULT
+from eagle_jax.models.products import contract, matmul
 
 
 def activation_dtype(weights: DTypeLike) -> np.dtype:
@@ -20,31 +16,11 @@ def activation_dtype(weights: DTypeLike) -> np.dtype:
     return np.dtype(jnp.float32) if jax.default_backend() == "cpu" else np.dtype(weights)
 
 
-def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"]) -> Float[Array, "..."]:
-    """`x @ weight.T`, multiplied in the weight's dtype, accumulated and returned in float32."""
-    return _product(x, weight, weight.ndim - 1)
-
-
-def _product(x: Float[Array, "*rows i"], matrix: Array, contracted: int) -> Array:
-    """Contracts the last axis of `x` with axis `contracted` of `matrix`."""
-    rows = x.reshape(-1, x.shape[-1]).astype(matrix.dtype)
-    alone = matrix.dtype == jnp.bfloat16 and rows.shape[0] == 1 and jax.default_backend() == "cpu"
-    if alone:  # a single bfloat16 row falls off XLA:CPU's fast path, two do not
-        rows = jnp.concatenate([rows, rows])
-    product = jax.lax.dot_general(
-        rows,
-        matrix,
-        (((1,), (contracted,)), ((), ())),
-        precision=precision(matrix.dtype),
-        preferred_element_type=jnp.float32,
-    )
-    return (product[:1] if alone else product).reshape(*x.shape[:-1], *product.shape[1:])
-
-
 class Linear(nn.Module):
     """Affine map over the last axis; the result has the dtype of `x`, or `result`.
 
-    The parameter is `weight [.., in]` as stored, or `kernel [in, ..]` as `layout.for_decoding` turns it on CPU.
+    The parameter is `weight [.., in]` as stored, or `kernel [in, ..]` as `layout.for_decoding` turns it on CPU; either
+    may be a `QuantArray`.
     """
 
     features: int | tuple[int, ...]
@@ -56,7 +32,7 @@ class Linear(nn.Module):
     def __call__(self, x: Float[Array, "*rows i"]) -> Float[Array, "..."]:
         shape = (self.features,) if isinstance(self.features, int) else self.features
         if self.has_variable("params", "kernel"):
-            out = _product(x, self.get_variable("params", "kernel"), 0)
+            out = contract(x, self.get_variable("params", "kernel"), 0)
         else:
             out = matmul(x, self.param("weight", nn.initializers.normal(0.02), (*shape, x.shape[-1]), self.dtype))
         if self.use_bias:

@@ -8,10 +8,10 @@ few rows at a time, where starting a product costs as much as the product, so th
 
 The leading axes stay apart so that kv heads and MLP columns can be spread over devices. On CPU, where XLA packs the
 right operand of every product anew and is quickest with `[in, out]`, a matrix is turned as well and then called
-`kernel`. Stacked experts stay as they are.
+`kernel`. Stacked experts stay as they are. Levels and scales of a rounded matrix (`quant.QuantArray`) move together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -42,7 +42,7 @@ def as_stored(params: Mapping[str, Any]) -> Params:
     """Undoes `for_decoding`, bit for bit; what is stored already stays as it is."""
     stored: Params = {name: as_stored(node) if isinstance(node, Mapping) else node for name, node in params.items()}
     if "kernel" in stored:
-        stored["weight"] = jnp.moveaxis(stored.pop("kernel"), 0, -1)
+        stored["weight"] = jax.tree.map(lambda part: jnp.moveaxis(part, 0, -1), stored.pop("kernel"))
     return _parted(stored)
 
 
@@ -51,39 +51,47 @@ def _is_matrix(node: Params) -> bool:
 
 
 def _merged(node: Params, head_dim: int) -> Params:
-    """One decoder layer's attention or MLP with its parallel projections in one."""
-    if all(f"{x}_proj" in node for x in "qkv"):
-        parts = [node.pop(f"{x}_proj") for x in "qkv"]
+    """One decoder layer's attention or MLP with its parallel projections in one, if they are rounded alike."""
+    if _alike(node, qkv := [f"{x}_proj" for x in "qkv"]):
+        parts = [node.pop(name) for name in qkv]
         heads = parts[1]["weight"].shape[0] // head_dim
-        merged = {
-            name: jnp.concatenate(
-                [rows.reshape(heads, -1, head_dim, *rows.shape[1:]) for rows in (part.pop(name) for part in parts)],
-                axis=1,
-            )
-            for name in list(parts[0])
-        }
-        node[QKV] = _turned(merged)
-    if "gate_proj" in node and _is_matrix(node["gate_proj"]):
-        parts = [node.pop(f"{x}_proj") for x in ("gate", "up")]
-        node[GATE_UP] = _turned({name: jnp.stack([part.pop(name) for part in parts]) for name in list(parts[0])})
+        node[QKV] = _turned(_joined(parts, lambda *rows: _by_head(rows, heads, head_dim)))
+    if _alike(node, both := [f"{x}_proj" for x in ("gate", "up")]):
+        node[GATE_UP] = _turned(_joined([node.pop(name) for name in both], lambda *rows: jnp.stack(rows)))
     return node
+
+
+def _alike(node: Params, names: list[str]) -> bool:
+    weights = [node[name]["weight"] for name in names if name in node and _is_matrix(node[name])]
+    kinds = {(jax.tree.structure(weight), tuple(x.shape[1:] for x in jax.tree.leaves(weight))) for weight in weights}
+    return len(weights) == len(names) and len(kinds) == 1
+
+
+def _joined(parts: list[Params], join: Callable[..., jax.Array]) -> Params:
+    """One linear map of several; they are emptied."""
+    return {name: jax.tree.map(join, *(part.pop(name) for part in parts)) for name in list(parts[0])}
+
+
+def _by_head(parts: tuple[jax.Array, ...], heads: int, head_dim: int) -> jax.Array:
+    """Rows `[k g c, ..]` of several matrices to `[k, g + .., c, ..]`."""
+    return jnp.concatenate([rows.reshape(heads, -1, head_dim, *rows.shape[1:]) for rows in parts], axis=1)
 
 
 def _turned(linear: Params) -> Params:
     if jax.default_backend() != "cpu" or "weight" not in linear:
         return linear
-    return linear | {"kernel": jnp.moveaxis(linear.pop("weight"), -1, 0)}
+    return linear | {"kernel": jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), linear.pop("weight"))}
 
 
 def _parted(node: Params) -> Params:
     if QKV in node:
         merged = node.pop(QKV)
         for part, index in (("q_proj", slice(None, -2)), ("k_proj", slice(-2, -1)), ("v_proj", slice(-1, None))):
-            node[part] = {name: _rows(value[:, index]) for name, value in merged.items()}
+            node[part] = jax.tree.map(lambda value, index=index: _rows(value[:, index]), merged)
     if GATE_UP in node:
         merged = node.pop(GATE_UP)
         for part, row in (("gate_proj", 0), ("up_proj", 1)):
-            node[part] = {name: value[row] for name, value in merged.items()}
+            node[part] = jax.tree.map(lambda value, row=row: value[row], merged)
     return node
 
 

@@ -22,7 +22,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import Experts
-from eagle_jax.models.layers import Linear, matmul, precision
+from eagle_jax.models.layers import Linear
+from eagle_jax.models.products import factors, matmul, precision
+from eagle_jax.models.quant import QuantArray
 from eagle_jax.sharding import MODEL, added_up, by_row
 
 LARGEST_BLOCK = 64
@@ -35,9 +37,9 @@ _BY_EXPERT = jax.lax.RaggedDotDimensionNumbers(
 class Stacks(NamedTuple):
     """The weights of all experts, `[out, in]` each as on disk."""
 
-    gate: Float[Array, "e m h"]
-    up: Float[Array, "e m h"]
-    down: Float[Array, "e h m"]
+    gate: Float[Array, "e m h"] | QuantArray
+    up: Float[Array, "e m h"] | QuantArray
+    down: Float[Array, "e h m"] | QuantArray
 
 
 # Every device has a slice of every expert's width: however tokens choose, loads are even.
@@ -108,12 +110,13 @@ def apply_experts(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: St
 def gathered(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) -> Float[Array, "p h"]:
     """Copies an expert for each of its pairs: no more than all experts weigh, while pairs are as few as they."""
 
-    def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"]) -> Float[Array, "p o"]:
-        weights = jnp.take(stack, expert, axis=0)
+    def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "p o"]:
+        weights, scales = factors(jax.tree.map(lambda part: jnp.take(part, expert, axis=0), stack), -1)
         exact = precision(stack.dtype)
-        return jnp.einsum(
+        made = jnp.einsum(
             "pi,poi->po", x.astype(stack.dtype), weights, precision=exact, preferred_element_type=jnp.float32
         )
+        return made if scales is None else made * scales
 
     return _mlp(rows[_row_of(rows, expert)], stacks, product)
 
@@ -123,15 +126,17 @@ def grouped(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) 
     order = jnp.argsort(expert)
     counts = jnp.bincount(expert, length=stacks.gate.shape[0])
 
-    def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"]) -> Float[Array, "p o"]:
-        return jax.lax.ragged_dot_general(
+    def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "p o"]:
+        weights, scales = factors(stack, -1)
+        made = jax.lax.ragged_dot_general(
             x.astype(stack.dtype),
-            stack,
+            weights,
             counts,
             _BY_EXPERT,
             precision=precision(stack.dtype),
             preferred_element_type=jnp.float32,
         )
+        return made if scales is None else made * scales[expert[order]]
 
     made = _mlp(rows[_row_of(rows, expert)[order]], stacks, product)
     return jnp.zeros_like(made).at[order].set(made)
@@ -163,8 +168,9 @@ def in_blocks(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks
     of_block = jnp.searchsorted(ends, jnp.arange(most), side="right", method="compare_all")
 
     def one_block(block: Int[Array, ""], laid: Float[Array, "q h"]) -> Float[Array, "q h"]:
-        def product(x: Float[Array, "s i"], stack: Float[Array, "e o i"]) -> Float[Array, "s o"]:
-            return matmul(x, jax.lax.dynamic_index_in_dim(stack, of_block[block], keepdims=False))
+        def product(x: Float[Array, "s i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "s o"]:
+            one = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, of_block[block], keepdims=False), stack)
+            return matmul(x, one)
 
         x = jax.lax.dynamic_slice_in_dim(laid, block * size, size)
         return jax.lax.dynamic_update_slice_in_dim(laid, _mlp(x, stacks, product), block * size, axis=0)
@@ -174,7 +180,7 @@ def in_blocks(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks
 
 
 def _mlp(
-    x: Float[Array, "q h"], stacks: Stacks, product: Callable[[Array, Array], Float[Array, "q o"]]
+    x: Float[Array, "q h"], stacks: Stacks, product: Callable[[Array, Any], Float[Array, "q o"]]
 ) -> Float[Array, "q h"]:
     gate, up = product(x, stacks.gate).astype(x.dtype), product(x, stacks.up).astype(x.dtype)
     return product(nn.silu(gate) * up, stacks.down)

@@ -59,7 +59,11 @@ STATE: Rules = (
 
 
 def spec_of(rules: Rules, path: str) -> P:
-    """The first rule's whose pattern is found in the path; an array that no rule names is everywhere whole."""
+    """The first rule's whose pattern is found in the path; an array that no rule names is everywhere whole.
+
+    Levels and scales of a rounded weight, `o_proj/weight/levels`, lie as the weight would: their axes are its axes.
+    """
+    path = re.sub(r"/(levels|scales)$", "", path)
     return next((spec for pattern, spec in rules if re.search(pattern, path)), P())
 
 
@@ -72,6 +76,12 @@ def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
     return P(*kept)
 
 
+def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
+    """Whether axes divide what they spread; what has one entry along an axis, every device has."""
+    named = zip(shape, spec, strict=False)
+    return all(size == 1 or size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 for size, axes in named)
+
+
 def per_device(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> int:
     """Numbers of an array that each device holds."""
     parts = (math.prod(sizes[axis] for axis in axes_of(axes)) for axes in fitting(spec, shape, sizes))
@@ -82,7 +92,7 @@ def bytes_per_device(tree: Any, rules: Rules, sizes: Mapping[str, int]) -> int:
     """Memory that arrays, or their shapes, take on each device."""
 
     def held(path: str, leaf: Any) -> int:
-        return per_device(spec_of(rules, path), leaf.shape, sizes) * leaf.dtype.itemsize
+        return per_device(spec_of(rules, path), leaf.shape, sizes) * jax.dtypes.itemsize_bits(leaf.dtype) // 8
 
     return sum(jax.tree.leaves(map_paths(held, tree)))
 

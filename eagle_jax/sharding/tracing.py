@@ -15,7 +15,7 @@ from jax import P
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.sharding.mesh import Sharding
-from eagle_jax.sharding.rules import DATA, MODEL, fitting, map_paths
+from eagle_jax.sharding.rules import DATA, MODEL, divides, fitting, map_paths
 
 Tree = TypeVar("Tree")
 
@@ -37,6 +37,11 @@ def spread(program: Callable[..., Tree]) -> Callable[..., Tree]:
             _current.reset(token)
 
     return run
+
+
+def is_spread() -> bool:
+    """Whether what is being traced is a program over several devices."""
+    return _current.get() is not None
 
 
 def constrain(tree: Tree) -> Tree:
@@ -87,6 +92,20 @@ def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def by_head(function: Callable[[Tree], Array], tree: Tree) -> Array:
+    """`function(tree)`, where neither rows nor heads meet: each device works on its own heads of its own requests.
+
+    Arrays of four axes are `[b, heads, ..]`, the first of all and the result among them; the others are `[b, ..]`. XLA
+    does not look into kernels, and would give each device all of them.
+    """
+    held = _current.get()
+    if held is None:
+        return function(tree)
+    parts = jax.tree.map(lambda x: fitting(P(DATA, MODEL) if x.ndim == 4 else P(DATA), x.shape, held.sizes), tree)
+    out = jax.tree.leaves(parts)[0]
+    return jax.shard_map(function, mesh=held.mesh, in_specs=(parts,), out_specs=out, check_vma=False)(tree)
+
+
 def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
     """`function(rows, weights)`, which is a sum over what `specs` spread along `model`, where rows do not meet.
 
@@ -95,9 +114,15 @@ def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, spe
     held = _current.get()
     if held is None:
         return function(rows, weights)
-    parts = jax.tree.map(lambda weight, spec: fitting(spec, weight.shape, held.sizes), weights, specs)
-    if any(part == P() for part in jax.tree.leaves(parts)):
-        return function(rows, weights)  # the axis does not divide them
+
+    def of_each(rule: Callable[..., Any]) -> Any:  # a rounded weight is several arrays of one spec
+        return jax.tree.map(
+            lambda spec, weight: jax.tree.map(lambda x: rule(spec, x.shape, held.sizes), weight), specs, weights
+        )
+
+    if not all(jax.tree.leaves(of_each(divides))):
+        return function(rows, weights)
+    parts = of_each(fitting)
     spread_rows = jax.tree.map(lambda row: fitting(P(DATA), row.shape, held.sizes), rows)
 
     def summand(rows: Any, weights: Any) -> Array:

@@ -1,0 +1,86 @@
+"""Where rows meet weights: every matrix product of the models, of float weights and of rounded ones."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from eagle_jax.models.quant import QuantArray, dense
+from eagle_jax.sharding.tracing import is_spread
+
+# Columns that CPUs make floats of at a time. Of a whole matrix XLA would make floats before the decoding loop, once,
+# and of every matrix: the rounded model would lie beside a float one. A block's floats stay in the core's cache.
+BLOCK = 128
+
+
+def precision(dtype: DTypeLike) -> jax.lax.Precision:
+    """float32 means float32: by default TPUs and GPUs multiply it in bfloat16 or TF32, which no comparison survives."""
+    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else jax.lax.Precision.DEFAULT
+
+
+def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"] | QuantArray) -> Float[Array, "..."]:
+    """`x @ weight.T`, multiplied in the weight's dtype, accumulated and returned in float32."""
+    return contract(x, weight, weight.ndim - 1)
+
+
+def contract(x: Float[Array, "*rows i"], weight: Array | QuantArray, axis: int) -> Float[Array, "..."]:
+    """`matmul` over axis `axis` of the weight, the first or the last."""
+    rows = x.reshape(-1, x.shape[-1]).astype(weight.dtype)
+    if not isinstance(weight, QuantArray):
+        product = _dot(rows, weight, axis)
+    elif jax.default_backend() == "cpu" and axis == 0 and not is_spread():
+        product = _by_blocks(rows, weight)
+    else:
+        product = _rounded_dot(rows, weight, axis)
+    return product.reshape(*x.shape[:-1], *product.shape[1:])
+
+
+def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, "..."]:
+    alone = weight.dtype == jnp.bfloat16 and rows.shape[0] == 1 and jax.default_backend() == "cpu"
+    if alone:  # a single bfloat16 row falls off XLA:CPU's fast path, two do not
+        rows = jnp.concatenate([rows, rows])
+    product = jax.lax.dot_general(
+        rows,
+        weight,
+        (((1,), (axis,)), ((), ())),
+        precision=precision(weight.dtype),
+        preferred_element_type=jnp.float32,
+    )
+    return product[:1] if alone else product
+
+
+def _rounded_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> Float[Array, "..."]:
+    floats, scales = factors(weight, axis)
+    product = _dot(rows, floats, axis)
+    return product if scales is None else product * scales[None]
+
+
+def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:
+    """What rows are multiplied with over `axis`, and what the product is multiplied with afterwards, if anything.
+
+    With one scale for each output the levels themselves are multiplied, exact in bfloat16, and the product is scaled.
+    """
+    if not isinstance(weight, QuantArray) or weight.scales.shape[axis] > 1:
+        return dense(weight), None
+    return weight.levels.astype(weight.dtype), jnp.squeeze(weight.scales, axis)
+
+
+def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, "..."]:
+    """Block after block of columns of a weight `[in, ..]`."""
+    columns = jax.tree.map(lambda part: part.reshape(part.shape[0], -1), weight)
+    width = columns.shape[1]
+
+    def part(start: Array | int, size: int) -> Float[Array, "r o"]:
+        block = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1), columns)
+        return _rounded_dot(rows, block, 0)
+
+    def one(block: Array, made: Float[Array, "r o"]) -> Float[Array, "r o"]:
+        return jax.lax.dynamic_update_slice_in_dim(made, part(block * BLOCK, BLOCK), block * BLOCK, axis=1)
+
+    whole = width - width % BLOCK
+    made = jnp.zeros((rows.shape[0], whole), jnp.float32)
+    if whole:
+        made = jax.lax.fori_loop(0, whole // BLOCK, one, made)
+    if whole < width:
+        made = jnp.concatenate([made, part(whole, width - whole)], axis=1)
+    return made.reshape(rows.shape[0], *weight.shape[1:])
