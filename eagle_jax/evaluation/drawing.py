@@ -1,4 +1,5 @@
-"""The report's figures as SVG text. Colours are classes, so that the page's style decides them for light and dark.
+"""The report's figures as SVG text. Colours are classes, so that a style decides them for light and dark: figures.css,
+which the report's page holds once, and a figure that is a file of its own (`alone`) for itself.
 
 `c0` ... `c9` colour series, in order; `ink` and `faint` are text and lines. Whatever stands behind a mark is in its
 `<title>`, which browsers show under the pointer.
@@ -7,8 +8,10 @@
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 Number = float | int
+STYLE = Path(__file__).with_name("figures.css")
 WIDTH, ROW, LEFT, COLOURS = 860, 26, 190, 10
 
 
@@ -61,6 +64,13 @@ class Svg:
             f'<svg viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="img" aria-label="{html.escape(self.label)}" '
             f'xmlns="http://www.w3.org/2000/svg">{"".join(self.elements)}</svg>'
         )
+
+
+def alone(svg: str) -> str:
+    """A figure as a file of its own, with the style in it and a ground to stand on."""
+    start = svg.index(">") + 1
+    style = f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
+    return f'{svg[:start]}{style}<rect class="page" width="100%" height="100%"/>{svg[start:]}'
 
 
 def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:

@@ -17,6 +17,7 @@ def render(results: Results) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     tree = results.traces.get("tree")
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        figures=drawing.STYLE.read_text(encoding="utf-8"),
         run=results.run,
         settings=results.run["settings"],
         methods=list(results.methods),

@@ -56,3 +56,9 @@ def test_a_tree_shows_its_path():
 
 def test_a_root_alone_is_a_tree():
     assert len(parts(drawing.tree([-1], ["a"], [0], "b", "tree"), "rect")) == 2
+
+
+def test_a_figure_of_its_own_brings_its_style():
+    svg = drawing.alone(drawing.tree(PARENTS, TEXTS, [0, 1, 3], " sat", "tree"))
+    (style,) = parts(svg, "style")
+    assert all(f"--{name}:" in style.text for name in ("page", "ink", "taken")) and parts(svg, "rect")[0].get("class")
