@@ -2,10 +2,12 @@
 
 from eagle_jax.api.datastore import make_datastore
 from eagle_jax.api.drafters import NAMES as DRAFTERS
+from eagle_jax.api.engine import Engine, EngineClosed, Load, QueueFull
 from eagle_jax.api.generate import generate, stream
 from eagle_jax.api.model import Model, load, tokenizer_of, with_head
 from eagle_jax.api.regenerate import Regenerated, regenerate
 from eagle_jax.api.results import Chunk, Result, Stats
+from eagle_jax.api.ticket import CANCELLED, EngineError, Ticket, achunks, chunks
 from eagle_jax.api.trace import Cycle, Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.api.training import read_config, train
 from eagle_jax.api.weights import Weights, weights_of, with_weights
@@ -13,16 +15,25 @@ from eagle_jax.converters import PAIRS, convert, describe
 from eagle_jax.training import events
 
 __all__ = [
+    "CANCELLED",
     "DRAFTERS",
     "PAIRS",
     "Chunk",
     "Cycle",
+    "Engine",
+    "EngineClosed",
+    "EngineError",
+    "Load",
     "Model",
     "Parts",
+    "QueueFull",
     "Regenerated",
     "Result",
     "Stats",
+    "Ticket",
     "Weights",
+    "achunks",
+    "chunks",
     "closest_draws",
     "convert",
     "describe",
@@ -34,8 +45,8 @@ __all__ = [
     "regenerate",
     "stream",
     "time_parts",
-    "trace",
     "tokenizer_of",
+    "trace",
     "train",
     "tree_shape",
     "weights_of",

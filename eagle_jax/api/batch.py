@@ -16,7 +16,8 @@ from eagle_jax.api.model import Model
 from eagle_jax.api.options import Options, mode_of, settings_of
 from eagle_jax.api.results import Result, Stats
 from eagle_jax.api.text import StopHit, decode, find_stop
-from eagle_jax.decoding.decode import compiled_advance, compiled_prefill, compiler_options
+from eagle_jax.decoding.decode import compiled_advance, compiled_nobody, compiled_prefill, compiler_options
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.sharding import DATA, Sharding, spread, to_host
@@ -37,14 +38,59 @@ class Ask:
     sample: int
 
 
+SILENT = Options(max_new_tokens=1, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False)
+NOBODY = Ask(index=-1, prompt=[0], options=SILENT, seed=0, sample=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """What the programs of a batch are compiled for.
+
+    Attributes:
+        rows: answers at a time.
+        slots: tokens that a row's caches hold.
+        mode: how its rows may draw.
+        logprobs: whether they are recorded.
+    """
+
+    rows: int
+    slots: int
+    mode: Sampling
+    logprobs: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """What there is of an answer.
+
+    Attributes:
+        token_ids: its tokens so far.
+        came_with: the target pass that each came with; 0 for the one that came with the prompt.
+        logprobs: of each token; None unless asked for.
+    """
+
+    token_ids: list[int]
+    came_with: list[int]
+    logprobs: list[float] | None
+
+    def until(self, tokens: int) -> "Said":
+        """The first so many tokens."""
+        logprobs = None if self.logprobs is None else self.logprobs[:tokens]
+        return Said(self.token_ids[:tokens], self.came_with[:tokens], logprobs)
+
+
+SILENCE = Said([], [], None)
+
+
 @dataclasses.dataclass
 class Row:
     """What the host knows of one answer under way.
 
     Attributes:
         ask: what was asked.
-        answer: tokens so far.
+        said: the answer so far.
         done: whether it is complete.
+        stopped: whether a stop token ended it.
         stop: the stop string that ended it.
         compile_seconds: spent on compiling while it waited.
         prefill_seconds: spent on its prompt; rows that begin together share it.
@@ -52,8 +98,9 @@ class Row:
     """
 
     ask: Ask
-    answer: list[int] = dataclasses.field(default_factory=list)
+    said: Said = SILENCE
     done: bool = False
+    stopped: bool = False
     stop: StopHit | None = None
     compile_seconds: float = 0.0
     prefill_seconds: float = 0.0
@@ -66,17 +113,23 @@ class Batch:
 
     Args:
         others: requests that may be admitted later; there is room for the longest of them.
+        room: room for requests that nobody knows yet; without any `asks`, all places are free to be admitted to.
     """
 
-    def __init__(self, model: Model, drafter: Drafter, asks: Sequence[Ask], others: Sequence[Ask] = ()):
+    def __init__(
+        self,
+        model: Model,
+        drafter: Drafter,
+        asks: Sequence[Ask] = (),
+        others: Sequence[Ask] = (),
+        room: Room | None = None,
+    ):
         self.model, self.drafter = model, drafter
-        every = [*asks, *others]
-        self.slots = slots_for(model, drafter, every)
-        self.mode = mode_of(ask.options for ask in every)
-        self.logprobs = any(ask.options.logprobs for ask in every)
-        self.rows = [Row(ask) for ask in asks]
-        self.request, self.state = self._begin(self.rows)
-        self._look()
+        self.room = room_for(model, drafter, [*asks, *others], len(asks)) if room is None else room
+        self.mode = self.room.mode
+        self.rows = [Row(ask) for ask in asks] or [Row(NOBODY, done=True)] * self.room.rows
+        self.request, self.state = self._begin(self.rows) if asks else self._nobody()
+        self.look()
 
     def run(self, cycles: int | None = None, *, to_first: bool = False) -> Iterator[list[Row]]:
         """Decodes to the end, and shows the rows every `cycles` target passes (None: at the end only).
@@ -93,7 +146,7 @@ class Batch:
             running = [row for row in self.rows if not row.done]
             enough = len(self.state.done) - (len(running) - 1 if to_first else 0)
             limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
-            self.state, compiling, seconds = _timed(
+            self.state, compiling, seconds = timed(
                 compiled_advance(),
                 *(self.model.target, self.drafter, self.request, self.state, *limits),
                 mode=self.mode,
@@ -102,7 +155,7 @@ class Batch:
             for row in running:
                 row.compile_seconds += compiling
                 row.decode_seconds += seconds
-            self._look()
+            self.look()
             yield self.rows
 
     def admit(self, place: int, ask: Ask) -> None:
@@ -115,64 +168,80 @@ class Batch:
         )
         row.compile_seconds += compiling
         self.rows[place] = row
-        self._look()
+        self.look()
+
+    def end(self, places: Sequence[int]) -> None:
+        """Ends answers as they are; their places are free."""
+        for place in places:
+            self.rows[place].done = True
+        self.look()
 
     def results(self, places: Sequence[int] | None = None) -> list[Result]:
         """The answers of the rows in `places` (None: of all); of those that are not done, what there is."""
-        places = range(len(self.rows)) if places is None else places
-        if not places:
-            return []
-        state = self.state
-        stopped, came_with, logprobs = to_host((state.stopped, state.came_with, state.logprobs))
-        answers = []
-        for place in places:
-            row = self.rows[place]
-            here = slice(len(row.ask.prompt), len(row.ask.prompt) + len(row.answer))
-            answers.append(
-                Result(
-                    text=decode(self.model.tokenizer, row.answer) if row.stop is None else row.stop.text,
-                    token_ids=list(row.answer),
-                    finish_reason="stop" if stopped[place] or row.stop is not None else "length",
-                    logprobs=logprobs[place, here].tolist() if row.ask.options.logprobs else None,
-                    prompt_tokens=here.start,
-                    stats=_stats(row, came_with[place, here], self.drafter.shape.depth),
-                )
-            )
-        return answers
+        rows = self.rows if places is None else [self.rows[place] for place in places]
+        return [self.result_of(row) for row in rows]
+
+    def result_of(self, row: Row) -> Result:
+        """The answer of a row, or what there is of it."""
+        said = row.said
+        return Result(
+            text=decode(self.model.tokenizer, said.token_ids) if row.stop is None else row.stop.text,
+            token_ids=list(said.token_ids),
+            finish_reason="stop" if row.stopped or row.stop is not None else "length",
+            logprobs=None if said.logprobs is None else list(said.logprobs),
+            prompt_tokens=len(row.ask.prompt),
+            stats=_stats(row, self.drafter.shape.depth),
+        )
 
     def _begin(self, rows: Sequence[Row]) -> Running:
         """Reads the prompts of new rows, together."""
-        request, tokens = _layout(self.model, self.drafter, [row.ask for row in rows], self.slots)
-        state, compiling, seconds = _timed(
+        request, tokens = layout(self.model, self.drafter, [row.ask for row in rows], self.room.slots)
+        state, compiling, seconds = timed(
             compiled_prefill(),
             *(self.model.target, self.drafter, request, tokens),
             mode=self.mode,
-            slots=self.slots,
-            chunk=_chunk(),
-            logprobs=self.logprobs,
+            slots=self.room.slots,
+            chunk=chunk_tokens(),
+            logprobs=self.room.logprobs,
             over=self.model.over,
         )
         for row in rows:
             row.compile_seconds, row.prefill_seconds = compiling, seconds
         return request, state
 
-    def _look(self) -> None:
+    def _nobody(self) -> Running:
+        """Rows that are done before they begin."""
+        request, tokens = layout(self.model, self.drafter, [row.ask for row in self.rows], self.room.slots)
+        state, _ = programs.call(
+            compiled_nobody(),
+            *(self.model.target, self.drafter, request, tokens),
+            slots=self.room.slots,
+            logprobs=self.room.logprobs,
+            over=self.model.over,
+        )
+        return request, state
+
+    def look(self) -> None:
         """Fetches what is new; ends rows in which a stop string turned up."""
         state = self.state
-        tokens, length, done = to_host((state.tokens, state.length, state.done))
+        fetched = (state.tokens, state.came_with, state.length, state.done, state.stopped, state.logprobs)
+        tokens, came_with, length, done, stopped, logprobs = to_host(fetched)
         for i, row in enumerate(self.rows):
             if row.done:
                 continue
-            answer = tokens[i, len(row.ask.prompt) : length[i] + 1].tolist()
-            row.stop = find_stop(self.model.tokenizer, answer, row.ask.options.stop)
-            row.answer = answer if row.stop is None else answer[: row.stop.tokens]
-            row.done = bool(done[i]) or row.stop is not None
+            here = slice(len(row.ask.prompt), int(length[i]) + 1)
+            recorded = logprobs[i, here].tolist() if row.ask.options.logprobs else None
+            row.said = Said(tokens[i, here].tolist(), came_with[i, here].tolist(), recorded)
+            row.stop = find_stop(self.model.tokenizer, row.said.token_ids, row.ask.options.stop)
+            if row.stop is not None:
+                row.said = row.said.until(row.stop.tokens)
+            row.done, row.stopped = bool(done[i]) or row.stop is not None, bool(stopped[i])
         finished = np.array([row.done for row in self.rows] + [True] * (len(done) - len(self.rows)))
         if (finished != done).any():
             self.state = dataclasses.replace(state, done=_spread(self.model, jnp.asarray(finished)))
 
 
-def _timed(function: Any, *args: Any, **fixed: Any) -> tuple[DecodeState, float, float]:
+def timed(function: Any, *args: Any, **fixed: Any) -> tuple[DecodeState, float, float]:
     """A state, and the seconds that compiling and running took."""
     start = time.perf_counter()
     state, compiling = programs.call(function, *args, **fixed)
@@ -180,8 +249,9 @@ def _timed(function: Any, *args: Any, **fixed: Any) -> tuple[DecodeState, float,
     return state, compiling, time.perf_counter() - start - compiling
 
 
-def _stats(row: Row, came_with: np.ndarray, depth: int) -> Stats:
+def _stats(row: Row, depth: int) -> Stats:
     """Statistics of an answer, from the cycle that each of its tokens came with (0: with the prompt)."""
+    came_with = np.asarray(row.said.came_with, np.int64)
     tokens, (cycle, lengths) = len(came_with), np.unique(came_with, return_counts=True)
     lengths = lengths[cycle > 0]
     cycles, nan = len(lengths), float("nan")
@@ -197,8 +267,7 @@ def _stats(row: Row, came_with: np.ndarray, depth: int) -> Stats:
     )
 
 
-@spread
-def _insert(whole: Running, one: Running, place: Int[Array, ""], *, over: Sharding | None = None) -> Running:
+def inserted(whole: Running, one: Running, place: Int[Array, ""], *, over: Sharding | None = None) -> Running:
     """A batch with row 0 of another in one of its places. What is not one value a row stays: the cycle's number, the
     stop tokens.
     """
@@ -210,23 +279,36 @@ def _insert(whole: Running, one: Running, place: Int[Array, ""], *, over: Shardi
         return jax.lax.dynamic_update_slice_in_dim(old, row, place, axis=0)
 
     settled = dataclasses.replace(begun, cycle=state.cycle)
-    inserted = jax.tree.map(lambda old, new: put(old, new) if old.ndim else old, state, settled)
+    joined = jax.tree.map(lambda old, new: put(old, new) if old.ndim else old, state, settled)
     admitted = jax.tree.map(lambda old, new: put(old, new) if len(old) == rows else old, request, alone)
-    return dataclasses.replace(admitted, stop_ids=request.stop_ids), inserted
+    return dataclasses.replace(admitted, stop_ids=request.stop_ids), joined
 
 
 @functools.cache
 def _compiled_insert() -> Any:
     """Donates the batch: its caches are written in place."""
-    return jax.jit(_insert, donate_argnums=0, static_argnames="over", compiler_options=compiler_options())
+    return jax.jit(spread(inserted), donate_argnums=0, static_argnames="over", compiler_options=compiler_options())
+
+
+def room_for(model: Model, drafter: Drafter, asks: Sequence[Ask], rows: int) -> Room:
+    """Room for any `rows` of these requests at a time."""
+    return Room(
+        rows=rows,
+        slots=slots_for(model, drafter, asks),
+        mode=mode_of(ask.options for ask in asks),
+        logprobs=any(ask.options.logprobs for ask in asks),
+    )
 
 
 def slots_for(model: Model, drafter: Drafter, asks: Sequence[Ask]) -> int:
     """Slots of a cache that holds the longest of the requests, in a step of about half their size."""
-    chunk, path = _chunk(), drafter.shape.depth + 1
-    longest = max(len(ask.prompt) for ask in asks)
-    limit = max(_limit(model, ask) for ask in asks)
-    return bucket(max(limit + path, -(-longest // chunk) * chunk))
+    return slots_to_hold(drafter, max(len(ask.prompt) for ask in asks), max(_limit(model, ask) for ask in asks))
+
+
+def slots_to_hold(drafter: Drafter, prompt: int, tokens: int) -> int:
+    """Slots for requests of up to `prompt` tokens, with their answers `tokens`."""
+    chunk, path = chunk_tokens(), drafter.shape.depth + 1
+    return bucket(max(tokens + path, -(-prompt // chunk) * chunk))
 
 
 def _limit(model: Model, ask: Ask) -> int:
@@ -234,17 +316,19 @@ def _limit(model: Model, ask: Ask) -> int:
     return min(len(ask.prompt) + ask.options.max_new_tokens, model.context)
 
 
-def _layout(model: Model, drafter: Drafter, asks: Sequence[Ask], slots: int) -> tuple[Request, jax.Array]:
-    """The requests and their prompts, with rows padded to a power of two.
-
-    Over several devices every part of the `data` axis has that power of two of rows.
-    """
+def rows_for(model: Model, requests: int) -> int:
+    """Rows of a batch of so many requests: a power of two on every part of the `data` axis."""
     groups = 1 if model.over is None else model.over.sizes[DATA]
-    rows = groups << (-(-len(asks) // groups) - 1).bit_length()
-    padded = [*asks, *[asks[0]] * (rows - len(asks))]
+    return groups << (-(-requests // groups) - 1).bit_length()
+
+
+def layout(model: Model, drafter: Drafter, asks: Sequence[Ask], slots: int) -> tuple[Request, jax.Array]:
+    """The requests and their prompts, with as many rows as `rows_for` says."""
+    rows = rows_for(model, len(asks))
+    padded = [*asks, *[NOBODY] * (rows - len(asks))]
     lengths = np.array([len(ask.prompt) for ask in padded], np.int32)
     limit = np.array([_limit(model, ask) for ask in padded], np.int32)
-    limit[len(asks) :] = 0  # padding rows are done before they begin
+    limit[[ask is NOBODY for ask in padded]] = 0  # rows that are done before they begin
 
     tokens = np.zeros((rows, slots + drafter.shape.depth + 1), np.int32)
     for row, ask in enumerate(padded):
@@ -271,6 +355,6 @@ def bucket(slots: int) -> int:
     return -(-slots // step) * step
 
 
-def _chunk() -> int:
+def chunk_tokens() -> int:
     """Prompt tokens read per pass: a CPU is busy with 64, an accelerator wants more for its weights' traffic."""
     return 64 if jax.default_backend() == "cpu" else 256

@@ -12,7 +12,7 @@ from eagle_jax.api.options import Options, options_for, seeds_for, stop_strings,
 from eagle_jax.api.prompts import encode, split
 from eagle_jax.api.queue import answers
 from eagle_jax.api.results import Chunk, Result
-from eagle_jax.api.text import decode, settled
+from eagle_jax.api.telling import Telling
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.sharding import DATA
 
@@ -126,20 +126,12 @@ def stream(
 
 
 def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
-    texts, sent, finished = [""] * len(batch.rows), [0] * len(batch.rows), [False] * len(batch.rows)
+    tellings = [Telling(i, batch.model.tokenizer, row.ask.options.stop) for i, row in enumerate(batch.rows)]
 
     def news() -> Iterator[Chunk]:
-        for row, known in enumerate(batch.rows):
-            if finished[row]:
-                continue
-            finished[row], ids = known.done, known.answer
-            result = batch.results([row])[0] if finished[row] else None
-            unsettled = decode(batch.model.tokenizer, ids)
-            text = settled(unsettled, known.ask.options.stop) if result is None else result.text
-            new, texts[row] = text[len(texts[row]) :], text
-            fresh, sent[row] = ids[sent[row] :], len(ids)
-            if new or fresh or result is not None:
-                yield Chunk(index=row, text=new, token_ids=fresh, result=result)
+        for i, row in enumerate(batch.rows):
+            if not tellings[i].over:
+                yield from tellings[i].chunks(row.said, batch.results([i])[0] if row.done else None)
 
     yield from news()
     for _ in batch.run(cycles):

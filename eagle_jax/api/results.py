@@ -60,9 +60,14 @@ class Chunk:
         text: whole characters that are new and final.
         token_ids: tokens that are new; their text may come with a later chunk.
         result: the complete answer, with its last chunk; None before.
+        accepted_lengths: tokens of these that each pass of the target committed, in order; the first token of an answer
+            comes with the prompt.
+        logprobs: of the new tokens; None unless asked for.
     """
 
     index: int
     text: str
     token_ids: list[int]
     result: Result | None
+    accepted_lengths: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[float] | None = None

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.decoding.state import DecodeState, Reading, Request
 from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.cache import Cache
@@ -87,15 +87,46 @@ def prefill(
     A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
     chunks are a device loop up to the longest prompt. `t` is at least `slots`, `slots` at least the longest prompt
     rounded up to chunks. `over` says where everything lies when there are several devices.
-    """
-    batch = tokens.shape[0]
-    lengths = request.prompt_length
-    cache = target.empty_cache(batch, slots)
-    cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=lengths)
-    last = _last_rows(target, drafter, batch)
 
-    def read(carry):
-        index, cache, draft, last = carry
+    It is `open_prompts`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
+    (their `over` is for `spread`).
+    """
+    reading = open_prompts(target, drafter, request, slots=slots)
+    reading = read_prompts(target, drafter, request, tokens, reading, chunk=chunk)
+    return first_tokens(target, drafter, request, tokens, reading, mode=mode, logprobs=logprobs)
+
+
+def open_prompts(
+    target: Target, drafter: Drafter, request: Request, *, slots: int, over: Sharding | None = None
+) -> Reading:
+    """Caches with room for `slots` tokens, and nothing read."""
+    batch = len(request.limit)
+    cache = target.empty_cache(batch, slots)
+    cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=request.prompt_length)
+    cache, draft = constrain((cache, drafter.init(target, batch, slots)))
+    return Reading(chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch))
+
+
+def read_prompts(
+    target: Target,
+    drafter: Drafter,
+    request: Request,
+    tokens: Int[Array, "b t"],
+    reading: Reading,
+    until: Int[Array, ""] | None = None,
+    *,
+    chunk: int,
+    over: Sharding | None = None,
+) -> Reading:
+    """Reads on to the end of the longest prompt, or until `until` chunks are read."""
+    lengths, batch = request.prompt_length, tokens.shape[0]
+
+    def unread(reading: Reading) -> Bool[Array, ""]:
+        left = reading.chunks * chunk < jnp.max(lengths)
+        return left if until is None else left & (reading.chunks < until)
+
+    def read(reading: Reading) -> Reading:
+        index, cache, draft = reading.chunks, reading.cache, reading.draft
         start = jnp.full(batch, index * chunk, jnp.int32)
         here = jax.lax.dynamic_slice_in_dim(tokens, index * chunk, chunk + 1, axis=1)
         output, cache = _read_chunk(target, here[:, :chunk], start, lengths, cache, drafter.taps)
@@ -112,13 +143,24 @@ def prefill(
         rows = (output.hidden, *output.taps)
         at = jnp.clip(lengths - 1 - start, 0, chunk - 1)[:, None]
         ends = ((lengths - 1) // chunk == index)[:, None, None]
-        last = tuple(jnp.where(ends, _rows(row, at), old) for row, old in zip(rows, last, strict=True))
-        return index + 1, cache, draft, last
+        last = tuple(jnp.where(ends, _rows(row, at), old) for row, old in zip(rows, reading.last, strict=True))
+        return Reading(chunks=index + 1, cache=cache, draft=draft, last=last)
 
-    cache, draft = constrain((cache, drafter.init(target, batch, slots)))
-    first = (jnp.zeros((), jnp.int32), cache, draft, last)
-    _, cache, draft, last = jax.lax.while_loop(lambda carry: carry[0] * chunk < jnp.max(lengths), read, first)
+    return jax.lax.while_loop(unread, read, reading)
 
+
+def first_tokens(
+    target: Target,
+    drafter: Drafter,
+    request: Request,
+    tokens: Int[Array, "b t"],
+    reading: Reading,
+    *,
+    mode: Sampling,
+    logprobs: bool,
+) -> DecodeState:
+    """Draws each row's first token, once its prompt is read."""
+    lengths, last = request.prompt_length, reading.last
     logits = target.logits(last[0])
     drawn = sampling.draw(logits, _noise(target, request, lengths - 1, 1, mode), request.settings, mode)
     observed = Observed(
@@ -130,19 +172,49 @@ def prefill(
         taps=tuple(last[1:]),
     )
     stopped = _is_stop(drawn, request)[:, 0]
-    recorded = jnp.zeros(tokens.shape, jnp.float32) if logprobs else None
-    return DecodeState(
+    draft = drafter.observe(target, reading.draft, observed)
+    state = _unsaid(tokens, reading.cache, draft, drafter.shape.depth, logprobs)
+    return dataclasses.replace(
+        state,
         tokens=_append(tokens, drawn, lengths),
         length=lengths,
         done=stopped | (lengths + 1 >= request.limit),
         stopped=stopped,
+        logprobs=None if state.logprobs is None else _append(state.logprobs, _logprobs(logits, drawn), lengths),
+    )
+
+
+def nobody(
+    target: Target,
+    drafter: Drafter,
+    request: Request,
+    tokens: Int[Array, "b t"],
+    *,
+    slots: int,
+    logprobs: bool,
+    over: Sharding | None = None,
+) -> DecodeState:
+    """A batch in which no row has begun: all are done, and their places free."""
+    reading = open_prompts(target, drafter, request, slots=slots)
+    return _unsaid(tokens, reading.cache, reading.draft, drafter.shape.depth, logprobs)
+
+
+def _unsaid(tokens: Int[Array, "b t"], cache: Cache, draft: Any, depth: int, logprobs: bool) -> DecodeState:
+    """Rows that are done and have said nothing."""
+    batch = tokens.shape[0]
+    no_token, no = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
+    return DecodeState(
+        tokens=tokens,
+        length=no_token,
+        done=~no,
+        stopped=no,
         cache=cache,
-        draft=drafter.observe(target, draft, observed),
+        draft=draft,
         cycle=jnp.zeros((), jnp.int32),
-        cycles=jnp.zeros(batch, jnp.int32),
-        accepted=jnp.zeros((batch, drafter.shape.depth + 1), jnp.int32),
+        cycles=no_token,
+        accepted=jnp.zeros((batch, depth + 1), jnp.int32),
         came_with=jnp.zeros_like(tokens),
-        logprobs=None if recorded is None else _append(recorded, _logprobs(logits, drawn), lengths),
+        logprobs=jnp.zeros(tokens.shape, jnp.float32) if logprobs else None,
     )
 
 
@@ -172,6 +244,27 @@ def compiled_prefill() -> Any:
     """`prefill`, jitted once per process; weights are arguments, never constants of the program."""
     fixed = ("mode", "slots", "chunk", "logprobs", "over")
     return jax.jit(prefill, static_argnames=fixed, compiler_options=compiler_options())
+
+
+@functools.cache
+def compiled_open_prompts() -> Any:
+    """`open_prompts`, jitted once per process."""
+    return jax.jit(spread(open_prompts), static_argnames=("slots", "over"), compiler_options=compiler_options())
+
+
+@functools.cache
+def compiled_read_prompts() -> Any:
+    """`read_prompts`, jitted once per process. What is being read is donated, as in `compiled_advance`."""
+    fixed = ("chunk", "over")
+    options = compiler_options()
+    return jax.jit(spread(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
+
+
+@functools.cache
+def compiled_nobody() -> Any:
+    """`nobody`, jitted once per process."""
+    fixed = ("slots", "logprobs", "over")
+    return jax.jit(spread(nobody), static_argnames=fixed, compiler_options=compiler_options())
 
 
 @functools.cache

@@ -28,6 +28,23 @@ class Request:
 
 
 @pytree
+class Reading:
+    """Prompts on their way into the caches (b rows, h hidden size).
+
+    Attributes:
+        chunks: of the longest prompt, how many were read; shorter ones end earlier.
+        cache: the target's K/V of what was read.
+        draft: the drafter's own state.
+        last: final hidden state and taps of each prompt's last token, once that was read.
+    """
+
+    chunks: Int[Array, ""]
+    cache: Cache
+    draft: Any
+    last: tuple[Float[Array, "b 1 h"], ...]
+
+
+@pytree
 class DecodeState:
     """The carry of the loop (b rows, t text slots, d deepest node of a tree).
 
