@@ -76,7 +76,7 @@ def generate(
     values = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     options = options_for(len(items), stop=stops, logprobs=logprobs, **values)
     num_samples = whole("num_samples", num_samples, 1)
-    rows = _rows(model) if batch_size is None else whole("batch_size", batch_size, 1)
+    rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
     chosen = drafter_for(model, drafter, tree)
     asks = asks_for(model, items, options, seeds_for(seed, len(items)), num_samples)
 
@@ -138,7 +138,7 @@ def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
         yield from news()
 
 
-def _rows(model: Model) -> int:
+def rows_of(model: Model) -> int:
     """Answers decoded together if nothing is said: 8 on a CPU, else 32, on every part of a mesh's `data` axis."""
     parts = 1 if model.over is None else model.over.sizes[DATA]
     return parts * (8 if jax.default_backend() == "cpu" else 32)

@@ -88,7 +88,7 @@ def load(
             or the mesh does not divide the target's heads or asks for more devices than there are.
     """
     wanted = dtype_of(dtype)
-    folder, head_folder = _folders(target, head)
+    folder, head_folder = folders_of(target, head)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))
     lm = _load_target(folder, wanted, over)
     tokenizer = tokenizer_in(folder)
@@ -130,11 +130,13 @@ def _load_draft(folder: Path, target: LM, tokenizer: Any, dtype: Any, over: Shar
 
 def tokenizer_of(target: str | Path | None = None) -> Any:
     """The tokenizer of a target without its weights; None if its folder has none. `target` is as in `load`."""
-    return tokenizer_in(_folders(target, None)[0])
+    return tokenizer_in(folders_of(target, None)[0])
 
 
-def _folders(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
-    """Where target and head are, downloaded if need be; a folder goes before a pair of the same name."""
+def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
+    """Where target and head are, as `load` takes them, downloaded if need be; a folder goes before a pair of the same
+    name.
+    """
     if target is None:
         return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else _head_folder(head)
     pair = known_pair(target)
