@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -14,7 +14,8 @@ from jaxtyping import Array, Int
 from eagle_jax.api import programs
 from eagle_jax.api.model import Model
 from eagle_jax.api.options import Options, mode_of, settings_of
-from eagle_jax.api.results import Result, Stats
+from eagle_jax.api.recorder import Recorder, last_cycles
+from eagle_jax.api.results import Cycle, Result, Stats
 from eagle_jax.api.text import StopHit, decode, find_stop
 from eagle_jax.decoding.decode import compiled_advance, compiled_nobody, compiled_prefill, compiler_options
 from eagle_jax.decoding.sampling import Sampling
@@ -67,16 +68,20 @@ class Said:
         token_ids: its tokens so far.
         came_with: the target pass that each came with; 0 for the one that came with the prompt.
         logprobs: of each token; None unless asked for.
+        trees: of target passes, by their number, with a drafter that records them: of the last before each look.
     """
 
     token_ids: list[int]
     came_with: list[int]
     logprobs: list[float] | None
+    trees: Mapping[int, Cycle] = dataclasses.field(default_factory=dict)
 
     def until(self, tokens: int) -> "Said":
         """The first so many tokens."""
         logprobs = None if self.logprobs is None else self.logprobs[:tokens]
-        return Said(self.token_ids[:tokens], self.came_with[:tokens], logprobs)
+        return dataclasses.replace(
+            self, token_ids=self.token_ids[:tokens], came_with=self.came_with[:tokens], logprobs=logprobs
+        )
 
 
 SILENCE = Said([], [], None)
@@ -226,12 +231,15 @@ class Batch:
         state = self.state
         fetched = (state.tokens, state.came_with, state.length, state.done, state.stopped, state.logprobs)
         tokens, came_with, length, done, stopped, logprobs = to_host(fetched)
+        cycles = last_cycles(state.draft) if isinstance(self.drafter, Recorder) else []
         for i, row in enumerate(self.rows):
             if row.done:
                 continue
             here = slice(len(row.ask.prompt), int(length[i]) + 1)
             recorded = logprobs[i, here].tolist() if row.ask.options.logprobs else None
-            row.said = Said(tokens[i, here].tolist(), came_with[i, here].tolist(), recorded)
+            passes = came_with[i, here].tolist()
+            trees = {**row.said.trees, passes[-1]: cycles[i]} if cycles and passes[-1] else row.said.trees
+            row.said = Said(tokens[i, here].tolist(), passes, recorded, trees)
             row.stop = find_stop(self.model.tokenizer, row.said.token_ids, row.ask.options.stop)
             if row.stop is not None:
                 row.said = row.said.until(row.stop.tokens)

@@ -14,6 +14,7 @@ from eagle_jax.api.generate import asks_for
 from eagle_jax.api.model import Model
 from eagle_jax.api.newcomer import Newcomer
 from eagle_jax.api.options import options_for, seeds_for, stop_strings, whole
+from eagle_jax.api.recorder import Recorder
 from eagle_jax.api.results import Result
 from eagle_jax.api.ticket import CANCELLED, EngineError, Ticket
 from eagle_jax.decoding.sampling import Sampling
@@ -64,6 +65,7 @@ class Engine:
         drafter, tree: as in `generate`, the same for all requests.
         max_queue: requests that may wait.
         cycles: target passes between two looks at the answers.
+        record: keeps the draft tree of the last pass before each look, which `chunks` then carry.
 
     Raises:
         ValueError, TypeError: as `generate` does.
@@ -88,8 +90,10 @@ class Engine:
         tree: Any = "auto",
         max_queue: int = 64,
         cycles: int = 4,
+        record: bool = False,
     ):
-        self.model, self.drafter = model, drafter_for(model, drafter, tree)
+        self.model, drafting = model, drafter_for(model, drafter, tree)
+        self.drafter: Drafter = Recorder(drafting) if record else drafting
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
         self.max_queue, self._cycles = whole("max_queue", max_queue, 1), whole("cycles", cycles, 1)
         self._room = Room(

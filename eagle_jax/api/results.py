@@ -51,6 +51,26 @@ class Result:
     stats: Stats
 
 
+@dataclasses.dataclass(frozen=True)
+class Cycle:
+    """One draft tree and what became of it, node by node (n nodes).
+
+    Attributes:
+        tokens: token of each node; node 0 is the root.
+        parents: index of each node's parent; -1 for the root.
+        valid: whether the node is a guess at all.
+        draws: the token that the target drew after each node.
+        accepted: indices of the nodes that were committed, the root first; of siblings with the same token, which are
+            one to the target, the first stands for all.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    valid: list[bool]
+    draws: list[int]
+    accepted: list[int]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
     """A piece of a streamed answer.
@@ -63,6 +83,7 @@ class Chunk:
         accepted_lengths: tokens of these that each pass of the target committed, in order; the first token of an answer
             comes with the prompt.
         logprobs: of the new tokens; None unless asked for.
+        cycle: the draft tree of the pass that the last of them came with, from an engine that records trees.
     """
 
     index: int
@@ -71,3 +92,4 @@ class Chunk:
     result: Result | None
     accepted_lengths: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] | None = None
+    cycle: Cycle | None = None

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from eagle_jax.api import programs
 from eagle_jax.api.batch import Batch, bucket
@@ -17,39 +17,19 @@ from eagle_jax.api.generate import asks_for
 from eagle_jax.api.model import Model
 from eagle_jax.api.options import Options, seeds_for, settings_of
 from eagle_jax.api.prompts import Prompt
+from eagle_jax.api.recorder import Recorder, last_cycles
+from eagle_jax.api.results import Cycle
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiler_options
 from eagle_jax.decoding.sampling import Sampling, Settings
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.decoding.verify import walk
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import Drafter, View
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
-from eagle_jax.sharding import Sharding, spread, to_host
-from eagle_jax.struct import pytree
+from eagle_jax.sharding import Sharding, spread
 
 UNFILTERED: dict[str, Any] = dict(top_k=0, top_p=1.0, min_p=0.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Cycle:
-    """One draft tree and what became of it, node by node (n nodes).
-
-    Attributes:
-        tokens: token of each node; node 0 is the root.
-        parents: index of each node's parent; -1 for the root.
-        valid: whether the node is a guess at all.
-        draws: the token that the target drew after each node.
-        accepted: indices of the nodes that were committed, the root first; of siblings with the same token, which are
-            one to the target, the first stands for all.
-    """
-
-    tokens: list[int]
-    parents: list[int]
-    valid: list[bool]
-    draws: list[int]
-    accepted: list[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +90,7 @@ def trace(
     batch = _batch(model, prompt, Recorder(drafter_for(model, drafter, tree)), options, seed)
     seen: list[Cycle] = []
     for _ in batch.run(1):
-        seen.append(_cycle(batch.state.draft))
+        seen.append(last_cycles(batch.state.draft)[0])
         if len(seen) == cycles:
             break
     return seen
@@ -168,71 +148,6 @@ def closest_draws(
     scores, _ = programs.call(_compiled(_scores), *arguments, settings, mode=options.mode, over=model.over)
     values, tokens = jax.lax.top_k(scores[0], count)
     return list(zip(tokens.tolist(), values.tolist(), strict=True))
-
-
-@pytree
-class Recorded:
-    """A drafter's state, and the last cycle beside it; of `path` the first `count` nodes were committed."""
-
-    state: Any
-    tokens: Int[Array, "b n"]
-    parent: Int[Array, "b n"]
-    valid: Bool[Array, "b n"]
-    draws: Int[Array, "b n"]
-    path: Int[Array, "b p"]
-    count: Int[Array, "b"]
-
-
-@pytree
-class Recorder(Drafter):
-    """Drafts as another drafter does, and remembers the last tree with what the target drew at its nodes."""
-
-    drafter: Drafter
-
-    @property
-    def shape(self) -> TreeShape:
-        return self.drafter.shape
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.drafter.taps
-
-    def init(self, target: Target, batch: int, slots: int) -> Recorded:
-        nothing = jnp.zeros((batch, self.shape.nodes), jnp.int32)
-        return Recorded(
-            state=self.drafter.init(target, batch, slots),
-            tokens=nothing,
-            parent=nothing,
-            valid=nothing > 0,
-            draws=nothing,
-            path=jnp.zeros((batch, self.shape.depth + 1), jnp.int32),
-            count=nothing[:, 0],
-        )
-
-    def observe(self, target: Target, state: Recorded, observed: Observed) -> Recorded:
-        inner = self.drafter.observe(target, state.state, observed)
-        if observed.checked is None:
-            return dataclasses.replace(state, state=inner)
-        tree, draws = observed.checked.tree, observed.checked.draws
-        return Recorded(
-            state=inner,
-            tokens=tree.tokens,
-            parent=tree.parent,
-            valid=tree.valid,
-            draws=draws,
-            path=walk(tree, draws, self.shape.depth).nodes,
-            count=observed.count,
-        )
-
-    def propose(self, target: Target, state: Recorded, view: View, mode: Sampling) -> tuple[Tree, Recorded]:
-        tree, inner = self.drafter.propose(target, state.state, view, mode)
-        return tree, dataclasses.replace(state, state=inner)
-
-
-def _cycle(recorded: Recorded) -> Cycle:
-    parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path)
-    tokens, parents, valid, draws, path = (part[0].tolist() for part in to_host(parts))
-    return Cycle(tokens, parents, valid, draws, path[: int(to_host(recorded.count)[0])])
 
 
 def _batch(model: Model, prompt: Prompt, drafter: Drafter, options: Options, seed: int) -> Batch:
