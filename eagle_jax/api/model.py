@@ -18,6 +18,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import Scheme, scheme_of
 from eagle_jax.models.target import Target
 from eagle_jax.platform import multiplies_bfloat16
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
@@ -60,6 +61,7 @@ def load(
     mesh: Any = None,
     draft: str | Path | None = None,
     datastore: str | Path | None = None,
+    quantize: str | Scheme | None = None,
 ) -> Model:
     """Loads a target model and its draft head.
 
@@ -81,18 +83,25 @@ def load(
             device. docs/scaling.md tells more.
         draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
         datastore: file that `eagle-jax datastore` made, for `drafter="rest"`.
+        quantize: round weights as they are read, those of head and draft model too: "int8", "int4" (a scale for each 32
+            inputs) or "int4-128"; None keeps what the folders hold, floats or weights that are rounded already. The
+            output matrix becomes int8, or what a slash is followed by: "int4/int4", "int8/none". docs/quantisation.md
+            tells more.
 
     Raises:
         FileNotFoundError: a folder or file is not there.
         ValueError: a file is damaged, or holds what is not understood, or the head does not fit the target,
-            or the mesh does not divide the target's heads or asks for more devices than there are.
+            or the mesh does not divide the target's heads or asks for more devices than there are, or `quantize` is not
+            known, meets weights that are rounded already, or has groups that do not divide a matrix.
     """
-    wanted = dtype_of(dtype)
+    wanted, scheme = dtype_of(dtype), scheme_of(quantize)
     folder, head_folder = folders_of(target, head)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))
-    lm = _load_target(folder, wanted, over)
+    lm = _load_target(folder, wanted, over, scheme)
     tokenizer = tokenizer_in(folder)
-    drafting = None if head_folder is None else load_head(head_folder, lm, dtype=wanted, changes=head_config)
+    drafting = None
+    if head_folder is not None:
+        drafting = load_head(head_folder, lm, dtype=wanted, changes=head_config, scheme=scheme)
     ready = _for_decoding(lm, lm.config.head_dim)
     return Model(
         target=ready if over is None else over.put(ready, over.target),
@@ -101,24 +110,30 @@ def load(
         stop_ids=_stop_ids(folder, tokenizer),
         context=_context(lm),
         over=over,
-        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, wanted, over),
+        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, wanted, over, scheme),
         datastore=None if datastore is None else read_datastore(datastore, tokenizer),
     )
 
 
-def with_head(model: Model, head: str | Path) -> Model:
-    """The same model with another head, from a folder or the hub; the target is not loaded again."""
+def with_head(model: Model, head: str | Path, *, quantize: str | Scheme | None = None) -> Model:
+    """The same model with another head, from a folder or the hub; the target is not loaded again.
+
+    `head` and `quantize` are as in `load`.
+    """
+    scheme = scheme_of(quantize)
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
     stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))
-    loaded = load_head(_head_folder(head), stored, dtype=model.target.dtype)
+    loaded = load_head(_head_folder(head), stored, dtype=model.target.dtype, scheme=scheme)
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
 
 
-def _load_draft(folder: Path, target: LM, tokenizer: Any, dtype: Any, over: Sharding | None) -> LM:
+def _load_draft(
+    folder: Path, target: LM, tokenizer: Any, dtype: Any, over: Sharding | None, scheme: Scheme | None
+) -> LM:
     """A small model whose token ids mean what the target's do."""
     refuse_other_tokenizer(tokenizer, tokenizer_in(folder), f"the draft model in {folder}")
-    draft = _load_target(folder, dtype, over)
+    draft = _load_target(folder, dtype, over, scheme)
     if draft.config.vocab_size > target.config.vocab_size:
         raise ValueError(
             f"the draft model in {folder} has {draft.config.vocab_size} tokens and the target "
@@ -150,9 +165,9 @@ def _head_folder(head: str | Path) -> Path:
     return resolve(head) if Path(head).exists() else SHIPPED_HEADS.get(str(head)) or resolve(head)
 
 
-def _load_target(folder: Path, dtype: Any, over: Sharding | None) -> LM:
+def _load_target(folder: Path, dtype: Any, over: Sharding | None, scheme: Scheme | None) -> LM:
     try:
-        return load_target(folder, dtype=dtype, over=over)
+        return load_target(folder, dtype=dtype, over=over, scheme=scheme)
     except ValueError as error:
         kind = describe(folder).kind
         if not kind.endswith(("head", "heads")):

@@ -8,6 +8,7 @@ from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.llama import load_target, save_target
 from eagle_jax.converters.llama import read_config as target_config
 from eagle_jax.converters.pairs import PAIRS, Pair, known_pair, resolve_pair
+from eagle_jax.converters.quantising import quantize
 
 __all__ = [
     "PAIRS",
@@ -20,6 +21,7 @@ __all__ = [
     "known_pair",
     "load_head",
     "load_target",
+    "quantize",
     "resolve",
     "resolve_pair",
     "save_head",

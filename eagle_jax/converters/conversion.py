@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters import eagle, formats, heads, names
-from eagle_jax.converters.files import WEIGHT_FILES, Weights, listed
+from eagle_jax.converters import eagle, formats, heads, names, quant_config
+from eagle_jax.converters.files import Weights
 from eagle_jax.converters.formats import EMBEDDING
 from eagle_jax.converters.head_writing import Verifier, entries_for
 from eagle_jax.converters.hf_config import integer
 from eagle_jax.converters.hub import read_config, resolve
 from eagle_jax.converters.pairs import known_pair
 from eagle_jax.converters.vocabulary import mapping_tensors
-from eagle_jax.converters.writing import write_folder
+from eagle_jax.converters.writing import refuse_model, write_folder
+from eagle_jax.models.quant import is_matrix
 
 TARGET_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")
 
@@ -58,13 +59,19 @@ def convert(
     if facts:
         eagle.check_fit(found, *(facts[size] for size in TARGET_SIZES))
     entries = entries_for(format, found.config, found.dtype, _verifier(name, facts))
+    shapes = eagle.shapes(found.config)
+    into = names.slots((form.eagle3 if found.spelling.eagle3 else form.eagle1).rules, shapes)
+    keys = [
+        (path, key, new)
+        for path, slot in names.slots(found.spelling.rules, shapes).items()
+        for key, new in zip(slot.keys, into[path].keys, strict=True)
+    ]
+    entries |= quant_config.entry({new: weights.info[key].rounding for path, key, new in keys if is_matrix(path)})
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        shapes = eagle.shapes(found.config)
-        into = names.slots((form.eagle3 if found.spelling.eagle3 else form.eagle1).rules, shapes)
-        for path, slot in names.slots(found.spelling.rules, shapes).items():
-            for key, new in zip(slot.keys, into[path].keys, strict=True):
-                yield new, weights.take(key)
+        for _, key, new in keys:
+            for part, value in weights.parts(key):
+                yield new + part.removeprefix(key), value
         if found.vocabulary is not None:
             yield from mapping_tensors(found.vocabulary, found.config.layers.vocab_size)
         if not found.spelling.eagle3 and EMBEDDING in weights.info and format == "safeailab":
@@ -77,9 +84,7 @@ def _check_places(source: pathlib.Path, folder: pathlib.Path, target: str | path
     """Refuses before anything is read or fetched what would overwrite a model, or take the head for its target."""
     if target is not None and pathlib.Path(target).resolve() == source.resolve():
         raise ValueError(f"{target} is the head itself, and was given as its target; give the target's folder")
-    held = [name for name in ("config.json", *WEIGHT_FILES) if (folder / name).exists()]
-    if held:
-        raise FileExistsError(f"{folder} holds a model already ({listed(held)}); give another folder to write to")
+    refuse_model(folder)
 
 
 def _read_target(target: str | pathlib.Path | None) -> tuple[str | None, dict[str, Any]]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import Eagle3Config, EagleConfig
-from eagle_jax.converters import formats, names
+from eagle_jax.converters import formats, names, quant_config
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, Spelling
 from eagle_jax.converters.head_config import eagle1_config, eagle3_config
@@ -25,6 +25,7 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import Scheme
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,11 +48,13 @@ class Checkpoint:
 
     @property
     def dtype(self) -> str:
-        """What the weights are stored in, going by `fc`."""
-        return self.weights.info[f"{self.spelling.fc}.weight"].dtype
+        """What the weights are stored in, going by `fc`; of rounded ones what they stand for."""
+        return names.stored_dtype(self.weights, f"{self.spelling.fc}.weight").name
 
 
-def load_eagle(weights: Weights, target: LM, wanted: Any, changes: Mapping[str, Any]) -> DraftHead:
+def load_eagle(
+    weights: Weights, target: LM, wanted: Any, changes: Mapping[str, Any], scheme: Scheme | None = None
+) -> DraftHead:
     """The head in these files; see `heads.load_head`."""
     found = read_head(weights, default_taps(target.config.num_hidden_layers), changes)
     sizes = target.config
@@ -60,9 +63,9 @@ def load_eagle(weights: Weights, target: LM, wanted: Any, changes: Mapping[str, 
     if isinstance(config, Eagle3Config) and config.own_embedding:
         own = _own_embedding(weights, config, target)
         config = dataclasses.replace(config, own_embedding=own is not None)
-    chosen = names.stored_dtype(weights.info[f"{found.spelling.fc}.weight"]) if wanted is None else wanted
+    chosen = names.stored_dtype(weights, f"{found.spelling.fc}.weight") if wanted is None else wanted
     needed = {name: value for name, value in shapes(config).items() if name != "embed_tokens"}
-    params = names.read_params(weights, found.spelling.rules, needed, chosen)
+    params = names.read_params(weights, found.spelling.rules, needed, chosen, scheme=scheme)
     if own is not None:
         params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
     ids = None if found.vocabulary is None else jnp.asarray(found.vocabulary, jnp.int32)
@@ -89,11 +92,13 @@ def save_eagle(
         verifier = Verifier(
             name=target_name, architectures=tuple(described["architectures"]), max_position_embeddings=context
         )
-    entries = entries_for(format, head.config, head.dtype.name, verifier)
     eagle1 = isinstance(head.config, EagleConfig)
+    rules = (form.eagle1 if eagle1 else form.eagle3).rules
+    entries = entries_for(format, head.config, head.dtype.name, verifier)
+    entries |= quant_config.describing(rules, head.params)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        yield from names.tensors((form.eagle1 if eagle1 else form.eagle3).rules, head.params)
+        yield from names.tensors(rules, head.params)
         if head.vocabulary is not None:
             yield from mapping_tensors(np.asarray(head.vocabulary), head.config.layers.vocab_size)
         if eagle1 and target is not None and format == "safeailab":
@@ -123,7 +128,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
     path = folder / "config.json"
     entries = {**read_json(path), **changes}
     try:
-        stated = read_entries(entries, eagle3=spelling.eagle3)
+        stated = read_entries(quant_config.without(entries), eagle3=spelling.eagle3)
         if spelling.eagle3:
             config: EagleConfig | Eagle3Config = eagle3_config(
                 info, stated, spelling, _taps(stated.taps or default_taps)

@@ -4,10 +4,13 @@ import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+
+from eagle_jax.converters import packed
+from eagle_jax.models.quant import Rounding
 
 # First found wins. Published folders may hold both kinds with the same weights; safetensors need no PyTorch.
 WEIGHT_FILES = (
@@ -24,11 +27,19 @@ WEIGHT_FILES = (
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """What is known of a tensor without reading it: PyTorch's shape, dtype (`float32`, `bfloat16`, ...), its file."""
+    """What is known of a tensor without reading it.
+
+    Attributes:
+        shape: PyTorch's.
+        dtype: `float32`, `bfloat16`, ..., or `int8` and `int4` of a rounded weight.
+        file: where it is.
+        rounding: of a rounded weight, which lies in three tensors of the file and is one here, by its float's name.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     file: pathlib.Path
+    rounding: Rounding | None = None
 
 
 class TensorFile(Protocol):
@@ -101,7 +112,7 @@ class Weights:
     Attributes:
         folder: where they are.
         files: the weight files in use.
-        info: every tensor by its name.
+        info: every tensor by its name; a rounded weight is one (`packed`).
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -117,10 +128,28 @@ class Weights:
                 self.info[name] = info
                 self._holder[name] = file
         self._check_index()
+        self.info = _folded(self.info, self.take)
 
     def take(self, name: str) -> np.ndarray:
         """The values of one tensor, once."""
         return self._holder[name].take(name)
+
+    def take_rounded(self, name: str) -> packed.Rounded:
+        """Levels and scales of one rounded weight, once."""
+        info = self.info[name]
+        if info.rounding is None:
+            raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a rounded weight")
+        levels = packed.unpack(self.take(name + packed.PACKED), info.rounding.bits, info.shape[1])
+        return packed.Rounded(levels, self.take(name + packed.SCALE))
+
+    def parts(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
+        """What one tensor of `info` is in a file, by its name there: one tensor, or those of a rounded weight."""
+        if self.info[name].rounding is None:
+            yield name, self.take(name)
+            return
+        for part in (packed.PACKED, packed.SCALE):
+            yield name + part, self.take(name + part)
+        yield name + packed.SHAPE, np.asarray(self.info[name].shape, np.int64)
 
     def _check_index(self) -> None:
         index = next((p for p in map(self.folder.joinpath, WEIGHT_FILES) if p.exists()), None)
@@ -129,6 +158,40 @@ class Weights:
         for name, file in _weight_map(index).items():
             if name not in self.info or self.info[name].file.name != file:
                 raise ValueError(f"{index} places tensor {name} in {file}, which does not hold it")
+
+
+def _folded(raw: Mapping[str, TensorInfo], take: Callable[[str], np.ndarray]) -> dict[str, TensorInfo]:
+    """The same tensors with each rounded weight as one, by the name that it would have as floats."""
+    folded = dict(raw)
+    for name in raw:
+        if name.endswith(f"weight{packed.PACKED}"):
+            name = name.removesuffix(packed.PACKED)
+            folded[name] = _rounded(name, raw, take)
+            for part in (packed.PACKED, packed.SCALE, packed.SHAPE):
+                del folded[name + part]
+    return folded
+
+
+def _rounded(name: str, raw: Mapping[str, TensorInfo], take: Callable[[str], np.ndarray]) -> TensorInfo:
+    words = raw[name + packed.PACKED]
+    for part in (packed.SCALE, packed.SHAPE):
+        if name + part not in raw:
+            raise ValueError(f"{words.file} has {name}{packed.PACKED} and no {name}{part}; copy or download it again")
+    for part in packed.UNREAD:
+        if name + part in raw:
+            raise ValueError(
+                f"{words.file} has {name}{part}: only weights that are rounded symmetrically and in order are read"
+            )
+    shape, scale = tuple(int(size) for size in take(name + packed.SHAPE)), raw[name + packed.SCALE]
+    bits = packed.bits_of(words.shape[-1], shape[-1]) if len(shape) == len(words.shape) == 2 else None
+    groups = scale.shape[-1] if len(scale.shape) == 2 else 0
+    if bits is None or words.dtype != "int32" or not groups or shape[1] % groups or scale.shape[0] != shape[0]:
+        raise ValueError(
+            f"{name}{packed.PACKED} in {words.file} is {words.dtype} {list(words.shape)} with scales "
+            f"{list(scale.shape)}; expected int32 words of 4 or 8 bits and scales by group, for a weight {list(shape)}"
+        )
+    rounding = Rounding(bits, shape[1] // groups).over(shape[1])
+    return TensorInfo(shape, f"int{bits}", words.file, rounding)
 
 
 def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:

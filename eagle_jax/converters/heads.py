@@ -9,13 +9,14 @@ from typing import Any
 import jax
 
 from eagle_jax.config import HydraConfig, LlamaConfig, MedusaConfig
-from eagle_jax.converters import eagle, hydra, medusa, names
+from eagle_jax.converters import eagle, hydra, medusa, names, quant_config
 from eagle_jax.converters.files import TensorInfo, Weights, read_json
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import Scheme
 
 MEDUSA, HYDRA = "medusa", "hydra"
 
@@ -34,7 +35,12 @@ class Found:
 
 
 def load_head(
-    folder: str | pathlib.Path, target: LM, dtype: Any = None, *, changes: Mapping[str, Any] | None = None
+    folder: str | pathlib.Path,
+    target: LM,
+    dtype: Any = None,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    scheme: Scheme | None = None,
 ) -> AnyHead:
     """The head in a folder: `config.json` and weights, safetensors first, else PyTorch's files through PyTorch.
 
@@ -46,6 +52,7 @@ def load_head(
         target: the model it drafts for.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the first matrix is stored in.
         changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
+        scheme: what to round its matrices to; None keeps what the folder holds.
 
     Raises:
         FileNotFoundError: the folder, its config, or part of its weights is not there.
@@ -56,12 +63,12 @@ def load_head(
     wanted = None if dtype is None else names.float_dtype(dtype)
     weights = Weights(pathlib.Path(folder))
     if kind_of(weights.info) is None:
-        return eagle.load_eagle(weights, target, wanted, changes or {})
+        return eagle.load_eagle(weights, target, wanted, changes or {}, scheme)
     found = read_heads(weights, target.config, changes or {})
     _check_fit(weights.folder, found.config, target.config)
     first = next(key for key in names.expected(found.rules, shapes(found.config)))
-    chosen = names.stored_dtype(weights.info[first]) if wanted is None else wanted
-    params = names.read_params(weights, found.rules, shapes(found.config), chosen)
+    chosen = names.stored_dtype(weights, first) if wanted is None else wanted
+    params = names.read_params(weights, found.rules, shapes(found.config), chosen, scheme=scheme)
     if isinstance(found.config, MedusaConfig):
         return Medusa(params=params, config=found.config)
     return Hydra(params=params, config=found.config)
@@ -99,6 +106,7 @@ def save_head(
         table, entries, file = medusa.rules(head.config), medusa.entries_for(head.config, target_name), medusa.FILE
     else:
         table, entries, file = hydra.rules(head.config), hydra.entries_for(head.config, target_name), hydra.FILE
+    entries |= quant_config.describing(table, head.params)
     write_folder(pathlib.Path(folder), entries, names.tensors(table, head.params), file)
 
 
@@ -122,6 +130,7 @@ def read_heads(weights: Weights, target: LlamaConfig | None, changes: Mapping[st
     path = weights.folder / "config.json"
     entries = {**read_json(path), **changes}
     try:
+        entries = quant_config.without(entries)
         if kind_of(weights.info) == MEDUSA:
             found, aside = _medusa(weights, entries)
         else:

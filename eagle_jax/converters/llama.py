@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import names
+from eagle_jax.converters import names, quant_config
 from eagle_jax.converters.files import Weights, check_folder, read_json
 from eagle_jax.converters.hf_config import IGNORED, config_from_hf, config_to_hf, family_of
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import Scheme
 from eagle_jax.sharding import Sharding, placing, widened
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -40,13 +41,16 @@ BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 HEADS = (r"medusa_head\..*",)
 
 
-def load_target(folder: str | pathlib.Path, dtype: Any = None, over: Sharding | None = None) -> LM:
+def load_target(
+    folder: str | pathlib.Path, dtype: Any = None, over: Sharding | None = None, scheme: Scheme | None = None
+) -> LM:
     """The target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
 
     Args:
         folder: a model folder.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in.
         over: the devices to spread it over; its weights go straight there, one at a time.
+        scheme: what to round its matrices to, each as it is read; None keeps what the folder holds, floats or rounded.
 
     Raises:
         FileNotFoundError: the folder, its config, or part of its weights is not there.
@@ -60,9 +64,9 @@ def load_target(folder: str | pathlib.Path, dtype: Any = None, over: Sharding | 
     check_target(weights, config)
     if config.tie_word_embeddings and OUTPUT in weights.info:
         _check_tied(folder)
-    chosen = names.stored_dtype(weights.info[EMBEDDING]) if wanted is None else wanted
+    chosen = names.stored_dtype(weights, EMBEDDING) if wanted is None else wanted
     place = None if over is None else placing(over, over.target, config)
-    params = names.read_params(weights, rules(config), shapes(config), chosen, place)
+    params = names.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
     return LM(params=params, config=config if over is None else widened(config, over.sizes))
 
 
@@ -82,8 +86,10 @@ def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] 
         raise ValueError(
             f"extra entry {wrong[0]}={extra[wrong[0]]!r} may change the model; only book-keeping can be added"
         )
-    config = config_to_hf(lm.config) | {"torch_dtype": lm.dtype.name} | extra
-    write_folder(pathlib.Path(folder), config, names.tensors(rules(lm.config), lm.params))
+    table = rules(lm.config)
+    entries = config_to_hf(lm.config) | {"torch_dtype": lm.dtype.name} | extra
+    entries |= quant_config.describing(table, lm.params)
+    write_folder(pathlib.Path(folder), entries, names.tensors(table, lm.params))
 
 
 def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
@@ -104,7 +110,7 @@ def read_config(folder: pathlib.Path) -> LlamaConfig:
     path = folder / "config.json"
     entries = read_json(path)
     try:
-        return config_from_hf(entries)
+        return config_from_hf(quant_config.without(entries))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

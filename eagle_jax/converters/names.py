@@ -6,15 +6,17 @@ what each is called in a file.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eagle_jax.converters import packed
 from eagle_jax.converters.files import TensorInfo, Weights, listed
 from eagle_jax.models.layout import as_stored
+from eagle_jax.models.quant import QuantArray, Scheme, flat, is_matrix, level_dtype, quantise
 from eagle_jax.sharding import Place
 
 Params = dict[str, Any]
@@ -62,18 +64,20 @@ class Slot:
         keys: its tensors' names.
         shape: the shape of each.
         stacked: whether the parameter is the stack of these tensors.
+        leaf: the parameter, or its shape.
     """
 
     keys: tuple[str, ...]
     shape: tuple[int, ...]
     stacked: bool
+    leaf: Any
 
 
 def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
     """Every parameter of a model (arrays or their shapes) by path, with its place on disk."""
     by_path = {rule.path: rule for rule in rules}
     found = {}
-    for path, leaf in _flatten(params).items():
+    for path, leaf in flat(params):
         number = re.search(r"(?<=_)\d+(?=/)", path)
         pattern = path if number is None or path in by_path else f"{path[: number.start()]}{{i}}{path[number.end() :]}"
         if pattern not in by_path:
@@ -81,7 +85,7 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
         key = by_path[pattern].key
         if number is not None:
             key = key.replace("{i}", number.group())
-        found[path] = _slot(key, tuple(leaf.shape))
+        found[path] = _slot(key, leaf)
     return found
 
 
@@ -90,34 +94,51 @@ def expected(rules: Iterable[Rule], params: Params) -> dict[str, tuple[int, ...]
     return {key: slot.shape for slot in slots(rules, params).values() for key in slot.keys}
 
 
-def _slot(key: str, shape: tuple[int, ...]) -> Slot:
+def _slot(key: str, leaf: Any) -> Slot:
+    shape = tuple(leaf.shape)
     if "{j}" not in key:
-        return Slot((key,), shape, stacked=False)
-    return Slot(tuple(key.replace("{j}", str(j)) for j in range(shape[0])), shape[1:], stacked=True)
+        return Slot((key,), shape, stacked=False, leaf=leaf)
+    return Slot(tuple(key.replace("{j}", str(j)) for j in range(shape[0])), shape[1:], stacked=True, leaf=leaf)
 
 
 def read_params(
-    weights: Weights, rules: Iterable[Rule], shapes: Params, dtype: jnp.dtype, place: Place | None = None
+    weights: Weights,
+    rules: Iterable[Rule],
+    shapes: Params,
+    dtype: jnp.dtype,
+    place: Place | None = None,
+    scheme: Scheme | None = None,
 ) -> Params:
     """Parameters of the given shapes, one tensor at a time.
 
-    Beside them there is never more than one parameter in memory, and what was read of it last.
+    Beside them there is never more than one parameter in memory, and what was read of it last: a model that is rounded
+    on the way is never there in floats.
 
     Args:
         weights: files that passed `check`.
         shapes: the parameter tree, of anything that has a shape.
         place: puts a parameter where it belongs on several devices; None is the default device.
+        scheme: what to round it to; None keeps what the files hold.
+
+    Raises:
+        ValueError: the scheme's groups do not divide a matrix, or the files hold rounded weights already.
     """
+    if scheme is not None:
+        scheme.check(shapes)
+        refuse_rounded(weights)
     params: Params = {}
     for path, slot in slots(rules, shapes).items():
         *parents, name = path.split("/")
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
+        rounding = None if scheme is None else scheme.of(path)
+        if weights.info[slot.keys[0]].rounding is not None:
+            leaf: Any = _read_rounded(weights, path, slot, dtype, place)
+        else:
+            leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
-        node[name] = jax.block_until_ready(
-            _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
-        )
+        node[name] = jax.block_until_ready(leaf if rounding is None else quantise(leaf, rounding, dtype))
     return params
 
 
@@ -139,18 +160,24 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
     if unknown:
         shown = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
         raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
-    for key, shape in wanted.items():
-        _check_tensor(key, weights.info[key], shape)
+    for path, slot in slots(rules, shapes).items():
+        for key in slot.keys:
+            _check_tensor(key, weights.info[key], slot.shape, is_matrix(path))
+            if weights.info[key].rounding != weights.info[slot.keys[0]].rounding:
+                raise ValueError(f"tensors {slot.keys[0]} and {key} are rounded differently; expected experts alike")
 
 
 def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.ndarray]]:
     """Names and values as they lie on disk, made one at a time."""
-    stored = as_stored(params)
-    leaves = _flatten(stored)
-    for path, slot in slots(rules, stored).items():
-        value = np.asarray(leaves[path])
-        for key, part in zip(slot.keys, value if slot.stacked else (value,), strict=True):
-            yield key, np.ascontiguousarray(part)
+    for slot in slots(rules, as_stored(params)).values():
+        value = jax.tree.map(np.asarray, slot.leaf)
+        for i, key in enumerate(slot.keys):
+            part = jax.tree.map(lambda x, i=i: x[i], value) if slot.stacked else value
+            if isinstance(part, QuantArray):
+                rounded = packed.Rounded(np.asarray(part.levels), np.asarray(part.scales))
+                yield from packed.tensors(key, rounded, part.bits)
+            else:
+                yield key, np.ascontiguousarray(part)
 
 
 def float_dtype(dtype: Any) -> jnp.dtype:
@@ -168,18 +195,46 @@ def float_dtype(dtype: Any) -> jnp.dtype:
     return chosen
 
 
-def stored_dtype(info: TensorInfo) -> jnp.dtype:
-    """The dtype to load a model in whose files are like this tensor; float64 becomes float32."""
-    return jnp.dtype("float32" if info.dtype == "float64" else info.dtype)
+def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
+    """The dtype to load a model in whose files are like this tensor; float64 becomes float32.
+
+    Where it is a rounded weight, the first tensor of floats tells.
+    """
+    floats = (one.dtype for one in weights.info.values() if one.dtype in FLOATS)
+    dtype = next(floats, "float32") if weights.info[key].rounding is not None else weights.info[key].dtype
+    return jnp.dtype("float32" if dtype == "float64" else dtype)
 
 
-def _check_tensor(key: str, info: TensorInfo, shape: tuple[int, ...]) -> None:
+def refuse_rounded(weights: Weights) -> None:
+    """Refuses with ValueError files that hold rounded weights."""
+    for info in weights.info.values():
+        if info.rounding is not None:
+            raise ValueError(
+                f"{weights.folder} holds weights that are rounded to {info.dtype} already; leave quantize out, or give "
+                "the model that it was made from"
+            )
+
+
+def _check_tensor(key: str, info: TensorInfo, shape: tuple[int, ...], matrix: bool) -> None:
     if info.shape != shape:
         raise ValueError(f"tensor {key} in {info.file} has shape {list(info.shape)}; expected {list(shape)}")
-    if info.dtype not in FLOATS:
+    if info.dtype not in FLOATS and not (matrix and info.rounding is not None):
         raise ValueError(
-            f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)} (no quantised weights)"
+            f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)}"
+            f"{', or int4 or int8 as compressed-tensors packs it' if matrix else ''}"
         )
+
+
+def _read_rounded(weights: Weights, path: str, slot: Slot, dtype: jnp.dtype, place: Place | None) -> QuantArray:
+    info = weights.info[slot.keys[0]]
+    bits = 8 if info.rounding is None else info.rounding.bits
+    parts = [weights.take_rounded(key) for key in slot.keys]
+    levels, scales = (np.stack(of) if slot.stacked else of[0] for of in zip(*parts, strict=True))
+    levels, scales = levels.astype(level_dtype(bits)), scales.astype(np.float32)
+    if place is None:
+        return QuantArray(jnp.asarray(levels), jnp.asarray(scales), bits=bits, dtype=np.dtype(dtype))
+    placed = place(f"{path}/levels", levels), place(f"{path}/scales", scales)
+    return QuantArray(*placed, bits=bits, dtype=np.dtype(dtype))
 
 
 def _read(weights: Weights, slot: Slot, dtype: jnp.dtype) -> jax.Array:
@@ -201,13 +256,6 @@ def _to_device(value: np.ndarray, dtype: jnp.dtype) -> jax.Array:
     if value.dtype == np.float64:
         value = value.astype(np.float32)
     return jnp.asarray(value).astype(dtype)
-
-
-def _flatten(params: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in params.items():
-        flat |= _flatten(value, f"{above}{name}/") if isinstance(value, Mapping) else {f"{above}{name}": value}
-    return flat
 
 
 def _count(names: list[str]) -> str:

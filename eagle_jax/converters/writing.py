@@ -48,6 +48,13 @@ def write_folder(
         shutil.rmtree(staged, ignore_errors=True)
 
 
+def refuse_model(folder: pathlib.Path) -> None:
+    """Refuses a folder that holds a model with FileExistsError."""
+    held = [name for name in ("config.json", *WEIGHT_FILES) if (folder / name).exists()]
+    if held:
+        raise FileExistsError(f"{folder} holds a model already ({listed(held)}); give another folder to write to")
+
+
 def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], file: str) -> None:
     from safetensors.numpy import save_file
 

@@ -53,6 +53,11 @@ class QuantArray:
     def size(self) -> int:
         return self.levels.size
 
+    @property
+    def rounding(self) -> "Rounding":
+        """Of a weight as stored, `[.., in]`."""
+        return Rounding(self.bits, self.shape[-1] // self.scales.shape[-1]).over(self.shape[-1])
+
 
 @dataclasses.dataclass(frozen=True)
 class Rounding:
@@ -64,6 +69,10 @@ class Rounding:
     def groups(self, inputs: int) -> int:
         """Scales of each output."""
         return 1 if self.group is None else inputs // self.group
+
+    def over(self, inputs: int) -> "Rounding":
+        """The same, where a group of all inputs is called none."""
+        return Rounding(self.bits) if self.group == inputs else self
 
 
 ROUNDINGS: Mapping[str, Rounding | None] = {
@@ -132,6 +141,11 @@ def scheme_of(text: Any) -> Scheme | None:
             f'if you like, what the output matrix becomes: "int4/int8", which is the default, "int4/int4", "int4/none"'
         )
     return Scheme(ROUNDINGS[layers], ROUNDINGS[output])
+
+
+def is_matrix(path: str) -> bool:
+    """Whether the parameter is one that rows are multiplied with, and so may be rounded."""
+    return path.endswith("/weight") or _MATRIX.search(path) is not None
 
 
 def level_dtype(bits: int) -> np.dtype:

@@ -1,0 +1,108 @@
+"""What `config.json` says of rounded weights: the `quantization_config` of compressed-tensors, in and out.
+
+The tensors tell what is rounded, and in what groups. The config is read to refuse what their numbers do not show
+(rounded activations, levels that mean something else), and written for others' readers.
+"""
+
+import collections
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from eagle_jax.converters.names import Rule, slots
+from eagle_jax.models.layout import as_stored
+from eagle_jax.models.quant import QuantArray, Rounding, is_matrix
+
+KEYS = ("quantization_config", "compression_config")
+METHOD, FORMAT = "compressed-tensors", "pack-quantized"
+
+
+def without(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a `config.json` without those about rounding, if they say what is read here.
+
+    Another method's stay, for their reader to refuse.
+
+    Raises:
+        ValueError: compressed-tensors' of a kind that is not read.
+    """
+    rest = dict(entries)
+    for key in KEYS:
+        stated = entries.get(key)
+        if isinstance(stated, Mapping) and stated.get("quant_method", METHOD) == METHOD and "config_groups" in stated:
+            _check(key, stated)
+            del rest[key]
+    return rest
+
+
+def describing(rules: Iterable[Rule], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of `config.json` for a model with rounded weights; none for one of floats."""
+    return entry(
+        {
+            key: slot.leaf.rounding if isinstance(slot.leaf, QuantArray) else None
+            for path, slot in slots(rules, as_stored(params)).items()
+            if is_matrix(path)
+            for key in slot.keys
+        }
+    )
+
+
+def entry(matrices: Mapping[str, Rounding | None]) -> dict[str, Any]:
+    """The entry for matrices, by their tensors' names, and what they are rounded to; none if none is."""
+    modules: dict[Rounding | None, list[str]] = collections.defaultdict(list)
+    for key, rounding in matrices.items():
+        modules[rounding].append(key.removesuffix(".weight"))
+    floats = modules.pop(None, [])
+    if not modules:
+        return {}
+    most, *others = sorted(
+        ((rounding, of) for rounding, of in modules.items() if rounding), key=lambda one: -len(one[1])
+    )
+    groups = [_group(most[0], ["Linear"]), *(_group(*other) for other in others)]
+    return {
+        KEYS[0]: {
+            "quant_method": METHOD,
+            "format": FORMAT,
+            "quantization_status": "compressed",
+            "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
+            "ignore": floats,
+        }
+    }
+
+
+def _group(rounding: Rounding, targets: list[str]) -> dict[str, Any]:
+    weights = {
+        "num_bits": rounding.bits,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "channel" if rounding.group is None else "group",
+        "group_size": rounding.group,
+        "dynamic": False,
+    }
+    return {"targets": targets, "weights": weights, "input_activations": None, "output_activations": None}
+
+
+def _check(key: str, stated: Mapping[str, Any]) -> None:
+    groups = stated["config_groups"]
+    if stated.get("format") != FORMAT or stated.get("kv_cache_scheme") or not isinstance(groups, Mapping):
+        raise ValueError(
+            f"{key} has format={stated.get('format')!r} and kv_cache_scheme={stated.get('kv_cache_scheme')!r}; "
+            f"expected weights alone, in format {FORMAT!r}"
+        )
+    for name, group in groups.items():
+        weights = group.get("weights") or {}
+        unlike = {
+            said: value
+            for said, value, expected in (
+                ("num_bits", weights.get("num_bits"), (4, 8)),
+                ("type", weights.get("type", "int"), ("int",)),
+                ("symmetric", weights.get("symmetric", True), (True,)),
+                ("actorder", weights.get("actorder"), (None, False, "weight", "static")),
+                ("input_activations", group.get("input_activations"), (None,)),
+                ("output_activations", group.get("output_activations"), (None,)),
+            )
+            if value not in expected
+        }
+        if unlike:
+            said = ", ".join(f"{what}={value!r}" for what, value in unlike.items())
+            raise ValueError(
+                f"{key} has {said} in {name}; expected weights alone, rounded to integers of 4 or 8 bits around 0"
+            )
