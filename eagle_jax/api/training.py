@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from eagle_jax.api.model import PAIR, dtype_of
 from eagle_jax.api.tokenizers import tokenizer_in
-from eagle_jax.converters import load_target, resolve
+from eagle_jax.converters import load_target, resolve, target_config
+from eagle_jax.sharding import sharding_of
 from eagle_jax.training.events import Finished, Observe
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConf
 def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finished:
     """Trains the head that `config` describes; a run that is in its folder is continued.
 
+    Several processes that have met (`sharding.join`) call it alike, with a mesh over the devices of all of them.
+
     Args:
         observe: is told what happens (`eagle_jax.api.events`).
 
@@ -39,4 +42,6 @@ def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finis
     from eagle_jax.training.run import run
 
     folder = resolve(PAIR / "target" if config.target is None else config.target)
-    return run(config, load_target(folder, dtype=dtype_of(config.dtype)), tokenizer_in(folder), observe)
+    sizes = target_config(folder)
+    target = load_target(folder, dtype=dtype_of(config.dtype), over=sharding_of(config.mesh, sizes))
+    return run(config, target, tokenizer_in(folder), observe, sizes=sizes)

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import jax
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -17,6 +18,8 @@ from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence, out, progress_bar
 from eagle_jax.evaluation import Acceptance, measure_acceptance, read_questions
 
+HOSTS = "Hosts"
+
 
 @one_sentence
 def train(
@@ -24,6 +27,22 @@ def train(
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting over the file's; may be repeated."),
+    ] = None,
+    mesh: options.Mesh = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            "--coordinator",
+            metavar="HOST:PORT|auto",
+            help="Train with other processes: at this address of process 0, or auto on TPU slices and clusters.",
+            rich_help_panel=HOSTS,
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, help="Processes that train together.", rich_help_panel=HOSTS)
+    ] = None,
+    process: Annotated[
+        int | None, typer.Option("--process", min=0, help="Which of them this is, from 0.", rich_help_panel=HOSTS)
     ] = None,
 ) -> None:
     """Train a draft head for a target, from conversations.
@@ -37,13 +56,21 @@ def train(
     - `eagle-jax train train.yaml`
 
     - `eagle-jax train train.yaml --set optimizer.rate=1e-4 --set out=runs/second`
+
+    - `eagle-jax train train.yaml --mesh data:4 --coordinator host0:1234 --processes 2 --process 0`
     """
-    chosen = api.read_config(config, settings or ())
+    spread = [] if mesh is None else [f"mesh={mesh}"]
+    chosen = api.read_config(config, [*(settings or ()), *spread])
     asked = (
         None
         if chosen.evaluation.questions is None
         else read_questions(chosen.evaluation.questions, chosen.evaluation.limit)
     )
+    if coordinator is not None:
+        with err.status("Waiting for the other processes"):
+            api.join(coordinator, processes, process)
+    if jax.process_index() > 0:  # the first one tells
+        err.quiet = out.quiet = True
     with Display(chosen.steps) as display:
         finished = api.train(chosen, display)
     if finished.done < chosen.steps:
@@ -110,7 +137,7 @@ def _account(event: events.Prepared, steps: int) -> Table:
 def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> None:
     """Decodes the questions with the finished head and keeps the result with the run."""
     measure = config.evaluation
-    model = load(config.target, str(finished.head), config.dtype)
+    model = load(config.target, str(finished.head), config.dtype, mesh=config.mesh)
     with progress_bar("Decoding") as bar:
         task = bar.add_task("", total=len(asked))
         found = measure_acceptance(
@@ -121,8 +148,9 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
             chat=options.wants_chat(model, None),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    path = pathlib.Path(config.out) / "acceptance.json"
-    path.write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n", encoding="utf-8")
+    if jax.process_index() == 0:
+        path = pathlib.Path(config.out) / "acceptance.json"
+        path.write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n", encoding="utf-8")
     out.print(_sentence(found, len(asked)), markup=False)
 
 

@@ -14,7 +14,7 @@ A target with fewer key/value heads than `model` has devices keeps each of them 
 the queries: a whole cache on every device would cost more memory than the mesh saves.
 """
 
-from eagle_jax.sharding.hosts import from_first, join, wait_for_others
+from eagle_jax.sharding.hosts import any_says, from_first, join, wait_for_others
 from eagle_jax.sharding.mesh import Sharding, check, model_sizes, parse, repeats, sharding_of, widened
 from eagle_jax.sharding.placing import Place, place_all, placement, placing, to_host
 from eagle_jax.sharding.rules import (
@@ -30,7 +30,7 @@ from eagle_jax.sharding.rules import (
     per_device,
     spec_of,
 )
-from eagle_jax.sharding.tracing import added_up, by_row, constrain, spread, top_k
+from eagle_jax.sharding.tracing import added_up, by_head, by_row, constrain, spread, top_k, traced_over
 
 __all__ = [
     "AXES",
@@ -43,6 +43,8 @@ __all__ = [
     "Sharding",
     "TARGET",
     "added_up",
+    "any_says",
+    "by_head",
     "by_row",
     "bytes_per_device",
     "check",
@@ -62,6 +64,7 @@ __all__ = [
     "spread",
     "to_host",
     "top_k",
+    "traced_over",
     "wait_for_others",
     "widened",
 ]

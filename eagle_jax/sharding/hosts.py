@@ -60,6 +60,11 @@ def from_first(values: np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.broadcast_one_to_all(values))
 
 
+def any_says(so: bool) -> bool:
+    """Whether any process says so; all have to ask."""
+    return so if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(so)).any())
+
+
 def wait_for_others(at: str, *, timeout: float = MONTH) -> None:
     """Returns when every process has called it; `at` is a name for the place.
 

@@ -62,6 +62,12 @@ class Sharding:
         """The same arrays, in their places."""
         return map_paths(lambda path, leaf: _put(leaf, self.named(rules, path, leaf.shape)), tree)
 
+    def keep(self, tree: Tree, rules: Rules) -> Tree:
+        """`put` for what is being traced."""
+        return map_paths(
+            lambda path, leaf: jax.lax.with_sharding_constraint(leaf, self.named(rules, path, leaf.shape)), tree
+        )
+
 
 def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
     """What was asked for as a mesh, for a target of this kind.

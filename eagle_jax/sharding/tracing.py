@@ -4,9 +4,10 @@ XLA finds most of this out by itself. It does not know that caches had better st
 searches that their rows are independent.
 """
 
+import contextlib
 import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -15,7 +16,7 @@ from jax import P
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.sharding.mesh import Sharding
-from eagle_jax.sharding.rules import DATA, MODEL, divides, fitting, map_paths
+from eagle_jax.sharding.rules import DATA, MODEL, divides, fitting
 
 Tree = TypeVar("Tree")
 
@@ -30,13 +31,20 @@ def spread(program: Callable[..., Tree]) -> Callable[..., Tree]:
 
     @functools.wraps(program)
     def run(*args: Any, **fixed: Any) -> Tree:
-        token = _current.set(fixed.get("over"))
-        try:
+        with traced_over(fixed.get("over")):
             return constrain(program(*args, **fixed))
-        finally:
-            _current.reset(token)
 
     return run
+
+
+@contextlib.contextmanager
+def traced_over(over: Sharding | None) -> Iterator[None]:
+    """What is traced inside goes by this mesh; None is one device."""
+    token = _current.set(over)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def is_spread() -> bool:
@@ -47,10 +55,7 @@ def is_spread() -> bool:
 def constrain(tree: Tree) -> Tree:
     """States and caches stay where they are: without this, XLA would choose anew in every program."""
     held = _current.get()
-    if held is None:
-        return tree
-    state = held.state
-    return map_paths(lambda path, x: jax.lax.with_sharding_constraint(x, held.named(state, path, x.shape)), tree)
+    return tree if held is None else held.keep(tree, held.state)
 
 
 def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:

@@ -183,6 +183,7 @@ class TrainConfig:
         remat: keep of each trained draft step only what the next one reads, and compute the rest again for the
             gradient: less memory, more time.
         seed: of the head's first weights, the order of the rows, and the noise.
+        mesh: devices to spread head, target and rows over, "data:2,model:4" or "auto"; one device by default.
         max_minutes: stop with a checkpoint after so long; the next start of the same run goes on from there.
         log_every: updates between two lines of metrics.
         tensorboard: write metrics for TensorBoard too (needs the extra `tensorboard`).
@@ -200,6 +201,7 @@ class TrainConfig:
     accumulate: int = 1
     remat: bool = False
     seed: int = 0
+    mesh: str | None = None
     max_minutes: float | None = None
     log_every: int = 10
     tensorboard: bool = False
@@ -207,8 +209,8 @@ class TrainConfig:
     evaluation: EvaluationConfig = EvaluationConfig()
 
     # What may differ between two starts of one run: it does not change what is computed. Of the data the text itself is
-    # compared, wherever its files are now.
-    FREE = ("max_minutes", "log_every", "tensorboard", "checkpoint", "evaluation", "out", "data")
+    # compared, wherever its files are now; on another mesh sums are rounded otherwise, and that is all.
+    FREE = ("max_minutes", "log_every", "tensorboard", "checkpoint", "evaluation", "out", "data", "mesh")
 
     def __post_init__(self):
         for name in ("steps", "batch", "accumulate", "log_every"):

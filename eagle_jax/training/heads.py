@@ -15,23 +15,32 @@ from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
+from eagle_jax.sharding import to_host
 from eagle_jax.training.config import HeadConfig
 
 
 def first(
-    config: HeadConfig, target: LM, ids: Int[np.ndarray, " d"] | None, key: jax.Array, *, steps: int = 1
+    config: HeadConfig,
+    target: LM,
+    ids: Int[np.ndarray, " d"] | None,
+    key: jax.Array,
+    *,
+    steps: int = 1,
+    sizes: LlamaConfig | None = None,
 ) -> AnyHead:
-    """The head to begin with, in float32.
+    """The head to begin with, in float32, on one device.
 
     Args:
         ids: the tokens that it drafts, ascending; None drafts all.
         steps: draft steps that are trained: heads of Medusa and Hydra.
+        sizes: the target's as stored, where it keeps key/value heads several times (`sharding.widened`).
     """
+    sizes = target.config if sizes is None else sizes
     if config.start is not None:
         return load_head(resolve(config.start), target, "float32")
     if config.method in ("medusa", "hydra"):
-        return _parallel(config, target, steps, key)
-    layers = _layers(config, target.config, config.layers)
+        return _parallel(config, target, sizes, steps, key)
+    layers = _layers(config, sizes, config.layers)
     if config.method == "eagle3":
         return _eagle3(config, layers, target, ids, key)
     head = Head.init(EagleConfig(layers=layers, fc_bias=config.bias), key, jnp.float32)
@@ -63,20 +72,19 @@ def _eagle3(
     )
     params = Head3.init(made, key, jnp.float32).params
     highest = jnp.eye(layers.hidden_size, dtype=jnp.float32)
-    output = _output_matrix(target).astype(jnp.float32)
+    output = _output_matrix(target)
     params |= {
         "fc": {"weight": params["fc"]["weight"].at[:, -len(highest) :].add(highest)},
-        "norm": jax.tree.map(lambda p: p.astype(jnp.float32), target.params["norm"]),
+        "norm": jax.tree.map(lambda p: jnp.asarray(p, jnp.float32), to_host(target.params["norm"])),
         "lm_head": {"weight": output if ids is None else output[ids]},
     }
     return Head3(params=params, config=made, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
 
 
-def _parallel(config: HeadConfig, target: LM, steps: int, key: jax.Array) -> Medusa | Hydra:
+def _parallel(config: HeadConfig, target: LM, c: LlamaConfig, steps: int, key: jax.Array) -> Medusa | Hydra:
     """Begins as published: blocks that pass on what they read, and the target's output matrix. Of what Hydra's first
     blocks read they pass on the hidden state.
     """
-    c = target.config
     sizes = {"hidden_size": c.hidden_size, "vocab_size": c.vocab_size, "num_heads": steps, "num_layers": config.layers}
     if config.method == "medusa":
         medusa = Medusa.init(MedusaConfig(**sizes), key, jnp.float32)
@@ -86,7 +94,7 @@ def _parallel(config: HeadConfig, target: LM, steps: int, key: jax.Array) -> Med
 
 
 def _passing_on(params: Params, target: LM) -> Params:
-    output = _output_matrix(target).astype(jnp.float32)
+    output = _output_matrix(target)
 
     def first_value(path: tuple, value: jax.Array) -> jax.Array:
         names = [part.key for part in path]
@@ -101,7 +109,8 @@ def _passing_on(params: Params, target: LM) -> Params:
 
 def _output_matrix(target: LM) -> jax.Array:
     tied = target.config.tie_word_embeddings
-    return target.params["embed_tokens"]["embedding"] if tied else target.params["lm_head"]["weight"]
+    output = target.params["embed_tokens"]["embedding"] if tied else target.params["lm_head"]["weight"]
+    return jnp.asarray(to_host(output), jnp.float32)
 
 
 def _layers(config: HeadConfig, target: LlamaConfig, count: int) -> LlamaConfig:

@@ -14,6 +14,7 @@ class Metrics:
     """Appends records. What was written after the step that a run resumes from is taken back first.
 
     Args:
+        folder: where they go; None keeps none, as all processes but the first do.
         after: the step that the run continues from; 0 starts anew.
         tensorboard: also write event files beside.
 
@@ -21,7 +22,10 @@ class Metrics:
         ImportError: TensorBoard was asked for and is not installed.
     """
 
-    def __init__(self, folder: Path, after: int, tensorboard: bool):
+    def __init__(self, folder: Path | None, after: int, tensorboard: bool):
+        self._file = self._board = None
+        if folder is None:
+            return
         self._board = _board(folder / "tensorboard", after) if tensorboard else None
         path = folder / "metrics.jsonl"
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= after]
@@ -30,6 +34,8 @@ class Metrics:
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """One record: `kind` is train or held_out."""
+        if self._file is None:
+            return
         self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
         self._file.flush()
         if self._board is None:
@@ -39,7 +45,8 @@ class Metrics:
                 self._board.add_scalar(label, number, step)
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if self._board is not None:
             self._board.close()
 

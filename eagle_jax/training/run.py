@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import save_head
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
+from eagle_jax.sharding import DATA, Sharding, sharding_of, to_host, wait_for_others
 from eagle_jax.training import data, heads, optimizer, prepare
 from eagle_jax.training.checkpoint import Checkpoints
 from eagle_jax.training.config import TrainConfig, read_config
@@ -30,24 +32,39 @@ from eagle_jax.training.watch import Diverged
 CONFIG, CHECKPOINTS, HEAD = "config.yaml", "checkpoints", "head"
 
 
-def run(config: TrainConfig, target: LM, tokenizer: Any, observe: Observe = lambda event: None) -> Finished:
+def run(
+    config: TrainConfig,
+    target: LM,
+    tokenizer: Any,
+    observe: Observe = lambda event: None,
+    *,
+    sizes: LlamaConfig | None = None,
+) -> Finished:
     """Trains the head that `config` describes; a run that is in its folder is continued.
 
-    The best head is written to the folder's `head`, in the target's dtype and the published format.
+    The best head is written to the folder's `head`, in the target's dtype and the published format. Several processes
+    call it alike, over a mesh of all their devices and with a folder that all of them see; the first one writes.
+
+    Args:
+        sizes: the target's as stored, where it keeps key/value heads several times for the mesh.
 
     Raises:
-        ValueError: the folder holds a run of another configuration or text, the data cannot be used, or the loss is no
-            number any more (`Diverged`).
+        ValueError: the folder holds a run of another configuration or text, the data cannot be used, the mesh does not
+            fit, or the loss is no number any more (`Diverged`).
         OSError: the folder cannot be written, or the disk is full.
     """
     folder = Path(config.out)
+    over = mesh_of(config, target)
     claim(folder, config)
     rows, held_out, report = texts(config, target, tokenizer, observe)
     head_key, noise_key = jax.random.split(jax.random.key(config.seed))
     ids, share = draft_vocabulary(config, rows, target)
-    head = heads.first(config.head, target, ids, head_key, steps=config.objective.steps)
+    head = heads.first(config.head, target, ids, head_key, steps=config.objective.steps, sizes=sizes)
     rule = optimizer.make(config.optimizer, config.steps)
-    state = begin(head, rule, noise_key)
+    state, frame = begin(head, rule, noise_key), without_params(head)
+    if over is not None:
+        target = over.put(target, over.target)
+        state, frame = over.put((state, frame), over.head)
     order = Order(rows, config.batch * config.accumulate, config.seed)
 
     checkpoints = Checkpoints(folder / CHECKPOINTS, config.checkpoint)
@@ -55,12 +72,10 @@ def run(config: TrainConfig, target: LM, tokenizer: Any, observe: Observe = lamb
         saved = checkpoints.restore(checkpoints.latest, state)
         order.go_to(saved.position)
         state = saved.state
-    metrics = Metrics(folder, int(state.step), config.tensorboard)
+    metrics = Metrics(folder if jax.process_index() == 0 else None, int(state.step), config.tensorboard)
     parameters = sum(p.size for p in jax.tree.leaves(state.params))
     observe(Prepared(report, len(rows), len(held_out), parameters, share, int(state.step)))
-    trainer = Trainer(
-        config, rule, target, without_params(head), rows, held_out, checkpoints, metrics, observe
-    )  # fmt: skip
+    trainer = Trainer(config, rule, target, frame, rows, held_out, checkpoints, metrics, observe, over)
     try:
         state = trainer.advance(state, order)
         checkpoints.finish()
@@ -75,6 +90,22 @@ def run(config: TrainConfig, target: LM, tokenizer: Any, observe: Observe = lamb
     return finished
 
 
+def mesh_of(config: TrainConfig, target: LM) -> Sharding | None:
+    """The mesh that the configuration asks for; None is one device.
+
+    Raises:
+        ValueError: it does not divide the target, or not the rows of a pass.
+    """
+    over = sharding_of(config.mesh, target.config)
+    if over is None and jax.process_count() > 1:
+        raise ValueError(
+            f"{jax.process_count()} processes and no mesh; give one over all of their devices, such as mesh: auto"
+        )
+    if over is not None and config.batch % over.sizes[DATA]:
+        raise ValueError(f"batch={config.batch} rows over data:{over.sizes[DATA]}; expected a multiple of it")
+    return over
+
+
 def claim(folder: Path, config: TrainConfig) -> None:
     """Keeps the configuration in the folder, or sees that a run that is there has the same one."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +117,10 @@ def claim(folder: Path, config: TrainConfig) -> None:
                 f"{folder} holds a run of another configuration ({'; '.join(different)}); "
                 "name another out, or remove the folder"
             )
-    kept.write_text(config.as_yaml(), encoding="utf-8")
+    if jax.process_count() > 1:
+        wait_for_others("claimed")
+    if jax.process_index() == 0:
+        kept.write_text(config.as_yaml(), encoding="utf-8")
 
 
 def texts(
@@ -133,9 +167,12 @@ def export(folder: Path, head: AnyHead, target: LM, checkpoints: Checkpoints, li
     """Writes the best head of the run as published heads are."""
     best = checkpoints.best
     assert best is not None, "every checkpoint is measured"
-    params = checkpoints.restore(best, like).state.params
-    params = jax.tree.map(lambda p: jnp.asarray(p, target.dtype), params)
-    save_head(dataclasses.replace(head, params=params), folder / HEAD)
+    params = to_host(checkpoints.restore(best, like).state.params)
+    if jax.process_index() == 0:
+        params = jax.tree.map(lambda p: jnp.asarray(p, target.dtype), params)
+        save_head(dataclasses.replace(head, params=params), folder / HEAD)
+    if jax.process_count() > 1:
+        wait_for_others("exported")
     return Finished(head=folder / HEAD, best=best, done=done)
 
 

@@ -13,19 +13,20 @@ import optax
 
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
+from eagle_jax.sharding import Sharding, any_says
 from eagle_jax.training.checkpoint import Checkpoints, Saved
 from eagle_jax.training.config import TrainConfig
 from eagle_jax.training.data import Rows
 from eagle_jax.training.events import Measured, Observe
 from eagle_jax.training.metrics import Metrics, numbers
 from eagle_jax.training.order import Order
-from eagle_jax.training.update import TrainState, accepted_length, evaluate, update
+from eagle_jax.training.update import TrainState, accepted_length, evaluate, on_devices, update
 from eagle_jax.training.watch import Flight, Watch
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """What stays the same from update to update. `head` is without its weights."""
+    """What stays the same from update to update. `head` is without its weights; `over` spreads all of it."""
 
     config: TrainConfig
     rule: optax.GradientTransformation
@@ -36,6 +37,7 @@ class Trainer:
     checkpoints: Checkpoints
     metrics: Metrics
     observe: Observe
+    over: Sharding | None = None
 
     def advance(self, state: TrainState, order: Order) -> TrainState:
         """Updates until the last step, or until time is up or someone interrupts; the end is saved in any case.
@@ -49,7 +51,8 @@ class Trainer:
         with interruptions() as interrupted:
             while step < self.config.steps:
                 state, step = self._update(state, step + 1, order, watch), step + 1
-                enough = interrupted.is_set() or time.monotonic() >= deadline or step == self.config.steps
+                up = interrupted.is_set() or time.monotonic() >= deadline
+                enough = step == self.config.steps or any_says(up)
                 if enough or step % self.config.checkpoint.every == 0:
                     watch.land()
                     self._save(state, order)
@@ -61,16 +64,17 @@ class Trainer:
     def _update(self, state: TrainState, step: int, order: Order, watch: Watch) -> TrainState:
         rows = next(order)
         shape = (self.config.accumulate, self.config.batch, self.rows.tokens.shape[1])
-        tokens, answer = (part[rows].reshape(shape) for part in (self.rows.tokens, self.rows.answer))
+        text = (part[rows].reshape(shape) for part in (self.rows.tokens, self.rows.answer))
+        tokens, answer = (on_devices(part, self.over, axis=1) for part in text)
         options: dict[str, Any] = {"rule": self.rule, "objective": self.config.objective, "remat": self.config.remat}
-        state, outcome = update(state, self.head, self.target, tokens, answer, **options)
+        state, outcome = update(state, self.head, self.target, tokens, answer, **options, over=self.over)
         watch.add(Flight(step, outcome, rows, int(self.rows.filled[rows].sum())))
         return state
 
     def _save(self, state: TrainState, order: Order) -> None:
         objective = dataclasses.replace(self.config.objective, steps=self.config.evaluation.depth, noise=0.0)
-        size = self.config.batch
-        measured = evaluate(state.params, self.head, self.target, self.held_out, batch=size, objective=objective)
+        options: dict[str, Any] = {"batch": self.config.batch, "objective": objective, "over": self.over}
+        measured = evaluate(state.params, self.head, self.target, self.held_out, **options)
         length = accepted_length(np.asarray(measured[1].agreement))
         values = {**numbers(*measured), "accepted_length": length}
         step = int(state.step)

@@ -8,16 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import P
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
+from eagle_jax.sharding import DATA, Rules, Sharding, fitting, traced_over
 from eagle_jax.struct import pytree
 from eagle_jax.training.data import Rows
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads_loss import heads_loss
 from eagle_jax.training.loss import Objective, Report, loss
+
+EVERYWHERE: Rules = ()  # every device has all of it
 
 
 @pytree
@@ -58,7 +62,7 @@ def begin(head: AnyHead, rule: optax.GradientTransformation, key: jax.Array) -> 
     return TrainState(params=params, moments=rule.init(params), step=jnp.int32(0), key=jax.random.key_data(key))
 
 
-@functools.partial(jax.jit, static_argnames=("rule", "objective", "remat"), donate_argnames=("state",))
+@functools.partial(jax.jit, static_argnames=("rule", "objective", "remat", "over"), donate_argnames=("state",))
 def update(
     state: TrainState,
     head: AnyHead,
@@ -69,13 +73,30 @@ def update(
     rule: optax.GradientTransformation,
     objective: Objective,
     remat: bool = False,
+    over: Sharding | None = None,
 ) -> tuple[TrainState, Outcome]:
     """The state after one update over `a` passes of `b` rows each.
 
     Args:
         head: the head without its weights (`without_params`); those are the state's.
         remat: compute draft steps again for the gradient instead of keeping them.
+        over: the devices that all of this is spread over; None is one.
     """
+    with traced_over(over):
+        new, outcome = _update(state, head, target, tokens, answer, rule, objective, remat)
+    return (new, outcome) if over is None else (over.keep(new, over.head), over.keep(outcome, EVERYWHERE))
+
+
+def _update(
+    state: TrainState,
+    head: AnyHead,
+    target: LM,
+    tokens: Array,
+    answer: Array,
+    rule: optax.GradientTransformation,
+    objective: Objective,
+    remat: bool,
+) -> tuple[TrainState, Outcome]:
     noise_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
     def one_pass(total: Any, text: tuple[Array, Array, Array]) -> tuple[Any, Any]:
@@ -115,28 +136,54 @@ def _loss(
     return of_its_kind(whole, target, tokens, answer, features, key, objective, remat=remat)
 
 
-@functools.partial(jax.jit, static_argnames=("objective",))
+@functools.partial(jax.jit, static_argnames=("objective", "over"))
 def _measure(
-    params: Any, head: AnyHead, target: LM, tokens: Array, answer: Array, *, objective: Objective
+    params: Any,
+    head: AnyHead,
+    target: LM,
+    tokens: Array,
+    answer: Array,
+    *,
+    objective: Objective,
+    over: Sharding | None = None,
 ) -> tuple[Array, Report]:
-    return _loss(params, head, target, tokens, answer, jax.random.key(0), objective, False)
+    with traced_over(over):
+        measured = _loss(params, head, target, tokens, answer, jax.random.key(0), objective, False)
+    return measured if over is None else over.keep(measured, EVERYWHERE)
 
 
 def evaluate(
-    params: Any, head: AnyHead, target: LM, rows: Rows, *, batch: int, objective: Objective
+    params: Any,
+    head: AnyHead,
+    target: LM,
+    rows: Rows,
+    *,
+    batch: int,
+    objective: Objective,
+    over: Sharding | None = None,
 ) -> tuple[float, Report]:
     """The loss and its parts over all `rows`, each batch weighted by its answer tokens.
 
     Args:
         head: without its weights.
+        over: the devices that all of this is spread over.
     """
     parts, weights = [], []
     for at in range(0, len(rows), batch):
         tokens, answer = (_filled_up(part[at : at + batch], batch) for part in (rows.tokens, rows.answer))
-        parts.append(jax.device_get(_measure(params, head, target, tokens, answer, objective=objective)))
+        text = (on_devices(part, over) for part in (tokens, answer))
+        parts.append(jax.device_get(_measure(params, head, target, *text, objective=objective, over=over)))
         weights.append(answer.sum())
     loss, report = jax.tree.map(lambda *each: np.average(np.stack(each), axis=0, weights=weights), *parts)
     return float(loss), report
+
+
+def on_devices(rows: np.ndarray, over: Sharding | None, axis: int = 0) -> np.ndarray | jax.Array:
+    """Rows of text, which every process has, spread over `data` along `axis`."""
+    if over is None:
+        return rows
+    where = jax.NamedSharding(over.mesh, fitting(P(*[None] * axis, DATA), rows.shape, over.sizes))
+    return jax.make_array_from_callback(rows.shape, where, lambda index: rows[index])
 
 
 def without_params(head: AnyHead) -> AnyHead:
