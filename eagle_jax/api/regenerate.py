@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from eagle_jax.api.durable import append
 from eagle_jax.api.generate import generate
 from eagle_jax.api.model import Model
 from eagle_jax.api.prompts import encode
@@ -91,7 +92,7 @@ def regenerate(
         group = waiting[first : first + GROUPS * batch_size]
         _answer(model, group, sampling, batch_size)
         complete = [talk for talk in group if any(said["role"] == "assistant" for said in talk.said)]
-        _append(path, [_line(talk, sampling) for talk in complete])
+        append(path, "".join(_line(talk, sampling) for talk in complete).encode())
         answered += len(complete)
         cut += sum(talk.finish == "length" for talk in complete)
         if progress is not None:
@@ -140,13 +141,6 @@ def _line(talk: _Talk, sampling: dict[str, Any]) -> str:
     finish = "stop" if talk.finish == "empty" else talk.finish
     record = {"id": talk.id, "messages": talk.said, "finish_reason": finish, "generation": sampling}
     return json.dumps(record, ensure_ascii=False) + "\n"
-
-
-def _append(path: Path, lines: Sequence[str]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _written(path: Path, sampling: dict[str, Any]) -> set[int]:

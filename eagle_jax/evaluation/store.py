@@ -2,17 +2,16 @@
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from eagle_jax.api.durable import PART, append, hold, replacing
 from eagle_jax.evaluation.answers import Conversation, from_line, to_line
 
-RUN, TRACES, PART, LOCK = "run.json", "traces.json", ".part", ".lock"
+RUN, TRACES, LOCK = "run.json", "traces.json", ".lock"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +56,7 @@ def alone(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another process is writing into {folder}; wait for its end, or name another") from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks
-                raise
+        hold(lock, folder)
         yield
 
 
@@ -115,10 +108,7 @@ class Folder:
 
     def append(self, conversation: Conversation) -> None:
         """Writes one line and waits until it is on the disk."""
-        with self._file(conversation.method).open("ab") as file:
-            file.write(to_line(conversation).encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append(self._file(conversation.method), to_line(conversation).encode())
 
     def _file(self, method: str) -> Path:
         return answer_file(self.path, method)
@@ -155,13 +145,9 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a whole file or none: under another name first, then renamed."""
-    part = path.with_suffix(PART)
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(value, file, ensure_ascii=False, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    """Writes a whole file or none."""
+    with replacing(path) as file:
+        file.write(json.dumps(value, ensure_ascii=False, indent=1).encode())
 
 
 def _agree(begun: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:

@@ -1,0 +1,59 @@
+"""Files that a kill cannot spoil: whole or not there, appended line by line, written by one process at a time."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, BinaryIO
+
+PART = ".part"
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when the block has ended well, and not before."""
+    part = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}{PART}")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def append(path: Path, lines: bytes) -> None:
+    """Writes at the end of a file and waits until it is on the disk."""
+    with path.open("ab") as file:
+        file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def hold(file: IO[bytes] | IO[str], what: str | Path) -> None:
+    """Keeps other processes out of an open file until it is closed; a lock ends with its process.
+
+    Raises:
+        ValueError: another process holds it; `what` names it in the message.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"another process is writing into {what}; wait for its end, or name another") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks
+            raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Waits until the names in a folder are on the disk."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
