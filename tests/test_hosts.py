@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import socket
 import time
+import types
 
 import pytest
 
@@ -84,3 +85,23 @@ def test_one_that_left_may_come_again(address):
         time.sleep(0.2)
         assert outcomes(address, 3, [1, 2], 20.0) == [None, None]
         waiting.result()
+
+
+def test_auto_where_nobody_tells_of_others(monkeypatch):
+    def initialize(**_: object) -> None:
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr("jax.distributed.initialize", initialize)
+    with pytest.raises(ValueError, match="nothing here tells of other processes .*give the coordinator's host:port"):
+        join("auto")
+    with pytest.raises(ValueError, match="processes=2, process=None at 'here:1'; expected both numbers"):
+        join("here:1", 2)
+
+
+def test_hosts_with_different_numbers_of_devices(monkeypatch):
+    """Stand-ins for the devices of two processes."""
+    devices = [types.SimpleNamespace(process_index=process) for process in (0, 0, 1)]
+    monkeypatch.setattr("jax.distributed.initialize", lambda *_, **__: None)
+    monkeypatch.setattr("jax.devices", lambda: devices)
+    with pytest.raises(ValueError, match="process 0 has 2, process 1 has 1 devices; expected as many on each host"):
+        join("auto")
