@@ -1,6 +1,7 @@
-"""What must be right about the installed JAX before it computes anything."""
+"""What must be right about the installed JAX before it computes anything, and where this machine keeps things."""
 
 import os
+import pathlib
 import warnings
 
 import jax
@@ -42,3 +43,8 @@ def multiplies_bfloat16() -> bool:
     except OSError:
         return False
     return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def cache_folder() -> pathlib.Path:
+    """Where this user's machine keeps what can be made again: `eagle_jax` in XDG_CACHE_HOME, or in ~/.cache."""
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "eagle_jax"

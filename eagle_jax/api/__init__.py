@@ -1,5 +1,7 @@
 """Text or ids in, text and statistics out; the one room that the command line and the benchmarks see."""
 
+from eagle_jax.api.budgets import keep as keep_budgets
+from eagle_jax.api.budgets import path as budgets_path
 from eagle_jax.api.datastore import make_datastore
 from eagle_jax.api.drafters import NAMES as DRAFTERS
 from eagle_jax.api.engine import Engine, EngineClosed, Load, QueueFull
@@ -10,6 +12,7 @@ from eagle_jax.api.results import Chunk, Result, Stats
 from eagle_jax.api.ticket import CANCELLED, EngineError, Ticket, achunks, chunks
 from eagle_jax.api.trace import Cycle, Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.api.training import read_config, train
+from eagle_jax.api.tuning import Tuned, tune
 from eagle_jax.api.weights import Weights, weights_of, with_weights
 from eagle_jax.converters import PAIRS, convert, describe
 from eagle_jax.training import events
@@ -30,15 +33,18 @@ __all__ = [
     "Regenerated",
     "Result",
     "Stats",
+    "Tuned",
     "Ticket",
     "Weights",
     "achunks",
     "chunks",
+    "budgets_path",
     "closest_draws",
     "convert",
     "describe",
     "events",
     "generate",
+    "keep_budgets",
     "load",
     "make_datastore",
     "read_config",
@@ -49,6 +55,7 @@ __all__ = [
     "trace",
     "train",
     "tree_shape",
+    "tune",
     "weights_of",
     "with_head",
     "with_weights",

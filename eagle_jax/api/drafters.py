@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from eagle_jax.api.budgets import budget_for, tree_of
 from eagle_jax.api.model import Model
 from eagle_jax.api.options import is_whole
+from eagle_jax.decoding.budget import eased
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, TreePolicy, likeliest_tree
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.draft_model import DraftModel
@@ -23,6 +25,13 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
+from eagle_jax.sharding import DATA
+
+# Rows that one pass of a target may have before it takes longer than a pass over a single row. On accelerators the
+# weights' traffic hides the arithmetic of about 200 rows in bfloat16 (H200, v5e, v6e: FLOP/s over bytes/s is 206 to
+# 560). On CPU cores no row is free; 16 is where the shipped pair stops to gain.
+FREE_ROWS, FREE_ROWS_ON_CPU = 256, 16
+UNLIMITED = 2**31 - 1
 
 
 class Method(NamedTuple):
@@ -31,18 +40,19 @@ class Method(NamedTuple):
     Attributes:
         make: `make(model, policy, small)`: the drafter with the tree `policy`, if the method has trees to choose from;
             else of the published sizes, or of small ones for CPU cores.
-        trees: `trees(model, small)`: its tree when none is asked for; None where there are none to choose from.
+        trees: `trees(model, small, most)`: its tree when none is asked for, of `most` nodes at most (2 or more, without
+            limit if left out); None where there are none to choose from.
         needs: what `load` must have been given, and as which argument.
         has: whether a model has that.
     """
 
     make: Callable[[Any, Any, bool], Drafter]
-    trees: Callable[[Any, bool], TreePolicy] | None = None
+    trees: Callable[..., TreePolicy] | None = None
     needs: tuple[str, str] = ("", "")
     has: Callable[[Any], bool] = lambda model: True
 
 
-def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Callable[[Any, bool], TreePolicy]) -> Method:
+def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Callable[..., TreePolicy]) -> Method:
     return Method(
         make=lambda model, policy, small: make(head=model.head, policy=policy),
         trees=trees,
@@ -51,20 +61,30 @@ def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Calla
     )
 
 
-def _eagle_tree(model: Any, small: bool) -> TreePolicy:
+def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
     row costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, the two shortest
     chains were fastest, within a hundredth of each other; (4, 2, 1) is the longer one.
     """
-    return DynamicTree(4, 2, 1) if small else DynamicTree(60, 7, 10)
+    return eased(DynamicTree(4, 2, 1) if small else DynamicTree(60, 7, 10), most)
 
 
-def _heads_tree(model: Any, small: bool) -> TreePolicy:
+def _heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
     heads = model.head.num_heads
     if small:
-        return DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2)
-    return MEDUSA_TREE if heads >= MEDUSA_TREE.depth else DynamicTree(64 if heads > 1 else 11, heads - 1, 10)
+        return eased(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), most)
+    if heads >= MEDUSA_TREE.depth and most >= MEDUSA_TREE.nodes:
+        return MEDUSA_TREE
+    return eased(DynamicTree(64 if heads > 1 else 11, heads - 1, 10), most)
+
+
+def _draft_model_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+    return eased(DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1), most)
+
+
+def _recycling_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+    return likeliest_tree(min(4 if small else 80, most), RANKS)
 
 
 def _hybrid(model: Any, policy: TreePolicy, small: bool) -> Drafter:
@@ -84,13 +104,13 @@ METHODS = {
     "hydra": _with_head(HydraDrafter, Hydra, "Hydra heads", _heads_tree),
     "draft-model": Method(
         lambda model, policy, small: DraftModel(model=model.draft, policy=policy),
-        trees=lambda model, small: DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1),
+        trees=_draft_model_tree,
         needs=("a small model", "draft"),
         has=lambda model: model.draft is not None,
     ),
     "token-recycling": Method(
         lambda model, policy, small: TokenRecycling(policy=policy),
-        trees=lambda model, small: likeliest_tree(4 if small else 80, RANKS),
+        trees=_recycling_tree,
     ),
     "prompt-lookup": Method(lambda model, policy, small: PromptLookup(copied=3 if small else 10)),
     "lookahead": Method(lambda model, policy, small: Lookahead(window=2, ngram=3, guesses=2) if small else Lookahead()),
@@ -103,10 +123,20 @@ METHODS = {
     ),
 }
 NAMES = ("auto", *METHODS)
+# Methods that grow dynamic trees, whose budget can be measured.
+TUNED = ("eagle", "medusa", "hydra", "draft-model")
 
 
-def drafter_for(model: Model, drafter: str | Drafter, tree: Any) -> Drafter:
-    """The drafter that was asked for; "auto" is the model's head if it has one, or its draft model."""
+def drafter_for(model: Model, drafter: str | Drafter, tree: Any, rows: int = 1, slots: int | None = None) -> Drafter:
+    """The drafter that was asked for; "auto" is the model's head if it has one, or its draft model.
+
+    With `tree="auto"` it has the tree that `eagle-jax tune` found fastest for so many answers at a time, or else one by
+    rule: the more rows a batch has, the smaller. Where no tree pays it is plain decoding.
+
+    Args:
+        rows: of the batch that it is for.
+        slots: of that batch's caches, if known.
+    """
     if isinstance(drafter, Drafter):
         if not tree_is(tree, "auto"):
             raise ValueError(f"tree={tree!r} beside a drafter object, which has its own tree; leave tree out")
@@ -115,7 +145,7 @@ def drafter_for(model: Model, drafter: str | Drafter, tree: Any) -> Drafter:
         known = ", ".join(f'"{name}"' for name in NAMES)
         raise ValueError(f"drafter={drafter!r} is not known; expected one of {known}, or a Drafter")
     asked = asked_tree(tree)
-    name = _suited(model) if drafter == "auto" else drafter
+    name = method_of(model, drafter)
     method = METHODS[name]
     if not method.has(model):
         what, argument = method.needs
@@ -128,13 +158,31 @@ def drafter_for(model: Model, drafter: str | Drafter, tree: Any) -> Drafter:
                 "drafter object of the size you want"
             )
         return method.make(model, None, small)
-    return method.make(model, method.trees(model, small) if asked is None else asked, small)
+    if asked is not None:
+        return method.make(model, asked, small)
+    if not tree_is(tree, "auto"):
+        return method.make(model, method.trees(model, small), small)
+    policy = _auto_tree(model, name, method, small, rows, slots)
+    return Plain() if policy is None else method.make(model, policy, small)
 
 
-def _suited(model: Model) -> str:
-    """The method that "auto" means."""
-    named = [name for name in ("eagle", "medusa", "hydra", "draft-model") if METHODS[name].has(model)]
-    return named[0] if named else "none"
+def _auto_tree(model: Model, name: str, method: Method, small: bool, rows: int, slots: int | None) -> TreePolicy | None:
+    """The tree for a batch of so many rows: the one found fastest here, or one by rule; None where none pays."""
+    found = budget_for(model, name, rows, slots) if name in TUNED else None
+    if found is not None:
+        return tree_of(found)
+    groups = 1 if model.over is None else model.over.sizes[DATA]
+    most = (FREE_ROWS_ON_CPU if small else FREE_ROWS) * groups // rows
+    return None if most < 2 or method.trees is None else method.trees(model, small, most)
+
+
+def method_of(model: Model, drafter: str) -> str:
+    """The name of the method that a name means: of what the model has for "auto", and one name for all EAGLE heads."""
+    if drafter == "auto":
+        named = [name for name in ("eagle", "medusa", "hydra", "draft-model") if METHODS[name].has(model)]
+        return named[0] if named else "none"
+    alike = drafter in ("eagle1", "eagle3") and METHODS[drafter].has(model)
+    return "eagle" if alike else drafter
 
 
 def asked_tree(tree: Any) -> TreePolicy | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from eagle_jax.api.batch import Ask, Batch
+from eagle_jax.api.batch import Ask, Batch, rows_for, slots_for
 from eagle_jax.api.drafters import drafter_for
 from eagle_jax.api.model import Model
 from eagle_jax.api.options import Options, options_for, seeds_for, stop_strings, whole
@@ -13,7 +13,7 @@ from eagle_jax.api.prompts import encode, split
 from eagle_jax.api.queue import answers
 from eagle_jax.api.results import Chunk, Result
 from eagle_jax.api.telling import Telling
-from eagle_jax.drafters.base import Drafter
+from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.sharding import DATA
 
 
@@ -49,9 +49,10 @@ def generate(
         stop: a string, or several, that ends an answer; the text ends before it.
         drafter: "auto" (the model's head, if it has one, or its draft model), "none" (plain decoding), another name of
             `api.DRAFTERS`, or a `Drafter`.
-        tree: "auto" (chosen for the platform), "eagle1" (EAGLE-1's 25 + 1 nodes), `(nodes, depth, top_k)` as EAGLE-2
-            counts them (`(60, 7, 10)` is its default: root among the nodes, longest drafted path depth + 1), or the
-            parents of a tree's nodes, `[-1, 0, 0, 1, ...]`.
+        tree: "auto" (what `eagle-jax tune` found fastest on this machine for as many answers at a time, plain decoding
+            included, or else by rule), "published" (the method's own), "eagle1" (EAGLE-1's 25 + 1 nodes),
+            `(nodes, depth, top_k)` as EAGLE-2 counts them (`(60, 7, 10)` is its default: root among the nodes, longest
+            drafted path depth + 1), or the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`.
         logprobs: report each token's log-probability.
         num_samples: answers to each prompt; the first is the one that a single answer would be.
         batch_size: answers decoded together; when one is done the next prompt takes its place. None chooses.
@@ -77,11 +78,11 @@ def generate(
     options = options_for(len(items), stop=stops, logprobs=logprobs, **values)
     num_samples = whole("num_samples", num_samples, 1)
     rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
-    chosen = drafter_for(model, drafter, tree)
+    drafter_for(model, drafter, tree)  # refuses what is not known before anything else is done
     asks = asks_for(model, items, options, seeds_for(seed, len(items)), num_samples)
 
     results: dict[tuple[int, int], Result] = {}
-    for ask, result in answers(model, chosen, asks, rows):
+    for ask, result in answers(model, lambda asks: drafter_of(model, drafter, tree, asks), asks, rows):
         results[ask.index, ask.sample] = result
         if progress is not None:
             progress(len(results), len(asks))
@@ -120,9 +121,9 @@ def stream(
     values = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     options = options_for(len(items), stop=stops, logprobs=logprobs, **values)
     cycles = whole("cycles", cycles, 1)
-    chosen = drafter_for(model, drafter, tree)
+    drafter_for(model, drafter, tree)  # refuses what is not known before anything else is done
     asks = asks_for(model, items, options, seeds_for(seed, len(items)), 1)
-    return _chunks(Batch(model, chosen, asks), cycles)
+    return _chunks(Batch(model, drafter_of(model, drafter, tree, asks), asks), cycles)
 
 
 def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
@@ -136,6 +137,11 @@ def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
     yield from news()
     for _ in batch.run(cycles):
         yield from news()
+
+
+def drafter_of(model: Model, drafter: str | Drafter, tree: Any, asks: Sequence[Ask]) -> Drafter:
+    """The drafter that was asked for, with a tree that suits a batch of these requests."""
+    return drafter_for(model, drafter, tree, rows_for(model, len(asks)), slots_for(model, Plain(), asks))
 
 
 def rows_of(model: Model) -> int:

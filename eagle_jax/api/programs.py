@@ -18,6 +18,12 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     of the arguments (static fields included), their shapes, dtypes and places, and the keyword arguments, which are
     static.
     """
+    program, seconds = ready(function, *args, **fixed)
+    return program(*args), seconds
+
+
+def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
+    """The compiled program that `call` would run, and the seconds spent on compiling it."""
     leaves, structure = jax.tree.flatten(args)
     kinds = tuple((leaf.shape, str(leaf.dtype), placement(getattr(leaf, "sharding", None))) for leaf in leaves)
     key = (function, structure, kinds, tuple(sorted(fixed.items())))
@@ -26,7 +32,7 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
         start = time.perf_counter()
         _programs[key] = function.lower(*args, **fixed).compile()
         seconds = time.perf_counter() - start
-    return _programs[key](*args), seconds
+    return _programs[key], seconds
 
 
 def compiled() -> int:

@@ -1,25 +1,60 @@
 """Many requests through few rows: a finished one makes room for the next."""
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 
 from eagle_jax.api.batch import Ask, Batch, slots_for
 from eagle_jax.api.model import Model
 from eagle_jax.api.results import Result
-from eagle_jax.drafters.base import Drafter
+from eagle_jax.drafters.base import Drafter, Plain
 
 
-def answers(model: Model, drafter: Drafter, asks: Sequence[Ask], rows: int) -> Iterator[tuple[Ask, Result]]:
+@dataclasses.dataclass
+class Use:
+    """How full batches were.
+
+    Attributes:
+        passes: passes of the target, counted once for every row of the batch.
+        used: those of them that brought an answer further.
+    """
+
+    passes: int = 0
+    used: int = 0
+
+    @property
+    def share(self) -> float:
+        """Part of the rows that was busy, 0 to 1; nan before there was a pass."""
+        return self.used / self.passes if self.passes else float("nan")
+
+
+def answers(
+    model: Model,
+    drafter_of: Callable[[Sequence[Ask]], Drafter],
+    asks: Sequence[Ask],
+    rows: int,
+    use: Use | None = None,
+) -> Iterator[tuple[Ask, Result]]:
     """Every answer as soon as it is complete, each the one that its request would get alone.
 
     Requests of one size share a batch, so that short ones do not carry the caches of long ones.
+
+    Args:
+        drafter_of: the drafter of a batch of some of these requests.
+        rows: requests that share a batch.
+        use: counted up, batch by batch.
     """
+    use = Use() if use is None else use
     groups: dict[int, list[Ask]] = {}
     for ask in asks:
-        size = slots_for(model, drafter, [ask]).bit_length() if len(asks) > rows else 0
+        size = slots_for(model, Plain(), [ask]).bit_length() if len(asks) > rows else 0
         groups.setdefault(size, []).append(ask)
     for group in groups.values():
         first, waiting = group[:rows], group[rows:][::-1]
-        yield from _through(Batch(model, drafter, first, others=waiting), waiting)
+        batch = Batch(model, drafter_of(first), first, others=waiting)
+        for ask, result in _through(batch, waiting):
+            use.used += result.stats.cycles
+            yield ask, result
+        use.passes += int(batch.state.cycle) * len(batch.state.done)
 
 
 def _through(batch: Batch, waiting: list[Ask]) -> Iterator[tuple[Ask, Result]]:

@@ -21,6 +21,7 @@ from eagle_jax.cli.models import models
 from eagle_jax.cli.plan import plan
 from eagle_jax.cli.regenerate import regenerate
 from eagle_jax.cli.train import train
+from eagle_jax.cli.tune import tune
 
 app = typer.Typer(
     name="eagle-jax",
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, chat, bench, inspect, models, plan, convert, demo, train, regenerate, datastore):
+for command in (generate, chat, bench, inspect, models, plan, convert, demo, train, regenerate, datastore, tune):
     app.command()(command)
 app.add_typer(evaluate, name="eval")
 

@@ -28,20 +28,24 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
     settings, height = request.settings, drafter.shape.depth
     noise = _noise(target, request, state.length, height + 1, mode)
 
-    view = View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
-    tree, draft = drafter.propose(target, state.draft, view, mode)
-    tree = dataclasses.replace(tree, tokens=jnp.where(tree.valid, tree.tokens, 0))  # what is no guess may hold no token
+    with jax.named_scope("draft"):
+        view = View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
+        tree, draft = drafter.propose(target, state.draft, view, mode)
+        # what is no guess may hold no token
+        tree = dataclasses.replace(tree, tokens=jnp.where(tree.valid, tree.tokens, 0))
 
     with jax.named_scope("verify"):
         depth, ancestors = tree.depth, tree.ancestors
         output = target.forward(tree.tokens, state.length[:, None] + depth, ancestors, state.cache, drafter.taps)
         logits = target.logits(output.hidden)
+
+    with jax.named_scope("accept"):
         noise_by_node = None if noise is None else sampling.at_depth(noise, depth)
         draws = sampling.draw(logits, noise_by_node, settings, mode)
         accepted, stopped = _until_stop(walk(tree, draws, height), request, state)
-
-    with jax.named_scope("commit"):
         nodes, count = accepted.nodes, accepted.count
+
+    with jax.named_scope("observe"):
         observed = Observed(
             start=state.length,
             count=count,
@@ -51,6 +55,9 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
             taps=tuple(_rows(tap, nodes) for tap in output.taps),
             checked=Checked(tree=tree, logits=logits, draws=draws),
         )
+        draft = drafter.observe(target, draft, observed)
+
+    with jax.named_scope("commit"):
         cycle = state.cycle + 1
         depths = jnp.arange(height + 1, dtype=jnp.int32)
         following = DecodeState(
@@ -59,7 +66,7 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
             done=state.done | stopped | (state.known + count >= request.limit),
             stopped=state.stopped | stopped,
             cache=state.cache.commit(output.kv, nodes, count),
-            draft=drafter.observe(target, draft, observed),
+            draft=draft,
             cycle=cycle,
             cycles=state.cycles + (~state.done).astype(jnp.int32),
             accepted=state.accepted + (depths[None] < count[:, None]).astype(jnp.int32),

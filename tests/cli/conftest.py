@@ -10,8 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from eagle_jax import api
+from eagle_jax.api.budgets import Budget
 from eagle_jax.cli import app
 from eagle_jax.converters.describe import Description
+from eagle_jax.decoding.budget import Costs, Estimate
+from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
 
 
@@ -48,6 +51,7 @@ class Fake:
     untimed: Exception | None = None
     asked_again: list[tuple] = dataclasses.field(default_factory=list)
     done: int | None = None
+    kept: list[Any] = dataclasses.field(default_factory=list)
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
 
     def result(self, drafter: str = "auto") -> api.Result:
@@ -71,6 +75,21 @@ class Fake:
             logprobs=None,
             prompt_tokens=4,
             stats=stats,
+        )
+
+    @property
+    def tuned(self) -> api.Tuned:
+        """Two rows, for which (4, 2, 1) was found faster than plain decoding."""
+        tree = DynamicTree(4, 2, 1)
+        where = dict(device="cpu: cpu, 2 cores", model="0", mesh={}, method="eagle")
+        budget = Budget(**where, rows=2, slots=384, tree=(4, 2, 1), plain=200.0, speed=300.0)
+        costs = Costs(passes=((1, 0.01), (4, 0.012)), begin=((1, 0.001),), level=((1, 0.0005),))
+        return api.Tuned(
+            budget=budget,
+            costs=costs,
+            estimates=[Estimate(tree, 2.25, costs.cycle(tree)), Estimate(None, 1.0, costs.plain)],
+            measured={None: 200.0, tree: 300.0},
+            by_rank=[[0.75, 0.125], [0.5, 0.25]],
         )
 
     def one_token(self) -> api.Result:
@@ -170,6 +189,10 @@ class Fake:
         progress(1200)
         return len(files), 1200
 
+    def tune(self, model, *, batch_sizes, **request):
+        self.requests.append((None, request))
+        yield self.tuned
+
     def describe(self, path):
         if self.error:
             raise self.error
@@ -190,7 +213,8 @@ class Fake:
 def fake(monkeypatch) -> Fake:
     fake = Fake()
     commands = ("load", "with_head", "generate", "stream", "describe", "convert", "train", "regenerate")
-    for name in (*commands, "tokenizer_of", "make_datastore", "tree_shape", "time_parts", "trace", "closest_draws"):
+    monkeypatch.setattr(api, "keep_budgets", fake.kept.extend)
+    for name in (*commands, "tune", "tokenizer_of", "make_datastore", "tree_shape", "time_parts", "trace", "closest_draws"):
         monkeypatch.setattr(api, name, getattr(fake, name))
     monkeypatch.setattr("eagle_jax.evaluation.prompts.encode", fake.encode)
     return fake

@@ -84,17 +84,28 @@ def keep_best(
     scores: Float[Array, "b c"],
     tokens: Int[Array, "b c"],
     parents: Int[Array, "b c"],
+    *,
+    best_first: bool = False,
 ) -> Tree:
-    """The tree of the `shape.nodes - 1` best of all candidates, in their order; of equal scores the earlier is better.
+    """The tree of the `shape.nodes - 1` best of all candidates; of equal scores the earlier is better.
 
     Args:
         scores: of each candidate, never above its parent's; -inf is no candidate.
         parents: candidate number of each candidate's parent, lower than its own; -1 is the root.
+        best_first: nodes come in the order of their scores, not in that of the candidates.
     """
-    kept = by_row(lambda x: jnp.sort(lax.top_k(x, shape.nodes - 1)[1], axis=1))(scores)
+
+    def best_of(row: Array) -> Array:
+        kept = lax.top_k(row, shape.nodes - 1)[1]
+        return kept if best_first else jnp.sort(kept, axis=1)
+
+    kept = by_row(best_of)(scores)
     kept_parents = jnp.take_along_axis(parents, kept, axis=1)
-    # a parent's node number: kept candidates up to and including it (0 for the root); node 0 comes before them all
-    parent = jnp.sum(kept[:, None, :] <= kept_parents[:, :, None], axis=-1, dtype=jnp.int32)
+    # a parent's node number: its place among those that were kept, behind node 0; the root is none of them
+    number = jnp.arange(1, shape.nodes, dtype=jnp.int32)
+    parent = jnp.sum(
+        jnp.where(kept[:, None, :] == kept_parents[:, :, None], number[None, None], 0), axis=-1, dtype=jnp.int32
+    )
     root = jnp.zeros_like(root_tokens[:, None])
     return Tree(
         tokens=jnp.concatenate([root_tokens[:, None], jnp.take_along_axis(tokens, kept, axis=1)], axis=1),

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int
@@ -28,10 +29,12 @@ class DynamicTree(TreePolicy):
         nodes: nodes of the tree, root included.
         depth_steps: expansions; the longest drafted path is one longer.
         top_k: children of a node, and nodes of a frontier.
+        best_first: number the nodes by their scores instead, so that a tree tells which smaller ones it contains.
     """
 
     depth_steps: int
     top_k: int
+    best_first: bool = dataclasses.field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self):
         if self.nodes < 2:
@@ -59,16 +62,17 @@ class DynamicTree(TreePolicy):
         scores, tokens, parents = [score], [token], [jnp.full_like(index, -1)]  # the candidates
 
         for level in range(1, self.depth_steps + 1):
-            below, carry = extend(carry, level, token, parent_row)
-            child_score, child_token = best(below, k)
-            scores.append((score[:, :, None] + child_score).reshape(batch, k * k))
-            tokens.append(child_token.reshape(batch, k * k))
-            parents.append(jnp.repeat(index, k, axis=1))
+            with jax.named_scope(f"level_{level}"):
+                below, carry = extend(carry, level, token, parent_row)
+                child_score, child_token = best(below, k)
+                scores.append((score[:, :, None] + child_score).reshape(batch, k * k))
+                tokens.append(child_token.reshape(batch, k * k))
+                parents.append(jnp.repeat(index, k, axis=1))
 
-            score, pick = by_row(lambda x: lax.top_k(x, k))(scores[-1])
-            token = jnp.take_along_axis(tokens[-1], pick, axis=1)
-            index = pick + (k + (level - 1) * k * k)
-            parent_row = pick // k
+                score, pick = by_row(lambda x: lax.top_k(x, k))(scores[-1])
+                token = jnp.take_along_axis(tokens[-1], pick, axis=1)
+                index = pick + (k + (level - 1) * k * k)
+                parent_row = pick // k
 
         found = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))
-        return keep_best(self, root_tokens, *found), carry
+        return keep_best(self, root_tokens, *found, best_first=self.best_first), carry

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -61,7 +62,8 @@ class StaticTree(TreePolicy):
         levels = _levels(self.parents)
         frontier, parent_row = root_tokens[:, None], jnp.zeros_like(root_tokens[:, None])
         for depth, level in enumerate(levels, start=1):
-            scores, found, carry = children(frontier, depth - 1, parent_row, 1 + int(level.rank.max()), carry)
+            with jax.named_scope(f"level_{depth - 1}"):
+                scores, found, carry = children(frontier, depth - 1, parent_row, 1 + int(level.rank.max()), carry)
             tokens.append(found[:, level.row, level.rank])
             valid.append((scores[:, level.row, level.rank] > -jnp.inf) & valid[-1][:, level.parent])
             frontier = tokens[-1][:, level.frontier]

@@ -1,0 +1,136 @@
+"""`eagle-jax tune`: which draft tree is fastest on this machine, for each batch size."""
+
+import dataclasses
+import pathlib
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from eagle_jax import api
+from eagle_jax.cli import options
+from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
+from eagle_jax.cli.report import new_table, surroundings
+from eagle_jax.evaluation import read_questions
+
+SHOWN = 6  # trees of each batch size
+
+
+@one_sentence
+def tune(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; the shipped one by default.")
+    ] = None,
+    head: Annotated[str | None, typer.Argument(metavar="[HEAD]", help="Folder or name of its head.")] = None,
+    batch_sizes: Annotated[
+        str, typer.Option("--batch-sizes", metavar="N,N,...", help="Answers decoded together.")
+    ] = "1,4,8,16",
+    prompts: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--prompts", metavar="FILE.jsonl", help="Questions in Spec-Bench's format; a few of our own by default."
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", help="Length of the answers that caches are made for.")
+    ] = 256,
+    dtype: options.Dtype = None,
+    mesh: options.Mesh = None,
+    chat: options.Chat = None,
+    drafter: options.Drafter = "auto",
+    draft_model: options.DraftModel = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure what draft trees cost here, choose one for each batch size, and keep the choice.
+
+    `--tree auto`, the default everywhere, then drafts with the tree that was fastest for as many answers at a time, and
+    not at all where none was faster than plain decoding. Takes half a minute or so for each batch size, most of it
+    compiling. Measure again after another head was trained or JAX was updated; leave the machine alone meanwhile.
+
+    **Examples**
+
+    - `eagle-jax tune`
+
+    - `eagle-jax tune ./llama ./eagle --batch-sizes 1,2,8,32 --prompts question.jsonl`
+    """
+    sizes = parse_sizes(batch_sizes)
+    model = load(target, head, dtype, mesh=mesh, draft=draft_model)
+    asked = None if prompts is None else questions(prompts, options.wants_chat(model, chat))
+    tuned = []
+    with counting("Measuring") as progress:
+        given: dict[str, Any] = dict(drafter=drafter, batch_sizes=sizes, prompts=asked, max_new_tokens=max_new_tokens)
+        for one in api.tune(model, **given, progress=progress):
+            api.keep_budgets([one.budget])
+            tuned.append(one)
+            if not as_json:
+                out.print(table(one))
+    if as_json:
+        print_json(surroundings() | {"tuned": [as_dict(one) for one in tuned]})
+        return
+    out.print(choices(tuned))
+    err.print(f"Kept in {api.budgets_path()}; --tree auto goes by it from now on.", style="dim", markup=False)
+
+
+def parse_sizes(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--batch-sizes {text!r}; expected whole numbers with commas between, such as 1,4,8") from None
+
+
+def questions(path: pathlib.Path, chat: bool) -> list[Any]:
+    """The first turns of a file's first questions."""
+    turns = [question.turns[0] for question in read_questions(path, 8)]
+    return [[{"role": "user", "content": turn}] for turn in turns] if chat else turns
+
+
+def table(tuned: api.Tuned) -> Table:
+    """What plain decoding and the most promising trees are expected to do, and what they did."""
+    rows = tuned.budget.rows
+    title = f"{rows} answer{'s' * (rows > 1)} at a time, caches of {tuned.budget.slots} tokens"
+    shown = new_table("nodes,depth,top-k", "tok/pass", "ms a pass", "expected tok/s", "measured tok/s", "", title=title)
+    plain = next(one for one in tuned.estimates if one.tree is None)
+    trees = [one for one in tuned.estimates if one.tree is not None][:SHOWN]
+    for one in (plain, *trees):
+        measured = tuned.measured.get(one.tree)
+        shown.add_row(
+            name(one.tree),
+            f"{one.length:.2f}",
+            f"{1e3 * one.seconds:.2f}",
+            f"{tuned.promised(one):.0f}",
+            "" if measured is None else f"{measured:.0f}",
+            "chosen" if name(one.tree) == name(tuned.budget.tree) else "",
+        )
+    return shown
+
+
+def choices(tuned: list[api.Tuned]) -> Table:
+    """The choice for each batch size."""
+    shown = new_table("answers at a time", "tree", "tok/s", "against plain")
+    for one in tuned:
+        budget = one.budget
+        gain = budget.speed / budget.plain
+        shown.add_row(str(budget.rows), name(budget.tree), f"{budget.speed:.0f}", f"{gain:.2f}x")
+    return shown
+
+
+def name(tree: Any) -> str:
+    """A tree as `--tree` takes it."""
+    if tree is None:
+        return "plain"
+    numbers = tree if isinstance(tree, tuple) else (tree.nodes, tree.depth_steps, tree.top_k)
+    return ",".join(str(number) for number in numbers)
+
+
+def as_dict(tuned: api.Tuned) -> dict[str, Any]:
+    """What was found, for `--json`; trees by name."""
+    return {
+        "budget": dataclasses.asdict(tuned.budget),
+        "costs": dataclasses.asdict(tuned.costs),
+        "expected": {
+            name(one.tree): {"length": one.length, "seconds": one.seconds, "tokens_per_second": tuned.promised(one)}
+            for one in tuned.estimates
+        },
+        "measured": {name(tree): speed for tree, speed in tuned.measured.items()},
+        "by_rank": tuned.by_rank,
+    }

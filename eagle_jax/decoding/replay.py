@@ -1,0 +1,111 @@
+"""How far smaller trees would have gone: a text with the large tree that was drafted at every place of it.
+
+A tree's nodes come best first (`DynamicTree(best_first=True)`), so the tree of fewer nodes, levels or children that the
+same drafter would have grown can be read off, and the text says which of its nodes the target would have walked.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from eagle_jax.decoding.policy import DynamicTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Guessed:
+    """The tree of one place of a text, best node first; the root, node 0, is the text's token there."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+
+    def reached(self, following: Sequence[int], steps: int, width: int) -> list[int]:
+        """For each depth that the text follows the tree grown in `steps` expansions of `width`: how many nodes that
+        tree has to keep, root included, for the path to get there.
+        """
+        depth, ranks = {0: 0}, {0: 0}  # of the nodes that such a tree would have found
+        children: dict[int, int] = {}
+        at_depth: dict[int, int] = {}
+        path: list[int] = []
+        node, found = 0, 1
+        for here in range(1, len(self.parents)):
+            above = self.parents[here]
+            rank = children.get(above, 0)
+            children[above] = rank + 1
+            inside = above in depth and depth[above] <= steps and rank < width
+            if not inside or above and ranks[above] >= width:
+                continue
+            depth[here] = depth[above] + 1
+            ranks[here] = at_depth.get(depth[here], 0)  # its place among those of its level: the best are expanded
+            at_depth[depth[here]] = ranks[here] + 1
+            found += 1
+            if above == node and len(path) < len(following) and self.tokens[here] == following[len(path)]:
+                path.append(found)
+                node = here
+        return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A text, and what was drafted at each of its tokens but those at the end.
+
+    Attributes:
+        tokens: all of them.
+        drafted: `drafted[i]` has token i for its root.
+    """
+
+    tokens: Sequence[int]
+    drafted: Sequence[Guessed]
+
+
+def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[DynamicTree, float]:
+    """Tokens that a cycle would have committed with each tree, decoding the same texts from beginning to end."""
+    sizes: dict[tuple[int, int], list[DynamicTree]] = {}
+    for tree in trees:
+        sizes.setdefault((tree.depth_steps, tree.top_k), []).append(tree)
+    texts = list(texts)
+    found: dict[DynamicTree, float] = {}
+    for (steps, width), alike in sizes.items():
+        paths = [_paths(text, steps, width) for text in texts]
+        found |= {tree: _mean_length(paths, tree.nodes) for tree in alike}
+    return found
+
+
+def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]:
+    """How often the text's next token is a node's i-th child, at the root and below it: `[depth][rank]`, as a share of
+    the trees that were right so far.
+    """
+    counts = [[0] * ranks for _ in range(depths)]
+    tried = [0] * depths
+    for text in texts:
+        for place, drafted in enumerate(text.drafted):
+            node = 0
+            for depth, token in enumerate(text.tokens[place + 1 : place + 1 + depths]):
+                below = [here for here, above in enumerate(drafted.parents) if above == node]
+                tried[depth] += 1
+                right = [rank for rank, here in enumerate(below) if drafted.tokens[here] == token]
+                if not right:
+                    break
+                if right[0] < ranks:
+                    counts[depth][right[0]] += 1
+                node = below[right[0]]
+    return [[count / max(total, 1) for count in row] for row, total in zip(counts, tried, strict=True)]
+
+
+def _paths(text: Text, steps: int, width: int) -> list[list[int]]:
+    """`Guessed.reached` at every place."""
+    return [
+        drafted.reached(text.tokens[place + 1 : place + 2 + steps], steps, width)
+        for place, drafted in enumerate(text.drafted)
+    ]
+
+
+def _mean_length(texts: Sequence[Sequence[Sequence[int]]], nodes: int) -> float:
+    """Tokens a cycle over texts of which the nodes needed at each place are known, for a tree of so many nodes."""
+    tokens = cycles = 0
+    for paths in texts:
+        place = 0
+        while place < len(paths):
+            step = 1 + sum(needed <= nodes for needed in paths[place])
+            place += step
+            tokens += step
+            cycles += 1
+    return tokens / max(cycles, 1)

@@ -1,0 +1,88 @@
+"""Drafters to measure with: the work of drafting without its fruit, and a tree without the work."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.models.target import Target
+from eagle_jax.struct import pytree, static
+
+
+@pytree
+class Drafted:
+    """A drafter's state, and the tree that it drafted last."""
+
+    state: Any
+    tree: Tree
+
+
+@pytree
+class Aside(Drafter):
+    """Drafts as another drafter does and keeps the tree to itself: the loop decodes plainly, and with every token comes
+    the tree that would have been checked.
+    """
+
+    drafter: Drafter
+
+    @property
+    def shape(self) -> TreeShape:
+        return TreeShape(nodes=1, depth=self.drafter.shape.depth)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.drafter.taps
+
+    def init(self, target: Target, batch: int, slots: int) -> Drafted:
+        nodes = jnp.zeros((batch, self.drafter.shape.nodes), jnp.int32)
+        tree = Tree(tokens=nodes, parent=nodes, valid=nodes > 0, height=self.drafter.shape.depth)
+        return Drafted(state=self.drafter.init(target, batch, slots), tree=tree)
+
+    def observe(self, target: Target, state: Drafted, observed: Observed) -> Drafted:
+        return Drafted(state=self.drafter.observe(target, state.state, observed), tree=state.tree)
+
+    def propose(self, target: Target, state: Drafted, view: View, mode: Sampling) -> tuple[Tree, Drafted]:
+        tree, inner = self.drafter.propose(target, state.state, view, mode)
+        kept = Tree(tokens=tree.tokens, parent=tree.parent, valid=tree.valid, height=self.drafter.shape.depth)
+        return root_alone(view.root, self.shape.depth), Drafted(state=inner, tree=kept)
+
+
+@pytree
+class Blank(Drafter):
+    """A tree that no work went into, of the same token everywhere: a chain, and the rest of the nodes below the root.
+
+    Attributes:
+        size: nodes and depth of the tree.
+    """
+
+    size: TreeShape = static()
+
+    taps = ()
+
+    @property
+    def shape(self) -> TreeShape:
+        return self.size
+
+    def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
+        return ()
+
+    def observe(self, target: Target, state: tuple[()], observed: Observed) -> tuple[()]:
+        return ()
+
+    def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
+        number = np.arange(self.shape.nodes)
+        parent = np.where(number <= self.shape.depth, number - 1, 0)
+        tokens = jnp.where(number[None] == 0, view.root[:, None], 0)
+        shape = tokens.shape
+        parents = jnp.broadcast_to(jnp.asarray(parent, jnp.int32), shape)
+        return Tree(tokens=tokens, parent=parents, valid=jnp.ones(shape, bool), height=self.shape.depth), ()
+
+
+def root_alone(root: Int[Array, "b"], height: int) -> Tree:
+    """The tree of a drafter that proposes nothing."""
+    tokens = root[:, None]
+    return Tree(tokens=tokens, parent=jnp.full_like(tokens, -1), valid=jnp.ones_like(tokens, bool), height=height)

@@ -1,0 +1,87 @@
+"""Measuring: what is read off large trees is what the loop does, and what is found is what `auto` goes by."""
+
+import dataclasses
+import json
+
+import pytest
+from speller import RANDOM, TOKENIZER
+from typer.testing import CliRunner
+
+from eagle_jax import api, cli
+from eagle_jax.api import budgets, tuning
+from eagle_jax.api.drafters import drafter_for
+from eagle_jax.api.tuning import Grid, Start, draft_along
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.testing import synthetic_medusa
+
+PROMPTS = [TOKENIZER("spell")["input_ids"], TOKENIZER("write more")["input_ids"]]
+SMALL = DynamicTree(8, 2, 2)
+LARGEST = DynamicTree(20, 3, 3)
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "CPU", Grid(DynamicTree(4, 1, 2), (1, 4), (1, 2)))
+    monkeypatch.setattr(tuning, "CYCLES", 2)
+    monkeypatch.setattr(tuning, "READ", 16)
+
+
+def test_cycles_read_off_a_large_tree_are_those_of_the_loop():
+    asks = tuning._asks(RANDOM, PROMPTS, 40)
+    texts = draft_along(RANDOM, Eagle(head=RANDOM.head, policy=dataclasses.replace(LARGEST, best_first=True)), asks)
+    results = api.generate(RANDOM, PROMPTS, max_new_tokens=40, tree=(8, 2, 2))
+    for text, result in zip(texts, results, strict=True):
+        assert text.tokens == result.token_ids
+        place, lengths = 0, []
+        while place < len(text.drafted):
+            following = text.tokens[place + 1 : place + 4]
+            lengths.append(1 + sum(n <= 8 for n in text.drafted[place].reached(following, 2, 2)))
+            place += lengths[-1]
+        assert lengths == result.stats.accepted_lengths[: len(lengths)] and max(lengths) > 1
+
+
+def test_every_drafter_goes_on_from_one_beginning():
+    start = Start(RANDOM, Eagle(head=RANDOM.head, policy=SMALL), tuning._asks(RANDOM, PROMPTS, 10))
+    plain, drafted = start.run(Plain()), start.run(Eagle(head=RANDOM.head, policy=SMALL))
+    assert (plain.cycles, plain.tokens) == (9, 18) and drafted.cycles < 9
+    assert start.run(Plain()).tokens == 18, "the beginning is still there"
+
+
+def test_the_command_finds_keeps_and_tells(monkeypatch, tmp_path):
+    monkeypatch.setattr(api, "load", lambda *args, **kwargs: RANDOM)
+    asked = [{"question_id": i, "category": "a", "turns": [turn]} for i, turn in enumerate(("Hi.", "Spell it."))]
+    (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    options = ["--batch-sizes", "1", "--max-new-tokens", "24", "--prompts", str(tmp_path / "asked.jsonl")]
+    shown = CliRunner().invoke(cli.app, ["tune", *options])
+    assert shown.exit_code == 0, shown.output
+    assert "plain" in shown.stdout and "measured tok/s" in shown.stdout and "1 answer at a time" in shown.stdout
+    (kept,) = budgets.read()
+    assert (kept.rows, kept.slots, kept.method) == (1, 128, "eagle") and kept.speed >= kept.plain > 0
+    chosen = drafter_for(RANDOM, "auto", "auto")
+    assert chosen == Plain() if kept.tree is None else chosen.policy == DynamicTree(*kept.tree)
+
+
+def test_what_cannot_be_tuned_is_refused_before_anything_is_measured(tmp_path):
+    for given, said in (
+        ({"drafter": "prompt-lookup"}, "has no trees to choose a size of"),
+        ({"drafter": "medusa"}, "needs Medusa heads"),
+        ({"batch_sizes": []}, "no batch sizes"),
+        ({"batch_sizes": [0]}, "batch size=0; expected a whole number, 1 or more"),
+        ({"prompts": [[1] * 56]}, "the prompt has 56 tokens"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            api.tune(RANDOM, **given)
+    with pytest.raises(ValueError, match="no tokenizer"):
+        api.tune(dataclasses.replace(RANDOM, tokenizer=None))
+    with pytest.raises(ValueError, match='drafter="none" has no trees'):
+        api.tune(dataclasses.replace(RANDOM, head=None))
+    assert budgets.read() == []
+
+
+def test_trees_no_deeper_than_there_are_heads():
+    medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=1))
+    assert tuning.grid_for(medusa).largest == DynamicTree(3, 0, 2) and tuning.grid_for(medusa).nodes == (1, 3)
+    assert tuning.grid_for(RANDOM).largest == DynamicTree(4, 1, 2)
