@@ -6,6 +6,7 @@ from eagle_jax.api.datastore import make_datastore
 from eagle_jax.api.drafters import NAMES as DRAFTERS
 from eagle_jax.api.engine import Engine, EngineClosed, Load, QueueFull
 from eagle_jax.api.generate import generate, stream
+from eagle_jax.api.jobs import Defaults, Job, Tally, fingerprints, merge
 from eagle_jax.api.model import Model, load, tokenizer_of, with_head
 from eagle_jax.api.regenerate import Regenerated, regenerate
 from eagle_jax.api.results import Chunk, Result, Stats
@@ -15,6 +16,7 @@ from eagle_jax.api.training import read_config, train
 from eagle_jax.api.tuning import Tuned, tune
 from eagle_jax.api.weights import Weights, weights_of, with_weights
 from eagle_jax.converters import PAIRS, convert, describe
+from eagle_jax.sharding import join, wait_for_others
 from eagle_jax.training import events
 
 __all__ = [
@@ -23,16 +25,19 @@ __all__ = [
     "PAIRS",
     "Chunk",
     "Cycle",
+    "Defaults",
     "Engine",
     "EngineClosed",
     "EngineError",
     "Load",
+    "Job",
     "Model",
     "Parts",
     "QueueFull",
     "Regenerated",
     "Result",
     "Stats",
+    "Tally",
     "Tuned",
     "Ticket",
     "Weights",
@@ -43,10 +48,13 @@ __all__ = [
     "convert",
     "describe",
     "events",
+    "fingerprints",
     "generate",
+    "join",
     "keep_budgets",
     "load",
     "make_datastore",
+    "merge",
     "read_config",
     "regenerate",
     "stream",
@@ -55,6 +63,7 @@ __all__ = [
     "trace",
     "train",
     "tree_shape",
+    "wait_for_others",
     "tune",
     "weights_of",
     "with_head",

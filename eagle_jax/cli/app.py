@@ -8,6 +8,7 @@ import jax
 import typer
 
 import eagle_jax
+from eagle_jax.cli.batch import batch
 from eagle_jax.cli.bench import bench
 from eagle_jax.cli.chat import chat
 from eagle_jax.cli.console import out
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, chat, bench, inspect, models, plan, convert, demo, train, regenerate, datastore, tune):
+for command in (generate, chat, batch, bench, inspect, models, plan, convert, demo, train, regenerate, datastore, tune):
     app.command()(command)
 app.add_typer(evaluate, name="eval")
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from eagle_jax import api
 from eagle_jax.api.budgets import Budget
+from eagle_jax.api.jobs import Job
 from eagle_jax.cli import app
 from eagle_jax.converters.describe import Description
 from eagle_jax.decoding.budget import Costs, Estimate
@@ -52,6 +53,7 @@ class Fake:
     asked_again: list[tuple] = dataclasses.field(default_factory=list)
     done: int | None = None
     kept: list[Any] = dataclasses.field(default_factory=list)
+    jobs: list[tuple[Job, dict]] = dataclasses.field(default_factory=list)
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
 
     def result(self, drafter: str = "auto") -> api.Result:
@@ -182,6 +184,25 @@ class Fake:
         request["progress"](1, 2)
         return api.Regenerated(answered=5, before=2, cut=1, skipped=0)
 
+    def job(self, *files, **options):
+        job = Job(*files, **options)
+
+        def run(model, *, progress, **request):
+            self.jobs.append((job, request))
+            mine = range(job.host, job.rows, job.hosts)
+            for number in mine:
+                job._journal.append(number, {"id": number, "text": "Hello"})
+            tally = api.Tally(rows=len(mine), before=0, answered=len(mine), tokens=3 * len(mine))
+            tally.use.passes, tally.use.used = 4, 3
+            progress(tally)
+            return tally
+
+        job.run = run
+        return job
+
+    def fingerprints(self, target, head, *, draft, datastore):
+        return {"target": target, "head": head}
+
     def tokenizer_of(self, target):
         return FakeTokenizer(self.template)
 
@@ -216,6 +237,8 @@ def fake(monkeypatch) -> Fake:
     monkeypatch.setattr(api, "keep_budgets", fake.kept.extend)
     for name in (*commands, "tune", "tokenizer_of", "make_datastore", "tree_shape", "time_parts", "trace", "closest_draws"):
         monkeypatch.setattr(api, name, getattr(fake, name))
+    monkeypatch.setattr(api, "fingerprints", fake.fingerprints)
+    monkeypatch.setattr(api, "Job", fake.job)
     monkeypatch.setattr("eagle_jax.evaluation.prompts.encode", fake.encode)
     return fake
 

@@ -40,9 +40,12 @@ def test_documented_commands_run(fake, run, tmp_path, monkeypatch, line):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "question.jsonl").write_text(json.dumps({"question_id": 1, "category": "a", "turns": ["Hi."]}))
     (tmp_path / "prompt.txt").write_text("Hi.")
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "Hi."}))
     (tmp_path / "train.yaml").write_text(blocks((ROOT / "docs" / "training.md").read_text(), "yaml")[0])
     if " runs/first" in line and "--out" not in line:
         run("eval", "question.jsonl", "--methods", "plain,eagle", "--out", "runs/first")
+    if " --merge " in line:
+        run("batch", "prompts.jsonl", line.split()[-1])
     shown = run(*shlex.split(line)[1:], input="Hi.\n")
     assert shown.exit_code == 0, shown.output
 

@@ -1,0 +1,59 @@
+"""The lines of a job's input files, numbered through, and what tells these files from others."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line that is not blank.
+
+    Attributes:
+        number: among those of all files, in the order given, from 0.
+        place: file and line, `questions.jsonl:7`.
+        content: its bytes.
+    """
+
+    number: int
+    place: str
+    content: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What the input files hold.
+
+    Attributes:
+        rows: lines that are not blank, in all files.
+        digest: SHA-256 of the files, in hexadecimal digits.
+    """
+
+    rows: int
+    digest: str
+
+
+def lines_of(files: Sequence[Path]) -> Iterator[Line]:
+    """The lines of all files; only one at a time is in memory."""
+    number = 0
+    for path in files:
+        with path.open("rb") as file:
+            for at, content in enumerate(file, start=1):
+                if content.strip():
+                    yield Line(number, f"{path.name}:{at}", content)
+                    number += 1
+
+
+def contents_of(files: Sequence[Path]) -> Contents:
+    """Reads the files through once. Raises OSError for one that cannot be read, ValueError if none has a row."""
+    rows, digest = 0, hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            for content in file:
+                digest.update(content)
+                rows += bool(content.strip())
+        digest.update(b"\0")  # where one file ends and the next begins
+    if not rows:
+        raise ValueError(f"no rows in {', '.join(map(str, files))}; expected one JSON object a line")
+    return Contents(rows, digest.hexdigest())

@@ -1,0 +1,59 @@
+"""Several processes with one model between them: process 0 keeps the files, and all agree on what is left to do."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from eagle_jax.sharding import from_first
+
+
+class Bystander:
+    """The journal of a process that writes nothing."""
+
+    def __init__(self) -> None:
+        self.done: set[int] = set()
+
+    def append(self, number: int, record: Mapping[str, Any]) -> None:
+        """Somebody else writes it."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+def is_bystander(one_model: bool) -> bool:
+    """Whether this process leaves the files to another."""
+    return one_model and jax.process_index() > 0
+
+
+def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
+    """What `begin` says, called in process 0 alone.
+
+    Args:
+        digest: of this process's input, in hexadecimal digits.
+
+    Raises:
+        ValueError: process 0 refused, or its input is another.
+    """
+    complete, error = False, None
+    if not is_bystander(True):
+        try:
+            complete = begin()
+        except (ValueError, OSError) as refused:
+            error = refused
+    begun, over, *first = from_first(np.array([error is None, complete, *bytes.fromhex(digest)], np.uint8)).tolist()
+    if error is not None:
+        raise error
+    if not begun:
+        raise ValueError("process 0 refused the job; look at what it says")
+    if bytes(first).hex() != digest:
+        raise ValueError("the input is not that of process 0; give every process the same files, in the same order")
+    return bool(over)
+
+
+def agree_on(done: set[int], rows: int) -> set[int]:
+    """The finished rows that process 0 knows of."""
+    mask = np.zeros(rows, np.uint8)
+    mask[sorted(done)] = 1
+    return set(np.flatnonzero(from_first(mask)).tolist())

@@ -1,0 +1,176 @@
+"""`eagle-jax batch`: files of prompts in, a file of answers out."""
+
+import math
+import pathlib
+from typing import Annotated, Any
+
+import jax
+import typer
+
+from eagle_jax import api
+from eagle_jax.cli import options
+from eagle_jax.cli.console import err, load, one_sentence, out
+from eagle_jax.cli.meter import meter
+
+HOSTS = "Hosts"
+
+Files = Annotated[
+    list[pathlib.Path],
+    typer.Argument(metavar="IN.jsonl... OUT.jsonl", help="Rows to answer, and where the answers go; the output last."),
+]
+
+
+@one_sentence
+def batch(
+    files: Files,
+    target: options.Target = None,
+    head: options.Head = None,
+    dtype: options.Dtype = None,
+    mesh: options.Mesh = None,
+    max_new_tokens: options.MaxNewTokens = 256,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", help="End answers before this text; may be repeated.", rich_help_panel=options.SAMPLING),
+    ] = None,
+    drafter: options.Drafter = "auto",
+    tree: options.Tree = "auto",
+    draft_model: options.DraftModel = None,
+    datastore: options.Datastore = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", min=1, help="Answers decoded together.", rich_help_panel=options.DRAFTING),
+    ] = None,
+    token_ids: Annotated[
+        bool, typer.Option("--token-ids", help="Write the answers' tokens too.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge", help="Make OUT.jsonl of parts that lie beside it, and answer nothing.", rich_help_panel=HOSTS
+        ),
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, help="Processes that share the rows.", rich_help_panel=HOSTS)
+    ] = None,
+    process: Annotated[
+        int | None, typer.Option("--process", min=0, help="Which of them this is, from 0.", rich_help_panel=HOSTS)
+    ] = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            "--coordinator",
+            metavar="HOST:PORT|auto",
+            help="Start only when all are there: at this address of process 0, or auto on TPU slices and clusters.",
+            rich_help_panel=HOSTS,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds to wait for the others.", rich_help_panel=HOSTS)
+    ] = 300.0,
+    one_model: Annotated[
+        bool,
+        typer.Option(
+            "--one-model",
+            help="One model over the devices of all processes, which work on the same rows; needs --coordinator.",
+            rich_help_panel=HOSTS,
+        ),
+    ] = False,
+) -> None:
+    """Answer every row of JSON-lines files, durably and over as many hosts as there are.
+
+    A row is `{"id": "a", "prompt": "..."}`, with `messages` (a chat) or `prompt_ids` (tokens) in the place of `prompt`,
+    and options of its own if it likes: max_new_tokens, temperature, top_k, top_p, min_p, seed, stop. OpenAI's batch
+    form is understood too. Rows that cannot be answered get an `error`. Answers are kept as they are finished: the same
+    command goes on where a job was stopped or killed, and the output, in the order of the input, comes out the same.
+
+    **Examples**
+
+    - `eagle-jax batch prompts.jsonl answers.jsonl --max-new-tokens 64`
+
+    - `eagle-jax batch prompts.jsonl sampled.jsonl --temperature 1 --batch-size 32`
+
+    - `eagle-jax batch prompts.jsonl halves.jsonl --process 0 --processes 2`
+    """
+    if merge:
+        _merge(files)
+        return
+    *inputs, output = files
+    if not inputs:
+        raise ValueError(f"only {output} was given; expected IN.jsonl... and then OUT.jsonl")
+    host, hosts = _meet(coordinator, processes, process, timeout, one_model)
+    drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    defaults = api.Defaults(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+    )
+    made_with = {
+        **api.fingerprints(target, head, draft=draft_model, datastore=datastore),
+        "dtype": dtype,
+        "drafter": drafter,
+        "tree": tree,
+    }
+    share: dict[str, Any] = dict(host=host, hosts=hosts, one_model=one_model)
+    with api.Job(inputs, output, defaults=defaults, made_with=made_with, token_ids=token_ids, **share) as job:
+        if job.complete:
+            out.print(f"{output} is complete; nothing was left to do", markup=False)
+        else:
+            over = _mesh(mesh, coordinator, one_model)
+            model = load(target, head, dtype, mesh=over, draft=draft_model, datastore=datastore)
+            with meter("Answering") as show:
+                tally = job.run(model, batch_size=batch_size, progress=show, **drafting)
+            _report(output, tally, job.merge(), hosts)
+    if coordinator is not None:
+        api.wait_for_others("the end of a batch job")
+
+
+def _meet(
+    coordinator: str | None, processes: int | None, process: int | None, timeout: float, one_model: bool
+) -> tuple[int, int]:
+    """Which host this is, of how many; waits for the others where a coordinator is named."""
+    if coordinator is None:
+        if one_model:
+            raise ValueError("--one-model is for several processes; give --coordinator too")
+        if (processes is None) != (process is None):
+            raise ValueError("--processes and --process go together; give both or none")
+        return process or 0, processes or 1
+    with err.status("Waiting for the other processes"):
+        api.join(coordinator, processes, process, timeout=timeout)
+    return (0, 1) if one_model else (jax.process_index(), jax.process_count())
+
+
+def _mesh(mesh: str | None, coordinator: str | None, one_model: bool) -> str | None:
+    """A model that each process has for itself lies on its own devices; one that they share, on all."""
+    if one_model:
+        return mesh or "auto"
+    return mesh if mesh is None or coordinator is None else f"local:{mesh}"
+
+
+def _merge(files: list[pathlib.Path]) -> None:
+    if len(files) > 1:
+        raise ValueError(f"--merge takes the output alone, and {len(files)} files were given")
+    missing = api.merge(files[0])
+    if missing:
+        raise ValueError(f"{'; '.join(missing)}; run the job on these hosts to its end, and collect their parts here")
+    out.print(f"complete: {files[0]}", markup=False)
+
+
+def _report(output: pathlib.Path, tally: api.Tally, missing: list[str], hosts: int) -> None:
+    said = [f"{tally.answered:,} rows answered"]
+    said += [f"{tally.before:,} were there before"] if tally.before else []
+    said += [f"{tally.failed:,} failed"] if tally.failed else []
+    out.print(f"{', '.join(said)}: {output}", markup=False)
+    if math.isfinite(tally.use.share):
+        err.print(f"{tally.tokens:,} tokens; rows of the batch were busy {tally.use.share:.0%} of the time")
+    if missing:
+        err.print(f"Not all of the {hosts} parts are complete here: {'; '.join(missing)}.", markup=False)
+        err.print(f"The last host makes {output}; or collect the parts, and give it to --merge.", markup=False)

@@ -1,0 +1,55 @@
+"""How far a long job is: a bar in a terminal, a line now and then elsewhere."""
+
+import contextlib
+import datetime
+import time
+from collections.abc import Callable, Iterator
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from eagle_jax import api
+from eagle_jax.cli.console import err
+
+EVERY = 30.0  # seconds between two lines
+
+
+@contextlib.contextmanager
+def meter(label: str) -> Iterator[Callable[[api.Tally], None]]:
+    """Shows rows done, tokens per second and the time left, as a function that is told how far a job is."""
+    began = time.monotonic()
+    if not err.is_terminal:
+        yield _lines(began)
+        return
+    columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}")
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("", total=None, speed="")
+
+        def show(tally: api.Tally) -> None:
+            speed = f"{tally.tokens / (time.monotonic() - began):,.0f} tokens/s"
+            bar.update(task, completed=tally.done, total=tally.rows, speed=speed)
+
+        yield show
+
+
+def _lines(began: float) -> Callable[[api.Tally], None]:
+    said = began
+
+    def show(tally: api.Tally) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= EVERY or tally.done == tally.rows:
+            said = now
+            err.print(line(tally, now - began), markup=False)
+
+    return show
+
+
+def line(tally: api.Tally, seconds: float) -> str:
+    """`1,204 of 5,000 rows, 3 failed, 812 tokens/s, 1:12:10 left`."""
+    here = tally.answered + tally.failed
+    left = (tally.rows - tally.done) * seconds / here if here else 0.0
+    said = [f"{tally.done:,} of {tally.rows:,} rows"]
+    said += [f"{tally.failed:,} failed"] if tally.failed else []
+    said += [f"{tally.tokens / seconds:,.0f} tokens/s"] if seconds else []
+    said += [f"{datetime.timedelta(seconds=round(left))} left"] if left else []
+    return ", ".join(said)
