@@ -69,12 +69,14 @@ class Said:
         came_with: the target pass that each came with; 0 for the one that came with the prompt.
         logprobs: of each token; None unless asked for.
         trees: of target passes, by their number, with a drafter that records them: of the last before each look.
+        seconds: spent on cycles until then.
     """
 
     token_ids: list[int]
     came_with: list[int]
     logprobs: list[float] | None
     trees: Mapping[int, Cycle] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
 
     def until(self, tokens: int) -> "Said":
         """The first so many tokens."""
@@ -239,7 +241,7 @@ class Batch:
             recorded = logprobs[i, here].tolist() if row.ask.options.logprobs else None
             passes = came_with[i, here].tolist()
             trees = {**row.said.trees, passes[-1]: cycles[i]} if cycles and passes[-1] else row.said.trees
-            row.said = Said(tokens[i, here].tolist(), passes, recorded, trees)
+            row.said = Said(tokens[i, here].tolist(), passes, recorded, trees, row.decode_seconds)
             row.stop = find_stop(self.model.tokenizer, row.said.token_ids, row.ask.options.stop)
             if row.stop is not None:
                 row.said = row.said.until(row.stop.tokens)

@@ -83,6 +83,7 @@ class Chunk:
         accepted_lengths: tokens of these that each pass of the target committed, in order; the first token of an answer
             comes with the prompt.
         logprobs: of the new tokens; None unless asked for.
+        seconds: from the first token to the look that found these, as `Stats.decode_seconds` counts them.
         cycle: the draft tree of the pass that the last of them came with, from an engine that records trees.
     """
 
@@ -92,4 +93,5 @@ class Chunk:
     result: Result | None
     accepted_lengths: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] | None = None
+    seconds: float = 0.0
     cycle: Cycle | None = None

@@ -41,6 +41,7 @@ class Telling:
                 result=result,
                 accepted_lengths=[size for cycle, size in _passes(said.came_with[new]) if cycle > 0],
                 logprobs=None if said.logprobs is None else said.logprobs[new],
+                seconds=said.seconds,
                 cycle=said.trees.get(said.came_with[end - 1]) if new.start < end else None,
             )
 
