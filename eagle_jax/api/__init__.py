@@ -15,7 +15,7 @@ from eagle_jax.api.trace import Cycle, Parts, closest_draws, time_parts, trace, 
 from eagle_jax.api.training import read_config, train
 from eagle_jax.api.tuning import Tuned, tune
 from eagle_jax.api.weights import Weights, weights_of, with_weights
-from eagle_jax.converters import PAIRS, convert, describe
+from eagle_jax.converters import PAIRS, convert, describe, quantize
 from eagle_jax.sharding import join, wait_for_others
 from eagle_jax.training import events
 
@@ -29,8 +29,8 @@ __all__ = [
     "Engine",
     "EngineClosed",
     "EngineError",
-    "Load",
     "Job",
+    "Load",
     "Model",
     "Parts",
     "QueueFull",
@@ -38,12 +38,12 @@ __all__ = [
     "Result",
     "Stats",
     "Tally",
-    "Tuned",
     "Ticket",
+    "Tuned",
     "Weights",
     "achunks",
-    "chunks",
     "budgets_path",
+    "chunks",
     "closest_draws",
     "convert",
     "describe",
@@ -54,6 +54,7 @@ __all__ = [
     "keep_budgets",
     "load",
     "make_datastore",
+    "quantize",
     "merge",
     "read_config",
     "regenerate",
@@ -63,8 +64,8 @@ __all__ = [
     "trace",
     "train",
     "tree_shape",
-    "wait_for_others",
     "tune",
+    "wait_for_others",
     "weights_of",
     "with_head",
     "with_weights",

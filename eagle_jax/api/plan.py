@@ -19,6 +19,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, empty_cache
+from eagle_jax.models.quant import QuantArray, Scheme, quantise_params, scheme_of
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
 
 HeadConfig = EagleConfig | Eagle3Config
@@ -60,6 +61,7 @@ def plan(
     slots: int = 4096,
     dtype: Any = "bfloat16",
     nodes: int = 60,
+    quantize: str | Scheme | None = None,
 ) -> Plan:
     """The memory that a pair takes on each chip.
 
@@ -73,10 +75,12 @@ def plan(
         slots: longest prompt and answer together, in tokens.
         dtype: of weights and caches.
         nodes: of a draft tree, root included; 1 is plain decoding.
+        quantize: what the weights are rounded to, as for `load`; rounded, they take what they take on accelerators.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: what a folder holds is not understood, or the mesh does not divide the target.
+        ValueError: what a folder holds is not understood, or the mesh does not divide the target, or groups of weights
+            do not divide a matrix.
 
     Example:
         >>> from eagle_jax.api.plan import plan
@@ -85,7 +89,7 @@ def plan(
     """
     config, drafting = configs(target, head)
     counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
-    given = *counts, dtype_of(dtype)
+    given = *counts, dtype_of(dtype), scheme_of(quantize)
     if mesh is not None:
         return of_configs(config, drafting, parse(mesh), *given)
     chips = whole("chips", chips, 1)
@@ -117,42 +121,56 @@ def of_configs(
     slots: int,
     nodes: int,
     dtype: Any,
+    scheme: Scheme | None = None,
 ) -> Plan:
     """`plan` for configurations that are at hand."""
     check(config, sizes)
     config, rows = widened(config, sizes), requests * sizes[DATA]
-    weights = bytes_per_device(target_shapes(config, dtype).params, TARGET, sizes)
+    weights = bytes_per_device(target_shapes(config, dtype, scheme).params, TARGET, sizes)
     cache = bytes_per_device(_cache(config, rows, slots, dtype), STATE, sizes)
     drafting = 0
     if head is not None:
         head = dataclasses.replace(head, layers=widened(head.layers, sizes))
-        drafting = bytes_per_device(head_shapes(head, dtype).params, HEAD, sizes)
+        drafting = bytes_per_device(head_shapes(head, dtype, scheme).params, HEAD, sizes)
         cache += bytes_per_device(_cache(head.layers, rows, slots, dtype), STATE, sizes)
     buffers = _buffers(config, sizes, requests * nodes, slots, dtype)
     return Plan(mesh=dict(sizes), requests=rows, target=weights, head=drafting, cache=cache, buffers=buffers)
 
 
 @functools.lru_cache(maxsize=16)
-def target_shapes(config: LlamaConfig, dtype: Any) -> LM:
+def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None) -> LM:
     """The target as it lies while decoding, of shapes."""
 
     def made() -> LM:
-        lm = LM.init(config, jax.random.key(0), dtype)
-        return dataclasses.replace(lm, params=layout.for_decoding(lm.params, config.head_dim))
+        return _for_decoding(LM.init(config, jax.random.key(0), dtype), config.head_dim, scheme)
 
     return jax.eval_shape(made)
 
 
 @functools.lru_cache(maxsize=16)
-def head_shapes(config: HeadConfig, dtype: Any) -> Head | Head3:
+def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> Head | Head3:
     """The head as it lies while decoding, of shapes."""
 
     def made() -> Head | Head3:
         kind: Any = Head3 if isinstance(config, Eagle3Config) else Head
-        head = kind.init(config, jax.random.key(0), dtype)
-        return dataclasses.replace(head, params=layout.for_decoding(head.params, config.layers.head_dim))
+        return _for_decoding(kind.init(config, jax.random.key(0), dtype), config.layers.head_dim, scheme)
 
     return jax.eval_shape(made)
+
+
+def _for_decoding(model: Any, head_dim: int, scheme: Scheme | None) -> Any:
+    params = model.params
+    if scheme is not None:
+        scheme.check(params)
+        params = jax.tree.map(_packed, quantise_params(params, scheme), is_leaf=lambda x: isinstance(x, QuantArray))
+    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim))
+
+
+def _packed(leaf: Any) -> Any:
+    """A rounded weight as accelerators hold it, also where the plan is made on a CPU."""
+    if not isinstance(leaf, QuantArray) or leaf.bits == 8:
+        return leaf
+    return dataclasses.replace(leaf, levels=leaf.levels.astype(jnp.int4))
 
 
 def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:

@@ -20,6 +20,7 @@ from eagle_jax.cli.generate import generate
 from eagle_jax.cli.inspect import inspect
 from eagle_jax.cli.models import models
 from eagle_jax.cli.plan import plan
+from eagle_jax.cli.quantize import quantize
 from eagle_jax.cli.regenerate import regenerate
 from eagle_jax.cli.train import train
 from eagle_jax.cli.tune import tune
@@ -32,7 +33,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, chat, batch, bench, inspect, models, plan, convert, demo, train, regenerate, datastore, tune):
+for command in (
+    generate,
+    chat,
+    batch,
+    bench,
+    inspect,
+    models,
+    plan,
+    convert,
+    quantize,
+    demo,
+    train,
+    regenerate,
+    datastore,
+    tune,
+):
     app.command()(command)
 app.add_typer(evaluate, name="eval")
 

@@ -26,6 +26,7 @@ def batch(
     target: options.Target = None,
     head: options.Head = None,
     dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
     mesh: options.Mesh = None,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
@@ -116,6 +117,7 @@ def batch(
     made_with = {
         **api.fingerprints(target, head, draft=draft_model, datastore=datastore),
         "dtype": dtype,
+        "quantize": quantize,
         "drafter": drafter,
         "tree": tree,
     }
@@ -125,7 +127,7 @@ def batch(
             out.print(f"{output} is complete; nothing was left to do", markup=False)
         else:
             over = _mesh(mesh, coordinator, one_model)
-            model = load(target, head, dtype, mesh=over, draft=draft_model, datastore=datastore)
+            model = load(target, head, dtype, quantize=quantize, mesh=over, draft=draft_model, datastore=datastore)
             with meter("Answering") as show:
                 tally = job.run(model, batch_size=batch_size, progress=show, **drafting)
             _report(output, tally, job.merge(), hosts)

@@ -32,6 +32,7 @@ def bench(
     target: options.Target = None,
     head: options.Head = None,
     dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
     mesh: options.Mesh = None,
     chat: options.Chat = None,
     max_new_tokens: options.MaxNewTokens = 128,
@@ -57,7 +58,7 @@ def bench(
     """
     asked = read_questions(questions, limit)
     methods = (PLAIN, dataclasses.replace(EAGLE, tree=options.parse_tree(tree)))
-    model = load(target, head, dtype, mesh=mesh)
+    model = load(target, head, dtype, quantize=quantize, mesh=mesh)
     if model.head is None:
         raise ValueError("bench compares with an EAGLE head, and none was loaded; name one with --head")
     prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens)

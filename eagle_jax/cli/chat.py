@@ -49,6 +49,7 @@ def chat(
     target: options.Target = None,
     head: options.Head = None,
     dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
     mesh: options.Mesh = None,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
@@ -72,7 +73,7 @@ def chat(
     - `eagle-jax chat --temperature 0.7 --system "Answer in one sentence."`
     """
     drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
-    model = load(target, head, dtype, mesh=mesh, draft=draft_model, datastore=datastore)
+    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
     request: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens,
         temperature=temperature,

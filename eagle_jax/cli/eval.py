@@ -87,6 +87,7 @@ def run(
     draft: options.DraftModel = None,
     datastore: options.Datastore = None,
     dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
     mesh: options.Mesh = None,
     chat: options.Chat = None,
     max_new_tokens: options.MaxNewTokens = 128,
@@ -110,8 +111,8 @@ def run(
     """
     asked = read_questions(questions, limit)
     named = parse_methods(methods)
-    model = load(target, None, dtype, mesh=mesh, draft=draft, datastore=datastore)
-    loaded = [*(api.with_head(model, head) for head in heads or ()), model]
+    model = load(target, None, dtype, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore)
+    loaded = [*(api.with_head(model, head, quantize=quantize) for head in heads or ()), model]
     suited = [_with_model(method, loaded) for method in named]
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
     _refuse_idle(chosen, dict(zip(heads or (), loaded, strict=False)), draft, datastore)
@@ -122,8 +123,8 @@ def run(
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     settings = dict(
         questions=_digest(asked), methods=shapes, target=target, heads=heads or [], draft=draft, datastore=datastore,
-        mesh=mesh, dtype=str(model.target.activations), chat=prompter.chat, cut=cut, max_new_tokens=max_new_tokens,
-        sampling=sampling,
+        mesh=mesh, dtype=str(model.target.activations), quantize=quantize, chat=prompter.chat, cut=cut,
+        max_new_tokens=max_new_tokens, sampling=sampling,
     )  # fmt: skip
     turns = {question.id: len(question.turns) for question in asked}
     about = dict(file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context)

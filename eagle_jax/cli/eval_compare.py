@@ -23,7 +23,7 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
         err.print(f"The two files were drawn in different ways: {ways}.", markup=False)
     parted = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
     if parted:
-        how = dict(mesh=settings.get("mesh"))
+        how = dict(mesh=settings.get("mesh"), quantize=settings.get("quantize"))
         model = load(target or settings.get("target"), None, dtype or settings.get("dtype"), **how)
         for one, other, (turn, token) in parted:
             out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, turn, token), markup=False)

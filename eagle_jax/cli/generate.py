@@ -19,6 +19,7 @@ def generate(
     target: options.Target = None,
     head: options.Head = None,
     dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
     mesh: options.Mesh = None,
     chat: options.Chat = None,
     max_new_tokens: options.MaxNewTokens = 256,
@@ -56,7 +57,7 @@ def generate(
     """
     words = read_prompt(prompt, file)
     drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
-    model = load(target, head, dtype, mesh=mesh, draft=draft_model, datastore=datastore)
+    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
     asked = [{"role": "user", "content": words}] if options.wants_chat(model, chat) else words
     request: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens,

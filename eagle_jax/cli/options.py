@@ -31,6 +31,16 @@ Dtype = Annotated[
     Literal["float32", "bfloat16"] | None,
     typer.Option("--dtype", help="Type of the weights; as stored by default.", rich_help_panel=MODEL),
 ]
+Quantize = Annotated[
+    str | None,
+    typer.Option(
+        "--quantize",
+        metavar="KIND",
+        help="Round weights while they are read: int8, int4 (groups of 32), int4-128; after a slash what the output "
+        "matrix becomes, int8 without one: int4/int4.",
+        rich_help_panel=MODEL,
+    ),
+]
 Mesh = Annotated[
     str | None,
     typer.Option(

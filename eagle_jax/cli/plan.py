@@ -47,6 +47,7 @@ def plan(
     requests: Annotated[int, typer.Option("--requests", help="Decoded together by each part of the data axis.")] = 8,
     slots: Annotated[int, typer.Option("--slots", help="Longest prompt and answer together, in tokens.")] = 4096,
     dtype: options.Dtype = "bfloat16",
+    quantize: options.Quantize = None,
     nodes: Annotated[int, typer.Option("--nodes", help="Nodes of a draft tree; 1 is plain decoding.")] = 60,
     as_json: options.Json = False,
 ) -> None:
@@ -60,8 +61,11 @@ def plan(
     - `eagle-jax plan --target llama-3.1-8b-instruct --chips 4,8 --memory 95`
 
     - `eagle-jax plan --target llama-3.1-8b-instruct --mesh data:2,model:4 --requests 32`
+
+    - `eagle-jax plan --target llama-3.1-8b-instruct --chips 1 --requests 1 --quantize int8`
     """
     given: dict[str, Any] = dict(memory=memory * 1e9, requests=requests, slots=slots, nodes=nodes, dtype=dtype)
+    given |= {} if quantize is None else {"quantize": quantize}
     meshes: list[dict[str, Any]] = [dict(mesh=mesh)] if mesh else [dict(chips=count) for count in _counts(chips)]
     names = EXAMPLES if target is None else (target,)
     plans = [(name, plan_of(name, head, **given, **one)) for name in names for one in meshes]

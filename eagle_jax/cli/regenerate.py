@@ -19,6 +19,7 @@ def regenerate(
     target: options.Target = None,
     head: options.Head = None,
     dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
     max_new_tokens: options.MaxNewTokens = 1024,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -36,7 +37,7 @@ def regenerate(
 
     - `eagle-jax regenerate chats.jsonl --out answers.jsonl --temperature 1 --top-p 0.95 --limit 1000`
     """
-    model = load(target, head, dtype)
+    model = load(target, head, dtype, quantize=quantize)
     with progress_bar("Answering") as bar:
         task = bar.add_task("", total=None)
         made = api.regenerate(

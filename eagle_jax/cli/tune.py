@@ -35,6 +35,7 @@ def tune(
         int, typer.Option("--max-new-tokens", "-n", help="Length of the answers that caches are made for.")
     ] = 256,
     dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
     mesh: options.Mesh = None,
     chat: options.Chat = None,
     drafter: options.Drafter = "auto",
@@ -54,7 +55,7 @@ def tune(
     - `eagle-jax tune ./llama ./eagle --batch-sizes 1,2,8,32 --prompts question.jsonl`
     """
     sizes = parse_sizes(batch_sizes)
-    model = load(target, head, dtype, mesh=mesh, draft=draft_model)
+    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model)
     asked = None if prompts is None else questions(prompts, options.wants_chat(model, chat))
     tuned = []
     with counting("Measuring") as progress:

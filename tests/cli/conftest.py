@@ -51,9 +51,11 @@ class Fake:
     timed_as: list[dict] = dataclasses.field(default_factory=list)
     untimed: Exception | None = None
     asked_again: list[tuple] = dataclasses.field(default_factory=list)
+    quantized: list[str | None] = dataclasses.field(default_factory=list)
+    rounded: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     done: int | None = None
-    kept: list[Any] = dataclasses.field(default_factory=list)
     jobs: list[tuple[Job, dict]] = dataclasses.field(default_factory=list)
+    kept: list[Any] = dataclasses.field(default_factory=list)
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
 
     def result(self, drafter: str = "auto") -> api.Result:
@@ -108,8 +110,9 @@ class Fake:
         )
         return api.Result(text="a", token_ids=[5], finish_reason="length", logprobs=None, prompt_tokens=4, stats=stats)
 
-    def load(self, target=None, head=None, *, dtype=None, draft=None, datastore=None):
+    def load(self, target=None, head=None, *, dtype=None, draft=None, datastore=None, quantize=None):
         self.loads.append((target, head, dtype))
+        self.quantized.append(quantize)
         model = object.__new__(api.Model)
         fields = dict(
             target=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9), size=1, activations="float32"),
@@ -141,7 +144,7 @@ class Fake:
     def encode(self, tokenizer, prompt, vocab_size, where):
         return list(range(len(str(prompt))))
 
-    def with_head(self, model, head):
+    def with_head(self, model, head, *, quantize=None):
         self.loads.append((None, head, None))
         return copy.copy(model)
 
@@ -166,6 +169,9 @@ class Fake:
     def closest_draws(self, model, token_ids, **sampling):
         self.asked_again.append((list(token_ids), sampling))
         return [(7, 3.5), (8, 3.4375)]
+
+    def quantize(self, source, folder, to):
+        self.rounded.append((source, str(folder), to))
 
     def convert(self, source, folder, format, *, target=None, changes=None):
         self.conversions.append((source, str(folder), format, target, changes))
@@ -233,9 +239,18 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch) -> Fake:
     fake = Fake()
-    commands = ("load", "with_head", "generate", "stream", "describe", "convert", "train", "regenerate")
+    commands = ("load", "with_head", "generate", "stream", "describe", "convert", "quantize", "train", "regenerate")
     monkeypatch.setattr(api, "keep_budgets", fake.kept.extend)
-    for name in (*commands, "tune", "tokenizer_of", "make_datastore", "tree_shape", "time_parts", "trace", "closest_draws"):
+    for name in (
+        *commands,
+        "tune",
+        "tokenizer_of",
+        "make_datastore",
+        "tree_shape",
+        "time_parts",
+        "trace",
+        "closest_draws",
+    ):
         monkeypatch.setattr(api, name, getattr(fake, name))
     monkeypatch.setattr(api, "fingerprints", fake.fingerprints)
     monkeypatch.setattr(api, "Job", fake.job)
