@@ -212,6 +212,7 @@ def test_what_cannot_begin_is_one_sentence(questions, tmp_path):
     (tmp_path / "mine.jsonl").write_text("precious")
     for inputs, output, more, error in (
         (["blank.jsonl"], "a.jsonl", {}, "no rows in .*blank.jsonl; expected one JSON object a line"),
+        (["."], "a.jsonl", {}, "is no file; expected one that can be read again after a kill"),
         (["questions.jsonl"], "mine.jsonl", {}, "is there already and was made by no batch job"),
         (["questions.jsonl"], "questions.jsonl", {}, "is input and output; name another output"),
         (["questions.jsonl"], "a.jsonl", {"host": 2, "hosts": 2}, "host 2 of 2; expected a number from 0 to 1"),

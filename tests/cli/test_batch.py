@@ -1,8 +1,10 @@
 """`eagle-jax batch`: files in, a file out, and what it says of it."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from eagle_jax import api
 from eagle_jax.cli import meter
@@ -71,3 +73,11 @@ def test_how_far_it_is():
     tally = api.Tally(rows=5000, before=1000, answered=201, failed=3, tokens=8120)
     assert meter.line(tally, 10.0) == "1,204 of 5,000 rows, 3 failed, 812 tokens/s, 0:03:06 left"
     assert meter.line(api.Tally(rows=3, before=3), 0.0) == "3 of 3 rows"
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(meter, "err", Console(file=shown, force_terminal=True, width=100))
+    with meter.meter("Answering") as show:
+        show(api.Tally(rows=5000, before=1000, answered=201, failed=3, tokens=8120))
+    assert "Answering" in shown.getvalue() and "1204/5000" in shown.getvalue() and "tokens/s" in shown.getvalue()

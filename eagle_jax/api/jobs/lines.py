@@ -46,9 +46,16 @@ def lines_of(files: Sequence[Path]) -> Iterator[Line]:
 
 
 def contents_of(files: Sequence[Path]) -> Contents:
-    """Reads the files through once. Raises OSError for one that cannot be read, ValueError if none has a row."""
+    """Reads the files through once.
+
+    Raises:
+        OSError: one cannot be read.
+        ValueError: one is no file, or none has a row.
+    """
     rows, digest = 0, hashlib.sha256()
     for path in files:
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is no file; expected one that can be read again after a kill")
         with path.open("rb") as file:
             for content in file:
                 digest.update(content)
