@@ -104,7 +104,9 @@ class Job:
             "sha256": contents.digest,
             "rows": self.rows,
             "hosts": self.hosts,
-            "options": {**dataclasses.asdict(defaults), "stop": list(defaults.stop), "token_ids": token_ids},
+            **dataclasses.asdict(defaults),
+            "stop": list(defaults.stop),
+            "token_ids": token_ids,
             **(made_with or {}),
         }
 
