@@ -105,17 +105,20 @@ def _wait_for_all(port: int, processes: int, deadline: float, timeout: float) ->
                 )
             connection, said = visit
             arrived = {number: other for number, other in arrived.items() if other is not connection}
-            if not said.isdigit() or not 0 < int(said) < processes:
+            if not said.isdecimal() or not 0 < int(said) < processes:
                 continue  # somebody else, or one that left again
             if int(said) in arrived:
                 raise ValueError(f"two processes say that they are number {said}; give each its own")
             arrived[int(said)] = connection
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+        for number, connection in arrived.items():
+            connection.settimeout(max(deadline - time.monotonic(), 1.0))
+            try:
+                connection.sendall(b"go\n")
+            except OSError:
+                raise TimeoutError(f"process {number} of {processes} came and left again; start all again") from None
         for connection in arrived.values():
-            connection.setblocking(True)
-            connection.sendall(b"go\n")
-        for connection in arrived.values():
-            connection.recv(1)  # the other side closes first, which leaves the port free
+            _received(connection)  # the other side closes first, which leaves the port free
 
 
 def _visits(
