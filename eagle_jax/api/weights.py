@@ -14,8 +14,8 @@ from eagle_jax.converters import load_head, load_target
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import QuantArray, dense, flat, quantise
 from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
-from eagle_jax.sharding.rules import map_paths
 
 Params = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ def with_weights(
     anew but, the first time, the step that lays weights out for decoding.
 
     The old model stays as it was; its memory is free when nothing refers to it any more (`model = with_weights(model,
-    ...)`). Weights are cast to the model's dtype.
+    ...)`). Weights are cast to the model's dtype, and rounded as it is.
 
     Args:
         target: the target's new parameters as HuggingFace names and turns them (`{"embed_tokens": {"embedding": ...},
@@ -69,10 +69,15 @@ class Weights:
 def weights_of(model: Model) -> Weights:
     """A copy of a model's parameters in the form that trainers and converters use, on the model's devices.
 
-    Over a mesh with more devices along `model` than there are key/value heads, those heads are in it repeatedly.
+    Rounded weights come as the floats that they stand for. Over a mesh with more devices along `model` than there are
+    key/value heads, those heads are in it repeatedly.
     """
-    head = None if model.head is None else layout.as_stored(model.head.params)
-    return Weights(target=layout.as_stored(_own(model.target).params), head=head)
+    head = None if model.head is None else _as_floats(model.head.params)
+    return Weights(target=_as_floats(_own(model.target).params), head=head)
+
+
+def _as_floats(params: Params) -> Params:
+    return jax.tree.map(dense, layout.as_stored(params), is_leaf=lambda leaf: isinstance(leaf, QuantArray))
 
 
 def _own(target: Any) -> LM:
@@ -125,12 +130,11 @@ def _laid_out(model: Model, own: Any, given: Params, name: str) -> dict[str, Any
     """Weights in decoding's layout, where the old ones are."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{name} is a {type(given).__name__}; expected parameters by name, a model, or a folder")
-    come = _by_path(given)
     expected = jax.eval_shape(layout.as_stored, own.params)
-    _check_fit(_by_path(expected), come, name)
+    wanted, come = dict(flat(expected)), dict(flat(given))
+    _check_fit(wanted, come, name)
     head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dim
-    fitted = map_paths(lambda path, old: _fitted(path, come[path], old, head_dim), expected)
-    laid = _lay_out(fitted, head_dim)
+    laid = _lay_out(_fitted(expected, come, head_dim), head_dim)
     if model.over is not None:
         return model.over.put(laid, model.over.target if name == "target" else model.over.head)
     return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), laid, own.params)
@@ -139,9 +143,18 @@ def _laid_out(model: Model, own: Any, given: Params, name: str) -> dict[str, Any
 _lay_out = jax.jit(layout.for_decoding, static_argnums=1)
 
 
-def _fitted(path: str, value: Any, old: jax.ShapeDtypeStruct, head_dim: int) -> jax.Array:
-    """A new weight in the dtype of the old one, its heads as often as they are kept."""
-    return with_repeated_heads(jnp.asarray(value, old.dtype), _times(path, np.shape(value), old.shape), head_dim)
+def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> dict[str, Any]:
+    """New weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are kept."""
+    fitted: dict[str, Any] = {}
+    for name, old in expected.items():
+        path = f"{above}{name}"
+        if isinstance(old, Mapping):
+            fitted[name] = _fitted(old, come, head_dim, f"{path}/")
+            continue
+        value = jnp.asarray(come[path], old.dtype)
+        value = with_repeated_heads(value, _times(path, value.shape, old.shape), head_dim)
+        fitted[name] = quantise(value, old.rounding, old.dtype) if isinstance(old, QuantArray) else value
+    return fitted
 
 
 def _check_fit(wanted: Params, come: Params, name: str) -> None:
@@ -163,9 +176,3 @@ def _times(path: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> int:
         return 1
     fits = is_key_or_value(path) and shape[1:] == expected[1:] and shape and expected[0] % shape[0] == 0
     return expected[0] // shape[0] if fits else 0
-
-
-def _by_path(params: Params) -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    map_paths(leaves.__setitem__, params)
-    return leaves

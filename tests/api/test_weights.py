@@ -38,6 +38,10 @@ def loaded(target, head, mesh=None) -> Model:
     return Model(*ready, tokenizer=None, stop_ids=(), context=96, over=over)
 
 
+def same(one, other) -> bool:
+    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
 def texts(model: Model, **options) -> list[list[int]]:
     return [result.token_ids for result in eagle_jax.generate(model, PROMPTS, **ASKED | options)]
 
@@ -51,8 +55,7 @@ def test_texts_are_the_new_weights_and_nothing_is_compiled(mesh):
     count = programs.compiled()
 
     changed = eagle_jax.with_weights(model, target=target.params, head=head.params)
-    both = jax.tree.map(lambda new, other: np.array_equal(new, other), changed.target, fresh.target)
-    assert all(jax.tree.leaves(both))
+    assert same(changed.target, fresh.target)
     assert texts(changed) == expected
     assert texts(eagle_jax.with_weights(model, target=jax.tree.map(np.asarray, target.params))) == expected
     assert texts(model) == before, "the old model is as it was"
@@ -64,10 +67,9 @@ def test_what_is_taken_out_can_be_put_back():
     model = loaded(target, head)
     weights = eagle_jax.weights_of(model)
     for stored, own in ((weights.target, target.params), (weights.head, head.params)):
-        assert jax.tree.structure(stored) == jax.tree.structure(own)
-        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, stored, own)))
+        assert same(stored, own)
     again = eagle_jax.with_weights(model, target=weights.target, head=weights.head)
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, again.target, model.target)))
+    assert same(again.target, model.target)
 
 
 def test_weights_are_cast_to_the_models_dtype():
@@ -78,6 +80,17 @@ def test_weights_are_cast_to_the_models_dtype():
     assert {leaf.dtype for leaf in jax.tree.leaves(changed.target)} == {jnp.dtype("float32")}
 
 
+def test_a_rounded_model_rounds_what_it_gets(tmp_path):
+    (old, _), (new, _head) = pair(0), pair(1)
+    for name, target in (("old", old), ("new", new)):
+        save_target(target, tmp_path / name)
+    model = eagle_jax.load(tmp_path / "old", quantize="int8")
+    expected = eagle_jax.load(tmp_path / "new", quantize="int8")
+    changed = eagle_jax.with_weights(model, target=new.params)
+    assert same(changed.target, expected.target)
+    assert same(eagle_jax.with_weights(model, target=eagle_jax.weights_of(expected).target).target, expected.target)
+
+
 def test_key_and_value_heads_are_kept_as_often_as_the_mesh_needs_them(tmp_path):
     (old, _), (new, _head) = pair(0), pair(1)
     for name, target in (("old", old), ("new", new)):
@@ -86,7 +99,7 @@ def test_key_and_value_heads_are_kept_as_often_as_the_mesh_needs_them(tmp_path):
     expected = eagle_jax.load(tmp_path / "new", mesh="model:4")
     for given in (new.params, new, tmp_path / "new"):
         changed = eagle_jax.with_weights(model, target=given)
-        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, changed.target, expected.target)))
+        assert same(changed.target, expected.target)
 
 
 def test_a_head_from_a_folder_or_a_head(tmp_path):
@@ -95,7 +108,7 @@ def test_a_head_from_a_folder_or_a_head(tmp_path):
     save_head(new, tmp_path / "head", target=target)
     for given in (tmp_path / "head", new):
         changed = eagle_jax.with_weights(model, head=given)
-        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, changed.head, loaded(target, new).head)))
+        assert same(changed.head, loaded(target, new).head)
 
 
 def without(params: dict, name: str) -> dict:
