@@ -28,13 +28,20 @@ LAYERS = (
     ("drafters", "converters", "testing"),
     ("decoding", "training"),
     ("api",),
+    ("serving",),
     ("evaluation", "cli"),
 )
 # Rooms of one row that must not know each other.
 STRANGERS = (("drafters", "converters"), ("decoding.verify", "models"), ("decoding.tree", "models"))
 
 # Library -> the only room that may import it, and whether inside functions only.
-HOMES = {"flax": ("models", False), "torch": ("converters", True)}
+HOMES = {
+    "flax": ("models", False),
+    "torch": ("converters", True),
+    "starlette": ("serving", False),
+    "uvicorn": ("serving", False),
+    "prometheus_client": ("serving", False),
+}
 
 
 def modules() -> list[pathlib.Path]:
@@ -99,12 +106,12 @@ def test_libraries_stay_in_their_rooms(path):
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_the_commands_see_only_the_api(path):
-    if not any(within(name_of(path), room) for room in ("evaluation", "cli")):
+    if not any(within(name_of(path), room) for room in ("serving", "evaluation", "cli")):
         return
     for imported, node in imports(path):
         if imported.startswith("eagle_jax."):
             other = imported.removeprefix("eagle_jax.")
-            allowed = ("api", "evaluation", "cli", "load", "generate", "stream", "__version__")
+            allowed = ("api", "serving", "evaluation", "cli", "load", "generate", "stream", "__version__")
             assert any(within(other, room) for room in allowed), f"{path}:{node.lineno}: {imported} is not the api"
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eagle_jax.api.batch import SILENCE, SILENT, Ask, Batch, Room, Row, Said, chunk_tokens, slots_to_hold
+from eagle_jax.api.batch import SILENCE, SILENT, Ask, Batch, Room, Row, Said, chunk_tokens, rows_for, slots_to_hold
 from eagle_jax.api.drafters import drafter_for
 from eagle_jax.api.generate import asks_for
 from eagle_jax.api.model import Model
@@ -18,7 +18,7 @@ from eagle_jax.api.recorder import Recorder
 from eagle_jax.api.results import Result
 from eagle_jax.api.ticket import CANCELLED, EngineError, Ticket
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.drafters.base import Drafter
+from eagle_jax.drafters.base import Drafter, Plain
 
 LONGEST = 4096  # tokens of a request, if nothing is said: caches for a whole context may be larger than the model
 PIECE = 256  # prompt tokens that are read before those who are answered already get their turn
@@ -92,12 +92,13 @@ class Engine:
         cycles: int = 4,
         record: bool = False,
     ):
-        self.model, drafting = model, drafter_for(model, drafter, tree)
-        self.drafter: Drafter = Recorder(drafting) if record else drafting
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
         self.max_queue, self._cycles = whole("max_queue", max_queue, 1), whole("cycles", cycles, 1)
+        sizes = (rows_for(model, whole("rows", rows, 1)), slots_to_hold(Plain(), self.max_tokens - 1, self.max_tokens))
+        self.model, drafting = model, drafter_for(model, drafter, tree, *sizes)
+        self.drafter: Drafter = Recorder(drafting) if record else drafting
         self._room = Room(
-            rows=whole("rows", rows, 1),
+            rows=rows,
             slots=slots_to_hold(self.drafter, self.max_tokens - 1, self.max_tokens),
             mode=Sampling(sampled=True, filtered=True),
             logprobs=True,

@@ -80,6 +80,19 @@ class Ticket:
                 if left is not None and left <= 0 or not changed.wait(left):
                     raise TimeoutError(f"no answer after {timeout} seconds; it goes on, cancel() ends it")
 
+    async def aresult(self) -> Result:
+        """`result` for asyncio."""
+        changed = asyncio.Event()
+        with self.waking(_soon(changed)):
+            while True:
+                changed.clear()
+                _, result, error = self.news
+                if error is not None:
+                    raise error
+                if result is not None:
+                    return result
+                await changed.wait()
+
     def __iter__(self) -> Iterator[Chunk]:
         return chunks([self])
 
@@ -137,15 +150,10 @@ def chunks(tickets: Sequence[Ticket], *, by_pass: bool = False) -> Iterator[Chun
 
 async def achunks(tickets: Sequence[Ticket], *, by_pass: bool = False) -> AsyncIterator[Chunk]:
     """`chunks` for asyncio."""
-    loop, changed, following = asyncio.get_running_loop(), asyncio.Event(), _Following(tickets, by_pass)
-
-    def wake() -> None:
-        with contextlib.suppress(RuntimeError):  # a loop that is closed waits for nothing
-            loop.call_soon_threadsafe(changed.set)
-
+    changed, following = asyncio.Event(), _Following(tickets, by_pass)
     with contextlib.ExitStack() as stack:
         for ticket in tickets:
-            stack.enter_context(ticket.waking(wake))
+            stack.enter_context(ticket.waking(_soon(changed)))
         for chunk in following.news():
             yield chunk
         while not following.over:
@@ -153,6 +161,17 @@ async def achunks(tickets: Sequence[Ticket], *, by_pass: bool = False) -> AsyncI
             changed.clear()
             for chunk in following.news():
                 yield chunk
+
+
+def _soon(changed: asyncio.Event) -> Callable[[], None]:
+    """Sets an event of this thread's loop from any thread."""
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # a loop that is closed waits for nothing
+            loop.call_soon_threadsafe(changed.set)
+
+    return wake
 
 
 class _Following:

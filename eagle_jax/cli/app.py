@@ -22,6 +22,7 @@ from eagle_jax.cli.models import models
 from eagle_jax.cli.plan import plan
 from eagle_jax.cli.quantize import quantize
 from eagle_jax.cli.regenerate import regenerate
+from eagle_jax.cli.serve import serve
 from eagle_jax.cli.train import train
 from eagle_jax.cli.tune import tune
 
@@ -36,6 +37,7 @@ app = typer.Typer(
 for command in (
     generate,
     chat,
+    serve,
     batch,
     bench,
     inspect,

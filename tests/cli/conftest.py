@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from eagle_jax import api
+from eagle_jax import api, serving
 from eagle_jax.api.budgets import Budget
 from eagle_jax.api.jobs import Job
 from eagle_jax.cli import app
@@ -57,6 +57,8 @@ class Fake:
     jobs: list[tuple[Job, dict]] = dataclasses.field(default_factory=list)
     kept: list[Any] = dataclasses.field(default_factory=list)
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
+    engines: list[Any] = dataclasses.field(default_factory=list)
+    served: list[tuple[list[str], dict]] = dataclasses.field(default_factory=list)
 
     def result(self, drafter: str = "auto") -> api.Result:
         if self.empty:
@@ -220,6 +222,21 @@ class Fake:
         self.requests.append((None, request))
         yield self.tuned
 
+    def engine(self, model, **how):
+        self.engines.append(how)
+        shape = TreeShape(1, 0) if how["drafter"] == "none" else TreeShape(6, 3)
+        return types.SimpleNamespace(
+            drafter=types.SimpleNamespace(shape=shape),
+            max_tokens=512,
+            close=lambda drain: self.engines.append("closed"),
+        )
+
+    def create_app(self, engines, **how):
+        self.served.append((list(engines), how))
+
+    def server(self, app, *, host, port, on_ready):
+        return types.SimpleNamespace(run=lambda: on_ready([f"http://{host}:{port}"]))
+
     def describe(self, path):
         if self.error:
             raise self.error
@@ -254,6 +271,9 @@ def fake(monkeypatch) -> Fake:
         monkeypatch.setattr(api, name, getattr(fake, name))
     monkeypatch.setattr(api, "fingerprints", fake.fingerprints)
     monkeypatch.setattr(api, "Job", fake.job)
+    monkeypatch.setattr(api, "Engine", fake.engine)
+    monkeypatch.setattr(serving, "create_app", fake.create_app)
+    monkeypatch.setattr(serving, "Server", fake.server)
     monkeypatch.setattr("eagle_jax.evaluation.prompts.encode", fake.encode)
     return fake
 

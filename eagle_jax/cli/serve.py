@@ -1,0 +1,121 @@
+"""`eagle-jax serve`: an OpenAI-compatible server."""
+
+import ipaddress
+from typing import Annotated, Any
+
+import jax
+import typer
+
+from eagle_jax import api
+from eagle_jax.cli import options
+from eagle_jax.cli.console import err, load, one_sentence
+
+SERVER = "Server"
+
+Host = Annotated[
+    str, typer.Option("--host", help="Address to listen at; 0.0.0.0 for every machine.", rich_help_panel=SERVER)
+]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.", rich_help_panel=SERVER)]
+Slots = Annotated[int, typer.Option("--slots", min=1, help="Requests answered at a time.", rich_help_panel=SERVER)]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens",
+        min=2,
+        help="Most tokens of prompt and answer together; the model's context by default, 4096 at most.",
+        rich_help_panel=SERVER,
+    ),
+]
+MaxQueue = Annotated[
+    int, typer.Option("--max-queue", min=1, help="Requests that may wait; others get 429.", rich_help_panel=SERVER)
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key", envvar="EAGLE_JAX_API_KEY", help="Key that requests have to bring.", rich_help_panel=SERVER
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", help="What requests call the model; by default what --target says.", rich_help_panel=SERVER),
+]
+MaxSeconds = Annotated[
+    float,
+    typer.Option(
+        "--max-seconds", min=1.0, help="Longest time that one request is answered for.", rich_help_panel=SERVER
+    ),
+]
+
+
+@one_sentence
+def serve(
+    target: options.Target = None,
+    head: options.Head = None,
+    dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
+    mesh: options.Mesh = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    slots: Slots = 8,
+    max_tokens: MaxTokens = None,
+    max_queue: MaxQueue = 64,
+    max_seconds: MaxSeconds = 600.0,
+    api_key: ApiKey = None,
+    name: Name = None,
+    drafter: options.Drafter = "auto",
+    tree: options.Tree = "auto",
+    draft_model: options.DraftModel = None,
+    datastore: options.Datastore = None,
+) -> None:
+    """Serve OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models, and /health and /metrics.
+
+    Requests join the batch that is running, and each gets the text that it would get alone. Ctrl-C or SIGTERM finishes
+    what is under way, refuses what is new, and ends; a second one ends at once.
+
+    **Examples**
+
+    - `eagle-jax serve --port 8000 --slots 4`
+
+    - `eagle-jax serve --target llama-2-7b-chat --slots 32 --host 0.0.0.0 --api-key KEY`
+    """
+    serving = _serving()
+    drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
+    with err.status("Compiling"):
+        engine = api.Engine(model, rows=slots, max_tokens=max_tokens, max_queue=max_queue, **drafting)
+    try:
+        called = name or target or "shipped"
+        app = serving.create_app({called: engine}, limits=serving.Limits(answer_seconds=max_seconds), api_key=api_key)
+        server = serving.Server(
+            app, host=host, port=port, on_ready=lambda addresses: _greet(addresses, called, engine, slots, api_key)
+        )
+        server.run()
+    finally:
+        engine.close(drain=False)
+
+
+def _serving() -> Any:
+    """The room of the server, which needs libraries that the package alone does not bring."""
+    try:
+        from eagle_jax import serving
+    except ModuleNotFoundError as error:
+        raise ImportError(f"serve needs {error.name}; install the extra: pip install 'eagle-jax[serve]'") from None
+    return serving
+
+
+def _greet(addresses: list[str], name: str, engine: Any, slots: int, api_key: str | None) -> None:
+    """Says where the server is and what it does, once it takes requests."""
+    shape, device = engine.drafter.shape, jax.devices()[0]
+    drafting = f"trees of {shape.nodes} nodes" if shape.nodes > 1 else "no drafting"
+    what = f"{name}: {slots} slots of {engine.max_tokens} tokens, {drafting}, on {device.device_kind}"
+    err.print(f"Serving {what}", style="bold", markup=False)
+    for address in addresses:
+        err.print(f"  {address}/v1   models, completions, chat/completions; {address}/health, {address}/metrics")
+    if api_key is None and not all(_is_local(address) for address in addresses):
+        err.print("  Whoever reaches this machine may ask: there is no --api-key.", style="yellow", markup=False)
+    err.print("  Ctrl-C finishes what is under way and ends.", style="dim", markup=False)
+
+
+def _is_local(address: str) -> bool:
+    host = address.removeprefix("http://").rpartition(":")[0].strip("[]")
+    return ipaddress.ip_address(host).is_loopback

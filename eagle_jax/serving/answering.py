@@ -1,0 +1,221 @@
+"""From a request to its answers: whole or as a stream, for as long as somebody is there to read them."""
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from eagle_jax.api import CANCELLED, Chunk, EngineError, Result, Ticket, achunks
+from eagle_jax.serving.body import read_json
+from eagle_jax.serving.errors import Json, Refused, encoded, log
+from eagle_jax.serving.protocol import Call
+from eagle_jax.serving.service import Service
+
+T = TypeVar("T")
+
+GRACE = 30.0  # seconds that a client has to read what is left, once all answers are there
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Answering:
+    """One request under way.
+
+    Attributes:
+        id: what its responses are called.
+        created: when, in seconds since 1970.
+        name: the model's.
+        call: what was asked.
+        tickets: for every prompt its samples, in order; OpenAI's choices.
+        service: what requests share.
+    """
+
+    id: str
+    created: int
+    name: str
+    call: Call
+    tickets: list[Ticket]
+    service: Service
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """What every response begins with."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.name}
+
+    def usage(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Tokens that were read and written; `accepted_prediction_tokens` are those that the drafter had guessed."""
+        prompts = sum(result.prompt_tokens for result in results[:: self.call.samples])
+        tokens = sum(len(result.token_ids) for result in results)
+        accepted = sum(length - 1 for result in results for length in result.stats.accepted_lengths)
+        return {
+            "prompt_tokens": prompts,
+            "completion_tokens": tokens,
+            "total_tokens": prompts + tokens,
+            "completion_tokens_details": {"accepted_prediction_tokens": accepted},
+        }
+
+
+class Shape:
+    """What the two endpoints put into their responses, apart from `Answering.head`."""
+
+    prefix: str
+    whole: str
+    piece: str
+
+    def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
+        """A whole answer."""
+        raise NotImplementedError
+
+    def first(self, index: int) -> dict[str, Any] | None:
+        """What a stream begins with, if with anything."""
+        return None
+
+    def delta(self, answering: Answering, chunk: Chunk, offset: int) -> dict[str, Any]:
+        """A piece of an answer; `offset` is the number of characters before it."""
+        raise NotImplementedError
+
+
+async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]], Call]) -> Response:
+    """The response to one request. Raises `Refused`."""
+    service: Service = request.app.state.service
+    limits = service.limits
+    call = parse(await read_json(request, limits.body_bytes, limits.body_seconds))
+    name = service.name_of(call.model)
+    tickets = await service.submit(service.engines[name], call)
+    answering = Answering(
+        id=f"{shape.prefix}-{request.state.id}",
+        created=int(time.time()),
+        name=name,
+        call=call,
+        tickets=tickets,
+        service=service,
+    )
+    if call.stream:
+        return EventStream(_events(answering, shape), tickets, limits.answer_seconds)
+    results = await _while_there(_all(tickets), request.receive, tickets, limits.answer_seconds)
+    choices = [shape.choice(answering, i, result) for i, result in enumerate(results)]
+    return Json(answering.head(shape.whole) | {"choices": choices, "usage": answering.usage(results)})
+
+
+class EventStream(Response):
+    """Server-sent events. Whoever stops reading is not written for: the answers end, and their slots are free."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], tickets: Sequence[Ticket], seconds: float):
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._events, self._tickets, self._seconds = events, tickets, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        with contextlib.suppress(ClientDisconnect):
+            await _while_there(self._write(send), receive, self._tickets, self._seconds)
+
+    async def _write(self, send: Send) -> None:
+        async for event in self._events:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _all(tickets: Sequence[Ticket]) -> list[Result]:
+    try:
+        return [await ticket.aresult() for ticket in tickets]
+    except EngineError as error:
+        raise Refused(500, str(error)) from None
+
+
+async def _while_there(work: Coroutine[Any, Any, T], receive: Receive, tickets: Sequence[Ticket], seconds: float) -> T:
+    """Works until it is done or the client is gone; after `seconds` the answers are ended as they are.
+
+    Raises:
+        ClientDisconnect: the client is gone, or does not read.
+    """
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    both: list[asyncio.Future[Any]] = [working, gone]
+    try:
+        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done() and not gone.done():
+            for ticket in tickets:
+                ticket.cancel()
+            await asyncio.wait(both, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect()
+        return working.result()
+    finally:
+        for ticket in tickets:
+            ticket.cancel()
+        for task in (working, gone):
+            task.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
+    """A stream's events; an error is one too, and ends it."""
+    call, head = answering.call, answering.head(shape.piece)
+    usage: dict[str, Any] = {"usage": None} if call.include_usage else {}
+    results: dict[int, Result] = {}
+    offsets = [0] * len(answering.tickets)
+    try:
+        for index in range(len(answering.tickets)):
+            if (first := shape.first(index)) is not None:
+                yield event(head | {"choices": [first]} | usage)
+        async for chunk in achunks(answering.tickets, by_pass=call.eagle):
+            piece = head | {"choices": [shape.delta(answering, chunk, offsets[chunk.index])]} | usage
+            offsets[chunk.index] += len(chunk.text)
+            if call.eagle:
+                piece["eagle"] = _eagle(answering, chunk)
+            if chunk.text or chunk.logprobs or chunk.result is not None or call.eagle:
+                yield event(piece)
+            if chunk.result is not None:
+                results[chunk.index] = chunk.result
+        if call.include_usage:
+            ordered = [results[i] for i in range(len(answering.tickets))]
+            yield event(head | {"choices": [], "usage": answering.usage(ordered)})
+        yield DONE
+    except EngineError as error:
+        yield event(Refused(500, str(error)).body)
+    except Exception as error:
+        log.exception("a stream failed")
+        yield event(Refused(500, f"the server failed at this answer ({type(error).__name__})").body)
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + encoded(content) + b"\n\n"
+
+
+def finish_reason(result: Result) -> str:
+    """OpenAI's word; an answer that took too long is cut as one that grew too long."""
+    return "length" if result.finish_reason == CANCELLED else result.finish_reason
+
+
+def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
+    """What `"eagle": true` adds to a piece of a stream: what came with one pass, and at the end how it all went."""
+    told: dict[str, Any] = {"accepted_lengths": chunk.accepted_lengths, "token_ids": chunk.token_ids}
+    if chunk.cycle is not None:
+        told["cycle"] = dataclasses.asdict(chunk.cycle)
+    if chunk.result is not None:
+        told |= eagle_of(answering, chunk.index, chunk.result)
+    return told
+
+
+def eagle_of(answering: Answering, index: int, result: Result) -> dict[str, Any]:
+    """How an answer was made."""
+    stats = {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in dataclasses.asdict(result.stats).items()
+    }
+    ticket = answering.tickets[index]
+    times = {"waited": ticket.waited, "to_first": ticket.to_first, "seconds": ticket.seconds}
+    return {"seed": ticket.ask.seed, "sample": ticket.ask.sample, "stats": stats, "times": times}

@@ -1,0 +1,125 @@
+"""The application: what answers at which address."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from eagle_jax.api import Engine
+from eagle_jax.serving.chat import chat_completions
+from eagle_jax.serving.completions import completions
+from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected
+from eagle_jax.serving.service import Limits, Service, models
+
+ENDPOINTS = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/health", "/metrics")
+
+
+def create_app(
+    engines: Mapping[str, Engine],
+    *,
+    limits: Limits | None = None,
+    api_key: str | None = None,
+    routes: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """An ASGI application that answers OpenAI's requests.
+
+    Args:
+        engines: by the names that requests call models; the first is meant when a request names none.
+        limits: what one request may take.
+        api_key: what `Authorization: Bearer` has to bring for everything at /v1 and /metrics; None lets everyone in.
+        routes: pages of your own, such as `starlette.routing.Route("/", page)`; they come after the server's. They find
+            the engines in `request.app.state.service`.
+    """
+    own = [
+        Route("/v1/models", list_models, methods=["GET"]),
+        Route("/v1/models/{name:path}", one_model, methods=["GET"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        Route("/health", health, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+    service = Service(engines, limits or Limits(), api_key)
+    app = Starlette(
+        routes=[*own, *routes],
+        middleware=[Middleware(Door, service=service)],
+        exception_handlers={
+            Refused: on_refused,
+            HTTPException: on_http,
+            ClientDisconnect: on_gone,
+            Exception: on_unexpected,
+        },
+    )
+    app.router.redirect_slashes = False  # an address is right or wrong
+    app.state.service = service
+    return app
+
+
+async def list_models(request: Request) -> Response:
+    return Json(models(request.app.state.service))
+
+
+async def one_model(request: Request) -> Response:
+    service: Service = request.app.state.service
+    name = service.name_of(request.path_params["name"])
+    return Json(next(model for model in models(service)["data"] if model["id"] == name))
+
+
+async def health(request: Request) -> Response:
+    """200 while requests are taken, else 503."""
+    service: Service = request.app.state.service
+    loads = {name: engine.load for name, engine in service.engines.items()}
+    status = "ok" if service.alive else "draining" if service.draining else "failed"
+    told = {name: {"slots": load.rows, "busy": load.busy, "waiting": load.waiting} for name, load in loads.items()}
+    return Json({"status": status, "models": told}, status_code=200 if service.alive else 503)
+
+
+async def metrics(request: Request) -> Response:
+    service: Service = request.app.state.service
+    return Response(service.metrics.text(), headers={"content-type": service.metrics.content_type})
+
+
+class Door:
+    """Every request passes here: it gets a number, shows its key, and is counted."""
+
+    def __init__(self, app: ASGIApp, service: Service):
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        number = secrets.token_hex(12)
+        scope.setdefault("state", {})["id"] = number
+        path = scope["path"] if scope["path"] in ENDPOINTS else "other"
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._service.metrics.responded(path, message["status"])
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", number.encode())]
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal.response(scope, receive, counted)
+            return
+        with self._service.answering():
+            await self._app(scope, receive, counted)
+
+    def _refusal(self, scope: Scope) -> Refused | None:
+        asks = scope["path"].startswith("/v1/")
+        headers = dict(scope["headers"])
+        if asks or scope["path"] == "/metrics":
+            if not self._service.knows(headers.get(b"authorization", b"").decode("latin-1")):
+                message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
+                more = {"www-authenticate": "Bearer", "connection": "close"}
+                return Refused(401, message, code="invalid_api_key", headers=more)
+        if asks and scope["method"] == "POST" and self._service.draining:
+            message = "the server is about to stop and takes no more requests; ask again in a while"
+            return Refused(503, message, code="unavailable", headers={"retry-after": "10", "connection": "close"})
+        return None

@@ -1,0 +1,44 @@
+"""/v1/chat/completions: a conversation gets its next message."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from eagle_jax.api import Chunk, Result
+from eagle_jax.serving.answering import Answering, Shape, answer, eagle_of, finish_reason
+from eagle_jax.serving.logprobs import in_chat
+from eagle_jax.serving.protocol import chat_call
+
+
+class Chat(Shape):
+    """Choices with a `message`, or a `delta` of one."""
+
+    prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
+        ticket = answering.tickets[index]
+        choice = {
+            "index": index,
+            "message": {"role": "assistant", "content": result.text, "refusal": None},
+            "finish_reason": finish_reason(result),
+            "logprobs": in_chat(ticket.tokenizer, result.token_ids, result.logprobs),
+        }
+        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
+
+    def first(self, index: int) -> dict[str, Any]:
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
+
+    def delta(self, answering: Answering, chunk: Chunk, offset: int) -> dict[str, Any]:
+        return {
+            "index": chunk.index,
+            "delta": {"content": chunk.text} if chunk.text else {},
+            "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
+            "logprobs": in_chat(answering.tickets[chunk.index].tokenizer, chunk.token_ids, chunk.logprobs),
+        }
+
+
+async def chat_completions(request: Request) -> Response:
+    """The endpoint."""
+    return await answer(request, Chat(), chat_call)

@@ -1,0 +1,90 @@
+"""Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`."""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+log = logging.getLogger("eagle_jax.serving")
+
+# What OpenAI calls the kinds of errors, by status; every other 4xx is an invalid request.
+TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+PHRASES = {
+    404: "there is nothing at {path}; /v1/models, /v1/completions and /v1/chat/completions answer",
+    405: "{path} does not take {method}",
+}
+
+
+class Refused(Exception):
+    """A request that gets an error instead of an answer.
+
+    Attributes:
+        status: HTTP's.
+        message: one sentence.
+        param: the field that is wrong.
+        code: a word for programs.
+        headers: of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ):
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error as it is sent."""
+        kind = TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def response(self) -> Response:
+        return Json(self.body, status_code=self.status, headers=self.headers)
+
+
+class Json(JSONResponse):
+    """JSON of whatever text there is: half a character (a lone surrogate), which has no UTF-8, becomes "?"."""
+
+    def render(self, content: Any) -> bytes:
+        return encoded(content)
+
+
+def encoded(content: Any) -> bytes:
+    """JSON in UTF-8, on one line."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+
+
+async def on_refused(request: Request, error: Exception) -> Response:
+    """The response to a request that was refused."""
+    assert isinstance(error, Refused)
+    return error.response
+
+
+async def on_http(request: Request, error: Exception) -> Response:
+    """The response to what the router refuses."""
+    assert isinstance(error, HTTPException)
+    phrase = PHRASES.get(error.status_code, error.detail)
+    message = phrase.format(path=repr(request.url.path), method=request.method)
+    return Refused(error.status_code, message, headers=error.headers).response
+
+
+async def on_gone(request: Request, error: Exception) -> Response:
+    """Nobody reads this response; it is counted."""
+    return Refused(499, "the client is gone").response
+
+
+async def on_unexpected(request: Request, error: Exception) -> Response:
+    """The response to a mistake of ours; the server goes on, and its log has the traceback."""
+    return Refused(500, f"the server failed at this request ({type(error).__name__}); its log says more").response

@@ -1,0 +1,84 @@
+"""What the server counts, for Prometheus."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from eagle_jax.api import Engine, Ticket
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
+LENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0)
+
+
+class Metrics:
+    """Counters and histograms of all engines, labelled by the name of the model."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        labels = ["model"]
+        self._answers = Counter(
+            "eagle_jax_answers", "Answers that ended, by how.", [*labels, "finish_reason"], registry=registry
+        )
+        self._prompt_tokens = Counter("eagle_jax_prompt_tokens", "Tokens of prompts.", labels, registry=registry)
+        self._tokens = Counter("eagle_jax_completion_tokens", "Tokens of answers.", labels, registry=registry)
+        self._passes = Counter("eagle_jax_passes", "Passes of the target, by answer.", labels, registry=registry)
+        self._accepted = Histogram(
+            "eagle_jax_accepted_length",
+            "Tokens that a pass committed, the target's own included.",
+            labels,
+            buckets=LENGTHS,
+            registry=registry,
+        )
+        self._waited, self._to_first, self._seconds = (
+            Histogram(f"eagle_jax_{name}_seconds", what, labels, buckets=SECONDS, registry=registry)
+            for name, what in (
+                ("queue", "From a request to its place in the batch."),
+                ("time_to_first_token", "From a request to its first token."),
+                ("answer", "From a request to the end of its answer."),
+            )
+        )
+        self._queue, self._busy, self._slots = (
+            Gauge(f"eagle_jax_{name}", what, labels, registry=registry)
+            for name, what in (
+                ("queue_length", "Requests that wait."),
+                ("slots_busy", "Requests that are being answered."),
+                ("slots", "Requests that can be answered at a time."),
+            )
+        )
+        self._responses = Counter(
+            "eagle_jax_responses", "Responses, by path and status.", ["path", "status"], registry=registry
+        )
+
+    def watch(self, name: str, engine: Engine) -> None:
+        """Counts what an engine does from now on."""
+        self._queue.labels(name).set_function(lambda: engine.load.waiting)
+        self._busy.labels(name).set_function(lambda: engine.load.busy)
+        self._slots.labels(name).set_function(lambda: engine.load.rows)
+        engine.watch(lambda ticket: self._answered(name, ticket))
+
+    def responded(self, path: str, status: int) -> None:
+        self._responses.labels(path, str(status)).inc()
+
+    def text(self) -> bytes:
+        """Everything, in Prometheus' format."""
+        return generate_latest(self._registry)
+
+    def _answered(self, name: str, ticket: Ticket) -> None:
+        _, result, _ = ticket.news
+        self._answers.labels(name, "error" if result is None else result.finish_reason).inc()
+        for histogram, seconds in (
+            (self._waited, ticket.waited),
+            (self._to_first, ticket.to_first),
+            (self._seconds, ticket.seconds),
+        ):
+            if seconds is not None:
+                histogram.labels(name).observe(seconds)
+        if result is None:
+            return
+        self._prompt_tokens.labels(name).inc(result.prompt_tokens)
+        self._tokens.labels(name).inc(len(result.token_ids))
+        self._passes.labels(name).inc(result.stats.cycles)
+        accepted = self._accepted.labels(name)
+        for length in result.stats.accepted_lengths:
+            accepted.observe(length)

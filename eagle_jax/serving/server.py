@@ -1,0 +1,128 @@
+"""The process around the application: sockets, signals, and patience with senders that has an end."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from eagle_jax.serving.errors import Refused, encoded
+from eagle_jax.serving.service import Limits, Service
+
+LAST_SECONDS = 5  # that connections have once there is nothing left to answer
+
+
+class Server(uvicorn.Server):
+    """Serves until a first SIGTERM or SIGINT; then finishes what is under way, refuses what is new, and ends.
+
+    A second signal ends it at once.
+
+    Args:
+        app: of `create_app`.
+        on_ready: called with the addresses once requests are taken.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        on_ready: Callable[[list[str]], None] = lambda addresses: None,
+    ):
+        self._service: Service = app.state.service
+        self._on_ready = on_ready
+        self._drain_until = float("inf")
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            http=_patient(self._service.limits),
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=LAST_SECONDS,
+        )
+        super().__init__(config)
+
+    def drain(self) -> None:
+        """Takes no more requests, and ends once those under way are answered."""
+        self._service.draining = True
+        self._drain_until = time.monotonic() + self._service.limits.drain_seconds
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._service.draining:
+            super().handle_exit(sig, frame)
+        else:
+            self.drain()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        names = [listening.getsockname() for server in self.servers for listening in server.sockets]
+        self._on_ready([_address(*name[:2]) for name in names])
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._service.draining and (not self._service.open or time.monotonic() > self._drain_until):
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _patient(limits: Limits) -> type[H11Protocol]:
+    class Patient(H11Protocol):
+        """HTTP/1.1 that waits for a request's head for a while only, and answers what is no HTTP in our form."""
+
+        waiting: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait_for_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._wait_for_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._stop_waiting()
+
+        def send_400_response(self, msg: str) -> None:
+            self._end_with(Refused(400, f"this is no HTTP/1.1: {msg}"))
+
+        def _wait_for_head(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop_waiting()
+            elif self.waiting is None:
+                self.waiting = self.loop.call_later(limits.head_seconds, self._too_slow)
+
+        def _stop_waiting(self) -> None:
+            if self.waiting is not None:
+                self.waiting.cancel()
+                self.waiting = None
+
+        def _too_slow(self) -> None:
+            self.waiting = None
+            if self.cycle is None or self.cycle.response_complete:
+                seconds = limits.head_seconds
+                self._end_with(Refused(408, f"no request came within {seconds:g} seconds; send it at once"))
+
+        def _end_with(self, refused: Refused) -> None:
+            if not self.transport.is_closing():
+                body = encoded(refused.body)
+                head = f"HTTP/1.1 {refused.status} Refused\r\ncontent-type: application/json\r\n"
+                head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+                self.transport.write(head.encode() + body)
+                self.transport.close()
+
+    return Patient

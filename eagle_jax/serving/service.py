@@ -1,0 +1,132 @@
+"""What all requests share: the engines, the limits, the key, and whether the server is about to stop."""
+
+import asyncio
+import contextlib
+import dataclasses
+import hmac
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eagle_jax.api import Engine, EngineClosed, QueueFull, Ticket
+from eagle_jax.serving.errors import Refused
+from eagle_jax.serving.metrics import Metrics
+from eagle_jax.serving.protocol import Call
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one request may take.
+
+    Attributes:
+        body_bytes: of its body.
+        head_seconds: until its first line and headers are there.
+        body_seconds: until its body is there.
+        answer_seconds: until its answers end; they are cut then, as if for length.
+        drain_seconds: that answers under way are given when the server is told to stop.
+    """
+
+    body_bytes: int = 4 << 20
+    head_seconds: float = 10.0
+    body_seconds: float = 30.0
+    answer_seconds: float = 600.0
+    drain_seconds: float = 600.0
+
+
+class Service:
+    """The state of a server.
+
+    Attributes:
+        engines: by the names that requests call models; the first is used when none is named.
+        draining: whether new requests are refused because the server is about to stop.
+        open: requests that are being answered.
+    """
+
+    def __init__(self, engines: Mapping[str, Engine], limits: Limits, api_key: str | None):
+        if not engines:
+            raise ValueError("a server without an engine has nothing to say; give it one")
+        self.engines, self.limits = dict(engines), limits
+        self.metrics, self.started = Metrics(), int(time.time())
+        self.draining, self.open = False, 0
+        self._key = None if api_key is None else api_key.encode()
+        for name, engine in self.engines.items():
+            self.metrics.watch(name, engine)
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Counts a request as open for the block."""
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
+    @property
+    def alive(self) -> bool:
+        return not self.draining and all(engine.alive for engine in self.engines.values())
+
+    def knows(self, authorization: str) -> bool:
+        """Whether a request may come in; takes as long whatever of the key is wrong."""
+        if self._key is None:
+            return True
+        kind, _, given = authorization.partition(" ")
+        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._key)
+
+    def name_of(self, model: str | None) -> str:
+        """The model that a request means. Raises `Refused` if there is none of that name."""
+        if model is None:
+            return next(iter(self.engines))
+        if model not in self.engines:
+            known = ", ".join(self.engines)
+            message = f"the model {model[:80]!r} does not exist here; expected one of {known}"
+            raise Refused(404, message, param="model", code="model_not_found")
+        return model
+
+    async def submit(self, engine: Engine, call: Call) -> list[Ticket]:
+        """Puts all answers that a request asks for into an engine's queue. Raises `Refused`."""
+        if len(call.prompts) * call.samples > engine.max_queue:
+            raise Refused(
+                400,
+                f"{len(call.prompts)} prompts of {call.samples} answers each are more than the {engine.max_queue} "
+                "requests that may wait here; ask for fewer at a time",
+                param="n",
+            )
+        submitting = asyncio.ensure_future(asyncio.to_thread(self._submit, engine, call))
+        try:
+            return await asyncio.shield(submitting)
+        except asyncio.CancelledError:  # the thread goes on; nobody waits for what it gets
+            submitting.add_done_callback(_cancel_all)
+            raise
+        except QueueFull as error:
+            seconds = max(1, min(60, round(engine.load.seconds_to_wait)))
+            raise Refused(
+                429, f"the server is busy: {error}", code="queue_full", headers={"retry-after": str(seconds)}
+            ) from None
+        except EngineClosed as error:
+            raise Refused(503, str(error), code="unavailable", headers={"retry-after": "10"}) from None
+        except (ValueError, TypeError) as error:
+            raise Refused(400, str(error)) from None
+
+    def _submit(self, engine: Engine, call: Call) -> list[Ticket]:
+        return engine.submit_all(call.prompts, samples=range(call.samples), **call.options)
+
+
+def _cancel_all(submitting: "asyncio.Future[list[Ticket]]") -> None:
+    if not submitting.cancelled() and submitting.exception() is None:
+        for ticket in submitting.result():
+            ticket.cancel()
+
+
+def models(service: Service) -> dict[str, Any]:
+    """The answer of /v1/models."""
+    listed = [
+        {
+            "id": name,
+            "object": "model",
+            "created": service.started,
+            "owned_by": "eagle_jax",
+            "max_model_len": engine.max_tokens,
+        }
+        for name, engine in service.engines.items()
+    ]
+    return {"object": "list", "data": listed}

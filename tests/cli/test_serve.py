@@ -1,0 +1,53 @@
+"""`eagle-jax serve`: what it starts, and what it says."""
+
+import sys
+
+import pytest
+
+
+def test_it_says_where_it_is_and_what_it_does(fake, run):
+    shown = run(
+        "serve", "--slots", "4", "--max-tokens", "300", "--max-queue", "9", "--max-seconds", "60", "--tree", "6,3,2"
+    )
+    assert (shown.exit_code, shown.stdout) == (0, ""), shown.stderr
+    assert "Serving shipped: 4 slots of 512 tokens, trees of 6 nodes, on " in shown.stderr
+    assert "http://127.0.0.1:8000/v1" in shown.stderr and "api-key" not in shown.stderr
+    how = dict(rows=4, max_tokens=300, max_queue=9, drafter="auto", tree=(6, 3, 2))
+    assert fake.engines == [how, "closed"]
+    ((names, served),) = fake.served
+    assert names == ["shipped"] and served["limits"].answer_seconds == 60.0 and served["api_key"] is None
+
+
+def test_it_warns_of_open_doors(fake, run):
+    open_door = run("serve", "--host", "0.0.0.0", "--drafter", "none", "--name", "mine")
+    assert "Serving mine: 8 slots" in open_door.stderr and "no drafting" in open_door.stderr
+    assert "there is no --api-key" in open_door.stderr
+    assert "there is no --api-key" not in run("serve", "--host", "0.0.0.0", "--api-key", "k").stderr
+    assert "there is no --api-key" not in run("serve", "--host", "::1").stderr
+
+
+def test_the_key_may_be_in_the_environment(fake, run, monkeypatch):
+    monkeypatch.setenv("EAGLE_JAX_API_KEY", "secret")
+    shown = run("serve")
+    assert fake.served[0][1]["api_key"] == "secret" and "secret" not in shown.output
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (("--port", "70000"), "'--port'"),
+        (("--slots", "0"), "'--slots'"),
+        (("--max-tokens", "1"), "'--max-tokens'"),
+        (("--tree", "x"), "--tree 'x'"),
+    ],
+)
+def test_misuse(fake, run, options, sentence):
+    shown = run("serve", *options)
+    assert shown.exit_code == 2 and sentence in shown.stderr and not fake.engines
+
+
+def test_without_the_extra_it_says_what_to_install(fake, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "eagle_jax.serving", None)
+    monkeypatch.delattr("eagle_jax.serving")
+    shown = run("serve")
+    assert shown.exit_code == 2 and "install the extra: pip install 'eagle-jax[serve]'" in shown.stderr

@@ -1,0 +1,290 @@
+"""What goes wrong at the door: every such request gets a 4xx in OpenAI's form, and the server goes on."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+from served import KEY, Served
+from speller import SPELLED, asked
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+WRONG_ANYWHERE: dict[str, list] = {
+    "model": [7, ["speller"], {}, True, "gpt-9", "", "spell\x00er", "\ud800"],
+    "temperature": ["1", -0.1, 2.1, 1e308, True, [], {"a": 1}, 10**400],
+    "top_p": [0, -1, 1.01, "all", False, [0.5]],
+    "top_k": [-1, 1.5, "5", 2**31, True],
+    "min_p": [-0.5, 2, "0", {}],
+    "seed": [-1, 2**63, 1.5, "7", True, 10**4000],
+    "n": [0, -3, 129, 1.0, "2", [1], True],
+    "stop": ["", [], [""], ["a"] * 5, [1], 7, {"a": "b"}, "x" * 501, [None]],
+    "stream": ["yes", 1, 0, []],
+    "stream_options": [{}, [], "usage", {"include_usage": True}],  # without stream
+    "eagle": ["yes", 1],
+    "max_tokens": [0, -1, 1.5, "9", 2**31, True, 48],
+    "frequency_penalty": [0.5, "0", True],
+    "presence_penalty": [-2, []],
+    "logit_bias": [{"5": 100}, [5], "none"],
+    "store": [True, 0],
+    "service_tier": ["flex", 1],
+    "user": [7, {}],
+    "metadata": ["x", [1]],
+    "best_answer": [1],
+    "Temperature": [0.5],
+    "temperature ": [0.5],
+    "x" * 5000: [1],
+}
+WRONG: dict[str, dict[str, list]] = {
+    CHAT: {
+        "messages": [
+            *([], "Hi", 7, {}, [7], ["Hi"], [[]], [{}], [None], [{"role": "user"}], [{"content": "Hi"}]),
+            *([{"role": role, "content": "Hi"}] for role in ("wizard", "tool", "", 7, None, ["user"])),
+            *([{"role": "user", "content": content}] for content in (7, [], {}, True, [7], ["Hi"], "\ud800", "x" * 99)),
+            *(
+                [{"role": "user", "content": [part]}]
+                for part in ({}, {"type": "image_url"}, {"type": "text", "text": 7})
+            ),
+            [{"role": "user", "content": "Hi", "name": "Ann"}],
+            [{"role": "user", "content": "Hi", "colour": "red"}],
+            [{"role": "assistant", "content": "Hi", "tool_calls": [{"id": "1"}]}],
+            [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}]}],
+            [{"role": "system", "content": "the template refuses system messages"}],
+        ],
+        "max_completion_tokens": [0, "9", 2.5],
+        "logprobs": [0, 1, "true"],
+        "top_logprobs": [1, 20, "0"],
+        "tools": [[{"type": "function"}], {}],
+        "tool_choice": ["required", {}],
+        "response_format": [{"type": "json_object"}, "json"],
+        "functions": [[{}]],
+        "prediction": [{"type": "content"}],
+        "prompt": ["a"],
+        "reasoning_effort": ["high"],
+    },
+    COMPLETION: {
+        "prompt": [7, [], "", [[]], [1.5], ["a", 1], [True], [-1], [300], [2**40], {}, [["a"]], ["a", ""], [[1]] * 9],
+        "logprobs": [1, -1, True, "0"],
+        "echo": [True, "no"],
+        "suffix": ["end"],
+        "best_of": [2, 0],
+        "messages": [[]],
+    },
+}
+RAW = [
+    b"",
+    b" ",
+    b"{",
+    b"}",
+    b"[]",
+    b"[1, 2]",
+    b"null",
+    b"true",
+    b"7",
+    b'"text"',
+    b"{'prompt': 'a'}",
+    b'{"prompt": }',
+    b'{"prompt": "a",}',
+    b'{"prompt": "a"} {}',
+    b'{"prompt": "a", "prompt": "b"}',
+    b'{"prompt": NaN}',
+    b'{"seed": Infinity}',
+    b'{"prompt": "\xff\xfe"}',
+    b"\x00" * 50,
+    b"\xef\xbb\xbf{}",
+    '{"prompt": "a"}'.encode("utf-16"),
+    b'{"prompt": "a\nb"}',
+    b"[" * 50_000,
+    b'{"a":' * 15_000,
+    b'{"prompt": ' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+    b'{"seed": ' + b"9" * 5000 + b"}",
+    b'{"prompt": "' + b"a" * 60_000 + b'"}',
+    b'{"prompt": "\\ud800"}',
+    b'{"prompt": "\\x41"}',
+    b"prompt=a",
+    b"<a/>",
+]
+
+
+def table() -> list[tuple[str, bytes]]:
+    """Paths and bodies that are refused."""
+    rows = []
+    for path, own in WRONG.items():
+        good = {"messages": asked("Hi")} if path == CHAT else {"prompt": "a"}
+        for name, values in (WRONG_ANYWHERE | own).items():
+            rows += [(path, json.dumps(good | {"model": "speller"} | {name: value}).encode()) for value in values]
+        rows += [(path, json.dumps({"model": "speller"}).encode())]
+    return rows + [(path, body) for path in WRONG for body in RAW]
+
+
+def error_in(body: bytes) -> dict:
+    """The error that was sent, if it has OpenAI's form."""
+    told = json.loads(body)
+    assert set(told) == {"error"} and set(told["error"]) == {"message", "type", "param", "code"}, told
+    message = told["error"]["message"]
+    assert isinstance(message, str) and 10 < len(message) < 400 and "\n" not in message, message
+    return told["error"]
+
+
+def test_two_hundred_wrong_requests(served, client):
+    rows, accepted, statuses = table(), [], set()
+    assert len(rows) > 200
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+    for path, body in rows:
+        connection.request("POST", path, body, HEADERS)
+        response = connection.getresponse()
+        told = response.read()
+        if not 400 <= response.status < 500:
+            accepted.append((path, body[:200], response.status, told))
+            continue
+        error = error_in(told)
+        statuses.add(response.status)
+        assert error["type"] == "invalid_request_error", (body, error)
+        assert response.headers["x-request-id"] and response.headers["content-type"] == "application/json"
+    connection.close()
+    assert not accepted
+    assert statuses == {400, 404}
+    assert still_serves(client)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "body", "status"),
+    [
+        ("GET", "/v1/nothing", {}, None, 404),
+        ("GET", "/v1/models/gpt-9", {}, None, 404),
+        ("GET", "/%00%ff/../../etc/passwd", {}, None, 404),
+        ("POST", "/v1/chat/completions/", {}, b"{}", 404),
+        ("GET", CHAT, {}, None, 405),
+        ("DELETE", "/v1/models", {}, None, 405),
+        ("PATCH", COMPLETION, {}, b"{}", 405),
+        ("POST", COMPLETION, {"content-type": "text/plain"}, b'{"prompt": "a"}', 415),
+        ("POST", COMPLETION, {"content-type": "multipart/form-data; boundary=x"}, b"--x--", 415),
+        ("POST", COMPLETION, {"content-type": ""}, b'{"prompt": "a"}', 415),
+        ("POST", COMPLETION, {}, b'{"prompt": "' + b"a" * 200_000 + b'"}', 413),
+        ("POST", COMPLETION, {}, b"x" * 1_000_000, 413),
+        ("POST", COMPLETION, {}, iter([b"x" * 50_000] * 6), 413),
+        ("POST", COMPLETION, {"authorization": ""}, b'{"prompt": "a"}', 401),
+        ("POST", COMPLETION, {"authorization": "Bearer"}, b'{"prompt": "a"}', 401),
+        ("POST", COMPLETION, {"authorization": f"Basic {KEY}"}, b'{"prompt": "a"}', 401),
+        ("POST", COMPLETION, {"authorization": f"Bearer {KEY}x"}, b'{"prompt": "a"}', 401),
+        ("POST", COMPLETION, {"authorization": b"Bearer \xff\xfe"}, b'{"prompt": "a"}', 401),
+        ("GET", "/metrics", {"authorization": "Bearer 1"}, None, 401),
+        ("POST", COMPLETION, {"content-length": "-5"}, None, 400),
+        ("POST", COMPLETION, {"content-length": "many"}, None, 400),
+        ("POST", COMPLETION, {"transfer-encoding": "gzip"}, b"x", 400),
+        ("GET", "/v1/models", {"x": "y" * 1_000_000}, None, 400),
+    ],
+)
+def test_wrong_addresses_keys_and_sizes(served, method, path, headers, body, status):
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may be told before all is sent
+        connection.request(method, path, body, HEADERS | headers)
+    response = connection.getresponse()
+    assert response.status == status
+    error_in(response.read())
+    connection.close()
+
+
+HEAD = f"POST {COMPLETION} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
+STALLED = {
+    "says nothing": b"",
+    "half a line": b"POST /v1/comp",
+    "no end of the head": HEAD.encode(),
+    "half a body": HEAD.encode() + b'content-length: 100\r\n\r\n{"prompt"',
+    "no body": HEAD.encode() + b"content-length: 1000000000000\r\n\r\n",
+    "half a chunk": HEAD.encode() + b"transfer-encoding: chunked\r\n\r\n40\r\nabc",
+    "asks before it sends": HEAD.encode() + b"expect: 100-continue\r\ncontent-length: 10\r\n\r\n",
+}
+NO_HTTP = {
+    "bytes": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50 + b"\r\n\r\n",
+    "words": b"hello server\r\n\r\n",
+    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "bad chunk": HEAD.encode() + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+}
+
+
+def test_slow_senders_are_told_so_and_hold_nobody_up(served, client):
+    sockets = {name: socket.create_connection(("127.0.0.1", served.port), timeout=10) for name in STALLED}
+    for name, sent in STALLED.items():
+        sockets[name].sendall(sent)
+    crowd = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(50)]
+    dribbling = threading.Thread(target=_dribble, args=(served,))
+    dribbling.start()
+    assert still_serves(client)
+    for name, stalled in sockets.items():
+        with stalled:
+            status, body = _response(stalled)
+        assert status == 408, name
+        error_in(body)
+    for quiet in crowd:
+        quiet.close()
+    dribbling.join()
+
+
+def _dribble(served) -> None:
+    """A byte now and then, and never all of them."""
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as slow, contextlib.suppress(OSError):
+        for byte in STALLED["half a body"] * 3:
+            slow.sendall(bytes([byte]))
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("sent", NO_HTTP.values(), ids=NO_HTTP)
+def test_what_is_no_http(served, sent):
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as stranger:
+        stranger.sendall(sent)
+        status, body = _response(stranger)
+    assert status == 400
+    error_in(body)
+
+
+def test_connections_that_break_off(served, client):
+    body = json.dumps({"model": "random", "prompt": [1], "max_tokens": 47, "stream": True}).encode()
+    whole = HEAD.encode() + f"content-length: {len(body)}\r\n\r\n".encode() + body
+    for size in (5, len(whole) // 2, len(whole) - 3, len(whole)):
+        for how in ("close", "shutdown", "reset"):
+            broken = socket.create_connection(("127.0.0.1", served.port), timeout=10)
+            broken.sendall(whole[:size])
+            if how == "shutdown":
+                broken.shutdown(socket.SHUT_WR)
+            if how == "reset":
+                broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            broken.close()
+    until = time.monotonic() + 30
+    while any(engine.load.busy or engine.load.waiting for engine in served.engines.values()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert still_serves(client)
+
+
+def test_who_does_not_read_holds_no_slot(engines):
+    served = Served(engines)
+    body = json.dumps({"model": "random", "prompt": [1], "max_tokens": 40, "stream": True, "n": 8}).encode()
+    deaf = socket.create_connection(("127.0.0.1", served.port), timeout=10)
+    deaf.sendall(HEAD.encode() + f"content-length: {len(body)}\r\n\r\n".encode() + body)
+    with served.client() as client:
+        assert still_serves(client)
+    deaf.close()
+    served.stop()
+
+
+def still_serves(client) -> bool:
+    answer = client.chat.completions.create(model="speller", messages=asked("Spell!"), temperature=0)
+    return answer.choices[0].message.content == SPELLED
+
+
+def _response(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and body of the last response, 100 Continue left out."""
+    told = b""
+    while piece := connection.recv(65536):
+        told += piece
+    head, _, body = (
+        told.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+        .removeprefix(b"HTTP/1.1 100 \r\n\r\n")
+        .partition(b"\r\n\r\n")
+    )
+    return int(head.split()[1]), body
