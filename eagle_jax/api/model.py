@@ -80,7 +80,7 @@ def load(
             `{"rope_theta": 10000.0}`.
         mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
             `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
-            device. docs/scaling.md tells more.
+            device. docs/sharding.md tells more.
         draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
         datastore: file that `eagle-jax datastore` made, for `drafter="rest"`.
         quantize: round weights as they are read, those of head and draft model too: "int8", "int4" (a scale for each 32
