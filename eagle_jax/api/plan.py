@@ -85,7 +85,7 @@ def plan(
     Example:
         >>> from eagle_jax.api.plan import plan
         >>> plan("llama-3.1-8b-instruct", chips=4).mesh
-        {'data': 1, 'model': 4}
+        {'data': 2, 'model': 2}
     """
     config, drafting = configs(target, head)
     counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
