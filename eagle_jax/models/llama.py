@@ -7,7 +7,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.models.attention import prefix_mask, tree_attention, window_mask
+from eagle_jax.kernels import tree_attention
+from eagle_jax.models.attention import first_slot, window_mask
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.layout import QKV
@@ -24,12 +25,14 @@ class Sight:
     Attributes:
         turns: rotary cosines and sines of the fresh tokens.
         fresh: which fresh rows (those beside first, then this pass's own) each token sees, itself included.
-        prefix: which committed slots each token sees.
+        length: committed slots of each row, which its tokens see.
+        first: the first of them that each token sees, in a sliding window; None is the first there is.
     """
 
     turns: Angles
     fresh: Bool[Array, "b n m"]
-    prefix: Bool[Array, "b n s"]
+    length: Int[Array, "b"]
+    first: Int[Array, "b n"] | None
 
     @staticmethod
     def of(
@@ -45,7 +48,8 @@ class Sight:
         return Sight(
             turns=angles(config.rope_of(layer), config.head_dim, positions, cache.rope_length),
             fresh=window_mask(visible, positions, fresh_positions, window),
-            prefix=prefix_mask(positions, cache.length, cache.slots, window),
+            length=cache.length,
+            first=first_slot(positions, window),
         )
 
 
@@ -81,13 +85,11 @@ class Attention(nn.Module):
         fresh = own
         if beside is not None:
             fresh = jnp.concatenate([beside[0], own[0]], axis=2), jnp.concatenate([beside[1], own[1]], axis=2)
-        gemma, softcap = self.config.gemma, None
-        if gemma is not None:
-            q = (
-                q * (self.config.head_dim / gemma.query_pre_attn_scalar) ** 0.5
-            )  # `tree_attention` divides by head_dim's
-            softcap = gemma.attn_logit_softcapping
-        mixed = tree_attention(q, fresh, sight.fresh, prefix, sight.prefix, softcap)
+        gemma = self.config.gemma
+        scale = (self.config.head_dim if gemma is None else gemma.query_pre_attn_scalar) ** -0.5
+        softcap = None if gemma is None else gemma.attn_logit_softcapping
+        seen = (sight.fresh, prefix, sight.length, sight.first)
+        mixed = tree_attention(q, fresh, *seen, scale=scale, softcap=softcap)
         return self.o_proj(mixed.swapaxes(1, 2).reshape(batch, n, -1)), own
 
     def _project(

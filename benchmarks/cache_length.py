@@ -1,0 +1,81 @@
+"""Does a cycle cost what is used of the cache, or what is reserved?
+
+Decodes from the same prompt of 80 tokens with caches of 128 to 8,192 slots, plainly and with EAGLE, and prints the time
+of a cycle: the least of several runs of a few cycles each, the sizes in turn. Exits with 1 if a cycle of the largest
+cache takes a fifth longer than one of the smallest. On TPUs a kernel reads what is used; elsewhere see
+`kernels/xla.py`.
+
+    python benchmarks/cache_length.py
+"""
+
+import argparse
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from common import table
+
+import eagle_jax
+from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import GREEDY, Settings, request_keys
+from eagle_jax.decoding.state import Request
+from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.eagle import Eagle
+
+PROMPT, CYCLES = 80, 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--slots", default="128,512,2048,8192")
+    parser.add_argument("--tree", default="26,5,8", help="nodes,depth,top-k")
+    parser.add_argument("--runs", type=int, default=15)
+    options = parser.parse_args()
+    sizes = [int(part) for part in options.slots.split(",")]
+    model = eagle_jax.load()
+    drafters = {
+        "plain": Plain(),
+        f"EAGLE, tree {options.tree}": Eagle(head=model.head, policy=DynamicTree(*map(int, options.tree.split(",")))),
+    }
+    best: dict[tuple[str, int], float] = {}
+    states = {(name, size): prefilled(model.target, drafters[name], size) for name in drafters for size in sizes}
+    for _ in range(options.runs + 1):  # the first compiles, and is the slowest
+        for name, size in states:
+            seconds = timed(model.target, drafters[name], states[name, size])
+            best[name, size] = min(seconds, best.get((name, size), np.inf))
+
+    rows = []
+    for name in drafters:
+        first = best[name, sizes[0]]
+        rows.append([name, *(f"{1e3 * best[name, size]:.2f} ms ({best[name, size] / first:.2f})" for size in sizes)])
+    print(table(["cycle", *(f"{size} slots" for size in sizes)], rows))
+    raise SystemExit(int(any(best[name, sizes[-1]] > 1.2 * best[name, sizes[0]] for name in drafters)))
+
+
+def request() -> Request:
+    """One greedy request that nothing stops."""
+    one, zero = jnp.ones(1, jnp.int32), jnp.zeros(1)
+    settings = Settings(temperature=zero, top_k=0 * one, top_p=1 + zero, min_p=zero, key=request_keys([0], [0]))
+    return Request(settings, PROMPT * one, 128 * one, jnp.asarray([-1], jnp.int32))
+
+
+def prefilled(target, drafter, slots: int):
+    """The state behind the prompt, with room for so many tokens."""
+    text = np.random.default_rng(0).integers(0, target.config.vocab_size, (1, slots + 16)).astype(np.int32)
+    fixed = dict(mode=GREEDY, slots=slots, chunk=64, logprobs=False)
+    return compiled_prefill()(target, drafter, request(), jnp.asarray(text), **fixed)
+
+
+def timed(target, drafter, state) -> float:
+    """Seconds of a cycle of a few that begin here."""
+    mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the loop takes over what it is given
+    until = jnp.asarray(CYCLES, jnp.int32)
+    start = time.perf_counter()
+    done = jax.block_until_ready(compiled_advance()(target, drafter, request(), mine, until, mode=GREEDY))
+    return (time.perf_counter() - start) / int(done.cycle)
+
+
+if __name__ == "__main__":
+    main()

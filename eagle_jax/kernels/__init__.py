@@ -1,0 +1,58 @@
+"""Attention of a tree of fresh tokens over a committed prefix and over itself, by one backend for each platform."""
+
+import math
+
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.kernels.base import Case
+from eagle_jax.kernels.choose import BACKENDS, VARIABLE, attend
+from eagle_jax.models.cache import KV
+
+__all__ = ["BACKENDS", "VARIABLE", "Case", "tree_attention"]
+
+
+def tree_attention(
+    q: Float[Array, "b h n c"],
+    fresh: KV,
+    visible: Bool[Array, "b n m"],
+    prefix: KV,
+    length: Int[Array, "b"],
+    first: Int[Array, "b n"] | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    implementation: str | None = None,
+) -> Float[Array, "b h n c"]:
+    """Each of `n` fresh tokens sees its request's committed slots and the fresh rows that `visible` names.
+
+    The softmax runs over both parts together, in float32. With two accepted tokens a, b in the cache and the tree
+    c(d, e(f)) in flight:
+
+                 prefix  fresh
+                 a b     c d e f
+        c        1 1     1 . . .
+        d        1 1     1 1 . .
+        e        1 1     1 . 1 .
+        f        1 1     1 . 1 1
+
+    Heads share keys in groups of `h // k` (GQA); keys are never repeated in memory. What is computed for a token
+    depends on what it sees, up to rounding, and not on the tree or the batch around it.
+
+    Args:
+        q: queries, rotated.
+        fresh: keys and values `[b k m c]` of the fresh tokens; every token sees at least itself.
+        prefix: keys and values `[b k s c]` of the cache; slots from `length` on are not read, or weigh nothing.
+        length: committed slots of each request.
+        first: first committed slot that each token sees, in a sliding window; None is 0.
+        scale: scores are multiplied by it; None is `c ** -0.5`.
+        softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
+        implementation: a name of `BACKENDS`; None is what `choose` finds best.
+
+    Raises:
+        NotImplementedError: `implementation` cannot do this.
+    """
+    batch, _, _, size = q.shape
+    scaled = q * (1 / math.sqrt(size) if scale is None else scale)
+    rows = scaled.reshape(batch, fresh[0].shape[1], -1, size)
+    case = Case(q=rows, fresh=fresh, visible=visible, prefix=prefix, length=length, first=first, softcap=softcap)
+    return attend(case, implementation).reshape(q.shape)

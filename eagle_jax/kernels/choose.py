@@ -1,0 +1,68 @@
+"""Which backend computes a case.
+
+| platform | default | why |
+|---|---|---|
+| CPU | `xla` | there is nothing else that is not interpreted |
+| TPU | `xla` | no kernel of ours has been measured on one |
+| GPU | `xla` | no kernel of ours has been measured on one |
+
+The environment variable `EAGLE_JAX_ATTENTION` names the one to try first; it is read when a program is compiled. On a
+CPU `pallas_tpu` is interpreted, which is slow. What a backend cannot do is left to `xla`, and the logger
+`eagle_jax.kernels` tells why: as a warning where the backend was asked for by name, else as information.
+"""
+
+import logging
+import os
+
+import jax
+from jaxtyping import Array, Float
+
+from eagle_jax.kernels import pallas_gpu, pallas_tpu, xla
+from eagle_jax.kernels.base import Backend, Case
+from eagle_jax.sharding import by_head
+
+VARIABLE = "EAGLE_JAX_ATTENTION"
+DEFAULTS = {"cpu": "xla", "gpu": "xla", "tpu": "xla"}
+
+log = logging.getLogger("eagle_jax.kernels")
+
+
+def _on_tpu(case: Case) -> Float[Array, "b k r c"]:
+    return by_head(pallas_tpu.attend, case)
+
+
+def _on_gpu(case: Case) -> Float[Array, "b k r c"]:
+    if jax.default_backend() != "gpu":
+        raise NotImplementedError("there is no GPU")
+    return by_head(pallas_gpu.attend, case)
+
+
+BACKENDS: dict[str, Backend] = {"xla": xla.attend, "pallas_tpu": _on_tpu, "pallas_gpu": _on_gpu}
+
+
+def attend(case: Case, implementation: str | None = None) -> Float[Array, "b k r c"]:
+    """What the first backend that can do it makes of a case.
+
+    Args:
+        implementation: the one backend to use; None tries that of the environment variable, the platform's, and `xla`.
+
+    Raises:
+        NotImplementedError: `implementation` cannot do it.
+        ValueError: there is no backend of this name.
+    """
+    if implementation is not None:
+        return _backend(implementation, "implementation")(case)
+    asked = os.environ.get(VARIABLE)
+    for name in (asked, DEFAULTS.get(jax.default_backend())):
+        try:
+            if name:
+                return _backend(name, VARIABLE)(case)
+        except NotImplementedError as reason:
+            log.log(logging.WARNING if name == asked else logging.INFO, "%s does not take %s: %s", name, case, reason)
+    return xla.attend(case)
+
+
+def _backend(name: str, source: str) -> Backend:
+    if name not in BACKENDS:
+        raise ValueError(f"{source}={name!r} is no backend of tree attention; expected one of {', '.join(BACKENDS)}")
+    return BACKENDS[name]

@@ -1,0 +1,211 @@
+"""One contract for every backend of tree attention: each inherits the cases, held against slow, obvious NumPy."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.kernels import VARIABLE, Case, pallas_gpu, pallas_tpu, tree_attention, xla
+from eagle_jax.kernels.choose import attend
+from eagle_jax.sharding import parse, spread
+from eagle_jax.sharding.mesh import sharding_of
+from eagle_jax.testing import TINY
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A case in words.
+
+    Attributes:
+        lengths: committed slots of each request.
+        beside: fresh rows of earlier levels.
+        chain: every node sees all before it, as in a chunk of a prompt.
+        window: slots and fresh rows that a node sees, itself included.
+    """
+
+    nodes: int
+    slots: int
+    lengths: tuple[int, ...]
+    heads: int = 2
+    group: int = 1
+    size: int = 8
+    beside: int = 0
+    chain: bool = False
+    window: int | None = None
+    softcap: float | None = None
+    dtype: str = "float32"
+
+
+CASES = {
+    "a tree of 26, two queries a key": Asked(26, 384, (0, 384, 130), group=2, size=16),
+    "one node, four queries a key": Asked(1, 256, (0, 1, 256), heads=1, group=4),
+    "a chunk of a prompt": Asked(7, 128, (0, 64), chain=True),
+    "a level of a drafted tree, in a window of a cache mostly empty": Asked(
+        7, 700, (330, 10, 300), group=2, beside=9, window=90
+    ),
+    "60 nodes, bfloat16, softcap": Asked(60, 300, (300, 77), size=32, softcap=3.0, dtype="bfloat16"),
+    "more rows than a tile": Asked(600, 128, (100,), heads=1, group=2, window=64, chain=True),
+}
+
+
+@functools.cache
+def made(asked: Asked) -> Case:
+    rng, batch, fresh = np.random.default_rng(0), len(asked.lengths), asked.beside + asked.nodes
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.normal(size=shape), asked.dtype)
+
+    seen = np.tril(np.ones((asked.nodes, asked.nodes), bool))
+    if not asked.chain:
+        seen = (seen & (rng.random(seen.shape) < 0.3)) | np.eye(asked.nodes, dtype=bool)
+    visible = np.concatenate([rng.random((batch, asked.nodes, asked.beside)) < 0.5, np.tile(seen, (batch, 1, 1))], 2)
+    lengths = np.asarray(asked.lengths, np.int32)
+    first = None if asked.window is None else lengths[:, None] + np.arange(asked.nodes)[None] // 3 - asked.window + 1
+    return Case(
+        q=normal(batch, asked.heads, asked.group * asked.nodes, asked.size),
+        fresh=tuple(normal(batch, asked.heads, fresh, asked.size) for _ in "kv"),
+        visible=jnp.asarray(visible),
+        prefix=tuple(normal(batch, asked.heads, asked.slots, asked.size) for _ in "kv"),
+        length=jnp.asarray(lengths),
+        first=None if first is None else jnp.asarray(first, jnp.int32),
+        softcap=asked.softcap,
+    )
+
+
+@functools.cache
+def expected(asked: Asked) -> np.ndarray:
+    """Row by row, over exactly what it sees, in float64."""
+    case = made(asked)
+    q, keys, values, old_keys, old_values = (
+        np.asarray(part, np.float64) for part in (case.q, *case.fresh, *case.prefix)
+    )
+    mixed = np.zeros_like(q)
+    for b, k, r in np.ndindex(q.shape[:3]):
+        node = r % case.nodes
+        start = 0 if case.first is None else max(int(case.first[b, node]), 0)
+        committed, seen = slice(start, int(case.length[b])), np.asarray(case.visible[b, node])
+        scores = np.concatenate([old_keys[b, k, committed], keys[b, k, seen]]) @ q[b, k, r]
+        if case.softcap is not None:
+            scores = np.tanh(scores / case.softcap) * case.softcap
+        weights = np.exp(scores - scores.max())
+        mixed[b, k, r] = weights @ np.concatenate([old_values[b, k, committed], values[b, k, seen]]) / weights.sum()
+    return mixed
+
+
+class Contract:
+    """What every backend does; a new one is one more class that inherits this."""
+
+    @staticmethod
+    def attend(case: Case) -> jax.Array:
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("name", CASES)
+    def test_it_is_the_average_over_what_each_row_sees(self, name: str):
+        asked = CASES[name]
+        case = made(asked)
+        mixed = jax.jit(self.attend)(case)
+        assert mixed.dtype == case.q.dtype
+        tolerance = 1e-5 if asked.dtype == "float32" else 3e-2
+        np.testing.assert_allclose(np.asarray(mixed, np.float64), expected(asked), atol=tolerance, rtol=tolerance)
+
+    def test_what_lies_beyond_the_length_does_not_matter(self):
+        case = made(CASES["a level of a drafted tree, in a window of a cache mostly empty"])
+        beyond = (jnp.arange(case.slots)[None] >= case.length[:, None])[:, None, :, None]
+        spoilt = tuple(jnp.where(beyond, 1e30, part) for part in case.prefix)
+        run = jax.jit(self.attend)
+        np.testing.assert_array_equal(run(case), run(dataclasses.replace(case, prefix=spoilt)))
+
+    def test_a_row_is_the_same_alone(self):
+        """The promise that texts rest on: neither the nodes nor the requests around a node change what it gets."""
+        case = made(CASES["a tree of 26, two queries a key"])
+        node, row = 17, 2
+        alone = dataclasses.replace(
+            jax.tree.map(lambda part: part[row:], case),
+            q=case.q.reshape(*case.q.shape[:2], case.group, case.nodes, -1)[row:, :, :, node],
+            visible=case.visible[row:, node : node + 1],
+        )
+        together = jax.jit(self.attend)(case).reshape(*case.q.shape[:2], case.group, case.nodes, -1)
+        np.testing.assert_allclose(jax.jit(self.attend)(alone), together[row:, :, :, node], atol=1e-6)
+
+
+class TestXLA(Contract):
+    attend = staticmethod(xla.attend)
+
+
+class TestXLAWhole(Contract):
+    """As it is off CPUs."""
+
+    attend = staticmethod(lambda case: xla.attend(case, block=case.slots))
+
+
+class TestPallasTPU(Contract):
+    attend = staticmethod(functools.partial(pallas_tpu.attend, interpret=True))
+
+
+class TestPallasGPU(Contract):
+    attend = staticmethod(functools.partial(pallas_gpu.attend, interpret=True))
+
+
+@pytest.mark.parametrize("kernel", [pallas_tpu.attend, pallas_gpu.attend])
+def test_kernels_are_for_caches(kernel: Callable[[Case], jax.Array]):
+    case = made(CASES["a chunk of a prompt"])
+    empty = dataclasses.replace(case, prefix=tuple(part[:, :, :0] for part in case.prefix))
+    with pytest.raises(NotImplementedError, match="no committed prefix"):
+        kernel(empty)
+
+
+def test_a_backend_by_name_is_that_one_or_none():
+    case = made(CASES["a chunk of a prompt"])
+    with pytest.raises(NotImplementedError, match="there is no GPU"):
+        attend(case, "pallas_gpu")
+    with pytest.raises(ValueError, match="implementation='triton' is no backend .* one of xla, pallas_tpu, pallas_gpu"):
+        attend(case, "triton")
+
+
+def test_what_falls_back_says_why(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    asked = CASES["a chunk of a prompt"]
+    monkeypatch.setenv(VARIABLE, "pallas_gpu")
+    with caplog.at_level(logging.WARNING, logger="eagle_jax.kernels"):
+        mixed = attend(made(asked))
+    np.testing.assert_allclose(mixed, expected(asked), atol=1e-5)
+    assert caplog.messages == [
+        "pallas_gpu does not take 2 x 7 nodes, 128 slots, 2 x 1 heads of 8, float32: there is no GPU"
+    ]
+    monkeypatch.setenv(VARIABLE, "cuda")
+    with pytest.raises(ValueError, match=f"{VARIABLE}='cuda' is no backend"):
+        attend(made(asked))
+
+
+def test_on_a_mesh_each_device_takes_its_own_rows_and_heads():
+    case = made(dataclasses.replace(CASES["a chunk of a prompt"], lengths=(0, 64, 128, 5)))
+    over = sharding_of("data:2,model:2", dataclasses.replace(TINY, num_key_value_heads=2))
+    assert over is not None and parse("data:2,model:2") == over.sizes
+
+    def program(case: Case, over: object = None) -> dict[str, list[jax.Array]]:
+        return {"k": [attend(case, "pallas_tpu")]}  # lies as a cache does
+
+    placed = over.put(case, over.state)
+    compiled = jax.jit(spread(program), static_argnames="over").lower(placed, over=over).compile()
+    text = compiled.as_text()
+    assert "all-gather" not in text and "all-to-all" not in text
+    np.testing.assert_allclose(compiled(placed)["k"][0], xla.attend(case), atol=1e-5)
+
+
+def test_the_kernel_for_gpus_lowers_for_cuda():
+    case = made(dataclasses.replace(CASES["60 nodes, bfloat16, softcap"], size=96, group=4, window=50))
+    lowered = jax.jit(pallas_gpu.attend).trace(case).lower(lowering_platforms=("cuda",))
+    assert "triton" in lowered.as_text()
+
+
+def test_heads_share_keys_in_order():
+    """Query head h reads kv head h // group, as checkpoints have them."""
+    asked = CASES["a tree of 26, two queries a key"]
+    case = made(asked)
+    q = case.q.reshape(3, 4, 26, 16)
+    got = tree_attention(q, case.fresh, case.visible, case.prefix, case.length, scale=1.0)
+    np.testing.assert_allclose(got.reshape(case.q.shape), expected(asked), atol=1e-5)
