@@ -242,7 +242,11 @@ class Engine:
     # What the engine's own thread does
 
     def _warm_up(self) -> None:
-        """Compiles everything that a request runs, by answering one."""
+        """Compiles everything that a request runs, by answering one. A tokenizer's first use may change it (it turns
+        truncation off), which must not happen while another thread uses it.
+        """
+        if self.model.tokenizer is not None:
+            self.model.tokenizer("a")
         options = dataclasses.replace(SILENT, max_new_tokens=2, temperature=1.0, top_p=0.5)
         newcomer = Newcomer(self._batch, Ask(index=0, prompt=[0], options=options, seed=0, sample=0))
         newcomer.read(1)

@@ -1,5 +1,6 @@
 """From a request to its answers: whole or as a stream, for as long as somebody is there to read them."""
 
+import abc
 import asyncio
 import contextlib
 import dataclasses
@@ -61,24 +62,24 @@ class Answering:
         }
 
 
-class Shape:
+class Shape(abc.ABC):
     """What the two endpoints put into their responses, apart from `Answering.head`."""
 
     prefix: str
     whole: str
     piece: str
 
+    @abc.abstractmethod
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         """A whole answer."""
-        raise NotImplementedError
 
     def first(self, index: int) -> dict[str, Any] | None:
         """What a stream begins with, if with anything."""
         return None
 
+    @abc.abstractmethod
     def delta(self, answering: Answering, chunk: Chunk, offset: int) -> dict[str, Any]:
         """A piece of an answer; `offset` is the number of characters before it."""
-        raise NotImplementedError
 
 
 async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]], Call]) -> Response:
@@ -119,8 +120,8 @@ class EventStream(Response):
             await _while_there(self._write(send), receive, self._tickets, self._seconds)
 
     async def _write(self, send: Send) -> None:
-        async for event in self._events:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+        async for sent in self._events:
+            await send({"type": "http.response.body", "body": sent, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
