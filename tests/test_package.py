@@ -117,6 +117,7 @@ def test_the_commands_see_only_the_api(path):
 
 def test_importing_is_cheap():
     heavy = ("torch", "transformers", "tokenizers", "flax.nnx", "orbax", "optax", "typer", "huggingface_hub")
+    heavy += ("starlette", "uvicorn", "prometheus_client")
     code = f"import sys, eagle_jax; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert shown.stdout.strip() == "[]"

@@ -70,7 +70,7 @@ def serve(
     """Serve OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models, and /health and /metrics.
 
     Requests join the batch that is running, and each gets the text that it would get alone. Ctrl-C or SIGTERM finishes
-    what is under way, refuses what is new, and ends; a second one ends at once.
+    what is under way, refuses what is new, and ends; a second one ends within seconds.
 
     **Examples**
 
@@ -78,7 +78,7 @@ def serve(
 
     - `eagle-jax serve --target llama-2-7b-chat --slots 32 --host 0.0.0.0 --api-key KEY`
     """
-    serving = _serving()
+    serving = serving_room()
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
     with err.status("Compiling"):
@@ -94,12 +94,12 @@ def serve(
         engine.close(drain=False)
 
 
-def _serving() -> Any:
+def serving_room() -> Any:
     """The room of the server, which needs libraries that the package alone does not bring."""
     try:
         from eagle_jax import serving
     except ModuleNotFoundError as error:
-        raise ImportError(f"serve needs {error.name}; install the extra: pip install 'eagle-jax[serve]'") from None
+        raise ImportError(f"a server needs {error.name}; install the extra: pip install 'eagle-jax[serve]'") from None
     return serving
 
 
@@ -111,9 +111,14 @@ def _greet(addresses: list[str], name: str, engine: Any, slots: int, api_key: st
     err.print(f"Serving {what}", style="bold", markup=False)
     for address in addresses:
         err.print(f"  {address}/v1   models, completions, chat/completions; {address}/health, {address}/metrics")
+    warn_of_open_doors(addresses, api_key)
+    err.print("  Ctrl-C finishes what is under way and ends.", style="dim", markup=False)
+
+
+def warn_of_open_doors(addresses: list[str], api_key: str | None) -> None:
+    """Says so where other machines get in without a key."""
     if api_key is None and not all(_is_local(address) for address in addresses):
         err.print("  Whoever reaches this machine may ask: there is no --api-key.", style="yellow", markup=False)
-    err.print("  Ctrl-C finishes what is under way and ends.", style="dim", markup=False)
 
 
 def _is_local(address: str) -> bool:

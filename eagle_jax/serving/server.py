@@ -20,7 +20,7 @@ LAST_SECONDS = 5  # that connections have once there is nothing left to answer
 class Server(uvicorn.Server):
     """Serves until a first SIGTERM or SIGINT; then finishes what is under way, refuses what is new, and ends.
 
-    A second signal ends it at once.
+    A second signal ends it within `LAST_SECONDS`.
 
     Args:
         app: of `create_app`.
