@@ -53,6 +53,8 @@ def entry(matrices: Mapping[str, Rounding | None]) -> dict[str, Any]:
     floats = modules.pop(None, [])
     if not modules:
         return {}
+    if not any("lm_head" in of for of in (floats, *modules.values())):
+        floats.append("lm_head")  # tied to the embedding: a module of its own in transformers, which would look for one
     most, *others = sorted(
         ((rounding, of) for rounding, of in modules.items() if rounding), key=lambda one: -len(one[1])
     )

@@ -9,6 +9,8 @@ few rows at a time, where starting a product costs as much as the product, so th
 The leading axes stay apart so that kv heads and MLP columns can be spread over devices. On CPU, where XLA packs the
 right operand of every product anew and is quickest with `[in, out]`, a matrix is turned as well and then called
 `kernel`. Stacked experts stay as they are. Levels and scales of a rounded matrix (`quant.QuantArray`) move together.
+Scales for groups of inputs turn it everywhere: only so does the TPU compiler make floats of it within the product, and
+read 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in groups of 128.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +18,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from eagle_jax.models.quant import QuantArray
 
 Params = dict[str, Any]
 
@@ -78,9 +82,13 @@ def _by_head(parts: tuple[jax.Array, ...], heads: int, head_dim: int) -> jax.Arr
 
 
 def _turned(linear: Params) -> Params:
-    if jax.default_backend() != "cpu" or "weight" not in linear:
+    if "weight" not in linear or not (jax.default_backend() == "cpu" or _in_groups(linear["weight"])):
         return linear
     return linear | {"kernel": jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), linear.pop("weight"))}
+
+
+def _in_groups(weight: jax.Array | QuantArray) -> bool:
+    return isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1
 
 
 def _parted(node: Params) -> Params:

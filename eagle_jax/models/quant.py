@@ -153,7 +153,6 @@ def level_dtype(bits: int) -> np.dtype:
     return np.dtype(jnp.int8 if bits == 8 or jax.default_backend() == "cpu" else jnp.int4)
 
 
-@functools.partial(jax.jit, static_argnames=("rounding", "dtype"))
 def quantise(weight: Float[Array, "*o i"], rounding: Rounding, dtype: DTypeLike) -> QuantArray:
     """Rounds a weight to the nearest levels, ties to even.
 
@@ -161,18 +160,22 @@ def quantise(weight: Float[Array, "*o i"], rounding: Rounding, dtype: DTypeLike)
         rounding: its group divides the inputs.
         dtype: what the result is multiplied in.
     """
+    levels, scales = _rounded(weight, rounding, level_dtype(rounding.bits))
+    return QuantArray(levels=levels, scales=scales, bits=rounding.bits, dtype=np.dtype(dtype))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _rounded(
+    weight: Float[Array, "*o i"], rounding: Rounding, kept: np.dtype
+) -> tuple[Int[Array, "*o i"], Float[Array, "*o g"]]:
+    """Levels and scales."""
     lowest = -(2 ** (rounding.bits - 1))
     parts = weight.astype(jnp.float32).reshape(*weight.shape[:-1], rounding.groups(weight.shape[-1]), -1)
     highest, deepest = jnp.max(parts, axis=-1, keepdims=True), jnp.min(parts, axis=-1, keepdims=True)
     scales = jnp.where(highest > -deepest, highest, deepest) / lowest
     scales = jnp.where(scales == 0, 1.0, scales)
     levels = jnp.clip(jnp.round(parts / scales), lowest, -lowest - 1).reshape(weight.shape)
-    return QuantArray(
-        levels=levels.astype(level_dtype(rounding.bits)),
-        scales=jnp.squeeze(scales, -1),
-        bits=rounding.bits,
-        dtype=np.dtype(dtype),
-    )
+    return levels.astype(kept), jnp.squeeze(scales, -1)
 
 
 def quantise_params(params: Params, scheme: Scheme, above: str = "") -> Params:

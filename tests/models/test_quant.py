@@ -27,7 +27,7 @@ from eagle_jax.models.quant import (
 from eagle_jax.testing import TINY
 
 INT8, INT4 = Rounding(8), Rounding(4, 32)
-CONFIG = dataclasses.replace(TINY, num_hidden_layers=1)
+CONFIG = dataclasses.replace(TINY, num_hidden_layers=1, intermediate_size=64)
 
 
 def weight(*shape: int, seed: int = 0) -> jax.Array:
@@ -110,6 +110,15 @@ def test_decoding_layout_and_back_bit_for_bit():
     back = layout.as_stored(laid)
     assert jax.tree.structure(back) == jax.tree.structure(kept)
     jax.tree.map(np.testing.assert_array_equal, back, kept)
+
+
+@pytest.mark.parametrize("text, name", [("int8", "weight"), ("int4", "kernel")])
+def test_accelerators_have_groups_of_inputs_first(monkeypatch, text, name):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    params = jax.eval_shape(lambda: quantise_params(LM.init(CONFIG, jax.random.key(0)).params, scheme_of(text)))
+    laid = jax.eval_shape(lambda: layout.for_decoding(jax.tree.map(jnp.zeros_like, params), CONFIG.head_dim))
+    down = laid["layers_0"]["mlp"]["down_proj"]
+    assert list(down) == [name] and down[name].levels.dtype == {"int8": jnp.int8, "int4": jnp.int4}[text]
 
 
 def test_projections_that_are_rounded_differently_stay_apart():
