@@ -1,34 +1,49 @@
 """What do batches that stay full buy over fixed batches?
 
 Prompts of mixed length, answers that end by themselves: through rows in which every finished answer makes room for the
-next prompt, and in batches that wait for their slowest. The same requests in one run, in turns; the texts are
-compared too.
+next prompt, and in batches that wait for their slowest. The same requests in one run, in turns. Every text is held
+against the one of its prompt alone; that, and that nothing is compiled after the first round, has to hold.
 """
 
+import itertools
 import time
 
 from common import parser, prompts, table
 
 import eagle_jax
 from eagle_jax.api import programs
+from eagle_jax.api.drafters import drafter_for
+from eagle_jax.api.generate import asks_for
+from eagle_jax.api.options import options_for
+from eagle_jax.api.queue import Use, answers
 
 
 def main() -> None:
     arguments = parser(__doc__.splitlines()[0], new_tokens=256)
     arguments.add_argument("--rows", type=int, default=8)
-    arguments.add_argument("--copies", type=int, default=1, help="ask every question so often, each with its own seed")
+    arguments.add_argument(
+        "--prompts", type=int, default=500, help="go through the questions again until it is so many"
+    )
     arguments.add_argument("--temperature", type=float, default=1.0)
     arguments.add_argument("--drafter", default="auto")
     arguments.add_argument("--rounds", type=int, default=2)
-    arguments.add_argument("--alone", type=int, default=20, help="also ask so many one by one, and compare the texts")
+    arguments.add_argument("--alone", type=int, default=None, help="ask only so many one by one; default: all")
     options = arguments.parse_args()
     model = eagle_jax.load(options.target, options.head)
-    asked = prompts(model, options.questions, options.limit, options.new_tokens) * options.copies
+    questions = prompts(model, options.questions, options.limit, options.new_tokens)
+    asked = list(itertools.islice(itertools.cycle(questions), options.prompts))
     seeds = list(range(len(asked)))
-    request = dict(max_new_tokens=options.new_tokens, temperature=options.temperature, drafter=options.drafter)
+    drafter = drafter_for(model, options.drafter, "auto", options.rows)
+    request = dict(max_new_tokens=options.new_tokens, temperature=options.temperature, drafter=drafter)
+    how = options_for(
+        len(asked), max_new_tokens=options.new_tokens, temperature=options.temperature, top_k=0, top_p=1.0, min_p=0.0
+    )
+    use = Use()
 
     def full() -> list[eagle_jax.Result]:
-        return eagle_jax.generate(model, asked, seed=seeds, batch_size=options.rows, **request)
+        asks = asks_for(model, asked, how, seeds, 1)
+        results = {ask.index: result for ask, result in answers(model, lambda _: drafter, asks, options.rows, use)}
+        return [results[number] for number in range(len(asks))]
 
     def fixed() -> list[eagle_jax.Result]:
         results = []
@@ -38,7 +53,8 @@ def main() -> None:
         return results
 
     ways = {"full": full, "fixed": fixed}
-    texts = {name: [result.token_ids for result in ask()] for name, ask in ways.items()}  # compiles
+    results = {name: ask() for name, ask in ways.items()}  # compiles
+    texts = {name: [result.token_ids for result in given] for name, given in results.items()}
     compiled, seconds = programs.compiled(), {name: float("inf") for name in ways}
     for _ in range(options.rounds):
         for name, ask in ways.items():
@@ -46,17 +62,27 @@ def main() -> None:
             ask()
             seconds[name] = min(seconds[name], time.perf_counter() - start)
     more = programs.compiled() - compiled
-    one_by_one = [
-        eagle_jax.generate(model, asked[i], seed=seeds[i], **request).token_ids
-        for i in range(min(options.alone, len(asked)))
+    alone = [
+        eagle_jax.generate(model, prompt, seed=seed, **request).token_ids
+        for prompt, seed in itertools.islice(zip(asked, seeds, strict=True), options.alone)
     ]
 
+    assert texts["full"] == texts["fixed"] and texts["full"][: len(alone)] == alone, "texts differ"
+    assert more == 0, f"{more} programs were compiled after the first round"
+
+    batches = [results["fixed"][first : first + options.rows] for first in range(0, len(asked), options.rows)]
+    passes = sum(options.rows * max(result.stats.cycles for result in batch) for batch in batches)
+    busy = {"full": use.share, "fixed": sum(result.stats.cycles for result in results["fixed"]) / passes}
     tokens = sum(map(len, texts["full"]))
-    rows = [(name, f"{tokens / spent:.0f}", f"{seconds['fixed'] / spent:.2f}x") for name, spent in seconds.items()]
-    print(table(("batches", "tokens/s", "of fixed"), rows))
-    print(f"{len(asked)} prompts, {tokens:,} tokens; the same texts: {texts['full'] == texts['fixed']}; ", end="")
-    print(f"the first {len(one_by_one)} alone: {texts['full'][: len(one_by_one)] == one_by_one}; ", end="")
-    print(f"programs compiled after the first round: {more}")
+    rows = [
+        (name, f"{tokens / spent:.0f}", f"{busy[name]:.1%}", f"{seconds['fixed'] / spent:.2f}x")
+        for name, spent in seconds.items()
+    ]
+    print(table(("batches", "tokens/s", "rows busy", "of fixed"), rows))
+    lengths = sorted(map(len, asked))
+    print(f"{len(asked)} prompts of {lengths[0]} to {lengths[-1]} tokens through {options.rows} rows, ", end="")
+    print(f"{tokens:,} tokens in all; ", end="")
+    print(f"{len(alone)} of them alone: the same texts; nothing was compiled after the first round")
 
 
 if __name__ == "__main__":
