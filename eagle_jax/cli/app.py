@@ -25,6 +25,7 @@ from eagle_jax.cli.regenerate import regenerate
 from eagle_jax.cli.serve import serve
 from eagle_jax.cli.train import train
 from eagle_jax.cli.tune import tune
+from eagle_jax.cli.ui import ui
 
 app = typer.Typer(
     name="eagle-jax",
@@ -37,6 +38,7 @@ app = typer.Typer(
 for command in (
     generate,
     chat,
+    ui,
     serve,
     batch,
     bench,

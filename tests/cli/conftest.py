@@ -56,6 +56,7 @@ class Fake:
     done: int | None = None
     jobs: list[tuple[Job, dict]] = dataclasses.field(default_factory=list)
     kept: list[Any] = dataclasses.field(default_factory=list)
+    pages: list[dict] = dataclasses.field(default_factory=list)
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
     engines: list[Any] = dataclasses.field(default_factory=list)
     served: list[tuple[list[str], dict]] = dataclasses.field(default_factory=list)
@@ -234,6 +235,10 @@ class Fake:
     def create_app(self, engines, **how):
         self.served.append((list(engines), how))
 
+    def page(self, engine, **how):
+        self.pages.append(how)
+        return types.SimpleNamespace(routes=["a route"])
+
     def server(self, app, *, host, port, on_ready):
         return types.SimpleNamespace(run=lambda: on_ready([f"http://{host}:{port}"]))
 
@@ -274,6 +279,7 @@ def fake(monkeypatch) -> Fake:
     monkeypatch.setattr(api, "Engine", fake.engine)
     monkeypatch.setattr(serving, "create_app", fake.create_app)
     monkeypatch.setattr(serving, "Server", fake.server)
+    monkeypatch.setattr("eagle_jax.serving.ui.Page", fake.page)
     monkeypatch.setattr("eagle_jax.evaluation.prompts.encode", fake.encode)
     return fake
 

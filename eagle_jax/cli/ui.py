@@ -1,0 +1,69 @@
+"""`eagle-jax ui`: the page in a browser."""
+
+import webbrowser
+from typing import Annotated, Any
+
+import jax
+import typer
+
+from eagle_jax import api
+from eagle_jax.cli import options
+from eagle_jax.cli.console import err, load, one_sentence
+from eagle_jax.cli.serve import SERVER, ApiKey, Host, MaxTokens, Name, Port, serving_room, warn_of_open_doors
+
+Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=SERVER)]
+READERS = 2  # answers at a time of the drafter that the page begins with; of others that readers choose, one
+
+
+@one_sentence
+def ui(
+    target: options.Target = None,
+    head: options.Head = None,
+    dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
+    mesh: options.Mesh = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    open_: Open = False,
+    max_tokens: MaxTokens = None,
+    api_key: ApiKey = None,
+    name: Name = None,
+    drafter: options.Drafter = "auto",
+    tree: options.Tree = "auto",
+    draft_model: options.DraftModel = None,
+    datastore: options.Datastore = None,
+) -> None:
+    """Talk with the model in a browser: what the draft guessed is marked, its trees are drawn, and races are run.
+
+    The page is served from this machine and loads nothing from elsewhere; the server also answers OpenAI's requests, as
+    `eagle-jax serve` does. `--drafter` and `--tree` are what it begins with.
+
+    **Examples**
+
+    - `eagle-jax ui --open`
+
+    - `eagle-jax ui --target llama-2-7b-chat --tree published --port 8080`
+    """
+    serving = serving_room()
+    from eagle_jax.serving import ui as page_room
+
+    drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
+    with err.status("Compiling"):
+        engine = api.Engine(model, rows=READERS, max_tokens=max_tokens, cycles=1, record=True, **drafting)
+    try:
+        called = name or target or "shipped"
+        page = page_room.Page(engine, name=called, device=jax.devices()[0].device_kind, **drafting)
+        app = serving.create_app({called: engine}, api_key=api_key, routes=page.routes)
+
+        def greet(addresses: list[str]) -> None:
+            for address in addresses:
+                err.print(f"  {address}/ui", style="bold", markup=False)
+            warn_of_open_doors(addresses, api_key)
+            err.print("  Ctrl-C ends.", style="dim", markup=False)
+            if open_:
+                webbrowser.open(f"{addresses[0]}/ui")
+
+        serving.Server(app, host=host, port=port, on_ready=greet).run()
+    finally:
+        engine.close(drain=False)

@@ -1,0 +1,72 @@
+"""One prompt and one seed decoded twice, plainly and with a draft, side by side."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from eagle_jax.api import Chunk, Model, Result, stream
+from eagle_jax.serving.ui.told import Telling, summary
+
+WARM = 2  # chunks of an answer that is thrown away, so that nothing is compiled while a clock runs
+
+
+class Lane:
+    """One of the two answers.
+
+    Attributes:
+        seconds: of decoding, since its first token.
+        result: the answer; None before it is complete.
+    """
+
+    def __init__(self, model: Model, prompt: Any, options: dict[str, Any]):
+        self._chunks = stream(model, prompt, **options)
+        self._telling = Telling(model.tokenizer)
+        self.seconds = 0.0
+        self.result: Result | None = None
+
+    def go(self) -> Iterator[dict[str, Any]]:
+        """One pass further; tells what came with it."""
+        chunk: Chunk = next(self._chunks)
+        self.seconds, self.result = chunk.seconds, chunk.result
+        if chunk.token_ids:
+            yield self._telling.event(chunk)
+        if chunk.result is not None:
+            yield {"done": summary(chunk.result)}
+
+
+def race(model: Model, prompt: Any, *, drafter: str, tree: Any, **options: Any) -> Iterator[dict[str, Any]]:
+    """The events of a race, pass by pass; `lane` is "plain" or "drafted", and the last one is the verdict.
+
+    Both lanes share the device, so they take turns: the one whose clock shows less goes next. Each clock counts the
+    seconds that its own lane spent on decoding, prompts not included.
+
+    Args:
+        options: of `stream`; they and all else are as there.
+
+    Raises:
+        ValueError, TypeError: as `stream` does.
+    """
+    ways = {"plain": {"drafter": "none"}, "drafted": {"drafter": drafter, "tree": tree}}
+    for way in ways.values():
+        for _ in itertools.islice(stream(model, prompt, **options, **way), WARM):
+            pass
+    lanes = {name: Lane(model, prompt, options | way) for name, way in ways.items()}
+    while running := [name for name, lane in lanes.items() if lane.result is None]:
+        behind = min(running, key=lambda name: lanes[name].seconds)
+        for event in lanes[behind].go():
+            yield {"lane": behind} | event
+    plain, drafted = (lane.result for lane in lanes.values())
+    if plain is not None and drafted is not None:
+        yield {"verdict": verdict(plain, drafted)}
+
+
+def verdict(plain: Result, drafted: Result) -> dict[str, Any]:
+    """Whether the two are the same token for token, how far they are, and how many times as fast the draft made it."""
+    pairs = zip(plain.token_ids, drafted.token_ids)
+    seconds = plain.stats.decode_seconds, drafted.stats.decode_seconds
+    return {
+        "identical": plain.token_ids == drafted.token_ids,
+        "tokens": len(plain.token_ids),
+        "same": sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)),
+        "times": seconds[0] / seconds[1] if all(seconds) else None,
+    }

@@ -1,0 +1,190 @@
+"""What the page is made of, and what it asks."""
+
+import asyncio
+import importlib.resources
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from eagle_jax.api import Engine, EngineError, Ticket, achunks
+from eagle_jax.api.drafters import METHODS
+from eagle_jax.serving.answering import EventStream, event
+from eagle_jax.serving.body import read_json
+from eagle_jax.serving.errors import Json, Refused, log
+from eagle_jax.serving.fields import Fields, text, wrong
+from eagle_jax.serving.protocol import Call, chat_call
+from eagle_jax.serving.service import Service
+from eagle_jax.serving.ui.engines import MOST_NODES, Engines, Way, tree_given
+from eagle_jax.serving.ui.race import race
+from eagle_jax.serving.ui.told import Telling, summary
+
+FILES = importlib.resources.files("eagle_jax.serving.ui") / "files"
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+# Nothing is loaded from elsewhere and nothing within the page's text is run, whatever a model may write.
+HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+TITLES = {
+    "eagle": "EAGLE",
+    "medusa": "Medusa",
+    "hydra": "Hydra",
+    "draft-model": "a small model",
+    "token-recycling": "token recycling",
+    "prompt-lookup": "prompt lookup",
+    "lookahead": "Lookahead",
+    "rest": "REST",
+    "hybrid": "EAGLE and prompt lookup",
+}
+SUGGESTIONS = (
+    "Sara has 10 cookies. She eats 3 of them and bakes 12 more. How many cookies does she have?",
+    "Tim works 6 hours a day and earns $12 an hour. How much does he earn in a week of 5 days?",
+    "A shirt costs $20. A hat costs half as much. How much do a shirt and a hat cost together?",
+)
+
+
+class Page:
+    """The page of one model. `routes` are for `create_app`; they keep to its limits and its key.
+
+    Args:
+        engine: what answers when the page opens; its trees are drawn if it records them, live if it looks at its
+            answers after every pass (`cycles=1, record=True`). Engines for other drafters are made on its model.
+        drafter, tree: what that engine was made with.
+        name: what the model is called.
+        device: what it runs on.
+    """
+
+    def __init__(self, engine: Engine, *, drafter: str = "auto", tree: Any = "auto", name: str, device: str):
+        self._model, self._racing = engine.model, asyncio.Lock()
+        if self._model.tokenizer is None:
+            raise ValueError("the page shows text, but the model's folder holds no tokenizer; add its tokenizer files")
+        given = Way(drafter, tree if isinstance(tree, str) else tuple(tree))
+        self._engines = Engines(self._model, first={given: engine}, rows=1, max_tokens=engine.max_tokens)
+        way = self._engines.way(*given)
+        self._about = {
+            "model": name,
+            "device": device,
+            "max_tokens": engine.max_tokens,
+            "drafters": [
+                {"name": known, "title": title, "trees": METHODS[known].trees is not None}
+                for known, title in TITLES.items()
+                if METHODS[known].has(self._model)
+            ],
+            "drafter": None if way.drafter == "none" else way.drafter,
+            "tree": tree_given(way),
+            "suggestions": SUGGESTIONS,
+        }
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        files = {file.name: file.read_bytes() for file in FILES.iterdir()}
+        return [
+            Route("/", _to_page, methods=["GET"]),
+            Route("/ui", _file("index.html", files["index.html"]), methods=["GET"]),
+            *(Route(f"/ui/{name}", _file(name, content), methods=["GET"]) for name, content in files.items()),
+            Route("/ui/about", self.about, methods=["GET"]),
+            Route("/ui/chat", self.chat, methods=["POST"]),
+            Route("/ui/race", self.race, methods=["POST"]),
+        ]
+
+    async def about(self, request: Request) -> Response:
+        """What the page has to know of the model."""
+        _door(request)
+        return Json(self._about)
+
+    async def chat(self, request: Request) -> Response:
+        """An answer, pass by pass."""
+        way, call = await self._asked(request)
+        tickets: list[Ticket] = []
+        events = self._answer(request.app.state.service, way, call, tickets)
+        return EventStream(_told(events), tickets, request.app.state.service.limits.answer_seconds)
+
+    async def race(self, request: Request) -> Response:
+        """An answer with a draft beside the same without."""
+        way, call = await self._asked(request)
+        if self._racing.locked():
+            raise Refused(429, "another race is on; start this one when it is over")
+        return EventStream(_told(self._race(way, call)), [], request.app.state.service.limits.answer_seconds)
+
+    async def _asked(self, request: Request) -> tuple[Way, Call]:
+        """A request of the page: one for a chat as OpenAI has it, with a drafter and a tree."""
+        _door(request)
+        limits = request.app.state.service.limits
+        body = await read_json(request, limits.body_bytes, limits.body_seconds)
+        fields = Fields({name: body.pop(name, None) for name in ("drafter", "tree")})
+        way = self._engines.way(fields.take("drafter", text, "auto"), fields.take("tree", _tree, "auto"))
+        call = chat_call(body)
+        if not self._model.tokenizer.chat_template:
+            call.prompts[:] = [call.prompts[0][-1]["content"]]
+        return way, call
+
+    async def _answer(self, service: Service, way: Way, call: Call, tickets: list[Ticket]) -> AsyncIterator[Any]:
+        if way not in self._engines:
+            yield {"preparing": True}
+        async with self._engines.using(way) as engine:
+            tickets += await service.submit(engine, call)
+            telling = Telling(self._model.tokenizer)
+            async for chunk in achunks(tickets, by_pass=True):
+                if chunk.token_ids:
+                    yield telling.event(chunk)
+                if chunk.result is not None:
+                    yield {"done": summary(chunk.result)}
+
+    async def _race(self, way: Way, call: Call) -> AsyncIterator[Any]:
+        async with self._racing:
+            yield {"preparing": True}
+            options = {name: value for name, value in call.options.items() if value is not None}
+            events = race(self._model, call.prompts[0], drafter=way.drafter, tree=tree_given(way), **options)
+            while (told := await asyncio.to_thread(next, events, None)) is not None:
+                yield told
+
+
+async def _told(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    """Server-sent events; an error is one too, and ends them."""
+    try:
+        async for told in events:
+            yield event(told)
+    except Refused as refused:
+        yield event(refused.body)
+    except EngineError as error:
+        yield event(Refused(500, str(error)).body)
+    except (ValueError, TypeError) as error:
+        yield event(Refused(400, str(error)).body)
+    except Exception as error:
+        log.exception("the page's request failed")
+        yield event(Refused(500, f"the server failed at this answer ({type(error).__name__})").body)
+
+
+def _door(request: Request) -> None:
+    """Raises `Refused` for those without the key, and when the server is about to stop."""
+    service: Service = request.app.state.service
+    if not service.knows(request.headers.get("authorization", "")):
+        raise Refused(401, "the API key is missing or wrong", code="invalid_api_key")
+    if service.draining:
+        raise Refused(503, "the server is about to stop and takes no more requests", code="unavailable")
+
+
+def _tree(name: str, value: Any) -> str | tuple[int, ...]:
+    """A name of a tree, or whole numbers."""
+    if isinstance(value, str) and len(value) <= 40:
+        return value
+    numbers = value if isinstance(value, list) and len(value) <= MOST_NODES else []
+    if not numbers or not all(type(number) is int and -1 <= number <= MOST_NODES for number in numbers):
+        raise wrong(name, f"{name} is neither a word nor up to {MOST_NODES} whole numbers from -1 to {MOST_NODES}")
+    return tuple(numbers)
+
+
+def _file(name: str, content: bytes) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        return Response(content, media_type=KINDS[name.rpartition(".")[2]], headers=HEADERS)
+
+    return answer
+
+
+async def _to_page(request: Request) -> Response:
+    return RedirectResponse("ui")

@@ -1,0 +1,87 @@
+"""Chunks of an answer as the page is told them: the text of each token, which were guessed, and the tree."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from eagle_jax.api import Chunk, Cycle, Result
+from eagle_jax.api.text import decode, settled
+
+BEFORE = 16  # tokens that a new one is decoded with: more than any character is made of
+
+
+class Telling:
+    """Turns the chunks of one answer, one for each pass, into the page's events.
+
+    Example of an event, of a pass that committed two guesses and the model's own token:
+
+        {"tokens": [{"id": 311, "text": " a"}, {"id": 282, "text": " b"}, {"id": 13, "text": "."}],
+         "drafted": 2, "seconds": 0.41, "tree": {"texts": [...], "parents": [...], "accepted": [...], "drawn": "."}}
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+
+    def event(self, chunk: Chunk) -> dict[str, Any]:
+        """What came with one pass. All but the last of its tokens were guessed; the last is the model's own, unless the
+        answer ends there and a further guess was right.
+        """
+        texts = self._texts(chunk.token_ids, chunk.text)
+        tokens = [{"id": token, "text": text} for token, text in zip(chunk.token_ids, texts, strict=True)]
+        told = {"tokens": tokens, "drafted": max(sum(chunk.accepted_lengths) - 1, 0), "seconds": chunk.seconds}
+        if chunk.cycle is not None and chunk.cycle.accepted and sum(chunk.cycle.valid) > 1:
+            told["tree"] = tree = _tree(self._tokenizer, chunk.cycle)
+            told["drafted"] = len(tree["accepted"]) - 1
+        return told
+
+    def _texts(self, token_ids: Sequence[int], text: str) -> list[str]:
+        """`text` in a piece for each token; a character belongs to the token that completes it."""
+        before, self._ids = self._ids, [*self._ids, *token_ids][-BEFORE:]
+        whole = [*before, *token_ids]
+        lengths = [len(settled(decode(self._tokenizer, whole[:end]), ())) for end in range(len(before), len(whole) + 1)]
+        pieces, start = [], 0
+        for length in lengths[1:-1]:
+            end = min(max(len(text) - (lengths[-1] - length), start), len(text))
+            pieces.append(text[start:end])
+            start = end
+        return [*pieces, text[start:]] if token_ids else []
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """What there is to say about a complete answer."""
+    stats = result.stats
+    return {
+        "tokens": len(result.token_ids),
+        "passes": stats.cycles,
+        "length": _number(stats.mean_accepted_length),
+        "seconds": stats.decode_seconds,
+        "tokens_per_second": _number(stats.tokens_per_second),
+        "reason": result.finish_reason,
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _tree(tokenizer: Any, cycle: Cycle) -> dict[str, Any]:
+    """A cycle's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a guess."""
+    there = [node for node, valid in enumerate(cycle.valid) if valid]
+    place = {node: number for number, node in enumerate(there)} | {-1: -1}
+    last = cycle.accepted[-1]
+    ends = [node for node in there if cycle.parents[node] == last and cycle.tokens[node] == cycle.draws[last]][:1]
+    return {
+        "texts": [_shown(tokenizer, cycle.tokens[node]) for node in there],
+        "parents": [place[cycle.parents[node]] for node in there],
+        "accepted": [place[node] for node in (*cycle.accepted, *ends)],
+        "drawn": None if ends else _shown(tokenizer, cycle.draws[last]),
+    }
+
+
+@functools.lru_cache(maxsize=100_000)
+def _shown(tokenizer: Any, token: int) -> str:
+    """A token by itself, with the space before a word, which tokenizers leave out of a text's first one."""
+    once, twice = (decode(tokenizer, [token] * times) for times in (1, 2))
+    return twice[len(once) :] or tokenizer.convert_ids_to_tokens(token) or f"{token}"
