@@ -30,6 +30,7 @@ from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import quantise_params, scheme_of
 from eagle_jax.sharding import HEAD, TARGET, Sharding, fitting, parse, placement, sharding_of, spec_of
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_hydra, synthetic_pair
 
@@ -151,8 +152,12 @@ def test_other_drafters_give_the_same_text_on_several_devices(pair, plainly, met
     assert not [shape for _, shape in collectives(loop) if SLOTS in shape]
 
 
-def test_a_mixture_of_experts_sums_once_behind_its_experts():
-    target = laid(LM.init(MIXTURE, jax.random.key(0)))
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_a_mixture_of_experts_sums_once_behind_its_experts(quantize):
+    target = LM.init(MIXTURE, jax.random.key(0))
+    if quantize is not None:
+        target = dataclasses.replace(target, params=quantise_params(target.params, scheme_of(quantize)))
+    target = laid(target)
     over = sharding_of("data:2,model:2", MIXTURE)
     state, loop = decoded(target, Plain(), over)
     assert answers(state) == answers(decoded(target, Plain(), None)[0])
