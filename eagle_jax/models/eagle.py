@@ -16,7 +16,7 @@ from eagle_jax.models.layers import Linear
 from eagle_jax.models.layout import as_stored
 from eagle_jax.models.llama import DecoderLayer, Sight
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import QuantArray
+from eagle_jax.models.quant import dense
 from eagle_jax.models.target import Target
 from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
@@ -93,10 +93,9 @@ class Head(DraftHead):
             raise ValueError(f"the ids of a draft vocabulary must ascend within 0 .. {size - 1}; got {ids}")
         tied = target.config.tie_word_embeddings
         output = target.params["embed_tokens"]["embedding"] if tied else as_stored(target.params["lm_head"])["weight"]
-        rows = jax.tree.map(lambda part: part[ids], output)
-        weight = rows if isinstance(rows, QuantArray) else rows.astype(self.dtype)
+        rows = dense(jax.tree.map(lambda part: part[ids], output))
         return Head(
-            params=self.params | {"lm_head": {"weight": weight}},
+            params=self.params | {"lm_head": {"weight": rows.astype(self.dtype)}},
             config=dataclasses.replace(self.config, draft_vocab_size=len(ids)),
             vocabulary=jnp.asarray(ids, jnp.int32),
         )

@@ -203,6 +203,11 @@ def dense(weight: Array | QuantArray) -> Array:
     return wide.reshape(weight.shape).astype(weight.dtype)
 
 
+def dense_params(params: Params) -> Params:
+    """The same model in floats."""
+    return jax.tree.map(dense, params, is_leaf=lambda leaf: isinstance(leaf, QuantArray))
+
+
 def is_quantised(params: Params) -> bool:
     """Whether any weight is rounded."""
     return any(isinstance(leaf, QuantArray) for _, leaf in flat(params))

@@ -15,6 +15,7 @@ from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import dense, dense_params
 from eagle_jax.sharding import to_host
 from eagle_jax.training.config import HeadConfig
 
@@ -37,7 +38,8 @@ def first(
     """
     sizes = target.config if sizes is None else sizes
     if config.start is not None:
-        return load_head(resolve(config.start), target, "float32")
+        start = load_head(resolve(config.start), target, "float32")
+        return dataclasses.replace(start, params=dense_params(start.params))
     if config.method in ("medusa", "hydra"):
         return _parallel(config, target, sizes, steps, key)
     layers = _layers(config, sizes, config.layers)
@@ -109,7 +111,7 @@ def _passing_on(params: Params, target: LM) -> Params:
 
 def _output_matrix(target: LM) -> jax.Array:
     tied = target.config.tie_word_embeddings
-    output = target.params["embed_tokens"]["embedding"] if tied else target.params["lm_head"]["weight"]
+    output = target.params["embed_tokens"]["embedding"] if tied else dense(target.params["lm_head"]["weight"])
     return jnp.asarray(to_host(output), jnp.float32)
 
 

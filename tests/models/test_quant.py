@@ -24,7 +24,7 @@ from eagle_jax.models.quant import (
     quantise_params,
     scheme_of,
 )
-from eagle_jax.testing import TINY
+from eagle_jax.testing import TINY, synthetic_pair
 
 INT8, INT4 = Rounding(8), Rounding(4, 32)
 CONFIG = dataclasses.replace(TINY, num_hidden_layers=1, intermediate_size=64)
@@ -119,6 +119,13 @@ def test_accelerators_have_groups_of_inputs_first(monkeypatch, text, name):
     laid = jax.eval_shape(lambda: layout.for_decoding(jax.tree.map(jnp.zeros_like, params), CONFIG.head_dim))
     down = laid["layers_0"]["mlp"]["down_proj"]
     assert list(down) == [name] and down[name].levels.dtype == {"int8": jnp.int8, "int4": jnp.int4}[text]
+
+
+def test_a_head_trimmed_to_a_rounded_target_has_rows_of_floats():
+    target, head = synthetic_pair(CONFIG)
+    rounded = dataclasses.replace(target, params=quantise_params(target.params, scheme_of("none/int8")))
+    rows = head.trimmed(rounded, np.arange(5)).params["lm_head"]["weight"]
+    np.testing.assert_array_equal(rows, dense(rounded.params["lm_head"]["weight"])[:5])
 
 
 def test_projections_that_are_rounded_differently_stay_apart():
