@@ -40,7 +40,8 @@ def tree_attention(
 
     Args:
         q: queries, rotated.
-        fresh: keys and values `[b k m c]` of the fresh tokens; every token sees at least itself.
+        fresh: keys and values `[b k m c]` of the fresh tokens; every token sees at least itself. Rows beyond those that
+            `visible` names come `n` by `n`, and of each `n` of them token i sees the i-th.
         prefix: keys and values `[b k s c]` of the cache; slots from `length` on are not read, or weigh nothing.
         length: committed slots of each request.
         first: first committed slot that each token sees, in a sliding window; None is 0.

@@ -27,7 +27,9 @@ class Case:
     Attributes:
         q: queries, rotated and scaled (r rows: queries of a kv head times nodes).
         fresh: keys and values of the fresh tokens (m rows: those of earlier levels of a drafted tree come first).
-        visible: which fresh rows each node sees: its ancestors and itself, within its window.
+        visible: which fresh rows each node sees: its ancestors and itself, within its window. If it names fewer than
+            there are, the others come `n` by `n`, and of each `n` of them node i sees the i-th (training: a head's own
+            earlier steps). Only the plain backend does those.
         prefix: keys and values of the cache; slots from `length` on hold anything.
         length: committed slots of each request; every node sees them all, but for its window.
         first: first slot that each node sees (sliding window, may be negative); None is 0.
@@ -46,6 +48,11 @@ class Case:
     def nodes(self) -> int:
         """Fresh tokens of each request."""
         return self.visible.shape[1]
+
+    @property
+    def named(self) -> int:
+        """Fresh rows that `visible` speaks of."""
+        return self.visible.shape[2]
 
     @property
     def group(self) -> int:

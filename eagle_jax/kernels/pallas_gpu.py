@@ -33,6 +33,8 @@ def attend(case: Case, interpret: bool = False) -> Float[Array, "b k r c"]:
     """
     if not case.slots:
         raise NotImplementedError("there is no committed prefix to stream")
+    if case.fresh[0].shape[2] > case.named:
+        raise NotImplementedError("there are fresh rows that only one node each sees")
     try:
         from jax.experimental.pallas import triton
     except ImportError as error:

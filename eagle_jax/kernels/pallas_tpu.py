@@ -41,6 +41,8 @@ def attend(case: Case, interpret: bool | None = None) -> Float[Array, "b k r c"]
     """
     if not case.slots:
         raise NotImplementedError("there is no committed prefix to stream")
+    if case.fresh[0].shape[2] > case.named:
+        raise NotImplementedError("there are fresh rows that only one node each sees")
     if interpret is None:
         interpret = jax.default_backend() != "tpu"
     batch, heads, _, size = case.q.shape

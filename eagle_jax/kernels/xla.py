@@ -21,8 +21,10 @@ def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
     Args:
         block: slots read at a time while the cache is mostly empty; None is `BLOCK` on CPU and all of them elsewhere.
     """
-    keys, values = case.fresh
+    keys, values = (part[:, :, : case.named] for part in case.fresh)
     sums = absorb(nothing(case.q.shape), _masked(scores(case.q, keys, case.softcap), case.visible), values)
+    if case.fresh[0].shape[2] > case.named:
+        sums = _aligned(case, sums)
     if block is None:
         block = BLOCK if jax.default_backend() == "cpu" else case.slots
     if 0 < case.slots <= block:
@@ -31,6 +33,24 @@ def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
         empty = jnp.max(case.length) * 2 <= case.slots
         sums = jax.lax.cond(empty, lambda: _by_blocks(case, sums, block), lambda: _whole(case, sums))
     return (sums[2] / sums[1]).astype(case.q.dtype)
+
+
+def _aligned(case: Case, sums: Sums) -> Sums:
+    """`sums` with the rows behind the named ones: of each `n` of them, one for each node."""
+    batch, heads, _, size = case.q.shape
+    top, total, mixed = (part.reshape(batch, heads, case.group, 1, case.nodes, -1) for part in sums)
+    rest = (part[:, :, case.named :] for part in case.fresh)
+    keys, values = (part.reshape(batch, heads, 1, -1, case.nodes, size).astype(jnp.float32) for part in rest)
+    q = case.q.astype(case.fresh[0].dtype).astype(jnp.float32).reshape(batch, heads, case.group, 1, case.nodes, size)
+    own = jnp.sum(q * keys, axis=-1, keepdims=True)
+    if case.softcap is not None:
+        own = jnp.tanh(own / case.softcap) * case.softcap
+    new = jnp.maximum(top, jnp.max(own, axis=3, keepdims=True))
+    weights, kept = jnp.exp(own - new), jnp.exp(top - new)
+    total = total * kept + jnp.sum(weights, axis=3, keepdims=True)
+    mixed = mixed * kept + jnp.sum(weights * values, axis=3, keepdims=True)
+    new, total, mixed = (part.reshape(batch, heads, case.group * case.nodes, -1) for part in (new, total, mixed))
+    return new, total, mixed
 
 
 def _whole(case: Case, sums: Sums) -> Sums:

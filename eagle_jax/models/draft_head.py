@@ -67,9 +67,10 @@ class DraftHead(AnyHead):
         """Outputs of `n` slots, which are also what the next draft step reads as features, and their own K/V.
 
         Args:
-            visible: which fresh rows each slot sees: the `p` rows beside first, then the `n` own rows (`m = p + n`).
+            visible: which fresh rows each slot sees: the `p` rows beside first, then the `n` own rows (`m = p + n`);
+                rows beyond those that it names come `n` by `n`, and of each `n` of them slot i sees the i-th.
             beside: K/V of earlier rows of the same draft tree, per layer; they are not in the cache.
-            beside_positions: their positions.
+            beside_positions: their positions; None if `visible` names but `n` rows, which stand at `positions`.
         """
         fresh_positions = (
             positions if beside_positions is None else jnp.concatenate([beside_positions, positions], axis=1)

@@ -49,7 +49,7 @@ def heads_loss(
     def part(level: int, x: Float[Array, "b m w"]) -> tuple[Array, Array, Array]:
         # at slot i + level the truth and the mask are those of a draft step that began `level` slots before
         ahead, mask = jax.tree.map(lambda values: values[:, level:], (truth, drafted(answer, level)))
-        return parts_of(head, head.logits(level, x), None, ahead, mask)
+        return parts_of(head, head.logits(level, x), None, ahead, mask, objective)
 
     inputs = head.over_text(read.astype(embeddings.dtype), embeddings)[: objective.steps]
     ones = [functools.partial(part, level) for level in range(len(inputs))]

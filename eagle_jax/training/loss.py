@@ -19,12 +19,14 @@ are over the slots that count, not over whole rows as published: the length of t
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.cache import KV
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree
@@ -39,8 +41,12 @@ class Objective:
         decay: weight of each step relative to the one before.
         feature_weight: weight of SmoothL1 between guessed and true feature (published: 1 for EAGLE-1, 0 for EAGLE-3,
             whose normed output it compares).
-        law_weight: weight of the cross-entropy between guessed and true next-token law (published: 0.1 for EAGLE-1, 1
-            for EAGLE-3).
+        law_weight: weight of the loss between guessed and true next-token law (published: 0.1 for EAGLE-1, 1 for
+            EAGLE-3).
+        law: which loss that is: the cross-entropy, as published, or one of the two LK losses (arXiv:2602.23881), which
+            aim at a, the share of its tokens that sampling would accept, the sum of min(p, q): "acceptance" is -log a;
+            "hybrid" is w KL + (1 - w) (1 - a) with w = exp(-eta mean a), at first the divergence, later acceptance.
+        eta: how soon the hybrid turns.
         noise: half-width of the uniform noise on input features made of true ones.
     """
 
@@ -49,10 +55,14 @@ class Objective:
     feature_weight: float = 1.0
     law_weight: float = 0.1
     noise: float = 0.1
+    law: Literal["cross_entropy", "acceptance", "hybrid"] = "cross_entropy"
+    eta: float = 3.0
 
     def __post_init__(self):
         if self.steps < 1:
             raise ValueError(f"steps={self.steps}: at least one draft step must be trained")
+        if self.eta < 0:
+            raise ValueError(f"eta={self.eta}: the hybrid turns from divergence to acceptance; expected 0 or more")
 
 
 EAGLE3 = Objective(steps=7, feature_weight=0.0, law_weight=1.0, noise=0.0)
@@ -68,7 +78,8 @@ class Report:
 
     Attributes:
         feature: SmoothL1 to the true feature; 0 for heads of another width than the target.
-        law: soft cross-entropy to the target's next-token law among the tokens that the head drafts, in nats.
+        law: the loss on the next-token law; soft cross-entropy among the tokens that the head drafts, in nats, unless
+            the objective names another.
         agreement: share of slots where head and target have the same most likely token.
     """
 
@@ -116,12 +127,11 @@ def loss(
     parts = []
 
     def draft(step: int, entering: Float[Array, "b n h"], beside: tuple) -> tuple[Array, tuple, tuple]:
-        visible = jnp.broadcast_to(sight(slots, step)[None], (batch, slots, (step + 1) * slots))
-        earlier = jnp.tile(positions, (1, step)) if step else None
-        out, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, beside, earlier)
+        visible = jnp.broadcast_to(sight(slots, step)[None], (batch, slots, slots))
+        out, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, beside)
         guess = out.astype(jnp.float32)
         logits, mask = head.logits(target, guess), drafted(answer, step)
-        return out, _append(beside, kv), parts_of(head, logits, head.guess(guess), truth, mask)
+        return out, with_step(beside, kv), parts_of(head, logits, head.guess(guess), truth, mask, objective)
 
     for step in range(objective.steps):
         one = functools.partial(draft, step)
@@ -140,22 +150,38 @@ def weighted(parts: Sequence[tuple], objective: Objective) -> tuple[Float[Array,
     return jnp.sum(per_step * weight) / jnp.sum(weight), report
 
 
-def sight(slots: int, step: int) -> Bool[Array, "n m"]:
-    """Which keys the queries of draft step `step` see: `m = (step + 1) n`, the keys of steps 0, 1, .. side by side.
+def sight(slots: int, step: int) -> Bool[Array, "n n"]:
+    """Which keys of step 0 the queries of draft step `step` see; of every later step each query sees one key.
 
-    With four slots and step 1 (the slot before the first has nothing true behind it, only itself):
+    With four slots and step 1 (the slot before the first has nothing true behind it, only itself), and below it what
+    `with_step` makes of the later steps' keys, so that the one to see stands at the query's own slot:
 
-              step 0    step 1
-              0 1 2 3   0 1 2 3
-        0     . . . .   1 . . .
-        1     1 . . .   . 1 . .
-        2     1 1 . .   . . 1 .
-        3     1 1 1 .   . . . 1
+              step 0            step 2 sees of step 1
+              0 1 2 3           at slot  0 1 2 3
+        0     . . . .           the key  0 0 1 2
+        1     1 . . .
+        2     1 1 . .
+        3     1 1 1 .
     """
     query, key = jnp.arange(slots)[:, None], jnp.arange(slots)[None]
-    true_rows = key <= query - step
-    own_rows = [key == query - step + earlier for earlier in range(1, step + 1)]
-    return jnp.concatenate([true_rows, *own_rows], axis=1)
+    return key <= query - step
+
+
+def with_step(beside: tuple[KV, ...], own: tuple[KV, ...]) -> tuple[KV, ...]:
+    """What stands beside the next draft step: keys and values of step 0, and behind them those of every later step.
+
+    The chain that a query continues is one slot longer than in the step before, so the later steps' rows move by one.
+    """
+    if not beside:
+        return own
+
+    def joined(old: Float[Array, "b k _ c"], new: Float[Array, "b k n c"]) -> Float[Array, "b k _ c"]:
+        batch, heads, slots, size = new.shape
+        later = jnp.concatenate([old[:, :, slots:], new], axis=2).reshape(batch, heads, -1, slots, size)
+        moved = jnp.concatenate([later[:, :, :, :1], later[:, :, :, :-1]], axis=3)
+        return jnp.concatenate([old[:, :, :slots], moved.reshape(batch, heads, -1, size)], axis=2)
+
+    return tuple((joined(old_k, k), joined(old_v, v)) for (old_k, old_v), (k, v) in zip(beside, own, strict=True))
 
 
 def drafted(answer: Bool[Array, "b n"], step: int) -> Bool[Array, "b m"]:
@@ -177,6 +203,36 @@ def smooth_l1(guess: Float[Array, "b n h"], truth: Float[Array, "b n h"]) -> Flo
     return jnp.mean(jnp.where(distance < 1, 0.5 * distance**2, distance - 0.5), axis=-1)
 
 
+def law_loss(
+    logits: Float[Array, "b n d"], truth: "Truth", mask: Bool[Array, "b n"], objective: Objective
+) -> Float[Array, ""]:
+    """Between the guessed law and the true one, as the objective wants it, over the slots that count.
+
+    The target's law among the drafted tokens says little where its likeliest token is none of them; what sampling would
+    accept is known everywhere.
+    """
+    known = mask & truth.drafted
+    if objective.law == "cross_entropy":
+        return mean(soft_cross_entropy(logits, truth.logits), known)
+    shared = overlap(logits, truth)
+    if objective.law == "acceptance":
+        return mean(-jnp.log(jnp.maximum(shared, jnp.finfo(jnp.float32).tiny)), mask)
+    divergence = soft_cross_entropy(logits, truth.logits) - soft_cross_entropy(truth.logits, truth.logits)
+    weight = jnp.exp(-objective.eta * jax.lax.stop_gradient(mean(shared, mask)))
+    return weight * mean(divergence, known) + (1 - weight) * mean(1 - shared, mask)
+
+
+def overlap(logits: Float[Array, "b n d"], truth: "Truth") -> Float[Array, "b n"]:
+    """The sum of min(p, q) over the drafted tokens: how often sampling from q would be accepted, p the target's law."""
+    true_law = jax.nn.softmax(truth.logits, axis=-1) * truth.share[..., None]
+    return jnp.sum(jnp.minimum(true_law, jax.nn.softmax(logits, axis=-1)), axis=-1)
+
+
+def mean(values: Float[Array, "b n"], mask: Bool[Array, "b n"]) -> Float[Array, ""]:
+    """Over the slots in `mask`; 0 if there are none."""
+    return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
+
+
 def soft_cross_entropy(logits: Float[Array, "b n v"], true_logits: Float[Array, "b n v"]) -> Float[Array, "b n"]:
     """Cross-entropy of the guessed law under the true one, in nats."""
     law = jax.nn.softmax(true_logits, axis=-1)
@@ -192,19 +248,22 @@ class Truth:
         logits: over the tokens that the head drafts.
         best: its most likely token of all.
         drafted: whether the head drafts that one.
+        share: the probability of all tokens that it drafts together.
     """
 
     hidden: Float[Array, "b n t"]
     logits: Float[Array, "b n d"]
     best: Int[Array, "b n"]
     drafted: Bool[Array, "b n"]
+    share: Float[Array, "b n"]
 
     @staticmethod
     def of(head: AnyHead, target: LM, hidden: Float[Array, "b n t"]) -> "Truth":
         logits = jax.lax.stop_gradient(target.logits(hidden))
         best, among_drafted = jnp.argmax(logits, axis=-1), head.drafted_part(logits)
         drafted = head.target_ids(jnp.argmax(among_drafted, axis=-1)) == best
-        return Truth(hidden=hidden, logits=among_drafted, best=best, drafted=drafted)
+        share = jnp.exp(jax.nn.logsumexp(among_drafted, axis=-1) - jax.nn.logsumexp(logits, axis=-1))
+        return Truth(hidden=hidden, logits=among_drafted, best=best, drafted=drafted, share=share)
 
 
 def parts_of(
@@ -213,6 +272,7 @@ def parts_of(
     guess: Float[Array, "b n t"] | None,
     truth: Truth,
     mask: Bool[Array, "b n"],
+    objective: Objective,
 ) -> tuple[Array, Array, Array]:
     """One draft step's part of each of `Report`'s fields.
 
@@ -221,20 +281,6 @@ def parts_of(
         guess: of the target's hidden states; None if the head makes none.
         mask: slots that count.
     """
-
-    def mean(values: Float[Array, "b n"], mask: Bool[Array, "b n"]) -> Float[Array, ""]:
-        return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
-
     same = (head.target_ids(jnp.argmax(logits, axis=-1)) == truth.best).astype(jnp.float32)
     feature = jnp.zeros(()) if guess is None else mean(smooth_l1(guess, truth.hidden), mask)
-    law = mean(soft_cross_entropy(logits, truth.logits), mask & truth.drafted)
-    return feature, law, mean(same, mask)
-
-
-def _append(beside: tuple, kv: tuple) -> tuple:
-    if not beside:
-        return kv
-    return tuple(
-        (jnp.concatenate([old_k, k], axis=2), jnp.concatenate([old_v, v], axis=2))
-        for (old_k, old_v), (k, v) in zip(beside, kv, strict=True)
-    )
+    return feature, law_loss(logits, truth, mask, objective), mean(same, mask)

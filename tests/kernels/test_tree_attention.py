@@ -209,3 +209,15 @@ def test_heads_share_keys_in_order():
     q = case.q.reshape(3, 4, 26, 16)
     got = tree_attention(q, case.fresh, case.visible, case.prefix, case.length, scale=1.0)
     np.testing.assert_allclose(got.reshape(case.q.shape), expected(asked), atol=1e-5)
+
+
+def test_rows_of_one_node_each_are_rows_that_only_it_is_shown():
+    """Without a prefix, as heads are trained: two more steps, of which node i sees the i-th rows."""
+    whole = made(Asked(5, 0, (0, 0), group=2, beside=10, softcap=3.0))
+    named, more = whole.visible[:, :, 10:], jnp.broadcast_to(jnp.eye(5, dtype=bool)[None], (2, 5, 5))
+    shown = dataclasses.replace(whole, visible=jnp.concatenate([named, more, more], axis=2))
+    aligned = dataclasses.replace(whole, visible=named)
+    np.testing.assert_allclose(xla.attend(aligned), xla.attend(shown), atol=1e-6)
+    for kernel in (pallas_tpu.attend, pallas_gpu.attend):
+        with pytest.raises(NotImplementedError):
+            kernel(aligned)
