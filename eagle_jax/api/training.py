@@ -1,5 +1,6 @@
 """Training a draft head, as `eagle-jax train` does."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,20 @@ def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConf
     from eagle_jax.training import config  # optax and orbax are slow to import, and only training needs them
 
     return config.read_config(path, assignments)
+
+
+def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
+    """What the user says first in each of a file's conversations, which have any form that training reads.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is of no form that is known.
+    """
+    from eagle_jax.training.formats import Conversation, read
+
+    conversations = (item.messages for item in read(path) if isinstance(item, Conversation))
+    asked = (next(message["content"] for message in said if message["role"] == "user") for said in conversations)
+    return list(itertools.islice(asked, limit))
 
 
 def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finished:

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from eagle_jax import api
 from eagle_jax.api import events
+from eagle_jax.api.training import first_turns
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence, out, progress_bar
-from eagle_jax.evaluation import Acceptance, measure_acceptance, read_questions
+from eagle_jax.evaluation import Acceptance, Question, measure_acceptance, read_questions
 
 HOSTS = "Hosts"
 
@@ -64,7 +65,7 @@ def train(
     asked = (
         None
         if chosen.evaluation.questions is None
-        else read_questions(chosen.evaluation.questions, chosen.evaluation.limit)
+        else _questions(chosen.evaluation.questions, chosen.evaluation.limit)
     )
     if coordinator is not None:
         with err.status("Waiting for the other processes"):
@@ -102,6 +103,10 @@ class Display:
         elif isinstance(event, events.Prepared):
             err.print(_account(event, self._steps))
             self._bar.update(self._task, description="Compiling", completed=event.step, total=self._steps)
+        elif isinstance(event, events.Storing):
+            if event.done == 0:
+                err.print(_room(event))
+            self._bar.update(self._task, description="Computing features", completed=event.done, total=event.files)
         elif isinstance(event, events.Updated):
             speed = "" if event.tokens_per_second is None else f"  {event.tokens_per_second:,.0f} tokens/s"
             said = f"loss {event.loss:.3f}  agreement {_shares(event.agreement)}{speed}"
@@ -111,6 +116,12 @@ class Display:
                 f"update {event.step}: held out, loss {event.loss:.3f}, agreement {_shares(event.agreement)}, "
                 f"accepted length {event.accepted_length:.2f}"
             )
+
+
+def _room(event: events.Storing) -> str:
+    whole, there, free = (f"{size / 1e9:,.3g} GB" for size in (event.bytes, event.bytes - event.missing, event.free))
+    known = f", {there} of it there already" if event.missing < event.bytes else ""
+    return f"Features: {whole} in {event.folder}{known}; the disk has {free} free"
 
 
 def _account(event: events.Prepared, steps: int) -> Table:
@@ -132,6 +143,15 @@ def _account(event: events.Prepared, steps: int) -> Table:
     for name, value in rows:
         shown.add_row(name, Text(value))
     return shown
+
+
+def _questions(path: str, limit: int | None) -> list[Question]:
+    """Questions in Spec-Bench's format, or what the user says first in conversations."""
+    with pathlib.Path(path).open(encoding="utf-8", errors="replace") as file:
+        if '"turns"' in file.readline():
+            return read_questions(path, limit)
+    turns = enumerate(first_turns(path, limit), start=1)
+    return [Question(id=number, category="conversations", turns=(said,)) for number, said in turns]
 
 
 def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> None:

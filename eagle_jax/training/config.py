@@ -92,6 +92,19 @@ class HeadConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FeaturesConfig:
+    """What the frozen target makes of the text.
+
+    Args:
+        folder: where it is kept, computed once; without one, the target runs in every update and nothing is kept.
+        dtype: what it is kept in; by default what it is computed in, which changes nothing.
+    """
+
+    folder: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """The update rule and its schedule; the defaults are those of the published EAGLE-1 training (`PUBLISHED` has
     EAGLE-3's).
@@ -150,7 +163,8 @@ class EvaluationConfig:
 
     Args:
         depth: draft steps on the held-out text, each reading what the one before made.
-        questions: file of questions in Spec-Bench's format that the finished head decodes.
+        questions: file of questions in Spec-Bench's format, or of conversations of which the first turns are asked,
+            that the finished head decodes.
         limit: ask only the first so many.
         max_new_tokens: longest answer to them.
         temperature: 0 is greedy.
@@ -195,6 +209,7 @@ class TrainConfig:
     target: str | None = None
     dtype: Literal["float32", "bfloat16"] | None = None
     head: HeadConfig = HeadConfig()
+    features: FeaturesConfig = FeaturesConfig()
     objective: Objective = Objective()
     optimizer: OptimizerConfig = OptimizerConfig()
     batch: int = 4
@@ -211,6 +226,7 @@ class TrainConfig:
     # What may differ between two starts of one run: it does not change what is computed. Of the data the text itself is
     # compared, wherever its files are now; on another mesh sums are rounded otherwise, and that is all.
     FREE = ("max_minutes", "log_every", "tensorboard", "checkpoint", "evaluation", "out", "data", "mesh")
+    FREE_INSIDE = ("features.folder",)
 
     def __post_init__(self):
         for name in ("steps", "batch", "accumulate", "log_every"):
@@ -233,7 +249,7 @@ class TrainConfig:
         return [
             f"{key}: {here[key]!r}, there {there[key]!r}"
             for key in here
-            if key.split(".")[0] not in self.FREE and here[key] != there[key]
+            if key.split(".")[0] not in self.FREE and key not in self.FREE_INSIDE and here[key] != there[key]
         ]
 
 

@@ -35,6 +35,26 @@ class Prepared:
 
 
 @dataclasses.dataclass(frozen=True)
+class Storing:
+    """What the target makes of the text goes into files; told first before any of them is written.
+
+    Attributes:
+        folder: where they are.
+        done, files: of those that were missing.
+        bytes: on disk in the end.
+        missing: those of them that were not there yet.
+        free: room on the disk before.
+    """
+
+    folder: Path
+    done: int
+    files: int
+    bytes: int
+    missing: int
+    free: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Updated:
     """An update is done. The speed is that of the last line of metrics, None before there is one."""
 
@@ -74,5 +94,5 @@ class Finished:
     done: int
 
 
-Event = Reading | Prepared | Updated | Measured | Finished
+Event = Reading | Prepared | Storing | Updated | Measured | Finished
 Observe = Callable[[Event], None]

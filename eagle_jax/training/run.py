@@ -22,6 +22,7 @@ from eagle_jax.training import data, heads, optimizer, prepare
 from eagle_jax.training.checkpoint import Checkpoints
 from eagle_jax.training.config import TrainConfig, read_config
 from eagle_jax.training.events import Finished, Observe, Prepared, Reading
+from eagle_jax.training.feature_files import store
 from eagle_jax.training.metrics import Metrics
 from eagle_jax.training.order import Order
 from eagle_jax.training.trainer import Trainer
@@ -67,6 +68,9 @@ def run(
         state, frame = over.put((state, frame), over.head)
     order = Order(rows, config.batch * config.accumulate, config.seed)
 
+    stored = None
+    if config.features.folder is not None:
+        stored = store(config, target, rows, head.taps, observe, over=over, sizes=sizes)
     checkpoints = Checkpoints(folder / CHECKPOINTS, config.checkpoint)
     if checkpoints.latest is not None:
         saved = checkpoints.restore(checkpoints.latest, state)
@@ -75,7 +79,7 @@ def run(
     metrics = Metrics(folder if jax.process_index() == 0 else None, int(state.step), config.tensorboard)
     parameters = sum(p.size for p in jax.tree.leaves(state.params))
     observe(Prepared(report, len(rows), len(held_out), parameters, share, int(state.step)))
-    trainer = Trainer(config, rule, target, frame, rows, held_out, checkpoints, metrics, observe, over)
+    trainer = Trainer(config, rule, target, frame, rows, held_out, checkpoints, metrics, observe, over, stored)
     try:
         state = trainer.advance(state, order)
         checkpoints.finish()

@@ -18,6 +18,7 @@ from eagle_jax.training.checkpoint import Checkpoints, Saved
 from eagle_jax.training.config import TrainConfig
 from eagle_jax.training.data import Rows
 from eagle_jax.training.events import Measured, Observe
+from eagle_jax.training.feature_files import FeatureFiles
 from eagle_jax.training.metrics import Metrics, numbers
 from eagle_jax.training.order import Order
 from eagle_jax.training.update import TrainState, accepted_length, evaluate, on_devices, update
@@ -26,7 +27,13 @@ from eagle_jax.training.watch import Flight, Watch
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """What stays the same from update to update. `head` is without its weights; `over` spreads all of it."""
+    """What stays the same from update to update.
+
+    Attributes:
+        head: without its weights.
+        over: the devices that all of this is spread over.
+        features: what the target makes of `rows`, on disk; None lets it run in every update.
+    """
 
     config: TrainConfig
     rule: optax.GradientTransformation
@@ -38,6 +45,7 @@ class Trainer:
     metrics: Metrics
     observe: Observe
     over: Sharding | None = None
+    features: FeatureFiles | None = None
 
     def advance(self, state: TrainState, order: Order) -> TrainState:
         """Updates until the last step, or until time is up or someone interrupts; the end is saved in any case.
@@ -64,10 +72,12 @@ class Trainer:
     def _update(self, state: TrainState, step: int, order: Order, watch: Watch) -> TrainState:
         rows = next(order)
         shape = (self.config.accumulate, self.config.batch, self.rows.tokens.shape[1])
-        text = (part[rows].reshape(shape) for part in (self.rows.tokens, self.rows.answer))
-        tokens, answer = (on_devices(part, self.over, axis=1) for part in text)
+        parts = [self.rows.tokens[rows].reshape(shape), self.rows.answer[rows].reshape(shape)]
+        if self.features is not None:
+            parts.append(self.features[rows].reshape(*shape, -1))
+        text = (on_devices(part, self.over, axis=1) for part in parts)
         options: dict[str, Any] = {"rule": self.rule, "objective": self.config.objective, "remat": self.config.remat}
-        state, outcome = update(state, self.head, self.target, tokens, answer, **options, over=self.over)
+        state, outcome = update(state, self.head, self.target, *text, **options, over=self.over)
         watch.add(Flight(step, outcome, rows, int(self.rows.filled[rows].sum())))
         return state
 

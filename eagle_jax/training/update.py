@@ -69,6 +69,7 @@ def update(
     target: LM,
     tokens: Int[Array, "a b n"],
     answer: Bool[Array, "a b n"],
+    features: Float[Array, "a b n f"] | None = None,
     *,
     rule: optax.GradientTransformation,
     objective: Objective,
@@ -79,11 +80,12 @@ def update(
 
     Args:
         head: the head without its weights (`without_params`); those are the state's.
+        features: what the target makes of the tokens (`features.hidden_states`); None lets it run here and now.
         remat: compute draft steps again for the gradient instead of keeping them.
         over: the devices that all of this is spread over; None is one.
     """
     with traced_over(over):
-        new, outcome = _update(state, head, target, tokens, answer, rule, objective, remat)
+        new, outcome = _update(state, head, target, (tokens, answer, features), rule, objective, remat)
     return (new, outcome) if over is None else (over.keep(new, over.head), over.keep(outcome, EVERYWHERE))
 
 
@@ -91,23 +93,22 @@ def _update(
     state: TrainState,
     head: AnyHead,
     target: LM,
-    tokens: Array,
-    answer: Array,
+    text: tuple[Array, Array, Array | None],
     rule: optax.GradientTransformation,
     objective: Objective,
     remat: bool,
 ) -> tuple[TrainState, Outcome]:
     noise_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
-    def one_pass(total: Any, text: tuple[Array, Array, Array]) -> tuple[Any, Any]:
+    def one_pass(total: Any, text: tuple[Array, Array, Array | None, Array]) -> tuple[Any, Any]:
         with_gradient = jax.value_and_grad(_loss, has_aux=True)
         parts, gradients = with_gradient(state.params, head, target, *text, objective, remat)
         return jax.tree.map(jnp.add, total, gradients), parts
 
-    passes = tokens.shape[0]
+    passes = text[0].shape[0]
     keys = jax.random.split(noise_key, passes)
     zeros = jax.tree.map(jnp.zeros_like, state.params)
-    total, (losses, reports) = jax.lax.scan(one_pass, zeros, (tokens, answer, keys))
+    total, (losses, reports) = jax.lax.scan(one_pass, zeros, (*text, keys))
     gradients = jax.tree.map(lambda g: g / passes, total)
     changes, moments = rule.update(gradients, state.moments, state.params)
     new = TrainState(
@@ -124,14 +125,16 @@ def _loss(
     target: LM,
     tokens: Array,
     answer: Array,
+    features: Array | None,
     key: jax.Array,
     objective: Objective,
     remat: bool,
 ) -> tuple[Array, Report]:
-    """The loss of a head with these weights, computed in the target's dtype; the target runs here and now."""
+    """The loss of a head with these weights, computed in the target's dtype."""
     rounded = jax.tree.map(lambda p: p.astype(target.dtype), params)
     whole = dataclasses.replace(head, params=rounded)
-    features = jax.lax.stop_gradient(hidden_states(target, tokens, head.taps))
+    if features is None:  # behind the barrier it is computed as it is for files, to the bit
+        features = jax.lax.optimization_barrier(jax.lax.stop_gradient(hidden_states(target, tokens, head.taps)))
     of_its_kind: Any = heads_loss if isinstance(whole, Heads) else loss
     return of_its_kind(whole, target, tokens, answer, features, key, objective, remat=remat)
 
@@ -148,7 +151,7 @@ def _measure(
     over: Sharding | None = None,
 ) -> tuple[Array, Report]:
     with traced_over(over):
-        measured = _loss(params, head, target, tokens, answer, jax.random.key(0), objective, False)
+        measured = _loss(params, head, target, tokens, answer, None, jax.random.key(0), objective, False)
     return measured if over is None else over.keep(measured, EVERYWHERE)
 
 

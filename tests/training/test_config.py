@@ -50,9 +50,11 @@ def test_the_resolved_configuration_reads_as_itself(path, tmp_path):
 
 def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
     config = read_config(path)
-    assert (
-        config.differences(read_config(path, ["checkpoint.every=3", "max_minutes=2", "data.train=moved.jsonl"])) == []
-    )
+    free = ["checkpoint.every=3", "max_minutes=2", "data.train=moved.jsonl", "mesh=data:2", "features.folder=here"]
+    assert config.differences(read_config(path, free)) == []
+    assert config.differences(read_config(path, ["features.dtype=float16"])) == [
+        "features.dtype: None, there 'float16'"
+    ]
     assert config.differences(read_config(path, ["optimizer.rate=1e-3", "seed=1"])) == [
         "optimizer.rate: 0.0003, there 0.001",
         "seed: 0, there 1",
@@ -82,6 +84,8 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         ("out=3", "out=3; expected text"),
         ("max_minutes=0", "max_minutes=0.0; expected more than 0"),
         ("objective.steps=0", "steps=0: at least one draft step"),
+        ("objective.law=kl", "objective.law='kl'; expected cross_entropy or acceptance or hybrid"),
+        ("objective.eta=-1", "eta=-1.0: the hybrid turns from divergence to acceptance"),
         ("steps.x=0", "steps has no settings inside"),
         ("seed", "expected key=value, such as"),
         ("seed=[", "is not valid YAML"),

@@ -1,0 +1,230 @@
+"""What the target makes of the text, on disk: computed once instead of in every update that reads a row.
+
+    index.json      of which text, target and taps it is, and in which dtype
+    00000.npy       rows 0, 1, .. as `[rows, n, f]`, the bits of each number as a whole one (.npy knows no bfloat16)
+    00001.npy       the next ones
+
+A file gets its name when all of it is on disk, so a fill that was stopped goes on with the files that are missing.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import P
+from jaxtyping import Array, Float, Int, UInt
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.models.lm import LM
+from eagle_jax.sharding import DATA, Sharding, from_first, to_host, traced_over, wait_for_others
+from eagle_jax.sharding.placing import is_key_or_value
+from eagle_jax.training.config import TrainConfig
+from eagle_jax.training.data import Rows
+from eagle_jax.training.events import Observe, Storing
+from eagle_jax.training.features import hidden_states
+from eagle_jax.training.update import on_devices
+
+FILE_BYTES = 1 << 28  # about the size of a file
+INDEX = "index.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureFiles:
+    """Features of rows of text in a folder; `files[numbers]` reads some of them.
+
+    Attributes:
+        shape: rows, tokens in a row, features of a token.
+        rows: in each file but the last.
+    """
+
+    folder: Path
+    shape: tuple[int, int, int]
+    dtype: np.dtype
+    rows: int
+
+    def __getitem__(self, numbers: Int[np.ndarray, " r"]) -> Float[np.ndarray, "r n f"]:
+        out = np.empty((len(numbers), *self.shape[1:]), self.dtype)
+        for at, number in enumerate(numbers.tolist()):
+            out[at] = self._file(number // self.rows)[number % self.rows]
+        return out
+
+    @property
+    def bytes(self) -> int:
+        """On disk, all files together."""
+        return self._bytes(self.shape[0])
+
+    @property
+    def missing(self) -> list[int]:
+        """Numbers of the files that are not there."""
+        return [number for number in range(-(-self.shape[0] // self.rows)) if not self._path(number).exists()]
+
+    def missing_bytes(self) -> int:
+        return sum(self._bytes(len(self.rows_of(number))) for number in self.missing)
+
+    def rows_of(self, number: int) -> range:
+        """Rows of a file."""
+        return range(number * self.rows, min((number + 1) * self.rows, self.shape[0]))
+
+    def write(self, number: int, values: Float[np.ndarray, "r n f"]) -> None:
+        """Writes a file, whole or not at all.
+
+        Raises:
+            OSError: there is no room for it, or the folder cannot be written.
+        """
+        part = self._path(number).with_suffix(".part")
+        try:
+            with part.open("wb") as file:
+                np.save(file, values.astype(self.dtype, copy=False).view(f"u{self.dtype.itemsize}"))
+                os.fsync(file.fileno())
+            part.replace(self._path(number))
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise OSError(f"the features could not be written to {self.folder}: {error.strerror or error}") from error
+
+    def _file(self, number: int) -> np.ndarray:
+        return np.load(self._path(number), mmap_mode="r").view(self.dtype)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:05}.npy"
+
+    def _bytes(self, rows: int) -> int:
+        return rows * self.shape[1] * self.shape[2] * self.dtype.itemsize
+
+
+def store(
+    config: TrainConfig,
+    target: LM,
+    rows: Rows,
+    taps: tuple[int, ...],
+    observe: Observe,
+    *,
+    over: Sharding | None = None,
+    sizes: LlamaConfig | None = None,
+) -> FeatureFiles:
+    """The features of all rows, in `config.features.folder`; those that are there already are kept.
+
+    What it will take is told before anything is written.
+
+    Args:
+        taps: those of the head that is trained.
+        sizes: the target's as stored, where it keeps key/value heads several times.
+
+    Raises:
+        ValueError: the folder holds features of other text, of another target, or for another head.
+        OSError: there is too little room on the disk, or the folder cannot be written.
+    """
+    files = _files(config, target, rows, taps)
+    index = {
+        "text": zlib.crc32(rows.tokens.tobytes()),
+        "shape": list(files.shape),
+        "target": digest(target, sizes or target.config),
+        "taps": list(taps),
+        "dtype": files.dtype.name,
+        "rows": files.rows,
+    }
+    missing = _claim(files, index)
+    room, free = files.missing_bytes(), shutil.disk_usage(files.folder).free
+    observe(Storing(files.folder, 0, len(missing), files.bytes, room, free))
+    if room > free:
+        raise OSError(
+            f"the features take {_gigabytes(room)} more ({files.shape[0]} rows of {files.shape[1]} tokens, "
+            f"{files.shape[2]} numbers each in {files.dtype.name}) and {files.folder} has {_gigabytes(free)} of room; "
+            "give another features.folder, fewer conversations, or none to compute them in each update"
+        )
+    for done, number in enumerate(missing, start=1):
+        values = _computed(target, rows.tokens[np.array(files.rows_of(number))], config.batch, taps, files.dtype, over)
+        if jax.process_index() == 0:
+            files.write(number, values)
+        observe(Storing(files.folder, done, len(missing), files.bytes, room, free))
+    if jax.process_count() > 1:
+        wait_for_others("stored")
+    return files
+
+
+def digest(target: LM, sizes: LlamaConfig) -> int:
+    """Tells targets apart by the bits of their weights, which lie as they like on any mesh."""
+
+    @jax.jit
+    def sums(params: Any) -> Any:
+        return jax.tree.map(_sum_of_bits, params)
+
+    parts = jax.tree_util.tree_leaves_with_path(sums(target.params))
+    named = ((jax.tree_util.keystr(path, simple=True, separator="/"), int(part)) for path, part in parts)
+    said: Iterable[Any] = (repr(sizes), *(entry for entry in named if not is_key_or_value(entry[0])))
+    return zlib.crc32("".join(map(str, said)).encode())
+
+
+def _sum_of_bits(values: Array) -> UInt[Array, ""]:
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        values = jax.lax.bitcast_convert_type(values, jnp.dtype(f"uint{8 * values.dtype.itemsize}"))
+    return jnp.sum(values.astype(jnp.uint32), dtype=jnp.uint32)
+
+
+def _files(config: TrainConfig, target: LM, rows: Rows, taps: tuple[int, ...]) -> FeatureFiles:
+    folder = config.features.folder
+    assert folder is not None, "asked for"
+    dtype = np.dtype(target.activations if config.features.dtype is None else jnp.dtype(config.features.dtype))
+    width = (1 + len(taps)) * target.config.hidden_size
+    batch = config.batch * rows.tokens.shape[1] * width * dtype.itemsize
+    shape = (len(rows), rows.tokens.shape[1], width)
+    return FeatureFiles(Path(folder), shape, dtype, config.batch * max(1, FILE_BYTES // batch))
+
+
+def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
+    """Sees that what is in the folder is of the same kind, and which files are not there yet."""
+    kept = files.folder / INDEX
+    files.folder.mkdir(parents=True, exist_ok=True)
+    there = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else index
+    different = [name for name, value in index.items() if there.get(name) != value]
+    if different:
+        raise ValueError(
+            f"{files.folder} holds features of another kind ({', '.join(different)} differ); name another "
+            "features.folder, or remove it"
+        )
+    missing = files.missing
+    if jax.process_count() > 1:
+        flags = np.isin(np.arange(-(-files.shape[0] // files.rows)), missing)
+        missing = np.flatnonzero(from_first(flags)).tolist()
+    if jax.process_index() == 0:
+        kept.write_text(json.dumps(index) + "\n", encoding="utf-8")
+    return missing
+
+
+def _computed(
+    target: LM,
+    tokens: Int[np.ndarray, "r n"],
+    batch: int,
+    taps: tuple[int, ...],
+    dtype: np.dtype,
+    over: Sharding | None,
+) -> Float[np.ndarray, "r n f"]:
+    """Features of some rows, in passes as large as an update's, so that they come out the same to the bit."""
+    parts = []
+    for at in range(0, len(tokens), batch):
+        part = tokens[at : at + batch]
+        padded = np.concatenate([part, np.zeros((batch - len(part), tokens.shape[1]), tokens.dtype)])
+        found = _pass(target, on_devices(padded, over), taps=taps, dtype=dtype.name, over=over)
+        parts.append(to_host(found)[: len(part)])
+    return np.concatenate(parts)
+
+
+@functools.partial(jax.jit, static_argnames=("taps", "dtype", "over"))
+def _pass(
+    target: LM, tokens: Int[Array, "b n"], *, taps: tuple[int, ...], dtype: str, over: Sharding | None
+) -> Float[Array, "b n f"]:
+    with traced_over(over):
+        features = hidden_states(target, tokens, taps).astype(dtype)
+    return features if over is None else over.keep(features, ((r"", P(DATA)),))
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"

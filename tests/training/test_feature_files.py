@@ -1,0 +1,122 @@
+"""Features on disk: what they take is said first, a fill goes on where it stopped, and the losses are those without."""
+
+import collections
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from chats import TOKENIZER, config
+from toy import CONFIG, pair
+
+from eagle_jax.training import events, feature_files
+from eagle_jax.training.data import Rows
+from eagle_jax.training.feature_files import digest, store
+from eagle_jax.training.features import hidden_states
+from eagle_jax.training.run import run
+from eagle_jax.training.update import on_devices
+
+TOKENS = np.random.default_rng(0).integers(0, 29, (7, 12)).astype(np.int32)
+ROWS = Rows(TOKENS, np.ones((7, 12), bool), np.ones((7, 12), bool))
+DRAWN = 7 * 12 * 2 * 16 * 4  # bytes: rows, tokens, the hidden state and one tap, their size, float32
+
+
+@pytest.fixture
+def chosen(tmp_path, monkeypatch):
+    """Settings for features in files of four rows, two passes each."""
+    monkeypatch.setattr(feature_files, "FILE_BYTES", 2 * (2 * 12 * 2 * 16 * 4))
+    return config(tmp_path, f"features.folder={tmp_path}/features")
+
+
+def stored(chosen, rows=ROWS, target=None, observe=lambda event: None, **options):
+    return store(chosen, target or pair()[0], rows, (1,), observe, **options)
+
+
+def test_files_hold_what_the_target_makes_of_each_row(chosen):
+    told = []
+    files = stored(chosen, observe=told.append)
+    assert [(event.done, event.files, event.bytes, event.missing) for event in told] == [
+        (0, 2, DRAWN, DRAWN),
+        (1, 2, DRAWN, DRAWN),
+        (2, 2, DRAWN, DRAWN),
+    ]
+    expected = hidden_states(pair()[0], jnp.asarray(TOKENS), (1,))
+    numbers = np.array([6, 0, 3])
+    np.testing.assert_allclose(files[numbers], np.asarray(expected)[numbers], atol=1e-5)
+    assert files.bytes == DRAWN and sum(path.stat().st_size for path in files.folder.glob("*.npy")) < DRAWN + 300
+
+
+def test_a_fill_that_was_stopped_goes_on(chosen):
+    files = stored(chosen)
+    first, second = (files.folder / name for name in ("00000.npy", "00001.npy"))
+    before = first.stat().st_mtime_ns
+    second.rename(second.with_suffix(".part"))  # as a kill leaves it
+    told = []
+    again = stored(chosen, observe=told.append)
+    assert (told[0].files, told[0].missing) == (1, DRAWN * 3 // 7) and first.stat().st_mtime_ns == before
+    assert again[np.array([5])].shape == (1, 12, 32) and not list(files.folder.glob("*.part"))
+
+
+def test_too_little_room_is_said_before_anything_is_written(chosen, monkeypatch):
+    usage = collections.namedtuple("usage", "free")(1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(OSError, match=r"the features take 1.08e-05 GB more \(7 rows of 12 tokens, 32 numbers each in"):
+        stored(chosen)
+    assert not list((feature_files.Path(chosen.features.folder)).glob("*.npy"))
+
+
+def test_a_disk_that_fills_up_is_one_sentence(chosen, monkeypatch):
+    def full(file, values):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(OSError, match="the features could not be written to .*features: No space left on device"):
+        stored(chosen)
+    assert not list(feature_files.Path(chosen.features.folder).glob("*.part"))
+
+
+def test_features_of_something_else_are_refused(chosen):
+    stored(chosen)
+    with pytest.raises(ValueError, match=r"features of another kind \(text differ\); name another features.folder"):
+        stored(chosen, Rows(TOKENS[::-1].copy(), ROWS.answer, ROWS.filled))
+    target = pair()[0]
+    other = jax.tree.map(lambda p: p * np.float32(1.5), target.params)
+    with pytest.raises(ValueError, match=r"another kind \(target differ\)"):
+        stored(chosen, target=dataclasses.replace(target, params=other))
+    half = dataclasses.replace(chosen, features=dataclasses.replace(chosen.features, dtype="bfloat16"))
+    with pytest.raises(ValueError, match=r"another kind \(dtype"):
+        stored(half)
+
+
+def test_half_the_bytes_hold_what_they_can(chosen):
+    half = dataclasses.replace(chosen, features=dataclasses.replace(chosen.features, dtype="bfloat16"))
+    files = stored(half)
+    assert files.bytes == DRAWN // 2 and files[np.array([1])].dtype.name == "bfloat16"
+    np.testing.assert_allclose(
+        files[np.array([1])].astype(np.float32), hidden_states(pair()[0], jnp.asarray(TOKENS[1:2]), (1,)), rtol=0.01
+    )
+
+
+def test_targets_are_told_apart_wherever_they_lie():
+    target = pair()[0]
+    assert (
+        digest(target, CONFIG)
+        == digest(target, CONFIG)
+        != digest(target, dataclasses.replace(CONFIG, rms_norm_eps=1e-6))
+    )
+    assert on_devices(TOKENS, None) is TOKENS
+
+
+def test_the_losses_are_those_without_files_bit_for_bit(tmp_path):
+    """The same run twice, and its second half from files that are there already."""
+    heads = []
+    for name, more in (("online", ()), ("stored", (f"features.folder={tmp_path}/features",))):
+        (tmp_path / name).mkdir()
+        told: list[events.Event] = []
+        chosen = config(tmp_path / name, "steps=3", "objective.noise=0.05", *more)
+        finished = run(chosen, pair()[0], TOKENIZER, told.append)
+        heads.append((finished.head / "model.safetensors").read_bytes())
+        assert any(isinstance(event, events.Storing) for event in told) == (name == "stored")
+    assert heads[0] == heads[1]
