@@ -73,9 +73,10 @@ class Watch:
         self._observe(Updated(flight.step, values["loss"], tuple(values["agreement"]), speed))
 
     def _log(self, step: int) -> None:
-        mean = jax.tree.map(lambda *parts: np.mean(np.stack(parts), axis=0), *self._outcomes)
+        now = time.monotonic()  # the rate below waits for the update in flight
         if self._tokens:
-            self._speed = self._tokens / (time.monotonic() - self._since)
+            self._speed = self._tokens / (now - self._since)
+        mean = jax.tree.map(lambda *parts: np.mean(np.stack(parts), axis=0), *self._outcomes)
         rate, norm = float(self._rate(np.int32(step - 1))), float(mean.gradient_norm)
         speed = None if math.isnan(self._speed) else round(self._speed, 1)
         self._metrics.write(
@@ -84,7 +85,7 @@ class Watch:
             {**numbers(float(mean.loss), mean.report), "gradient_norm": norm, "rate": rate, "tokens_per_second": speed},
         )
         self._outcomes = []
-        self._tokens, self._since = 0, time.monotonic()
+        self._tokens, self._since = 0, now
 
 
 def _check(flight: Flight, outcome: Outcome) -> None:
