@@ -64,14 +64,7 @@ def _eagle3(
     """Begins with the target's final norm and output matrix, and an `fc` that passes on the highest tap: what it drafts
     is at first what the target would say there, which is far better than chance.
     """
-    made = Eagle3Config(
-        layers=layers,
-        taps=taps_of(config, target.config.num_hidden_layers),
-        target_hidden_size=target.config.hidden_size,
-        draft_vocab_size=target.config.vocab_size if ids is None else len(ids),
-        fc_norm=config.fc_norm,
-        norm_output=config.norm_output,
-    )
+    made = _eagle3_config(config, layers, target.config, None if ids is None else len(ids))
     params = Head3.init(made, key, jnp.float32).params
     highest = jnp.eye(layers.hidden_size, dtype=jnp.float32)
     output = _output_matrix(target)
@@ -81,6 +74,33 @@ def _eagle3(
         "lm_head": {"weight": output if ids is None else output[ids]},
     }
     return Head3(params=params, config=made, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
+
+
+def _eagle3_config(config: HeadConfig, layers: LlamaConfig, target: LlamaConfig, drafted: int | None) -> Eagle3Config:
+    return Eagle3Config(
+        layers=layers,
+        taps=taps_of(config, target.num_hidden_layers),
+        target_hidden_size=target.hidden_size,
+        draft_vocab_size=drafted or target.vocab_size,
+        fc_norm=config.fc_norm,
+        norm_output=config.norm_output,
+    )
+
+
+def shapes(config: HeadConfig, target: LlamaConfig) -> Head | Head3:
+    """The EAGLE head that `first` makes for such a target, of shapes; for plans.
+
+    Raises:
+        ValueError: another method, or an earlier head to go on from, whose files alone tell its sizes.
+    """
+    if config.method not in ("eagle1", "eagle3") or config.start is not None:
+        raise ValueError(f"head.method={config.method}, start={config.start}; expected a new EAGLE head to plan for")
+    layers, drafted = _layers(config, target, config.layers), config.draft_vocab_size
+    if config.method == "eagle3":
+        made = _eagle3_config(config, layers, target, drafted)
+        return jax.eval_shape(lambda: Head3.init(made, jax.random.key(0), jnp.float32))
+    small = EagleConfig(layers=layers, fc_bias=config.bias, draft_vocab_size=drafted)
+    return jax.eval_shape(lambda: Head.init(small, jax.random.key(0), jnp.float32))
 
 
 def _parallel(config: HeadConfig, target: LM, c: LlamaConfig, steps: int, key: jax.Array) -> Medusa | Hydra:

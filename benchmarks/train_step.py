@@ -1,0 +1,134 @@
+"""Is a training step at least as fast as the same step in eager PyTorch: same target, head, rows, loss and optimizer?
+
+A step is the frozen target's pass over the rows, the head's draft steps, the gradient, its clipping and AdamW, in
+float32. Both begin with the same weights, and their first losses are compared before anything is timed. The two take
+turns, step by step, with a pause between them so that the threads of one do not disturb the other; a ratio is the
+quotient of two neighbours, and the table has the median. Needs PyTorch and transformers.
+
+    python benchmarks/train_step.py --repeats 10
+"""
+
+import argparse
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import torch
+import torch_step
+from common import table
+from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
+
+from eagle_jax.api.model import PAIR
+from eagle_jax.converters import load_target, save_head
+from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.lm import LM
+from eagle_jax.training import heads, optimizer
+from eagle_jax.training.config import HeadConfig, OptimizerConfig
+from eagle_jax.training.loss import EAGLE3, Objective
+from eagle_jax.training.update import begin, update, without_params
+
+TAPS = (2, 4, 6)
+RULE = OptimizerConfig(rate=1e-4, warmup=0, decay="constant", clip="norm", clip_at=0.5)
+HARMONISED = Objective(steps=3, decay=0.9, feature_weight=0.5, law_weight=1.0, noise=0.0)
+CASES = {
+    "EAGLE-1, 1 step": (HeadConfig(intermediate_size=1024), dataclasses.replace(Objective(), noise=0.0)),
+    "EAGLE-1, 3 steps": (HeadConfig(intermediate_size=1024), HARMONISED),
+    "EAGLE-3, 5 steps": (
+        HeadConfig(method="eagle3", intermediate_size=1024, taps=TAPS),
+        dataclasses.replace(EAGLE3, steps=5),
+    ),
+}
+PAUSE = 0.3  # seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=8, help="rows of a step")
+    parser.add_argument("--length", type=int, default=256, help="tokens of a row")
+    parser.add_argument("--repeats", type=int, default=10)
+    options = parser.parse_args()
+    tokens = np.random.default_rng(0).integers(5, 2048, (options.batch, options.length)).astype(np.int32)
+    answer = np.broadcast_to(np.arange(options.length) >= options.length // 4, tokens.shape)
+    target = load_target(PAIR / "target", dtype="float32")
+    rows = []
+    for name, (kind, objective) in CASES.items():
+        head = heads.first(kind, target, None, jax.random.key(0))
+        steps = ours(target, head, objective, tokens, answer), theirs(head, objective, tokens, answer)
+        losses = [step() for step in steps]
+        if abs(losses[0] - losses[1]) > 1e-3 * abs(losses[1]):
+            raise SystemExit(f"{name}: losses of {losses[0]:.5f} and {losses[1]:.5f}; the two do not compute the same")
+        for step in steps:
+            step()
+        times = [[timed(step) for step in steps] for _ in range(options.repeats)]
+        ratio = statistics.median(there / here for here, there in times)
+        here, there = (1000 * statistics.median(column) for column in zip(*times, strict=True))
+        rows.append((name, f"{here:.0f}", f"{there:.0f}", f"{ratio:.2f}"))
+    print(
+        f"{options.batch} rows of {options.length} tokens, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    print(table(("step", "eagle_jax, ms", "PyTorch eager, ms", "times as fast"), rows))
+
+
+def timed(step: Callable[[], float]) -> float:
+    time.sleep(PAUSE)
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def ours(
+    target: LM, head: AnyHead, objective: Objective, tokens: np.ndarray, answer: np.ndarray
+) -> Callable[[], float]:
+    """A step of `eagle-jax train`; gives its loss."""
+    rule = optimizer.make(RULE, 1000)
+    state, frame = begin(head, rule, jax.random.key(0)), without_params(head)
+
+    def step() -> float:
+        nonlocal state
+        state, outcome = update(state, frame, target, tokens[None], answer[None], rule=rule, objective=objective)
+        jax.block_until_ready(state)
+        return float(outcome.loss)
+
+    return step
+
+
+def theirs(head: AnyHead, objective: Objective, tokens: np.ndarray, answer: np.ndarray) -> Callable[[], float]:
+    """The same step in PyTorch, the target by transformers."""
+    model = LlamaForCausalLM.from_pretrained(PAIR / "target", dtype=torch.float32).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        save_head(head, folder)
+        stored = load_file(Path(folder) / "model.safetensors")
+    params = {name: value.clone().requires_grad_() for name, value in stored.items() if value.is_floating_point()}
+    layers = head.config.layers
+    sizes = torch_step.Sizes(
+        layers.num_attention_heads, layers.num_key_value_heads, layers.head_dim, layers.rms_norm_eps, layers.rope.theta
+    )
+    rule = torch.optim.AdamW(params.values(), lr=RULE.rate, betas=RULE.betas, weight_decay=RULE.weight_decay)
+    ids, said = torch.from_numpy(tokens).long(), torch.from_numpy(answer.copy())
+    matrix = model.get_input_embeddings().weight.detach()
+    weights = dataclasses.asdict(objective)
+    asked = {name: weights[name] for name in ("steps", "decay", "feature_weight", "law_weight")}
+
+    def step() -> float:
+        with torch.no_grad():
+            states = model.model(ids, output_hidden_states=True, use_cache=False).hidden_states
+        taps = tuple(states[tap] for tap in head.taps)
+        text = torch_step.Text(ids, said, states[-1], taps, embedding=matrix, output=matrix)
+        value, _ = torch_step.loss(params, sizes, text, **asked)
+        rule.zero_grad()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(params.values(), RULE.clip_at)
+        rule.step()
+        return float(value.detach())
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
