@@ -8,6 +8,7 @@ from eagle_jax.api.engine import Engine, EngineClosed, Load, QueueFull
 from eagle_jax.api.generate import generate, stream
 from eagle_jax.api.jobs import Defaults, Job, Tally, fingerprints, merge
 from eagle_jax.api.model import Model, load, tokenizer_of, with_head
+from eagle_jax.api.profiling import Profile, profile
 from eagle_jax.api.regenerate import Regenerated, regenerate
 from eagle_jax.api.results import Chunk, Result, Stats
 from eagle_jax.api.ticket import CANCELLED, EngineError, Ticket, achunks, chunks
@@ -33,6 +34,7 @@ __all__ = [
     "Load",
     "Model",
     "Parts",
+    "Profile",
     "QueueFull",
     "Regenerated",
     "Result",
@@ -56,6 +58,7 @@ __all__ = [
     "make_datastore",
     "quantize",
     "merge",
+    "profile",
     "read_config",
     "regenerate",
     "stream",

@@ -8,13 +8,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from eagle_jax.api.durable import replacing
 from eagle_jax.api.model import Model
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.platform import cache_folder
@@ -127,10 +127,9 @@ def keep(budgets: Iterable[Budget]) -> Path:
     by_key = {one.key: one for one in (*read(), *budgets)}
     to = path()
     to.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(prefix=f".{to.name}-", dir=to.parent)
-    with os.fdopen(handle, "w") as file:
-        json.dump({"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}, file, indent=1)
-    os.replace(part, to)
+    held = {"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}
+    with replacing(to) as file:
+        file.write(json.dumps(held, indent=1).encode())
     return to
 
 

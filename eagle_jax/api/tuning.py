@@ -121,16 +121,25 @@ class Start:
 
     def run(self, drafter: Drafter, cycles: int | None = None) -> Ran:
         """So many cycles with a drafter, or all until the first answer is complete; compiling is not timed."""
-        state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))  # the loop takes its state over
-        until, enough = (UNLIMITED, 1) if cycles is None else (cycles, len(state.done))
-        limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
-        given = self.model.target, drafter, self.batch.request, state, *limits
+        given = self._arguments(drafter, cycles)
         start = time.perf_counter()
         after, compiling = programs.call(compiled_advance(), *given, mode=self.batch.mode, over=self.model.over)
         jax.block_until_ready(after.length)
         seconds = time.perf_counter() - start - compiling
         cycle, said, before = to_host((after.cycle, after.length, self.batch.state.length))
         return Ran(max(int(cycle), 1), seconds, int((said - before).sum()))
+
+    def program(self, drafter: Drafter) -> str:
+        """What `run` compiles, as text."""
+        given = self._arguments(drafter, None)
+        return programs.ready(compiled_advance(), *given, mode=self.batch.mode, over=self.model.over)[0].as_text()
+
+    def _arguments(self, drafter: Drafter, cycles: int | None) -> tuple[Any, ...]:
+        """Of the loop's program. It takes its state over, so this one is a copy."""
+        state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
+        until, enough = (UNLIMITED, 1) if cycles is None else (cycles, len(state.done))
+        limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
+        return self.model.target, drafter, self.batch.request, state, *limits
 
     def _begun(self, drafter: Drafter) -> DecodeState:
         """The batch as if it had begun with this drafter."""
@@ -180,7 +189,7 @@ def tune(
     if prompts is None and model.tokenizer is None:
         raise ValueError("the model's folder holds no tokenizer to read the built-in questions with; give prompts")
     asked = _questions(model) if prompts is None else list(prompts)
-    asks = _asks(model, asked, max_new_tokens)
+    asks = requests(model, asked, max_new_tokens)
     return _tune(model, name, sizes, asks, progress or (lambda done, total: None))
 
 
@@ -248,9 +257,9 @@ def draft_along(model: Model, drafter: Drafter, asks: Sequence[Ask]) -> list[Tex
     for _ in batch.run(1):
         tree = batch.state.draft.tree
         tokens, parents, valid = to_host((tree.tokens, tree.parent, tree.valid))
-        for place, trees in enumerate(drafted):
-            guesses = int(valid[place].sum())  # best first: what is no guess comes last
-            trees.append(Guessed(tokens[place, :guesses].tolist(), parents[place, :guesses].tolist()))
+        for at, trees in enumerate(drafted):
+            guesses = int(valid[at].sum())  # best first: what is no guess comes last
+            trees.append(Guessed(tokens[at, :guesses].tolist(), parents[at, :guesses].tolist()))
     texts = []
     for row, trees in zip(batch.rows, drafted, strict=True):
         tokens = row.said.token_ids
@@ -329,8 +338,9 @@ def shortened(ask: Ask, tokens: int) -> Ask:
     return dataclasses.replace(ask, options=options)
 
 
-def _asks(model: Model, prompts: list[Prompt], max_new_tokens: int) -> list[Ask]:
+def requests(model: Model, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Ask]:
+    """Greedy answers to these prompts."""
     options = Options(
         max_new_tokens=max_new_tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )
-    return asks_for(model, prompts, [options] * len(prompts), [0] * len(prompts), 1)
+    return asks_for(model, list(prompts), [options] * len(prompts), [0] * len(prompts), 1)

@@ -20,6 +20,7 @@ from eagle_jax.cli.generate import generate
 from eagle_jax.cli.inspect import inspect
 from eagle_jax.cli.models import models
 from eagle_jax.cli.plan import plan
+from eagle_jax.cli.profile import profile
 from eagle_jax.cli.quantize import quantize
 from eagle_jax.cli.regenerate import regenerate
 from eagle_jax.cli.serve import serve
@@ -52,6 +53,7 @@ for command in (
     regenerate,
     datastore,
     tune,
+    profile,
 ):
     app.command()(command)
 app.add_typer(evaluate, name="eval")

@@ -68,6 +68,7 @@ def tune(
     if as_json:
         print_json(surroundings() | {"tuned": [as_dict(one) for one in tuned]})
         return
+    out.print(acceptance(tuned[0]))
     out.print(choices(tuned))
     err.print(f"Kept in {api.budgets_path()}; --tree auto goes by it from now on.", style="dim", markup=False)
 
@@ -102,6 +103,16 @@ def table(tuned: api.Tuned) -> Table:
             "" if measured is None else f"{measured:.0f}",
             "chosen" if name(one.tree) == name(tuned.budget.tree) else "",
         )
+    return shown
+
+
+def acceptance(tuned: api.Tuned) -> Table:
+    """How often each guess was right at each depth, below a path that was right."""
+    ranks = len(tuned.by_rank[0])
+    guesses = [f"guess {rank + 1}" for rank in range(ranks)]
+    shown = new_table("depth", *guesses, title="How often the drafter's guesses are right")
+    for depth, shares in enumerate(tuned.by_rank, start=1):
+        shown.add_row(str(depth), *(f"{100 * share:.0f} %" for share in shares))
     return shown
 
 

@@ -30,7 +30,7 @@ def empty(tmp_path, monkeypatch):
 
 
 def test_cycles_read_off_a_large_tree_are_those_of_the_loop():
-    asks = tuning._asks(RANDOM, PROMPTS, 40)
+    asks = tuning.requests(RANDOM, PROMPTS, 40)
     texts = draft_along(RANDOM, Eagle(head=RANDOM.head, policy=dataclasses.replace(LARGEST, best_first=True)), asks)
     results = api.generate(RANDOM, PROMPTS, max_new_tokens=40, tree=(8, 2, 2))
     for text, result in zip(texts, results, strict=True):
@@ -44,7 +44,7 @@ def test_cycles_read_off_a_large_tree_are_those_of_the_loop():
 
 
 def test_every_drafter_goes_on_from_one_beginning():
-    start = Start(RANDOM, Eagle(head=RANDOM.head, policy=SMALL), tuning._asks(RANDOM, PROMPTS, 10))
+    start = Start(RANDOM, Eagle(head=RANDOM.head, policy=SMALL), tuning.requests(RANDOM, PROMPTS, 10))
     plain, drafted = start.run(Plain()), start.run(Eagle(head=RANDOM.head, policy=SMALL))
     assert (plain.cycles, plain.tokens) == (9, 18) and drafted.cycles < 9
     assert start.run(Plain()).tokens == 18, "the beginning is still there"

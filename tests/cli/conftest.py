@@ -219,6 +219,11 @@ class Fake:
         progress(1200)
         return len(files), 1200
 
+    def profile(self, model, prompt, **request):
+        self.requests.append((prompt, request))
+        phases = {"draft: first level": 0.001, "check: mlp": 0.003, "rest": 0.0}
+        return api.Profile(prompt_tokens=7, prefill=0.02, plain=0.002, cycle=0.004, tokens=2.5, phases=phases)
+
     def tune(self, model, *, batch_sizes, **request):
         self.requests.append((None, request))
         yield self.tuned
@@ -266,6 +271,7 @@ def fake(monkeypatch) -> Fake:
     for name in (
         *commands,
         "tune",
+        "profile",
         "tokenizer_of",
         "make_datastore",
         "tree_shape",

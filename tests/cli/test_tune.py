@@ -13,6 +13,7 @@ def test_a_table_for_each_batch_size_and_the_choices(fake, run):
     assert ["4,2,1", "2.25", "14.00", "321", "300", "chosen"] in lines
     assert ["plain", "1.00", "10.00", "200", "200"] in lines
     assert ["2", "4,2,1", "300", "1.50x"] in lines
+    assert ["1", "75", "%", "12", "%"] in lines and ["2", "50", "%", "25", "%"] in lines
     assert "budgets.json; --tree auto goes by it" in shown.stderr
 
 

@@ -42,10 +42,11 @@ class StaticTree(TreePolicy):
         def children(
             tokens: Int[Array, "b f"], depth: int, parent_row: Int[Array, "b f"], count: int, carry: Carry
         ) -> tuple[Array, Array, Carry]:
-            scores = first_scores[:, None, :]
-            if depth > 0:
+            if depth == 0:
+                return *best(first_scores[:, None, :], count), carry
+            with jax.named_scope(f"level_{depth}"):
                 scores, carry = extend(carry, depth, tokens, parent_row)
-            return *best(scores, count), carry
+                return *best(scores, count), carry
 
         return self.fill(root_tokens, children, carry)
 
@@ -62,8 +63,7 @@ class StaticTree(TreePolicy):
         levels = _levels(self.parents)
         frontier, parent_row = root_tokens[:, None], jnp.zeros_like(root_tokens[:, None])
         for depth, level in enumerate(levels, start=1):
-            with jax.named_scope(f"level_{depth - 1}"):
-                scores, found, carry = children(frontier, depth - 1, parent_row, 1 + int(level.rank.max()), carry)
+            scores, found, carry = children(frontier, depth - 1, parent_row, 1 + int(level.rank.max()), carry)
             tokens.append(found[:, level.row, level.rank])
             valid.append((scores[:, level.row, level.rank] > -jnp.inf) & valid[-1][:, level.parent])
             frontier = tokens[-1][:, level.frontier]

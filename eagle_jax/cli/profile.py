@@ -1,0 +1,72 @@
+"""`eagle-jax profile`: where the time of a cycle goes."""
+
+import dataclasses
+import pathlib
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from eagle_jax import api
+from eagle_jax.cli import options
+from eagle_jax.cli.console import err, load, one_sentence, out, print_json
+from eagle_jax.cli.report import new_table, surroundings
+
+PROMPT = "A train travels 60 miles in 2 hours. How fast is it?"
+
+
+@one_sentence
+def profile(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; the shipped one by default.")
+    ] = None,
+    head: Annotated[str | None, typer.Argument(metavar="[HEAD]", help="Folder or name of its head.")] = None,
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="What is answered.")] = PROMPT,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", help="Length of the answer that caches are made for.")
+    ] = 256,
+    dtype: options.Dtype = None,
+    mesh: options.Mesh = None,
+    chat: options.Chat = None,
+    drafter: options.Drafter = "auto",
+    tree: options.Tree = "auto",
+    draft_model: options.DraftModel = None,
+    trace: Annotated[
+        pathlib.Path | None,
+        typer.Option("--trace", metavar="DIR", help="Keep the profiler's trace, for TensorBoard or Perfetto."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show where the time of a cycle goes: drafting level by level, checking, committing.
+
+    A few cycles run under JAX's profiler, and the time of every operation is added up by the phase that it belongs to.
+
+    **Examples**
+
+    - `eagle-jax profile --tree 8,3,3`
+
+    - `eagle-jax profile ./llama ./eagle --trace traces`
+    """
+    asked_tree = options.parse_tree(tree)
+    model = load(target, head, dtype, mesh=mesh, draft=draft_model)
+    asked: Any = [{"role": "user", "content": prompt}] if options.wants_chat(model, chat) else prompt
+    with err.status("Compiling and running"):
+        found = api.profile(model, asked, drafter=drafter, tree=asked_tree, max_new_tokens=max_new_tokens, folder=trace)
+    if as_json:
+        print_json(surroundings() | dataclasses.asdict(found))
+        return
+    out.print(table(found))
+    prefill, plain, cycle = (1e3 * seconds for seconds in (found.prefill, found.plain, found.cycle))
+    out.print(f"Prompt of {found.prompt_tokens} tokens: {prefill:.1f} ms; a pass of plain decoding: {plain:.2f} ms.")
+    out.print(f"Cycle: {cycle:.2f} ms, {cycle / plain:.2f} plain passes, for {found.tokens:.2f} tokens.")
+    if trace is not None:
+        err.print(f"The trace is in {trace}; TensorBoard and ui.perfetto.dev show it.", style="dim", markup=False)
+
+
+def table(found: api.Profile) -> Table:
+    """The phases of a cycle, and their shares."""
+    shown = new_table("phase", "ms", "share")
+    whole = sum(found.phases.values())
+    for name, seconds in found.phases.items():
+        shown.add_row(name, f"{1e3 * seconds:.3f}", f"{100 * seconds / whole:.0f} %")
+    return shown

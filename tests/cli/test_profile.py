@@ -1,0 +1,24 @@
+"""`eagle-jax profile` on a stand-in: what it passes on and prints. tests/api/test_profiling.py runs the real thing."""
+
+import json
+
+
+def test_phases_and_their_shares(fake, run, tmp_path):
+    shown = run("profile", "./llama", "./eagle", "--tree", "8,3,3", "--trace", str(tmp_path / "traces"))
+    assert shown.exit_code == 0 and fake.loads == [("./llama", "./eagle", None)]
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["draft:", "first", "level", "1.000", "25", "%"] in lines and ["check:", "mlp", "3.000", "75", "%"] in lines
+    assert "Cycle: 4.00 ms, 2.00 plain passes, for 2.50 tokens." in shown.stdout
+    prompt, request = fake.requests[-1]
+    assert prompt[0]["role"] == "user" and request["tree"] == (8, 3, 3) and request["folder"] == tmp_path / "traces"
+    assert "ui.perfetto.dev" in shown.stderr
+
+
+def test_json_has_the_phases(fake, run):
+    told = json.loads(run("profile", "--json", "--raw", "--prompt", "Hi.").stdout)
+    assert told["phases"]["check: mlp"] == 0.003 and fake.requests[-1][0] == "Hi."
+
+
+def test_a_tree_that_is_none_is_one_sentence(fake, run):
+    shown = run("profile", "--tree", "8,3")
+    assert shown.exit_code == 2 and "--tree '8,3' is not a tree" in shown.stderr and not fake.loads
