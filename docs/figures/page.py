@@ -157,11 +157,15 @@ def stop(story: Story) -> None:
 
 
 def race(story: Story, picture: str) -> None:
-    """Runs a race to its verdict."""
+    """Stops a race, and runs another one to its verdict."""
     page = story.page
     page.get_by_role("tab", name="Race").click()
     page.get_by_label("Prompt of the race").fill("Sam buys 3 packs of 12 pencils. How many pencils does he have?")
     page.keyboard.press("Enter")
+    page.locator("#lane-plain .pass").nth(2).wait_for()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#verdict")).to_have_text("Stopped.")
+    page.get_by_role("button", name="Race").click()
     expect(page.locator("#verdict")).to_have_text(
         re.compile(r"^Identical text\. \d+ tokens, one by one the same, "), timeout=1000 * SECONDS
     )

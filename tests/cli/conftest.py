@@ -17,6 +17,7 @@ from eagle_jax.converters.describe import Description
 from eagle_jax.decoding.budget import Costs, Estimate
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
+from eagle_jax.serving import ui
 
 
 @dataclasses.dataclass
@@ -285,7 +286,7 @@ def fake(monkeypatch) -> Fake:
     monkeypatch.setattr(api, "Engine", fake.engine)
     monkeypatch.setattr(serving, "create_app", fake.create_app)
     monkeypatch.setattr(serving, "Server", fake.server)
-    monkeypatch.setattr("eagle_jax.serving.ui.Page", fake.page)
+    monkeypatch.setattr(ui, "Page", fake.page)
     monkeypatch.setattr("eagle_jax.evaluation.prompts.encode", fake.encode)
     return fake
 

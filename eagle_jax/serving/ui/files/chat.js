@@ -44,7 +44,7 @@ async function answer() {
   buttons();
   complain($("chat-error"));
   const messages = turns.slice(0, -1).map(({ role, content }) => ({ role, content }));
-  let failed = false;
+  let complete = false, failed = false;
   try {
     for await (const event of events("ui/chat", { messages, ...request }, asking.signal)) {
       if (event.preparing) foot.textContent = "Preparing this way to draft; once for each …";
@@ -54,7 +54,10 @@ async function answer() {
         entry.content = written.text;
         lens.more();
       }
-      if (event.done) foot.textContent = summary(event.done);
+      if (event.done) {
+        foot.textContent = summary(event.done);
+        complete = true;
+      }
     }
   } catch (error) {
     const stopped = asking.signal.aborted;
@@ -64,7 +67,7 @@ async function answer() {
   }
   asking = null;
   place.removeAttribute("aria-busy");
-  if (!written.text) remove(failed ? 2 : 1);
+  if (!complete && !written.text) remove(2);
   lens.rest();
   $("status").textContent = failed ? "" : `Answer complete: ${foot.textContent}`;
   buttons();

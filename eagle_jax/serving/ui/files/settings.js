@@ -33,10 +33,10 @@ export function chosen() {
   return {
     drafter: $("drafting").checked ? $("drafter").value : "none",
     tree: drafter().trees ? tree() : "auto",
-    temperature: number("temperature"),
-    top_p: number("top_p"),
+    temperature: number("temperature") ?? 0,
+    top_p: number("top_p") ?? 1,
     max_tokens: number("max_tokens"),
-    seed: number("seed"),
+    seed: number("seed") ?? 0,
   };
 }
 
