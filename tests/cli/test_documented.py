@@ -17,13 +17,21 @@ ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+def blocks(text: str, *languages: str) -> list[str]:
+    """The code blocks of a page that are marked with one of the languages; "" are those that are not marked."""
+    fenced = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [body for language, body in fenced if language in languages]
+
+
+def shell(page: pathlib.Path) -> list[str]:
+    """The lines to type on a page, in order, without remarks."""
+    typed = "".join(blocks(page.read_text(), "", "sh")).replace("\\\n", " ")
+    return [" ".join(line.split("  #")[0].split()) for line in typed.splitlines() if line.strip()]
 
 
 def commands() -> list[str]:
     """Every `eagle-jax ...` line of the pages' code blocks and of the commands' help, pipes cut off."""
-    lines = [line for page in PAGES for block in blocks(page.read_text(), "") for line in block.splitlines()]
+    lines = [line for page in PAGES for line in shell(page)]
     groups = [app, *(group.typer_instance for group in app.registered_groups)]
     documented = [command.callback for group in groups for command in group.registered_commands]
     helps = "\n".join(inspect.getdoc(callback) or "" for callback in documented)

@@ -72,9 +72,12 @@ class Job:
         ValueError: no rows, an output of something else, or another process that writes this host's part.
 
     Example:
-        >>> with Job(["questions.jsonl"], "answers.jsonl") as job:  # doctest: +SKIP
-        ...     job.run(eagle_jax.load())
-        ...     job.merge()
+        >>> import eagle_jax
+        >>> with eagle_jax.api.Job(["prompts.jsonl"], "answers.jsonl") as job:
+        ...     rows = job.run(eagle_jax.load()).answered
+        ...     missing = job.merge()
+        >>> missing
+        []
     """
 
     def __init__(

@@ -1,0 +1,176 @@
+"""Every code block of the README and of the documentation runs, here or in a test that is named here, or it is said why
+it cannot; so do the examples in docstrings, which the API reference shows. The api and the loop are the real ones, only
+the models are not: in the folder where a page runs, every name that it uses leads to one tiny random pair, which also
+takes the shipped pair's place.
+"""
+
+import dataclasses
+import doctest
+import importlib
+import inspect
+import json
+import pathlib
+import re
+import shlex
+import shutil
+
+import jax
+import pytest
+import yaml
+from test_documented import PAGES, ROOT, blocks, shell
+
+import eagle_jax
+from eagle_jax.api import model as api_model
+from eagle_jax.converters import PAIRS, save_head, save_target
+from eagle_jax.testing import TINY, synthetic_pair
+
+# Lines that are typed into a shell and cannot run inside a test.
+NOT_HERE = {
+    "make ": "sets up an environment of its own; CI and tests/cli/test_documented.py see to the targets",
+    ".ci/run": "is what runs this test",
+    "pip install ": "installs into the environment that the test runs in",
+    "eagle-jax serve": "does not end by itself; tests/serving ask one that runs",
+    "eagle-jax ui": "does not end by itself; tests/serving/test_page.py has its page",
+}
+# Commands that run for real in another test, on the same kind of pair.
+ELSEWHERE = {
+    "eagle-jax train ": "tests/cli/test_train.py::test_the_documented_settings_train_a_head_that_decodes",
+    "eagle-jax eval ": "tests/cli/test_real.py::test_an_evaluation_with_its_report",
+    "eagle-jax profile": "tests/api/test_profiling.py::test_a_cycle_of_a_real_loop",
+    "eagle-jax tune": "tests/api/test_tuning.py::test_the_command_finds_keeps_and_tells",
+    "eagle-jax serve": "tests/serving/test_drain.py::test_sigterm_finishes_what_is_under_way_and_refuses_what_is_new",
+}
+# Pages whose Python another test runs as a whole.
+OWN_TEST = {
+    "own-model.md": "tests/api/test_own_model.py::page",
+    "extending.md": "tests/drafters/test_extending.py::test_the_drafter_of_the_docs_drafts",
+    "serving.md": "tests/serving/test_serving_page.py::test_the_pages_python_runs",
+    "ui.md": "tests/serving/test_page.py::test_the_documented_python_runs",
+}
+# Blocks of Python, by page and beginning, that need what a test does not have.
+NEEDS_MORE = {
+    ("sharding.md", 'model = eagle_jax.load("llama-3.1-8b-instruct", mesh="data:2,model:4")'): "eight devices",
+    ("sharding.md", "from jax import P"): "eight devices",
+    ("sharding.md", "jax.distributed.initialize()"): "other processes; tests/test_hosts.py starts two",
+}
+# Modules whose docstrings show examples.
+SHOWING = [path for path in sorted((ROOT / "eagle_jax").rglob("*.py")) if ">>> " in path.read_text()]
+TARGETS = ("llama", "Llama-3.1-8B-Instruct", "path/to/target", "path/to/folder", *(pair.target for pair in PAIRS))
+HEADS = ("eagle", "eagle-head", "my-head", "EAGLE3-LLaMA3.1-Instruct-8B", "path/to/head", "runs/first/head")
+HEADS += tuple(pair.head for pair in PAIRS)
+GIVEN = {
+    "prompt.txt": "Tom has 3 apples.",
+    "manual.txt": "Two dozen eggs are 24 eggs.",
+    "question.jsonl": json.dumps({"question_id": 1, "category": "math", "turns": ["What is 2 + 3?"]}),
+    "prompts.jsonl": json.dumps({"prompt": "What is 2 + 3?"}),
+    "chats.jsonl": json.dumps({"instruction": "What is 2 + 3?", "response": "It is 5."}),
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> pathlib.Path:
+    """A folder with `target` and `head`."""
+    folder = tmp_path_factory.mktemp("pair")
+    sizes = dict(hidden_size=128, intermediate_size=128, head_dim=32)  # 128 inputs are a group of int4-128
+    target, head = synthetic_pair(dataclasses.replace(TINY, vocab_size=2048, num_hidden_layers=1, **sizes))
+    save_target(target, folder / "target")
+    save_head(head, folder / "head", target=target)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(api_model.PAIR / "target" / name, folder / "target")
+    return folder
+
+
+@pytest.fixture
+def there(pair, tmp_path, monkeypatch) -> pathlib.Path:
+    """The folder where a page runs."""
+    for names, kind in ((TARGETS, "target"), (HEADS, "head")):
+        for name in dict.fromkeys(names):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            if not (tmp_path / name).exists():
+                (tmp_path / name).symlink_to(pair / kind)
+    for name, text in GIVEN.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(api_model, "PAIR", pair)
+    monkeypatch.setattr(api_model, "SHIPPED_HEADS", {"eagle1": pair / "head"})
+    return tmp_path
+
+
+def lines_here(page: pathlib.Path) -> list[str]:
+    """What is typed on a page and runs here."""
+    apart = (*NOT_HERE, *ELSEWHERE)
+    return [line for line in dict.fromkeys(shell(page)) if not line.startswith(apart)]
+
+
+def python_here(page: pathlib.Path) -> list[str]:
+    """A page's blocks of Python that run here."""
+    apart = tuple(begin for name, begin in NEEDS_MORE if name == page.name)
+    code = [] if page.name in OWN_TEST else blocks(page.read_text(), "python")
+    return [block for block in code if not block.startswith(apart or ("\0",))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if lines_here(page)], ids=lambda page: page.stem)
+def test_what_a_page_has_typed_runs(run, there, page):
+    for line in lines_here(page):
+        given, pipe, command = line.rpartition(" | ")
+        assert command.startswith("eagle-jax ") and (not pipe or given.startswith("cat ")), f"who runs this? {line}"
+        typed = (there / given.split()[1]).read_text() if pipe else "Hi.\n"
+        shown = run(*shlex.split(command)[1:], input=typed)
+        assert shown.exit_code == 0, f"{line}\n{shown.output}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_here(page)], ids=lambda page: page.stem)
+def test_a_pages_python_runs(there, page):
+    question = [{"role": "user", "content": "What is 2 + 3?"}]
+    model = eagle_jax.load(dtype="float32")
+    names = {"eagle_jax": eagle_jax, "jax": jax, "model": model, "prompt": question, "prompts": [question]}
+    names |= {"new_params": eagle_jax.weights_of(model).target, "__name__": "page"}
+    for block in python_here(page):
+        if re.search(r"\*, ", block):
+            _is_the_signature(block)
+        else:
+            exec(compile(block, f"{page.name}: {block.splitlines()[0]}", "exec"), names)
+
+
+def _is_the_signature(block: str) -> None:
+    """A call with all arguments and their defaults, as reference pages show it."""
+    name, inside = re.fullmatch(r"\w+ = eagle_jax\.(\w+)\((.*)\)\n", block, flags=re.DOTALL).groups()
+    written = eval(f"lambda {' '.join(inside.split())}: 0")
+    shown, real = (inspect.signature(function).parameters for function in (written, getattr(eagle_jax, name)))
+    assert [(p.name, p.default) for p in shown.values()] == [(p.name, p.default) for p in real.values()]
+
+
+@pytest.mark.parametrize("path", SHOWING, ids=lambda path: path.stem)
+def test_the_examples_in_docstrings_run(there, path):
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    found = doctest.testmod(module)
+    assert found.attempted and not found.failed
+
+
+def test_every_block_is_of_a_kind_that_runs_or_is_read():
+    read = {"json": json.loads, "yaml": yaml.safe_load, "text": str}  # text: formulas and pictures
+    for page in PAGES:
+        fences = re.findall(r"^ *```(.*)$", page.read_text(), flags=re.MULTILINE)
+        unknown = set(fences[::2]) - {"", "sh", "python", *read}
+        assert not unknown and not any(fences[1::2]), f"{page.name} has blocks that nobody reads: {unknown}"
+        for language, reader in read.items():
+            for block in blocks(page.read_text(), language):
+                for part in block.splitlines() if language == "json" else [block]:
+                    reader(part)
+
+
+def test_what_runs_elsewhere_or_not_at_all_is_on_a_page():
+    typed = [line for page in PAGES for line in shell(page)]
+    for begin in (*NOT_HERE, *ELSEWHERE):
+        assert any(line.startswith(begin) for line in typed), f"no page has {begin}"
+    for name, begin in NEEDS_MORE:
+        assert any(block.startswith(begin) for block in blocks((ROOT / "docs" / name).read_text(), "python")), begin
+    for test in (*ELSEWHERE.values(), *OWN_TEST.values()):
+        file, name = test.split("::")
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), flags=re.MULTILINE), f"there is no {test}"
+
+
+def test_the_reference_has_every_public_name():
+    page = (ROOT / "docs" / "reference.md").read_text()
+    shown = re.findall(r"^::: eagle_jax\.[\w.]*?(\w+)$", page, flags=re.MULTILINE)
+    assert set(eagle_jax.__all__) <= set(shown)
