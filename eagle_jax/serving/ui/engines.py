@@ -10,6 +10,7 @@ from eagle_jax.api import Engine, Model, tree_shape
 from eagle_jax.api.drafters import METHODS, method_of
 from eagle_jax.serving.errors import Refused
 
+Tree = str | tuple[int, ...]
 MOST = 4
 MOST_NODES, MOST_DEPTH = 256, 16  # of trees; every level is a part of the program to compile
 
@@ -18,7 +19,7 @@ class Way(NamedTuple):
     """One way to draft: a name of `api.DRAFTERS`, and a tree as `generate` takes it, in a form that can be hashed."""
 
     drafter: str
-    tree: str | tuple[int, ...]
+    tree: Tree
 
 
 class Engines:
@@ -38,7 +39,7 @@ class Engines:
         self._users: dict[Way, int] = {}
         self._making = asyncio.Lock()
 
-    def way(self, drafter: str, tree: str | tuple[int, ...]) -> Way:
+    def way(self, drafter: str, tree: Tree) -> Way:
         """The same way for everything that means it.
 
         Raises:
@@ -56,7 +57,7 @@ class Engines:
             raise Refused(400, f"{size}; expected {MOST_NODES} and {MOST_DEPTH} at most")
         return way
 
-    def _usual(self, drafter: str, tree: str | tuple[int, ...]) -> Way:
+    def _usual(self, drafter: str, tree: Tree) -> Way:
         """ "auto" is what the model has, and not every method has trees."""
         name = method_of(self.model, drafter)
         return Way(name, tree if name not in METHODS or METHODS[name].trees else "auto")
@@ -74,7 +75,7 @@ class Engines:
         self._users[way] = self._users.get(way, 0) + 1
         try:
             # a reader who leaves meanwhile does not stop the compiler; the engine is there for the next
-            yield self._first.get(way) or await asyncio.shield(self._one(way))
+            yield self._first[way] if way in self._first else await asyncio.shield(self._one(way))
         finally:
             self._users[way] -= 1
 

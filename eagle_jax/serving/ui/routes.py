@@ -17,7 +17,7 @@ from eagle_jax.serving.errors import Json, Refused, log
 from eagle_jax.serving.fields import Fields, text, wrong
 from eagle_jax.serving.protocol import Call, chat_call
 from eagle_jax.serving.service import Service
-from eagle_jax.serving.ui.engines import MOST_NODES, Engines, Way, tree_given
+from eagle_jax.serving.ui.engines import MOST_NODES, Engines, Tree, Way, tree_given
 from eagle_jax.serving.ui.race import race
 from eagle_jax.serving.ui.told import Telling, summary
 
@@ -117,7 +117,8 @@ class Page:
         limits = request.app.state.service.limits
         body = await read_json(request, limits.body_bytes, limits.body_seconds)
         fields = Fields({name: body.pop(name, None) for name in ("drafter", "tree")})
-        way = self._engines.way(fields.take("drafter", text, "auto"), fields.take("tree", _tree, "auto"))
+        usual: Tree = "auto"
+        way = self._engines.way(fields.take("drafter", text, "auto"), fields.take("tree", _tree, usual))
         call = chat_call(body)
         if not self._model.tokenizer.chat_template:
             call.prompts[:] = [call.prompts[0][-1]["content"]]
@@ -169,7 +170,7 @@ def _door(request: Request) -> None:
         raise Refused(503, "the server is about to stop and takes no more requests", code="unavailable")
 
 
-def _tree(name: str, value: Any) -> str | tuple[int, ...]:
+def _tree(name: str, value: Any) -> Tree:
     """A name of a tree, or whole numbers."""
     if isinstance(value, str) and len(value) <= 40:
         return value
