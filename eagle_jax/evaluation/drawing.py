@@ -111,8 +111,8 @@ def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> 
     return str(svg)
 
 
-def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
-    """Shares over 1, 2, 3, ...: a line per series, from 0 to 1."""
+def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str, *, legend: bool = False) -> str:
+    """Shares over 1, 2, 3, ...: a line per series, from 0 to 1; with a `legend`, for a figure that stands alone."""
     bottom, steps = 250, max((len(values) for values in series.values()), default=1)
     svg = Svg(bottom + 44, label)
     left, right = 60, WIDTH - 30
@@ -134,6 +134,9 @@ def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
         svg.path(points, f"curve {_colour(number)}")
         for step, (px, py) in enumerate(points, start=1):
             svg.dot(px, py, _colour(number), f"{name}, {axis} {step}: {values[step - 1]:.1%}", 3.5)
+        if legend:
+            svg.dot(left + 24, bottom - 24 - 22 * number, _colour(number), name)
+            svg.text(left + 38, bottom - 20 - 22 * number, name)
     return str(svg)
 
 

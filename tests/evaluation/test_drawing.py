@@ -37,6 +37,8 @@ def test_lines_and_cells():
     svg = drawing.lines({"plain": [], "eagle": [0.9, 0.5]}, "acceptance", "depth")
     assert [len(line.get("points").split()) for line in parts(svg, "polyline")] == [0, 2]
     assert [dot[0].text for dot in parts(svg, "circle")] == ["eagle, depth 1: 90.0%", "eagle, depth 2: 50.0%"]
+    named = drawing.lines({"plain": [], "eagle": [0.9, 0.5]}, "acceptance", "depth", legend=True)
+    assert [text.text for text in parts(named, "text")][-2:] == ["plain", "eagle"]
     cells = parts(drawing.grid({"eagle": [0.25, 0.75]}, "lengths", "tokens"), "rect")
     assert float(cells[0].get("fill-opacity")) < float(cells[1].get("fill-opacity"))
 
