@@ -112,7 +112,7 @@ def _options(fields: Fields) -> dict[str, Any]:
         "top_k": fields.take("top_k", whole(0, LARGEST), 0),
         "min_p": fields.take("min_p", number(0.0, 1.0), 0.0),
         "seed": fields.take("seed", whole(0, LARGEST_SEED), secrets.randbelow(LARGEST_SEED)),
-        "stop": fields.take("stop", _stop, []),
+        "stop": fields.take("stop", _stop, None),
     }
 
 
