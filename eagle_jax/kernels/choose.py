@@ -53,7 +53,7 @@ def attend(case: Case, implementation: str | None = None) -> Float[Array, "b k r
     if implementation is not None:
         return _backend(implementation, "implementation")(case)
     asked = os.environ.get(VARIABLE)
-    for name in (asked, DEFAULTS.get(jax.default_backend())):
+    for name in (asked, DEFAULTS.get(jax.default_backend())) if case.slots else ():  # without a cache nothing is lost
         try:
             if name:
                 return _backend(name, VARIABLE)(case)
