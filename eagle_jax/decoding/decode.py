@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import DecodeState, Reading, Request
+from eagle_jax.decoding.tree import depth_below
 from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.cache import Cache
@@ -35,14 +36,15 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
         tree = dataclasses.replace(tree, tokens=jnp.where(tree.valid, tree.tokens, 0))
 
     with jax.named_scope("verify"):
-        depth, ancestors = tree.depth, tree.ancestors
+        ancestors = tree.ancestors
+        depth = depth_below(ancestors)
         output = target.forward(tree.tokens, state.length[:, None] + depth, ancestors, state.cache, drafter.taps)
         logits = target.logits(output.hidden)
 
     with jax.named_scope("accept"):
         noise_by_node = None if noise is None else sampling.at_depth(noise, depth)
         draws = sampling.draw(logits, noise_by_node, settings, mode)
-        accepted, stopped = _until_stop(walk(tree, draws, height), request, state)
+        accepted, stopped = _until_stop(walk(tree, draws, height, ancestors), request, state)
         nodes, count = accepted.nodes, accepted.count
 
     with jax.named_scope("observe"):

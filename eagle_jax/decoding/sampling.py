@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
 from eagle_jax.decoding.threshold import outweighed_by_less
+from eagle_jax.sharding import argmax
 from eagle_jax.struct import pytree
 
 # Nats by which a drafter marks down what its own filter removes. Its logits are not the target's, so it must not rule
@@ -122,7 +123,7 @@ def draw(
         assert noise is not None, "sampled rows need noise"
         drawn_from = warp(logits, settings, mode) + noise
         logits = jnp.where(settings.greedy[:, None, None], logits, drawn_from)
-    return _argmax(logits)
+    return argmax(logits)
 
 
 def scores(
@@ -148,13 +149,6 @@ def scores(
             perturbed = jnp.where(_kept(perturbed, settings), perturbed, perturbed - MARKDOWN)
         logits = jnp.where(settings.greedy[:, None, None], logits, perturbed + noise)
     return jax.nn.log_softmax(sharpness * logits, axis=-1)
-
-
-def _argmax(values: Float[Array, "b n v"]) -> Int[Array, "b n"]:
-    """`jnp.argmax` as two plain reductions, which XLA:CPU vectorises: 0.18 instead of 0.55 ms for 60 x 2,048."""
-    ids = jnp.arange(values.shape[-1], dtype=jnp.int32)
-    largest = values == jnp.max(values, axis=-1, keepdims=True)
-    return jnp.min(jnp.where(largest, ids[None, None, :], ids[-1]), axis=-1)
 
 
 def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b n v"]:

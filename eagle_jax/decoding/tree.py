@@ -8,6 +8,8 @@ from jaxtyping import Bool, Int
 
 from eagle_jax.struct import pytree, static
 
+WRITTEN_OUT = 16  # nodes of trees whose matrix products are
+
 
 @dataclasses.dataclass(frozen=True)
 class TreeShape:
@@ -58,21 +60,30 @@ class Tree:
         """Row i marks node i and everything above it: the transitive closure of `parent`.
 
         Every round doubles the reach of the relation, so log2(height) boolean matrix products do it: three for the
-        default tree of 60 nodes, 30 microseconds on a CPU core.
+        default tree of 60 nodes, 30 microseconds on a CPU core. Small products are written out: on a CPU, to start one
+        takes longer than all of it.
         """
         nodes = self.parent.shape[1]
         index = jnp.arange(nodes, dtype=self.parent.dtype)
         edge = (self.parent[:, :, None] == index[None, None, :]) & self.valid[:, :, None]
         reach = edge | (index[None, :, None] == index[None, None, :])
         for _ in range(_doublings(nodes - 1 if self.height is None else self.height)):
-            ones = reach.astype(jnp.float32)
-            reach = jnp.einsum("bij,bjk->bik", ones, ones) > 0.5
+            if nodes <= WRITTEN_OUT:
+                reach = jnp.any(reach[:, :, :, None] & reach[:, None, :, :], axis=2)
+            else:
+                ones = reach.astype(jnp.float32)
+                reach = jnp.einsum("bij,bjk->bik", ones, ones) > 0.5
         return reach
 
     @property
     def depth(self) -> Int[Array, "b n"]:
-        """Edges between the root and each node: row sums of `ancestors`, less the node itself."""
-        return jnp.sum(self.ancestors, axis=-1, dtype=jnp.int32) - 1
+        """Edges between the root and each node."""
+        return depth_below(self.ancestors)
+
+
+def depth_below(ancestors: Bool[Array, "b n n"]) -> Int[Array, "b n"]:
+    """Edges between the root and each node: row sums of a tree's `ancestors`, less the node itself."""
+    return jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
 
 
 def _doublings(height: int) -> int:

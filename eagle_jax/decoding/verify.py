@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
-from eagle_jax.decoding.tree import Tree
+from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.struct import pytree
 
 
@@ -25,7 +25,7 @@ class Accepted:
     count: Int[Array, "b"]
 
 
-def walk(tree: Tree, draws: Int[Array, "b n"], depth: int) -> Accepted:
+def walk(tree: Tree, draws: Int[Array, "b n"], depth: int, ancestors: Bool[Array, "b n n"] | None = None) -> Accepted:
     """Starts at the root and moves to the child that holds the token drawn at the current node, until no child does.
 
     Written without steps: a node is on the path if it and everything between it and the root holds the token that was
@@ -35,14 +35,16 @@ def walk(tree: Tree, draws: Int[Array, "b n"], depth: int) -> Accepted:
     Args:
         draws: the token drawn at every node: the one that follows it.
         depth: no node is deeper than this; the path has room for depth + 1 nodes.
+        ancestors: the tree's, if they are known.
     """
+    ancestors = tree.ancestors if ancestors is None else ancestors
     drawn_above = jnp.take_along_axis(draws, jnp.maximum(tree.parent, 0), axis=1)
     is_root = tree.parent < 0
     fits = is_root | (tree.valid & (tree.tokens == drawn_above))
-    on_path = ~jnp.any(tree.ancestors & ~fits[:, None, :], axis=-1)
+    on_path = ~jnp.any(ancestors & ~fits[:, None, :], axis=-1)
 
     levels = jnp.arange(depth + 1, dtype=jnp.int32)
-    at_level = on_path[:, None, :] & (tree.depth[:, None, :] == levels[None, :, None])
+    at_level = on_path[:, None, :] & (depth_below(ancestors)[:, None, :] == levels[None, :, None])
     taken = jnp.any(at_level, axis=-1)
     nodes = lax.argmax(at_level, 2, jnp.int32)  # the first True, 0 where there is none
     tokens = jnp.where(taken, jnp.take_along_axis(draws, nodes, axis=1), -1)

