@@ -58,7 +58,7 @@ def train(
 
     - `eagle-jax train train.yaml --set optimizer.rate=1e-4 --set out=runs/second`
 
-    - `eagle-jax train train.yaml --mesh data:4 --coordinator host0:1234 --processes 2 --process 0`
+    - `eagle-jax train train.yaml --mesh data:2,model:4`
     """
     spread = [] if mesh is None else [f"mesh={mesh}"]
     chosen = api.read_config(config, [*(settings or ()), *spread])
