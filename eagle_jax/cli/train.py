@@ -57,8 +57,6 @@ def train(
     - `eagle-jax train train.yaml`
 
     - `eagle-jax train train.yaml --set optimizer.rate=1e-4 --set out=runs/second`
-
-    - `eagle-jax train train.yaml --mesh data:2,model:4`
     """
     spread = [] if mesh is None else [f"mesh={mesh}"]
     chosen = api.read_config(config, [*(settings or ()), *spread])
