@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import pathlib
 import types
+import webbrowser
 from typing import Any
 
 import pytest
@@ -58,6 +59,7 @@ class Fake:
     jobs: list[tuple[Job, dict]] = dataclasses.field(default_factory=list)
     kept: list[Any] = dataclasses.field(default_factory=list)
     pages: list[dict] = dataclasses.field(default_factory=list)
+    opened: list[str] = dataclasses.field(default_factory=list)
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
     engines: list[Any] = dataclasses.field(default_factory=list)
     served: list[tuple[list[str], dict]] = dataclasses.field(default_factory=list)
@@ -287,6 +289,7 @@ def fake(monkeypatch) -> Fake:
     monkeypatch.setattr(serving, "create_app", fake.create_app)
     monkeypatch.setattr(serving, "Server", fake.server)
     monkeypatch.setattr(ui, "Page", fake.page)
+    monkeypatch.setattr(webbrowser, "open", fake.opened.append)
     monkeypatch.setattr("eagle_jax.evaluation.prompts.encode", fake.encode)
     return fake
 
