@@ -155,7 +155,7 @@ class Fake:
         return copy.copy(model)
 
     def tree_shape(self, model, drafter, tree):
-        if drafter not in ("none", "eagle", "prompt-lookup"):
+        if drafter not in ("none", "eagle", "prompt-lookup", "hybrid"):
             raise ValueError(f"drafter={drafter!r} is not known")
         return TreeShape(*{"none": (1, 0), "eagle": (6, 3)}.get(drafter, (4, 3)))
 

@@ -14,6 +14,8 @@ import pytest
 from eagle_jax.cli import app
 
 ROOT = pathlib.Path(__file__).parents[2]
+# The run behind the committed report is long, and asks for models that a recipe makes first.
+NOT_AGAIN = "runs/spec_bench"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -25,7 +27,7 @@ def blocks(text: str, *languages: str) -> list[str]:
 
 def shell(page: pathlib.Path) -> list[str]:
     """The lines to type on a page, in order, without remarks."""
-    typed = "".join(blocks(page.read_text(), "", "sh")).replace("\\\n", " ")
+    typed = "".join(blocks(page.read_text(), "", "sh")).replace("\\\n", "")
     return [" ".join(line.split("  #")[0].split()) for line in typed.splitlines() if line.strip()]
 
 
@@ -36,7 +38,8 @@ def commands() -> list[str]:
     documented = [command.callback for group in groups for command in group.registered_commands]
     helps = "\n".join(inspect.getdoc(callback) or "" for callback in documented)
     lines += re.findall(r"^- `(.*)`$", helps, flags=re.MULTILINE)
-    return sorted({line.split("| ")[-1] for line in lines if line.split("| ")[-1].startswith("eagle-jax ")})
+    typed = {line.split("| ")[-1] for line in lines if NOT_AGAIN not in line}
+    return sorted(line for line in typed if line.startswith("eagle-jax "))
 
 
 def test_there_are_commands_to_check():
