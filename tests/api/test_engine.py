@@ -1,17 +1,19 @@
 """An engine that is always on: every answer is the one that `generate` gives, whoever else is asking."""
 
 import asyncio
+import dataclasses
 import itertools
 import threading
 
 import numpy as np
 import pytest
-from speller import DYNAMIC, RANDOM, SPELLED, SPELLER, asked
+from speller import CONFIG, DYNAMIC, RANDOM, SPELLED, SPELLER, asked
 
 from eagle_jax.api import engine as engine_module
 from eagle_jax.api import generate, newcomer, programs
 from eagle_jax.api.engine import Engine, EngineClosed, QueueFull
 from eagle_jax.api.ticket import EngineError, achunks, chunks
+from eagle_jax.sharding import sharding_of
 
 RNG = np.random.default_rng(0)
 ROOM = dict(rows=2, max_tokens=48, cycles=2, **DYNAMIC)
@@ -183,3 +185,16 @@ def test_closing_drains_or_cancels():
     tickets = [engine.submit([1], max_new_tokens=40) for _ in range(5)]
     engine.close(drain=False)
     assert [ticket.result(0.0).finish_reason for ticket in tickets] == ["cancelled"] * 5
+
+
+def test_over_a_mesh_answers_are_the_same_and_nothing_is_compiled():
+    over = sharding_of("data:2,model:2", CONFIG)
+    spread = dataclasses.replace(RANDOM, target=over.put(RANDOM.target, over.target), head=None, over=over)
+    prompts = [RNG.integers(0, 200, size).tolist() for size in (3, 11, 1, 6)]
+    with Engine(spread, rows=2, max_tokens=48) as engine:
+        compiled = programs.compiled()
+        tickets = [engine.submit(prompt, max_new_tokens=7, seed=i, **SAMPLED) for i, prompt in enumerate(prompts)]
+        texts = [ticket.result(60.0).token_ids for ticket in tickets]
+        assert programs.compiled() == compiled
+    alone = generate(RANDOM, prompts, max_new_tokens=7, seed=list(range(4)), **SAMPLED, **ALONE)
+    assert texts == [result.token_ids for result in alone]
