@@ -80,4 +80,7 @@ def last_cycles(recorded: Recorded) -> list[Cycle]:
     parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path)
     columns = [part.tolist() for part in to_host(parts)]
     counts = to_host(recorded.count).tolist()
-    return [Cycle(*row[:-1], row[-1][:count]) for *row, count in zip(*columns, counts, strict=True)]
+    return [
+        Cycle(tokens=tokens, parents=parents, valid=valid, draws=draws, accepted=path[:count])
+        for tokens, parents, valid, draws, path, count in zip(*columns, counts, strict=True)
+    ]
