@@ -91,6 +91,8 @@ class Eagle(Drafter):
                 chain,
                 state.cache,
             )
+            # keys and values do not hang on what attention reads of the cache; written sooner, they cost a copy of it
+            out, kv = jax.lax.optimization_barrier((out, kv))
         return EagleState(
             cache=state.cache.write(kv, observed.start, state.cache.length + observed.count),
             guess=observed.last(out, state.guess),
