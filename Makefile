@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Two xdist workers: most of the suite's time is XLA compiling, which uses one core per process.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations=40
 
-.PHONY: help demo test quick lint format types docs parity ci clean
+.PHONY: help demo test proofs quick lint format types docs parity ci clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -16,11 +16,14 @@ help:  ## this list
 demo: .venv/runtime  ## an answer from the shipped pair, plain against EAGLE
 	@$(BIN)/eagle-jax demo
 
-test: .venv/dev  ## the whole suite
-	$(PYTEST)
+test: .venv/dev  ## the suite
+	$(PYTEST) -m "not proof"
+
+proofs: .venv/dev  ## what takes minutes each: notebooks, documented commands, the wheel alone, jobs that are killed
+	$(PYTEST) -m proof
 
 quick: .venv/dev  ## the suite without the slow tests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not proof"
 
 lint: .venv/dev  ## style and format
 	$(BIN)/ruff check .
@@ -39,7 +42,7 @@ docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
 	$(BIN)/python -m pytest -m parity -n 2 --dist worksteal
 
-ci: lint types docs test parity  ## what continuous integration runs
+ci: lint types docs test proofs parity  ## what continuous integration runs
 
 clean:  ## remove the environment and all caches
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -63,7 +63,7 @@ def start(folder: pathlib.Path, *arguments: str) -> subprocess.Popen:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_rehearsal_on_this_machine_ends_with_the_output_of_one_process(tmp_path, asked, alone, port):
     """All steps of the scripts for a slice of two hosts: processes that meet, share the rows, and a merge."""
     write(tmp_path)
@@ -85,7 +85,7 @@ def test_a_rehearsal_on_this_machine_ends_with_the_output_of_one_process(tmp_pat
     assert do(TPU, "delete", there=tmp_path, **settings).returncode == 0 and not (tmp_path / "rehearsal").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_one_model_over_two_processes_writes_what_one_process_does(tmp_path, asked, alone, port):
     """Process 0 alone has what an earlier start left, and keeps the files; the other has nothing but the input."""
     folders = [tmp_path / "0", tmp_path / "1"]
@@ -100,7 +100,7 @@ def test_one_model_over_two_processes_writes_what_one_process_does(tmp_path, ask
     assert [path.name for path in folders[1].iterdir()] == ["prompts.jsonl"]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_process_that_does_not_come_is_named_in_time(tmp_path, asked, port):
     write(tmp_path)
     meeting = ["--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process", "0", "--timeout", "1"]

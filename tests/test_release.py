@@ -40,7 +40,7 @@ def wheel(archive, tmp_path_factory) -> pathlib.Path:
     return build("wheel", source, tmp_path_factory.mktemp("wheel"))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_archive_holds_the_project_and_nothing_else(archive):
     with tarfile.open(archive) as files:
         names = {name.partition("/")[2] for name in files.getnames()}
@@ -49,7 +49,7 @@ def test_the_archive_holds_the_project_and_nothing_else(archive):
     assert archive.stat().st_size < 20e6
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_wheel_holds_the_package_with_the_shipped_pair(wheel):
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
@@ -62,7 +62,7 @@ def test_the_wheel_holds_the_package_with_the_shipped_pair(wheel):
     assert wheel.stat().st_size < 20e6
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_wheel_answers_in_a_bare_environment(wheel, tmp_path):
     bare, elsewhere = tmp_path / "bare", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -97,4 +97,4 @@ def test_public_ci_runs_make_targets_with_pinned_actions():
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action) for action in used)
     makefile = (ROOT / "Makefile").read_text()
     targets = [step["run"].removeprefix("make ") for step in job["steps"] if "run" in step]
-    assert targets == ["lint", "types", "docs", "test"] and all(f"\n{name}: " in makefile for name in targets)
+    assert targets == ["lint", "types", "docs", "test", "proofs"] and all(f"\n{name}: " in makefile for name in targets)

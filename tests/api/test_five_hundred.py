@@ -14,7 +14,7 @@ ROWS, PROMPTS = 8, 500
 RNG = np.random.default_rng(5)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_rows_stay_busy_and_answers_are_those_alone():
     """Caches of two sizes, answers that end by themselves or at limits of their own, greedy and sampled ones mixed."""
     model = Model(*synthetic_pair(TINY, strength=0.6, error=0.15), tokenizer=None, stop_ids=(7,), context=320)

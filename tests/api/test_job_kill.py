@@ -38,7 +38,7 @@ def kill_in(worker: subprocess.Popen, part: pathlib.Path, lines: int, wait: floa
     return content[: content.rfind(b"\n") + 1]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_ten_kills_change_nothing(tmp_path):
     """Nothing that was finished is lost, and nothing is answered twice."""
     lengths = RNG.integers(1, 40, (ROWS, 2)).tolist()

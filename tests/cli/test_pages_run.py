@@ -29,7 +29,7 @@ NOT_HERE = {
     "make ": "sets up an environment of its own; CI and tests/cli/test_documented.py see to the targets",
     ".ci/run": "is what runs this test",
     "pip install ": "installs into the environment that the test runs in",
-    "eagle-jax serve": "does not end by itself; tests/serving ask one that runs",
+    "eagle-jax serve": "does not end by itself; tests/serving/test_drain.py has one that runs",
     "eagle-jax ui": "does not end by itself; tests/serving/test_page.py has its page",
 }
 # Commands that run for real in another test, on the same kind of pair.
@@ -38,7 +38,6 @@ ELSEWHERE = {
     "eagle-jax eval ": "tests/cli/test_real.py::test_an_evaluation_with_its_report",
     "eagle-jax profile": "tests/api/test_profiling.py::test_a_cycle_of_a_real_loop",
     "eagle-jax tune": "tests/api/test_tuning.py::test_the_command_finds_keeps_and_tells",
-    "eagle-jax serve": "tests/serving/test_drain.py::test_sigterm_finishes_what_is_under_way_and_refuses_what_is_new",
 }
 # Pages whose Python another test runs as a whole.
 OWN_TEST = {
@@ -109,6 +108,7 @@ def python_here(page: pathlib.Path) -> list[str]:
     return [block for block in code if not block.startswith(apart or ("\0",))]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("page", [page for page in PAGES if lines_here(page)], ids=lambda page: page.stem)
 def test_what_a_page_has_typed_runs(run, there, page):
     for line in lines_here(page):
@@ -119,6 +119,7 @@ def test_what_a_page_has_typed_runs(run, there, page):
         assert shown.exit_code == 0, f"{line}\n{shown.output}"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("page", [page for page in PAGES if python_here(page)], ids=lambda page: page.stem)
 def test_a_pages_python_runs(there, page):
     question = [{"role": "user", "content": "What is 2 + 3?"}]
@@ -140,6 +141,7 @@ def _is_the_signature(block: str) -> None:
     assert [(p.name, p.default) for p in shown.values()] == [(p.name, p.default) for p in real.values()]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("path", SHOWING, ids=lambda path: path.stem)
 def test_the_examples_in_docstrings_run(there, path):
     module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))

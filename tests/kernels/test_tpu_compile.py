@@ -11,7 +11,7 @@ import pytest
 SCRIPT = pathlib.Path(__file__).parent / "tpu_loop.py"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 @pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
 def test_the_cache_stays_where_it_is(topology: str):

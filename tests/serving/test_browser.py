@@ -13,7 +13,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "docs" / "figures" / "page.py"
 NAMES = (os.environ.get("CHROMIUM") or "chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed")
 @pytest.mark.skipif(not any(map(shutil.which, NAMES)), reason="no Chromium; apt-get install chromium, or set CHROMIUM")
 def test_everything_that_the_page_does(tmp_path):
