@@ -22,7 +22,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
 
@@ -50,7 +50,7 @@ def hold(file: IO[bytes] | IO[str], what: str | Path) -> None:
             raise
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Waits until the names in a folder are on the disk."""
     opened = os.open(folder, os.O_RDONLY)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.api.durable import hold
+from eagle_jax.api.durable import hold, sync_folder
 
 SECONDS = 1.0  # between two waits for the disk
 NUMBER = re.compile(rb'\{"row": (\d+), ')
@@ -17,8 +17,9 @@ NUMBER = re.compile(rb'\{"row": (\d+), ')
 class Journal:
     """An open part of a job's output.
 
-    A row is the operating system's as soon as it is appended, so that a process that is killed loses none; and the
-    disk's within a second, so that a machine that loses its power has the rows of a second to answer again.
+    A row is the operating system's as soon as it is appended, so that a process that is killed loses none; at most
+    once a second a row waits for the disk too, so that a machine that loses its power has those of one second to answer
+    again.
 
     Args:
         path: made if it is not there. What follows its last whole line is taken away: a kill left it there.
@@ -39,6 +40,7 @@ class Journal:
                 self.done.add(number)
                 size += len(line)
             os.truncate(path, size)
+            sync_folder(path.parent)
         except BaseException:
             self._file.close()
             raise
