@@ -151,10 +151,21 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
         if isinstance(old, Mapping):
             fitted[name] = _fitted(old, come, head_dim, f"{path}/")
             continue
-        value = jnp.asarray(come[path], old.dtype)
-        value = with_repeated_heads(value, _times(path, value.shape, old.shape), head_dim)
-        fitted[name] = quantise(value, old.rounding, old.dtype) if isinstance(old, QuantArray) else value
+        new = _alike(come[path], old)
+        times = _times(path, new.shape, old.shape)
+        new = jax.tree.map(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
+        rounds = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
+        fitted[name] = quantise(new, old.rounding, old.dtype) if rounds else new
     return fitted
+
+
+def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
+    """A new weight in the dtype of the old one; one that is rounded in the same way stays as it is."""
+    if isinstance(new, QuantArray):
+        if isinstance(old, QuantArray) and new.rounding == old.rounding:
+            return dataclasses.replace(new, dtype=old.dtype)
+        new = dense(new)
+    return jnp.asarray(new, old.dtype)
 
 
 def _check_fit(wanted: Params, come: Params, name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import eagle_jax
 from eagle_jax.api import Model, programs
-from eagle_jax.converters import save_head, save_target
+from eagle_jax.converters import quantize, save_head, save_target
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import sharding_of
@@ -86,9 +86,13 @@ def test_a_rounded_model_rounds_what_it_gets(tmp_path):
         save_target(target, tmp_path / name)
     model = eagle_jax.load(tmp_path / "old", quantize="int8")
     expected = eagle_jax.load(tmp_path / "new", quantize="int8")
-    changed = eagle_jax.with_weights(model, target=new.params)
-    assert same(changed.target, expected.target)
-    assert same(eagle_jax.with_weights(model, target=eagle_jax.weights_of(expected).target).target, expected.target)
+    quantize(tmp_path / "new", tmp_path / "rounded", "int8")
+    for given in (new.params, eagle_jax.weights_of(expected).target, tmp_path / "rounded"):
+        changed = eagle_jax.with_weights(model, target=given)
+        assert same(changed.target, expected.target)
+    floats = eagle_jax.load(tmp_path / "old")
+    changed = eagle_jax.with_weights(floats, target=tmp_path / "rounded")
+    assert same(eagle_jax.weights_of(changed).target, eagle_jax.weights_of(expected).target)
 
 
 def test_key_and_value_heads_are_kept_as_often_as_the_mesh_needs_them(tmp_path):
