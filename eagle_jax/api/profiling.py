@@ -88,9 +88,10 @@ def profile(
     plain, mine = (min(runs, key=lambda ran: ran.seconds / ran.cycles) for runs in zip(*timed, strict=True))
     scopes = scopes_of(start.program(chosen))
     with _folder(folder) as into:
+        earlier = traces_in(into)
         with jax.profiler.trace(str(into)):
             traced = start.run(chosen, CYCLES)
-        seconds = by_phase(operations(into), scopes)
+        seconds = by_phase(operations(traces_in(into) - earlier), scopes)
     phases = {name: spent / traced.cycles for name, spent in seconds.items()}
     left = traced.seconds / traced.cycles - sum(phases.values())
     return Profile(
@@ -138,9 +139,14 @@ def by_phase(timed: Iterable[tuple[str, float]], scopes: Mapping[str, str]) -> d
     return {name: spent[name] for name in sorted(spent, key=place)}
 
 
-def operations(folder: Path) -> Iterator[tuple[str, float]]:
+def traces_in(folder: Path) -> set[Path]:
+    """The profiler's files in a folder, of all traces that were kept there."""
+    return set(folder.rglob("*.xplane.pb"))
+
+
+def operations(traces: Iterable[Path]) -> Iterator[tuple[str, float]]:
     """Names and seconds of what ran during a trace."""
-    for path in folder.rglob("*.xplane.pb"):
+    for path in traces:
         for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
             for line in plane.lines:
                 for event in line.events:
