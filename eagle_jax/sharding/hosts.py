@@ -32,11 +32,16 @@ def join(coordinator: str, processes: int | None = None, process: int | None = N
 
     Raises:
         ValueError: an address or number that cannot be, hosts with different numbers of devices, or "auto" where
-            nothing tells of other processes.
-        TimeoutError: not all came in time; names the missing ones.
+            nothing tells of other processes, or beside numbers.
+        TimeoutError: not all came in time; names the missing ones. With "auto" it is JAX that waits, and ends the
+            process with a message of its own.
     """
     seconds = max(int(timeout), 1)
     if coordinator == AUTO:
+        if processes is not None or process is not None:
+            raise ValueError(
+                f'processes={processes}, process={process} beside "auto", which finds them out; leave them out'
+            )
         try:
             jax.distributed.initialize(initialization_timeout=seconds)
         except ValueError as error:
