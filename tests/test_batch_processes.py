@@ -92,10 +92,14 @@ def test_one_model_over_two_processes_writes_what_one_process_does(tmp_path, ask
     for folder in folders:
         folder.mkdir()
         write(folder)
+    lines = alone.splitlines()
+    left = b"".join(b'{"row": %d, %b\n' % (number, lines[number][1:]) for number in (3, 1))
+    (folders[0] / "answers.jsonl.part-00000-of-00001").write_bytes(left)
     meeting = ["--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--one-model", "--mesh", "data:1,model:2"]
     both = [start(folder, *asked, *meeting, "--process", str(number)) for number, folder in enumerate(folders)]
     said = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
+    assert "7 rows answered, 2 were there before, 1 failed" in said[0][0], said
     assert (folders[0] / "answers.jsonl").read_bytes() == alone
     assert [path.name for path in folders[1].iterdir()] == ["prompts.jsonl"]
 
