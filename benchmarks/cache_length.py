@@ -2,8 +2,7 @@
 
 Decodes from the same prompt of 80 tokens with caches of 128 to 8,192 slots, plainly and with EAGLE, and prints the time
 of a cycle: the least of several runs of a few cycles each, the sizes in turn. Exits with 1 if a cycle of the largest
-cache takes a fifth longer than one of the smallest. On TPUs a kernel reads what is used; elsewhere see
-`kernels/xla.py`.
+cache takes a fifth longer than one of the smallest. What reads the cache is chosen in `kernels/choose.py`.
 
     python benchmarks/cache_length.py
 """
