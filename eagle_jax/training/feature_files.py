@@ -195,7 +195,9 @@ def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
         flags = np.isin(np.arange(-(-files.shape[0] // files.rows)), missing)
         missing = np.flatnonzero(from_first(flags)).tolist()
     if jax.process_index() == 0:
-        kept.write_text(json.dumps(index) + "\n", encoding="utf-8")
+        part = kept.with_suffix(".part")
+        part.write_text(json.dumps(index) + "\n", encoding="utf-8")
+        part.replace(kept)
     return missing
 
 

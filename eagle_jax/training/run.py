@@ -124,7 +124,9 @@ def claim(folder: Path, config: TrainConfig) -> None:
     if jax.process_count() > 1:
         wait_for_others("claimed")
     if jax.process_index() == 0:
-        kept.write_text(config.as_yaml(), encoding="utf-8")
+        part = kept.with_suffix(".part")  # a kill leaves the old file or the new one
+        part.write_text(config.as_yaml(), encoding="utf-8")
+        part.replace(kept)
 
 
 def texts(

@@ -110,7 +110,7 @@ def test_targets_are_told_apart_wherever_they_lie():
 
 
 def test_the_losses_are_those_without_files_bit_for_bit(tmp_path):
-    """The same run twice, and its second half from files that are there already."""
+    """The same run twice, with the target in every update and with files."""
     heads = []
     for name, more in (("online", ()), ("stored", (f"features.folder={tmp_path}/features",))):
         (tmp_path / name).mkdir()
