@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -47,13 +48,12 @@ def create_app(
     service = Service(engines, limits or Limits(), api_key)
     app = Starlette(
         routes=[*own, *routes],
-        middleware=[Middleware(Door, service=service)],
-        exception_handlers={
-            Refused: on_refused,
-            HTTPException: on_http,
-            ClientDisconnect: on_gone,
-            Exception: on_unexpected,
-        },
+        # Starlette would answer unexpected errors outside of the door, where they are neither numbered nor counted.
+        middleware=[
+            Middleware(Door, service=service),
+            Middleware(ExceptionMiddleware, handlers={Exception: on_unexpected}),
+        ],
+        exception_handlers={Refused: on_refused, HTTPException: on_http, ClientDisconnect: on_gone},
     )
     app.router.redirect_slashes = False  # an address is right or wrong
     app.state.service = service
@@ -114,7 +114,7 @@ class Door:
     def _refusal(self, scope: Scope) -> Refused | None:
         asks = scope["path"].startswith("/v1/")
         headers = dict(scope["headers"])
-        if asks or scope["path"] == "/metrics":
+        if asks or scope["path"].startswith("/metrics"):  # a route also takes a line's end behind its address
             if not self._service.knows(headers.get(b"authorization", b"").decode("latin-1")):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
                 more = {"www-authenticate": "Bearer", "connection": "close"}

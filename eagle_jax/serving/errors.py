@@ -87,4 +87,5 @@ async def on_gone(request: Request, error: Exception) -> Response:
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
     """The response to a mistake of ours; the server goes on, and its log has the traceback."""
+    log.error("a request failed", exc_info=error)
     return Refused(500, f"the server failed at this request ({type(error).__name__}); its log says more").response

@@ -45,10 +45,12 @@ class Service:
     def __init__(self, engines: Mapping[str, Engine], limits: Limits, api_key: str | None):
         if not engines:
             raise ValueError("a server without an engine has nothing to say; give it one")
+        if api_key is not None and not api_key.strip():
+            raise ValueError("the API key is empty, which anyone can send; give one, or none at all")
         self.engines, self.limits = dict(engines), limits
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
-        self._key = None if api_key is None else api_key.encode()
+        self._key = None if api_key is None else api_key.strip().encode()
         for name, engine in self.engines.items():
             self.metrics.watch(name, engine)
 

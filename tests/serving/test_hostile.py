@@ -10,6 +10,11 @@ import time
 import pytest
 from served import KEY, Served
 from speller import SPELLED, asked
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from eagle_jax.serving import create_app
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
@@ -172,6 +177,7 @@ def test_two_hundred_wrong_requests(served, client):
         ("POST", COMPLETION, {"authorization": f"Bearer {KEY}x"}, b'{"prompt": "a"}', 401),
         ("POST", COMPLETION, {"authorization": b"Bearer \xff\xfe"}, b'{"prompt": "a"}', 401),
         ("GET", "/metrics", {"authorization": "Bearer 1"}, None, 401),
+        ("GET", "/metrics%0a", {"authorization": ""}, None, 401),
         ("POST", COMPLETION, {"content-length": "-5"}, None, 400),
         ("POST", COMPLETION, {"content-length": "many"}, None, 400),
         ("POST", COMPLETION, {"transfer-encoding": "gzip"}, b"x", 400),
@@ -269,6 +275,28 @@ def test_who_does_not_read_holds_no_slot(engines):
     with served.client() as client:
         assert still_serves(client)
     deaf.close()
+    served.stop()
+
+
+def test_an_empty_key_opens_nothing(engines):
+    with pytest.raises(ValueError, match="the API key is empty"):
+        create_app(engines, api_key=" ")
+
+
+def test_a_mistake_of_ours_is_told_numbered_and_counted(engines):
+    async def broken(request: Request) -> Response:
+        raise KeyError("nothing of this is told")
+
+    served = Served(engines, routes=[Route("/broken", broken)])
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+    connection.request("GET", "/broken")
+    response = connection.getresponse()
+    assert response.status == 500 and response.headers["x-request-id"]
+    error = error_in(response.read())
+    assert error["type"] == "server_error" and "nothing" not in error["message"]
+    connection.request("GET", "/metrics")
+    assert b'eagle_jax_responses_total{path="other",status="500"} 1.0' in connection.getresponse().read()
+    connection.close()
     served.stop()
 
 
