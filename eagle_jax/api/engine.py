@@ -193,7 +193,9 @@ class Engine:
         return not self._closing and not self._broken
 
     def watch(self, watcher: Callable[[Ticket], None]) -> None:
-        """Calls `watcher` with every ticket that is over, on the engine's thread; it must be quick and not raise."""
+        """Calls `watcher` with every ticket that is over; it must be quick and not raise. It is called on the engine's
+        thread, or, of a request that was cancelled in the queue, on the thread that cancelled it.
+        """
         self._watchers.append(watcher)
 
     def close(self, *, drain: bool = True) -> None:
@@ -289,7 +291,7 @@ class Engine:
         """Reads prompts of newcomers, and no more than one piece: then it is the turn of those who are answered."""
         left = self._piece
         while left > 0:
-            ticket = self._arriving = self._arriving or self._next()
+            ticket = self._arriving or self._next()
             if ticket is None:
                 return
             try:
@@ -314,7 +316,7 @@ class Engine:
                 return None
             self._batch = Batch(self.model, self.drafter, room=self._room)
         with self._changed:
-            ticket = self._waiting.popleft() if self._waiting else None
+            ticket = self._arriving = self._waiting.popleft() if self._waiting else None  # never in neither place
         if ticket is not None:
             ticket.begin()
         return ticket

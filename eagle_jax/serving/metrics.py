@@ -74,7 +74,7 @@ class Metrics:
         ):
             if seconds is not None:
                 histogram.labels(name).observe(seconds)
-        if result is None:
+        if result is None or ticket.waited is None:  # its prompt was not read
             return
         self._prompt_tokens.labels(name).inc(result.prompt_tokens)
         self._tokens.labels(name).inc(len(result.token_ids))

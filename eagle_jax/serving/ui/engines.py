@@ -78,6 +78,8 @@ class Engines:
             yield self._first[way] if way in self._first else await asyncio.shield(self._one(way))
         finally:
             self._users[way] -= 1
+            if not self._users[way]:
+                del self._users[way]
 
     async def _one(self, way: Way) -> Engine:
         async with self._making:
