@@ -94,7 +94,7 @@ def prefill(
     """Reads the prompts (right-padded in `tokens`), chunk by chunk, and draws each row's first token.
 
     A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
-    chunks are a device loop up to the longest prompt. `t` is at least `slots`, `slots` at least the longest prompt
+    chunks are a device loop up to the longest prompt. `t` is more than `slots`, `slots` at least the longest prompt
     rounded up to chunks. `over` says where everything lies when there are several devices.
 
     It is `open_prompts`, `read_prompts` to the end and `first_tokens`, which a server runs one by one

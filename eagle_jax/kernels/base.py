@@ -30,7 +30,7 @@ class Case:
         visible: which fresh rows each node sees: its ancestors and itself, within its window. If it names fewer than
             there are, the others come `n` by `n`, and of each `n` of them node i sees the i-th (training: a head's own
             earlier steps). Only the plain backend does those.
-        prefix: keys and values of the cache; slots from `length` on hold anything.
+        prefix: keys and values of the cache; slots from `length` on hold any finite numbers.
         length: committed slots of each request; every node sees them all, but for its window.
         first: first slot that each node sees (sliding window, may be negative); None is 0.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2); None leaves them.
