@@ -63,7 +63,7 @@ class Answering:
 
 
 class Shape(abc.ABC):
-    """What the two endpoints put into their responses, apart from `Answering.head`."""
+    """What the two endpoints put into their responses, apart from `Answering.head`; one for each request."""
 
     prefix: str
     whole: str
@@ -78,8 +78,8 @@ class Shape(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def delta(self, answering: Answering, chunk: Chunk, offset: int) -> dict[str, Any]:
-        """A piece of an answer; `offset` is the number of characters before it."""
+    def delta(self, answering: Answering, chunk: Chunk) -> dict[str, Any]:
+        """A piece of an answer."""
 
 
 async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]], Call]) -> Response:
@@ -166,14 +166,12 @@ async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
     call, head = answering.call, answering.head(shape.piece)
     usage: dict[str, Any] = {"usage": None} if call.include_usage else {}
     results: dict[int, Result] = {}
-    offsets = [0] * len(answering.tickets)
     try:
         for index in range(len(answering.tickets)):
             if (first := shape.first(index)) is not None:
                 yield event(head | {"choices": [first]} | usage)
         async for chunk in achunks(answering.tickets, by_pass=call.eagle):
-            piece = head | {"choices": [shape.delta(answering, chunk, offsets[chunk.index])]} | usage
-            offsets[chunk.index] += len(chunk.text)
+            piece = head | {"choices": [shape.delta(answering, chunk)]} | usage
             if call.eagle:
                 piece["eagle"] = _eagle(answering, chunk)
             if chunk.text or chunk.logprobs or chunk.result is not None or call.eagle:

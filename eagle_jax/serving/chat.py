@@ -30,7 +30,7 @@ class Chat(Shape):
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
 
-    def delta(self, answering: Answering, chunk: Chunk, offset: int) -> dict[str, Any]:
+    def delta(self, answering: Answering, chunk: Chunk) -> dict[str, Any]:
         return {
             "index": chunk.index,
             "delta": {"content": chunk.text} if chunk.text else {},

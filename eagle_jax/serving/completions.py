@@ -16,6 +16,9 @@ class Completion(Shape):
 
     prefix, whole, piece = "cmpl", "text_completion", "text_completion"
 
+    def __init__(self) -> None:
+        self._offsets: dict[int, int] = {}  # characters of the tokens that were told of each answer
+
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         ticket = answering.tickets[index]
         choice = {
@@ -26,13 +29,16 @@ class Completion(Shape):
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
-    def delta(self, answering: Answering, chunk: Chunk, offset: int) -> dict[str, Any]:
-        tokenizer = answering.tickets[chunk.index].tokenizer
+    def delta(self, answering: Answering, chunk: Chunk) -> dict[str, Any]:
+        tokenizer, offset = answering.tickets[chunk.index].tokenizer, self._offsets.get(chunk.index, 0)
+        logprobs = in_completion(tokenizer, chunk.token_ids, chunk.logprobs, offset)
+        if logprobs is not None:
+            self._offsets[chunk.index] = offset + sum(map(len, logprobs["tokens"]))
         return {
             "index": chunk.index,
             "text": chunk.text,
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": in_completion(tokenizer, chunk.token_ids, chunk.logprobs, offset),
+            "logprobs": logprobs,
         }
 
 

@@ -46,7 +46,7 @@ class Fields:
             names = ", ".join(repr(self._where + name)[:80] for name in list(self._left)[:5])
             one = len(self._left) == 1
             raise wrong(
-                next(iter(self._left))[:80],
+                self._where + next(iter(self._left))[:80],
                 f"{'field' if one else 'fields'} {names} {'is' if one else 'are'} not known here; leave "
                 f"{'it' if one else 'them'} out",
             )

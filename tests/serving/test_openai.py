@@ -104,6 +104,7 @@ def test_logprobs(client):
     assert whole.tokens == [TOKENIZER.decode([token]) for token in result.token_ids]
     pieces = [chunk.choices[0].logprobs for chunk in client.completions.create(stream=True, **how)]
     assert [number for piece in pieces if piece for number in piece.token_logprobs] == whole.token_logprobs
+    assert [place for piece in pieces if piece for place in piece.text_offset] == whole.text_offset
 
     how = dict(model="speller", messages=asked("Spell!"), temperature=0, logprobs=True, max_tokens=4)
     content = client.chat.completions.create(**how).choices[0].logprobs.content

@@ -132,6 +132,7 @@ def test_what_is_wrong_is_one_sentence(served):
         ("/ui/chat", {"drafter": "medusa"}, 'drafter="medusa" needs Medusa heads'),
         ("/ui/chat", {"tree": [60, 30, 10]}, "a tree of 60 nodes and depth 31; expected 256 and 16 at most"),
         ("/ui/race", {"tree": "palm"}, "tree='palm' is not a tree"),
+        ("/ui/chat", {"n": 2}, "n=2; the page shows one answer at a time"),
     ):
         status, message = refusal(served, path, ASKED | wrong)
         assert status == 400 and message.startswith(said), wrong

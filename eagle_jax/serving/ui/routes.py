@@ -120,6 +120,8 @@ class Page:
         usual: Tree = "auto"
         way = self._engines.way(fields.take("drafter", text, "auto"), fields.take("tree", _tree, usual))
         call = chat_call(body)
+        if call.samples > 1:
+            raise wrong("n", f"n={call.samples}; the page shows one answer at a time, so leave it out")
         if not self._model.tokenizer.chat_template:
             call.prompts[:] = [call.prompts[0][-1]["content"]]
         return way, call
