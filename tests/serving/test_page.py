@@ -154,7 +154,7 @@ class FakeEngine(Engine):
     def __init__(self, model: Any, *, drafter: str, tree: Any, **room: Any):
         if tree == [1, 1, 1]:
             raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
-        self.name = drafter
+        self.name, self._closing, self._broken = drafter, False, ""
 
     def close(self, *, drain: bool = True) -> None:
         self.closed.append(self.name)
@@ -182,6 +182,10 @@ def test_engines_make_room_for_each_other(monkeypatch):
             async with engines.using(engines.way("eagle", (1, 1, 1))):
                 pass
         assert FakeEngine.closed == ["lookahead", "none", "prompt-lookup"]
+        async with engines.using(ways[0]) as one:
+            one._broken = "it ran out of memory"
+        async with engines.using(ways[0]) as other:
+            assert other is not one and FakeEngine.closed[-1] == "none"
 
     asyncio.run(story())
 

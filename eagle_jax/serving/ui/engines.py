@@ -83,8 +83,11 @@ class Engines:
 
     async def _one(self, way: Way) -> Engine:
         async with self._making:
-            engine = self._made.pop(way, None) or await self._new(way)
-            self._made[way] = engine
+            engine = self._made.pop(way, None)
+            if engine is not None and not engine.alive:  # it broke down; another one may do better
+                await asyncio.to_thread(engine.close)
+                engine = None
+            self._made[way] = engine = engine or await self._new(way)
             return engine
 
     async def _new(self, way: Way) -> Engine:
