@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -151,22 +150,36 @@ def store(
 
 
 def digest(target: LM, sizes: LlamaConfig) -> int:
-    """Tells targets apart by the bits of their weights, which lie as they like on any mesh."""
+    """Tells targets apart by the bits of their weights, which lie as they like on any mesh.
 
-    @jax.jit
-    def sums(params: Any) -> Any:
-        return jax.tree.map(_sum_of_bits, params)
+    Args:
+        sizes: of the target as stored; a mesh may keep its key/value heads several times.
+    """
+    times = target.config.num_key_value_heads // sizes.num_key_value_heads
 
-    parts = jax.tree_util.tree_leaves_with_path(sums(target.params))
-    named = ((jax.tree_util.keystr(path, simple=True, separator="/"), int(part)) for path, part in parts)
-    said: Iterable[Any] = (repr(sizes), *(entry for entry in named if not is_key_or_value(entry[0])))
-    return zlib.crc32("".join(map(str, said)).encode())
+    def one(path: Any, weight: Array) -> UInt[Array, ""]:
+        if times > 1 and is_key_or_value(_named(path)):
+            weight = weight.reshape(-1, times, sizes.head_dim, *weight.shape[1:])[:, 0]
+        return _hash_of_bits(weight)
+
+    parts = jax.jit(lambda params: jax.tree_util.tree_map_with_path(one, params))(target.params)
+    named = ((_named(path), int(part)) for path, part in jax.tree_util.tree_leaves_with_path(parts))
+    return zlib.crc32("".join(map(str, (repr(sizes), *named))).encode())
 
 
-def _sum_of_bits(values: Array) -> UInt[Array, ""]:
+def _named(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _hash_of_bits(values: Array) -> UInt[Array, ""]:
+    """A sum that any order of adding gives, of bits stirred together with their places (murmur3's last step)."""
     if jnp.issubdtype(values.dtype, jnp.floating):
         values = jax.lax.bitcast_convert_type(values, jnp.dtype(f"uint{8 * values.dtype.itemsize}"))
-    return jnp.sum(values.astype(jnp.uint32), dtype=jnp.uint32)
+    place = jax.lax.iota(jnp.uint32, values.size).reshape(values.shape)
+    mixed = values.astype(jnp.uint32) + place * jnp.uint32(0x9E3779B9)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed = (mixed ^ (mixed >> jnp.uint32(shift))) * jnp.uint32(factor)
+    return jnp.sum(mixed ^ (mixed >> jnp.uint32(16)), dtype=jnp.uint32)
 
 
 def _files(config: TrainConfig, target: LM, rows: Rows, taps: tuple[int, ...]) -> FeatureFiles:

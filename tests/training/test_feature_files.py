@@ -109,6 +109,18 @@ def test_targets_are_told_apart_wherever_they_lie():
     assert on_devices(TOKENS, None) is TOKENS
 
 
+@pytest.mark.parametrize(
+    "change", [lambda w: 2 * w, lambda w: -w, lambda w: w[::-1]], ids=["doubled", "negated", "turned"]
+)
+@pytest.mark.parametrize("layer", ["k_proj", "o_proj"])
+def test_a_target_with_one_other_matrix_is_another(layer, change):
+    target = pair()[0]
+    attention = target.params["layers_0"]["self_attn"]
+    other = attention | {layer: {"weight": change(attention[layer]["weight"])}}
+    params = target.params | {"layers_0": target.params["layers_0"] | {"self_attn": other}}
+    assert digest(dataclasses.replace(target, params=params), CONFIG) != digest(target, CONFIG)
+
+
 def test_the_losses_are_those_without_files_bit_for_bit(tmp_path):
     """The same run twice, with the target in every update and with files."""
     heads = []
