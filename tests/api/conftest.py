@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+import eagle_jax
+
 
 @pytest.fixture(scope="session")
 def api() -> ModuleType:
@@ -16,6 +18,7 @@ def api() -> ModuleType:
     again = [name for name in sys.modules if name.startswith("eagle_jax.api") and not name.endswith(".programs")]
     finders = [finder for finder in sys.meta_path if type(finder).__module__.startswith("jaxtyping")]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(eagle_jax, "api", eagle_jax.api)  # the import below replaces it; undone, it is the checked one
         patch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if finder not in finders])
         for name in again:
             patch.delitem(sys.modules, name)

@@ -68,7 +68,7 @@ def test_bad_values_are_refused_before_anything_is_loaded(tmp_path):
         eagle_jax.load(tmp_path / "nothing", quantize="int5")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
 def test_same_seed_same_text_on_the_shipped_pair(quantize):
     model = eagle_jax.load(dtype="float32", quantize=quantize)

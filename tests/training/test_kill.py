@@ -46,7 +46,7 @@ def head(folder: pathlib.Path) -> bytes:
     return (folder / "run" / "head" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_killed_run_ends_with_the_weights_of_one_never_killed(tmp_path):
     config(tmp_path)  # writes the conversations and the configuration
     text = (tmp_path / "train.yaml").read_text()

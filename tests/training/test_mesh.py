@@ -112,7 +112,7 @@ def test_a_mesh_that_does_not_fit_is_one_sentence(tmp_path, changes, said):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_two_processes_train_what_one_does(alone, tmp_path):
     """Two processes with two devices each, which meet over loopback and share a folder; stopped once, and gone on."""
     worker = pathlib.Path(__file__).with_name("one_of_two_trainers.py")
