@@ -1,0 +1,139 @@
+"""What does a product of few rows with a weight take: float weights, rounded ones, in blocks and whole?
+
+python benchmarks/products.py                    # microseconds on this machine
+python benchmarks/products.py --topology v5e:2x2 # bytes that a TPU reads for each number, by its compiler (libtpu)
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from unittest import mock
+
+os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4"}
+
+import jax  # noqa: E402  # after what libtpu would ask the machine for
+import jax.numpy as jnp  # noqa: E402
+from common import table  # noqa: E402
+from jax.experimental import topologies  # noqa: E402
+
+import eagle_jax  # noqa: E402, F401  # sets XLA's flags
+from eagle_jax.decoding.decode import compiler_options  # noqa: E402
+from eagle_jax.models import products, quant  # noqa: E402
+
+SHIPPED = ((256, 512), (256, 1536), (256, 2048), (768, 256))  # of the shipped target: heads, MLP, vocabulary, MLP back
+LARGE = (2048, 8192)
+ROWS = (1, 2, 4, 8, 64)
+WEIGHTS, TURNS, ROUNDS = 4, 20, 15
+
+
+def product(rows: jax.Array, weight: jax.Array | quant.QuantArray) -> jax.Array:
+    """With a weight `[in, out]`, as decoding has it on CPU."""
+    return products.contract(rows, weight, 0)
+
+
+def whole(rows: jax.Array, weight: quant.QuantArray) -> jax.Array:
+    """A rounded weight made floats at once, in every pass anew, which blocks avoid."""
+    rows, weight = jax.lax.optimization_barrier((rows, weight))
+    return products.contract(rows, quant.dense(weight), 0)
+
+
+def weights(shape: tuple[int, int], dtype: jnp.dtype, rounding: quant.Rounding | None) -> list:
+    """Several of one shape `[in, out]`, so that none stays in the core's cache for being the only one."""
+    made = [jax.random.normal(key, shape[::-1], dtype) for key in jax.random.split(jax.random.key(0), WEIGHTS)]
+    turned = [weight if rounding is None else quant.quantise(weight, rounding, dtype) for weight in made]
+    return jax.block_until_ready([jax.tree.map(jnp.transpose, weight) for weight in turned])
+
+
+def loop(function: Callable, rows: jax.Array, several: list) -> Callable[[], object]:
+    """`function` with every weight in turn, many times over, in one compiled loop; each product waits for the last."""
+
+    def once(_: int, rows: jax.Array) -> jax.Array:
+        for weight in several:
+            made = function(rows, weight)
+            rows = rows + (1e-6 * jnp.sum(made, axis=-1, keepdims=True)).astype(rows.dtype)
+        return rows
+
+    run = jax.jit(
+        lambda rows, several: jax.lax.fori_loop(0, TURNS, lambda i, x: once(i, x), rows),
+        compiler_options=compiler_options(),
+    )
+    compiled = run.lower(rows, several).compile()
+    return lambda: jax.block_until_ready(compiled(rows, several))
+
+
+def microseconds(cases: dict[tuple, Callable[[], object]]) -> dict[tuple, float]:
+    """Of one product in each case, in turns; the least of several, since other work only ever adds."""
+    least = dict.fromkeys(cases, float("inf"))
+    for _ in range(ROUNDS):
+        for case, run in cases.items():
+            start = time.perf_counter()
+            run()
+            least[case] = min(least[case], (time.perf_counter() - start) / TURNS / WEIGHTS * 1e6)
+    return least
+
+
+def on_this_machine() -> None:
+    cases = {}
+    for shape in SHIPPED:
+        floats = weights(shape, jnp.bfloat16, None)
+        cases |= {(rows, shape): loop(product, jnp.ones((rows, shape[0]), jnp.bfloat16), floats) for rows in ROWS}
+    found = microseconds(cases)
+    header = ["rows, bfloat16", *(f"{i} x {o}" for i, o in SHIPPED)]
+    print(table(header, [[rows, *(f"{found[rows, shape]:.0f} us" for shape in SHIPPED)] for rows in ROWS]))
+
+    floats, rounded = (weights(LARGE, jnp.float32, rounding) for rounding in (None, quant.Rounding(8)))
+    ways = {"floats": (product, floats), "int8, in blocks": (product, rounded), "int8, whole": (whole, rounded)}
+    found = microseconds(
+        {
+            (rows, name): loop(function, jnp.ones((rows, LARGE[0])), several)
+            for rows in (1, 4)
+            for name, (function, several) in ways.items()
+        }
+    )
+    print(
+        "\n"
+        + table(
+            [f"rows, float32, {LARGE[0]} x {LARGE[1]}", *ways],
+            [[rows, *(f"{found[rows, name] / 1000:.1f} ms" for name in ways)] for rows in (1, 4)],
+        )
+    )
+
+
+def on_a_tpu(topology: str) -> None:
+    inputs, outputs = 4096, 14336
+    device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
+    place = jax.sharding.SingleDeviceSharding(device)
+    kinds = {
+        "floats": None,
+        "int8": quant.Rounding(8),
+        "int4, groups of 32": quant.Rounding(4, 32),
+        "int4, groups of 128": quant.Rounding(4, 128),
+    }
+
+    def bytes_a_number(rounding: quant.Rounding | None, axis: int) -> str:
+        shape = (outputs, inputs) if axis else (inputs, outputs)
+        weight = jax.ShapeDtypeStruct((outputs, inputs), jnp.bfloat16)
+        if rounding is not None:
+            weight = jax.eval_shape(lambda w: quant.quantise(w, rounding, jnp.bfloat16), weight)
+        turn = (lambda x: x.shape) if axis else (lambda x: x.shape[::-1])
+        weight = jax.tree.map(lambda x: jax.ShapeDtypeStruct(turn(x), x.dtype, sharding=place), weight)
+        assert weight.shape == shape
+        row = jax.ShapeDtypeStruct((1, inputs), jnp.bfloat16, sharding=place)
+        compiled = jax.jit(lambda x, w: products.contract(x, w, axis)).lower(row, weight).compile()
+        return f"{compiled.cost_analysis()['bytes accessed'] / inputs / outputs:.2f}"
+
+    with mock.patch("jax.default_backend", return_value="tpu"):
+        lines = [[name, bytes_a_number(kind, 0), bytes_a_number(kind, 1)] for name, kind in kinds.items()]
+    print(table(["bytes a number, one row", "[in, out]", "[out, in]"], lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--topology", help="a TPU's, such as v5e:2x2")
+    topology = parser.parse_args().topology
+    on_this_machine() if topology is None else on_a_tpu(topology)
+
+
+if __name__ == "__main__":
+    main()
