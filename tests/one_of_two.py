@@ -1,4 +1,4 @@
-"""One of two processes that generate together: port, target, head, prompts, options, and which of the two it is."""
+"""One of two processes that generate together: port, what to load and to ask for, prompts, and which one it is."""
 
 import json
 import sys
@@ -12,8 +12,11 @@ import eagle_jax  # noqa: E402  # after the settings of its devices
 from eagle_jax.sharding import join  # noqa: E402
 
 if __name__ == "__main__":
-    port, target, head, prompts, asked, number = sys.argv[1:]
+    port, cases, prompts, number = sys.argv[1:]
     join(f"127.0.0.1:{port}", 2, int(number), timeout=120)
-    model = eagle_jax.load(target, head, mesh="data:2,model:2")
-    results = eagle_jax.generate(model, json.loads(prompts), **json.loads(asked))
-    print(json.dumps([result.token_ids for result in results]))
+    texts = []
+    for loaded, asked in json.loads(cases):
+        model = eagle_jax.load(**loaded, mesh="data:2,model:2")
+        results = eagle_jax.generate(model, json.loads(prompts), **asked)
+        texts.append([result.token_ids for result in results])
+    print(json.dumps(texts))

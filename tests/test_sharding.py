@@ -266,18 +266,35 @@ def test_a_plan_chooses_as_few_chips_along_model_as_fit(folders):
     assert chosen(memory=1.0).mesh == {"data": 1, "model": 4}
 
 
-@pytest.mark.slow
-def test_two_processes_write_what_one_device_does(folders):
+@pytest.mark.proof
+def test_two_processes_write_what_one_device_does(folders, tmp_path):
     """Two processes with two devices each, which meet over loopback."""
+    target, head = map(str, folders)
+    mixture, mixture_head = synthetic_pair(dataclasses.replace(MIXTURE, intermediate_size=16), strength=0.5)
+    save_target(mixture, tmp_path / "mixture")
+    save_head(mixture_head, tmp_path / "mixture_head", target=mixture)
+    deep, _ = synthetic_pair(dataclasses.replace(CONFIG, num_hidden_layers=3), strength=0.5)
+    save_target(deep, tmp_path / "deep")
+    save_head(synthetic_head3(deep, taps=(0, 1, 2)), tmp_path / "head3", target=deep)
+    mixed = {"target": str(tmp_path / "mixture"), "head": str(tmp_path / "mixture_head")}
+    cases = [
+        ({"target": target}, ASKED | {"tree": "auto"}),
+        ({"target": target, "head": head}, ASKED),
+        ({"target": target, "head": head}, ASKED | {"temperature": 0.0, "tree": "eagle1"}),
+        ({"target": str(tmp_path / "deep"), "head": str(tmp_path / "head3")}, ASKED),
+        ({"target": target, "head": head, "quantize": "int8"}, ASKED),
+        (mixed, ASKED),
+        (mixed | {"quantize": "int8"}, ASKED | {"temperature": 0.0}),
+    ]
     prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
-    alone = eagle_jax.generate(eagle_jax.load(*folders), prompts, **ASKED)
+    alone = [eagle_jax.generate(eagle_jax.load(**loaded), prompts, **asked) for loaded, asked in cases]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     worker = pathlib.Path(__file__).with_name("one_of_two.py")
-    given = [sys.executable, str(worker), str(port), *map(str, folders), json.dumps(prompts), json.dumps(ASKED)]
+    given = [sys.executable, str(worker), str(port), json.dumps(cases), json.dumps(prompts)]
     both = [subprocess.Popen([*given, str(number)], stdout=subprocess.PIPE, text=True) for number in range(2)]
-    said = [process.communicate(timeout=300)[0] for process in both]
+    said = [process.communicate(timeout=600)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     for out in said:
-        assert json.loads(out.splitlines()[-1]) == [result.token_ids for result in alone]
+        assert json.loads(out.splitlines()[-1]) == [[result.token_ids for result in results] for results in alone]
