@@ -267,17 +267,6 @@ def test_connections_that_break_off(served, client):
     assert still_serves(client)
 
 
-def test_who_does_not_read_holds_no_slot(engines):
-    served = Served(engines)
-    body = json.dumps({"model": "random", "prompt": [1], "max_tokens": 40, "stream": True, "n": 8}).encode()
-    deaf = socket.create_connection(("127.0.0.1", served.port), timeout=10)
-    deaf.sendall(HEAD.encode() + f"content-length: {len(body)}\r\n\r\n".encode() + body)
-    with served.client() as client:
-        assert still_serves(client)
-    deaf.close()
-    served.stop()
-
-
 def test_an_empty_key_opens_nothing(engines):
     with pytest.raises(ValueError, match="the API key is empty"):
         create_app(engines, api_key=" ")
