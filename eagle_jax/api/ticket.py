@@ -71,9 +71,7 @@ class Ticket:
         with self.waking(changed.set):
             while True:
                 changed.clear()
-                _, result, error = self.news
-                if error is not None:
-                    raise error
+                result = self._settled()
                 if result is not None:
                     return result
                 left = None if until is None else until - time.perf_counter()
@@ -86,12 +84,17 @@ class Ticket:
         with self.waking(_soon(changed)):
             while True:
                 changed.clear()
-                _, result, error = self.news
-                if error is not None:
-                    raise error
+                result = self._settled()
                 if result is not None:
                     return result
                 await changed.wait()
+
+    def _settled(self) -> Result | None:
+        """The answer if it is complete; raises what ended it instead."""
+        _, result, error = self.news
+        if error is not None:
+            raise error
+        return result
 
     def __iter__(self) -> Iterator[Chunk]:
         return chunks([self])

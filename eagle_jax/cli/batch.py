@@ -12,8 +12,6 @@ from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence, out
 from eagle_jax.cli.meter import meter
 
-HOSTS = "Hosts"
-
 Files = Annotated[
     list[pathlib.Path],
     typer.Argument(metavar="IN.jsonl... OUT.jsonl", help="Rows to answer, and where the answers go; the output last."),
@@ -34,10 +32,7 @@ def batch(
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
     seed: options.Seed = 0,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option("--stop", help="End answers before this text; may be repeated.", rich_help_panel=options.SAMPLING),
-    ] = None,
+    stop: options.Stop = None,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
     draft_model: options.DraftModel = None,
@@ -52,33 +47,23 @@ def batch(
     merge: Annotated[
         bool,
         typer.Option(
-            "--merge", help="Make OUT.jsonl of parts that lie beside it, and answer nothing.", rich_help_panel=HOSTS
+            "--merge",
+            help="Make OUT.jsonl of parts that lie beside it, and answer nothing.",
+            rich_help_panel=options.HOSTS,
         ),
     ] = False,
-    processes: Annotated[
-        int | None, typer.Option("--processes", min=1, help="Processes that share the rows.", rich_help_panel=HOSTS)
-    ] = None,
-    process: Annotated[
-        int | None, typer.Option("--process", min=0, help="Which of them this is, from 0.", rich_help_panel=HOSTS)
-    ] = None,
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            "--coordinator",
-            metavar="HOST:PORT|auto",
-            help="Start only when all are there: at this address of process 0, or auto on TPU slices and clusters.",
-            rich_help_panel=HOSTS,
-        ),
-    ] = None,
+    processes: options.Processes = None,
+    process: options.Process = None,
+    coordinator: options.Coordinator = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds to wait for the others.", rich_help_panel=HOSTS)
+        float, typer.Option("--timeout", min=1, help="Seconds to wait for the others.", rich_help_panel=options.HOSTS)
     ] = 300.0,
     one_model: Annotated[
         bool,
         typer.Option(
             "--one-model",
             help="One model over the devices of all processes, which work on the same rows; needs --coordinator.",
-            rich_help_panel=HOSTS,
+            rich_help_panel=options.HOSTS,
         ),
     ] = False,
 ) -> None:

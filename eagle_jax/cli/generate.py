@@ -31,12 +31,7 @@ def generate(
     num_samples: Annotated[
         int, typer.Option("--num-samples", help="Answers to this prompt.", rich_help_panel=options.SAMPLING)
     ] = 1,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop", help="End the answer before this text; may be repeated.", rich_help_panel=options.SAMPLING
-        ),
-    ] = None,
+    stop: options.Stop = None,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
     draft_model: options.DraftModel = None,

@@ -6,7 +6,7 @@ import typer
 
 from eagle_jax import api
 
-MODEL, SAMPLING, DRAFTING, OUTPUT = "Model", "Sampling", "Drafting", "Output"
+MODEL, SAMPLING, DRAFTING, OUTPUT, HOSTS = "Model", "Sampling", "Drafting", "Output", "Hosts"
 
 Target = Annotated[
     str | None,
@@ -81,6 +81,10 @@ MinP = Annotated[
 Seed = Annotated[
     int, typer.Option("--seed", help="Same seed, same text, with any drafter or none.", rich_help_panel=SAMPLING)
 ]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", help="End answers before this text; may be repeated.", rich_help_panel=SAMPLING),
+]
 
 
 def _known_drafter(name: str) -> str:
@@ -124,6 +128,22 @@ Datastore = Annotated[
         help="Texts for --drafter rest; `eagle-jax datastore` makes them.",
         rich_help_panel=DRAFTING,
     ),
+]
+
+Coordinator = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator",
+        metavar="HOST:PORT|auto",
+        help="Start when all processes are there: at this address of process 0, or auto on TPU slices and clusters.",
+        rich_help_panel=HOSTS,
+    ),
+]
+Processes = Annotated[
+    int | None, typer.Option("--processes", min=1, help="Processes that share the work.", rich_help_panel=HOSTS)
+]
+Process = Annotated[
+    int | None, typer.Option("--process", min=0, help="Which of them this is, from 0.", rich_help_panel=HOSTS)
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]

@@ -19,8 +19,6 @@ from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence, out, progress_bar
 from eagle_jax.evaluation import Acceptance, Question, measure_acceptance, read_questions
 
-HOSTS = "Hosts"
-
 
 @one_sentence
 def train(
@@ -30,21 +28,9 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="A setting over the file's; may be repeated."),
     ] = None,
     mesh: options.Mesh = None,
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            "--coordinator",
-            metavar="HOST:PORT|auto",
-            help="Train with other processes: at this address of process 0, or auto on TPU slices and clusters.",
-            rich_help_panel=HOSTS,
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None, typer.Option("--processes", min=1, help="Processes that train together.", rich_help_panel=HOSTS)
-    ] = None,
-    process: Annotated[
-        int | None, typer.Option("--process", min=0, help="Which of them this is, from 0.", rich_help_panel=HOSTS)
-    ] = None,
+    coordinator: options.Coordinator = None,
+    processes: options.Processes = None,
+    process: options.Process = None,
 ) -> None:
     """Train a draft head for a target, from conversations.
 
