@@ -27,9 +27,12 @@ def main() -> None:
     arguments.add_argument("--temperature", type=float, default=1.0)
     arguments.add_argument("--drafter", default="auto")
     arguments.add_argument("--rounds", type=int, default=2)
+    arguments.add_argument(
+        "--dtype", default="float32", help="of the weights; texts are compared, so one that is exact"
+    )
     arguments.add_argument("--alone", type=int, default=None, help="ask only so many one by one; default: all")
     options = arguments.parse_args()
-    model = eagle_jax.load(options.target, options.head)
+    model = eagle_jax.load(options.target, options.head, dtype=options.dtype)
     questions = prompts(model, options.questions, options.limit, options.new_tokens)
     asked = list(itertools.islice(itertools.cycle(questions), options.prompts))
     seeds = list(range(len(asked)))
@@ -67,9 +70,6 @@ def main() -> None:
         for prompt, seed in itertools.islice(zip(asked, seeds, strict=True), options.alone)
     ]
 
-    assert texts["full"] == texts["fixed"] and texts["full"][: len(alone)] == alone, "texts differ"
-    assert more == 0, f"{more} programs were compiled after the first round"
-
     batches = [results["fixed"][first : first + options.rows] for first in range(0, len(asked), options.rows)]
     passes = sum(options.rows * max(result.stats.cycles for result in batch) for batch in batches)
     busy = {"full": use.share, "fixed": sum(result.stats.cycles for result in results["fixed"]) / passes}
@@ -78,7 +78,10 @@ def main() -> None:
         (name, f"{tokens / spent:.0f}", f"{busy[name]:.1%}", f"{seconds['fixed'] / spent:.2f}x")
         for name, spent in seconds.items()
     ]
-    print(table(("batches", "tokens/s", "rows busy", "of fixed"), rows))
+    print(table(("batches", "tokens/s", "rows busy", "of fixed"), rows), flush=True)
+
+    assert texts["full"] == texts["fixed"] and texts["full"][: len(alone)] == alone, "texts differ"
+    assert more == 0, f"{more} programs were compiled after the first round"
     lengths = sorted(map(len, asked))
     print(f"{len(asked)} prompts of {lengths[0]} to {lengths[-1]} tokens through {options.rows} rows, ", end="")
     print(f"{tokens:,} tokens in all; ", end="")
