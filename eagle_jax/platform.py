@@ -1,7 +1,10 @@
 """What must be right about the installed JAX before it computes anything, and where this machine keeps things."""
 
+import hashlib
 import os
 import pathlib
+import platform
+import tempfile
 import warnings
 
 import jax
@@ -14,6 +17,9 @@ from jax._src import xla_bridge
 BAD_JAXLIB = "0.10.2"
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 SAFE_VALUE = "-LIBRARY_FUSION_TYPE_REDUCE"
+
+# "off" leaves compiled programs in memory alone.
+KEEPING = "EAGLE_JAX_COMPILATION_CACHE"
 
 
 def guard_cpu_reductions() -> None:
@@ -35,16 +41,75 @@ def guard_cpu_reductions() -> None:
         )
 
 
+def keep_programs() -> None:
+    """Keeps compiled programs on disk from now on, so that the next process does not compile them again.
+
+    They lie in `eagle_jax/compiled` of the user's cache folder. Nothing is changed where JAX was given a folder already
+    (JAX_COMPILATION_CACHE_DIR or jax.config), where its cache is switched off, or with EAGLE_JAX_COMPILATION_CACHE=off.
+    Every kind of processor has a folder of its own, since programs are made of its instructions and a home may be
+    shared by many machines; and every jaxlib, whose programs no other one reads.
+
+    Warns (RuntimeWarning) when the folder cannot be written; programs are not kept then.
+
+    Raises:
+        ValueError: EAGLE_JAX_COMPILATION_CACHE is neither "on" nor "off".
+    """
+    wanted = os.environ.get(KEEPING, "on")
+    if wanted not in ("on", "off"):
+        raise ValueError(f'{KEEPING}={wanted!r} is not known; expected "on" or "off"')
+    given = getattr(jax.config, "jax_compilation_cache_dir")
+    if wanted == "off" or given or not getattr(jax.config, "jax_enable_compilation_cache"):
+        return
+    try:
+        folder = cache_folder() / "compiled" / f"jaxlib-{jaxlib.__version__}-{_processor()}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may write there decides what is run
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        warnings.warn(
+            f"compiled programs are not kept ({error}); let JAX_COMPILATION_CACHE_DIR name a folder that can be "
+            f"written, or set {KEEPING}=off",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # The smallest are kept too: loading a model runs dozens, and each takes 20 ms to compile and 1 ms to read.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
 def multiplies_bfloat16() -> bool:
     """Whether this CPU has instructions for bfloat16 products; without them they are ten times slower than float32."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return False
+    flags = _cpu_facts().get("flags", "").split()
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def cache_folder() -> pathlib.Path:
-    """Where this user's machine keeps what can be made again: `eagle_jax` in XDG_CACHE_HOME, or in ~/.cache."""
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "eagle_jax"
+    """Where this user's machine keeps what can be made again: `eagle_jax` in XDG_CACHE_HOME, or in ~/.cache.
+
+    Raises:
+        FileNotFoundError: the user has no home.
+    """
+    named = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return pathlib.Path(named or pathlib.Path.home() / ".cache") / "eagle_jax"
+    except RuntimeError:
+        raise FileNotFoundError("this user has no home; let XDG_CACHE_HOME name a folder to keep things in") from None
+
+
+def _processor() -> str:
+    """What programs for this processor have in common, as sixteen hexadecimal digits."""
+    facts = _cpu_facts()
+    kind = [platform.machine(), *(facts.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name"))]
+    can = sorted(facts.get("flags", facts.get("Features", platform.processor())).split())
+    return hashlib.sha256("\n".join([*kind, *can]).encode()).hexdigest()[:16]
+
+
+def _cpu_facts() -> dict[str, str]:
+    """What Linux tells of the first core; nothing elsewhere."""
+    try:
+        first = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}

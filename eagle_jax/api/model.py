@@ -20,7 +20,7 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, scheme_of
 from eagle_jax.models.target import Target
-from eagle_jax.platform import multiplies_bfloat16
+from eagle_jax.platform import keep_programs, multiplies_bfloat16
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
@@ -66,7 +66,8 @@ def load(
     """Loads a target model and its draft head.
 
     Without arguments it is the pair that comes with the package: a small Llama that solves grade-school sums, and its
-    head.
+    head. From here on compiled programs are kept on disk, unless JAX was told where to keep them, or
+    EAGLE_JAX_COMPILATION_CACHE is "off".
 
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
@@ -94,6 +95,7 @@ def load(
             or the mesh does not divide the target's heads or asks for more devices than there are, or `quantize` is not
             known, meets weights that are rounded already, or has groups that do not divide a matrix.
     """
+    keep_programs()
     wanted, scheme = dtype_of(dtype), scheme_of(quantize)
     folder, head_folder = folders_of(target, head)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))

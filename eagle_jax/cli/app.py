@@ -1,7 +1,6 @@
 """The command and its subcommands."""
 
 import os
-import pathlib
 from typing import Annotated
 
 import jax
@@ -78,17 +77,8 @@ def options(
     exactly what plain decoding would have written. Without `--target` and `--head` every command uses the small pair
     that is shipped with the package.
     """
-    _keep_compiled_programs()
     # transformers is here for tokenizers and configs; that PyTorch is missing is nothing to warn of.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-
-
-def _keep_compiled_programs() -> None:
-    """Keeps compiled programs between runs, in JAX_COMPILATION_CACHE_DIR or the user's cache folder."""
-    if not getattr(jax.config, "jax_compilation_cache_dir"):
-        caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(caches / "eagle_jax" / "compiled"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def main() -> None:
