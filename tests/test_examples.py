@@ -119,6 +119,27 @@ def test_what_is_not_known_is_refused(tmp_path):
         assert shown.returncode == 2 and error in shown.stderr
 
 
+def test_a_job_at_work_is_not_started_again(tmp_path):
+    command = tmp_path / "bin" / "eagle-jax"
+    command.parent.mkdir()
+    command.write_text("#!/usr/bin/env bash\nexec -a 'eagle-jax batch' sleep 60\n")
+    command.chmod(0o755)
+    settings = {"TYPE": "local-1", "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+    job = tmp_path / "rehearsal" / "0" / "job" / "job.pid"
+
+    def step(name: str) -> subprocess.CompletedProcess:
+        return do(TPU, name, *(["in.jsonl", "out.jsonl"] if name == "start" else []), there=tmp_path, **settings)
+
+    assert step("create").returncode == step("start").returncode == 0
+    first, again = job.read_text(), step("start")
+    sentence = f"a job is at work here, process {first.strip()}; await or stop it first\n"
+    assert (again.returncode, again.stderr) == (1, sentence)
+    assert job.read_text() == first
+    assert step("stop").returncode == step("await").returncode == step("start").returncode == 0
+    assert job.read_text() != first
+    assert step("stop").returncode == 0
+
+
 def test_the_jobs_for_skypilot_start_batches(monkeypatch):
     for folder in ("tpu_vm", "gpu"):
         job = yaml.safe_load((EXAMPLES / folder / "sky.yaml").read_text())
