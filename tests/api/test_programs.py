@@ -1,5 +1,6 @@
 """Few programs serve all requests: what makes one anew, and what does not."""
 
+import collections
 import functools
 
 import jax
@@ -26,7 +27,7 @@ def call(array: jax.Array, power: int = 2) -> tuple[list[float], bool]:
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
-    monkeypatch.setattr(programs, "_programs", {})
+    monkeypatch.setattr(programs, "_programs", collections.OrderedDict())
 
 
 def test_values_do_not_matter():
@@ -40,6 +41,13 @@ def test_shapes_dtypes_and_static_arguments_do():
     assert call(jnp.array([3, 4])) == ([9, 16], True)
     assert call(jnp.array([3.0, 4.0]), power=3) == ([27.0, 64.0], True)
     assert call(jnp.array([1.0, 2.0])) == ([1.0, 4.0], False)
+
+
+def test_the_one_used_longest_ago_makes_room(monkeypatch):
+    monkeypatch.setattr(programs, "MOST", 2)
+    one, two, three = (jnp.ones(size) for size in (1, 2, 3))
+    assert [call(array)[1] for array in (one, two, one, three)] == [True, True, False, True]
+    assert [call(array)[1] for array in (one, three, two)] == [False, False, True]
 
 
 def test_buckets_are_few_and_waste_little():
