@@ -8,7 +8,8 @@
 
 The environment variable `EAGLE_JAX_ATTENTION` names the one to try first; it is read when a program is compiled. On a
 CPU `pallas_tpu` is interpreted, which is slow. What a backend cannot do is left to `xla`, and the logger
-`eagle_jax.kernels` tells why: as a warning where the backend was asked for by name, else as information.
+`eagle_jax.kernels` tells why, once for each reason: as a warning where the backend was asked for by name, else as
+information.
 """
 
 import logging
@@ -25,6 +26,7 @@ VARIABLE = "EAGLE_JAX_ATTENTION"
 DEFAULTS = {"cpu": "xla", "gpu": "xla", "tpu": "xla"}
 
 log = logging.getLogger("eagle_jax.kernels")
+_told: set[tuple[int, str, str]] = set()
 
 
 def _on_tpu(case: Case) -> Float[Array, "b k r c"]:
@@ -58,8 +60,15 @@ def attend(case: Case, implementation: str | None = None) -> Float[Array, "b k r
             if name:
                 return _backend(name, VARIABLE)(case)
         except NotImplementedError as reason:
-            log.log(logging.WARNING if name == asked else logging.INFO, "%s does not take %s: %s", name, case, reason)
+            _tell(logging.WARNING if name == asked else logging.INFO, name, case, str(reason))
     return xla.attend(case)
+
+
+def _tell(level: int, name: str, case: Case, reason: str) -> None:
+    """A program asks once for each layer, and a loop of several programs for each of them; one line says it all."""
+    if (level, name, reason) not in _told:
+        _told.add((level, name, reason))
+        log.log(level, "%s does not take %s: %s", name, case, reason)
 
 
 def _backend(name: str, source: str) -> Backend:

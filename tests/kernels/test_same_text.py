@@ -1,6 +1,7 @@
 """The decoding loop with one backend or another: same text."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.kernels import VARIABLE, xla
+from eagle_jax.kernels import BACKENDS, VARIABLE, Case, xla
+from eagle_jax.kernels.base import Backend
 from eagle_jax.testing import TINY, synthetic_pair
 
 SLOTS, LENGTHS, NEW = 384, np.array([70, 5, 180], np.int32), 24
@@ -37,12 +39,29 @@ def decoded() -> DecodeState:
     return compiled_advance()(*given, state, jnp.asarray(1000, jnp.int32), mode=mode)
 
 
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What computes attention over a cache from now on, by name; what is left to `xla` is told apart."""
+    ran: list[str] = []
+
+    def noted(name: str, backend: Backend, case: Case) -> jax.Array:
+        if case.slots:
+            ran.append(name)
+        return backend(case)
+
+    for name, backend in [*BACKENDS.items()]:
+        monkeypatch.setitem(BACKENDS, name, functools.partial(noted, name, backend))
+    monkeypatch.setattr(xla, "attend", functools.partial(noted, "left to xla", xla.attend))
+    return ran
+
+
 def test_same_text(monkeypatch: pytest.MonkeyPatch):
-    got = {}
+    got, ran = {}, watched(monkeypatch)
     for name, backend, block in (("whole", "xla", SLOTS), ("blocks", "xla", 64), ("kernel", "pallas_tpu", 64)):
         monkeypatch.setenv(VARIABLE, backend)
         monkeypatch.setattr(xla, "BLOCK", block)
+        ran.clear()
         state = decoded()
+        assert set(ran) == {backend}, name
         assert (np.asarray(state.cycles) < NEW - 1).all(), "no draft was accepted: half of the test saw nothing"
         got[name] = [row[: prompt + NEW] for row, prompt in zip(np.asarray(state.tokens), LENGTHS, strict=True)]
     for name in ("blocks", "kernel"):
