@@ -1,6 +1,7 @@
 """The page's server: what it sends, what it refuses, and that what it tells of an answer is the answer."""
 
 import asyncio
+import dataclasses
 import json
 import pathlib
 import re
@@ -118,6 +119,15 @@ def test_a_race_is_won_with_the_same_text(served):
     assert verdict["times"] > 0
     lanes = [event["lane"] for event in told if "tokens" in event]
     assert "drafted" in lanes[2:6] and "plain" in lanes[2:6], "they take turns"
+
+
+def test_a_race_that_takes_too_long_ends_with_a_word(served, monkeypatch):
+    service = served.app.state.service
+    monkeypatch.setattr(service, "limits", dataclasses.replace(service.limits, answer_seconds=0.0))
+    *_, last = events(served, "/ui/race")
+    assert last["error"]["message"].startswith("the race was ended after 0 seconds, the longest that an answer may")
+    monkeypatch.undo()
+    assert "verdict" in events(served, "/ui/race")[-1], "the next one runs"
 
 
 def test_what_is_wrong_is_one_sentence(served):

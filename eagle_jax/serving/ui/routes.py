@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.resources
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -109,7 +110,8 @@ class Page:
         way, call = await self._asked(request)
         if self._racing.locked():
             raise Refused(429, "another race is on; start this one when it is over")
-        return EventStream(_told(self._race(way, call)), [], request.app.state.service.limits.answer_seconds)
+        seconds = request.app.state.service.limits.answer_seconds
+        return EventStream(_told(self._race(way, call, seconds)), [], seconds)
 
     async def _asked(self, request: Request) -> tuple[Way, Call]:
         """A request of the page: one for a chat as OpenAI has it, with a drafter and a tree."""
@@ -138,13 +140,17 @@ class Page:
                 if chunk.result is not None:
                     yield {"done": summary(chunk.result)}
 
-    async def _race(self, way: Way, call: Call) -> AsyncIterator[Any]:
+    async def _race(self, way: Way, call: Call, seconds: float) -> AsyncIterator[Any]:
+        until = time.monotonic() + seconds
         async with self._racing:
             yield {"preparing": True}
             options = {name: value for name, value in call.options.items() if value is not None}
             events = race(self._model, call.prompts[0], drafter=way.drafter, tree=tree_given(way), **options)
             while (told := await asyncio.to_thread(next, events, None)) is not None:
                 yield told
+                if time.monotonic() > until and "verdict" not in told:
+                    limit = f"{seconds:g} seconds, the longest that an answer may take here"
+                    raise Refused(503, f"the race was ended after {limit}; let the answers be shorter")
 
 
 async def _told(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
