@@ -20,6 +20,7 @@ def regenerate(
     head: options.Head = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
+    mesh: options.Mesh = None,
     max_new_tokens: options.MaxNewTokens = 1024,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -37,7 +38,7 @@ def regenerate(
 
     - `eagle-jax regenerate chats.jsonl --out answers.jsonl --temperature 1 --top-p 0.95 --limit 1000`
     """
-    model = load(target, head, dtype, quantize=quantize)
+    model = load(target, head, dtype, quantize=quantize, mesh=mesh)
     with progress_bar("Answering") as bar:
         task = bar.add_task("", total=None)
         made = api.regenerate(

@@ -13,6 +13,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import typing
 
 import jax
 import pytest
@@ -23,6 +24,7 @@ import eagle_jax
 from eagle_jax.api import model as api_model
 from eagle_jax.converters import PAIRS, save_head, save_target
 from eagle_jax.testing import TINY, synthetic_pair
+from eagle_jax.training.config import TrainConfig
 
 # Lines that are typed into a shell and cannot run inside a test.
 NOT_HERE = {
@@ -176,4 +178,7 @@ def test_what_runs_elsewhere_or_not_at_all_is_on_a_page():
 def test_the_reference_has_every_public_name():
     page = (ROOT / "docs" / "reference.md").read_text()
     shown = re.findall(r"^::: eagle_jax\.[\w.]*?(\w+)$", page, flags=re.MULTILINE)
+    settings = [kind for kind in typing.get_type_hints(TrainConfig).values() if dataclasses.is_dataclass(kind)]
     assert set(eagle_jax.__all__) <= set(shown)
+    members = re.findall(r"\w+", *re.findall(r"members: \[(.*)\]", page))
+    assert {kind.__name__ for kind in settings} <= {*shown, *members}

@@ -2,8 +2,9 @@
 
 
 def test_it_passes_on_the_request_and_counts(fake, run):
-    shown = run("regenerate", "chats.jsonl", "--out", "o.jsonl", "--temperature", "1", "--top-p", "0.9", "--limit", "7")
-    assert shown.exit_code == 0
+    sampling = ("--temperature", "1", "--top-p", "0.9")
+    shown = run("regenerate", "chats.jsonl", "--out", "o.jsonl", *sampling, "--limit", "7", "--mesh", "data:2")
+    assert shown.exit_code == 0 and fake.meshes == ["data:2"]
     ((data, request),) = fake.requests
     assert data == "chats.jsonl" and request["temperature"] == 1.0 and request["top_p"] == 0.9 and request["limit"] == 7
     said = "5 conversations answered, 2 were there before, 1 cut at 1024 tokens: o.jsonl\n"
