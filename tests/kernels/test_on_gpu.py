@@ -1,0 +1,23 @@
+"""What every backend of tree attention does, on an NVIDIA GPU; skipped where there is none."""
+
+import functools
+
+import jax
+import pytest
+from test_tree_attention import Contract
+
+from eagle_jax.kernels import pallas_gpu, xla
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _needs_a_gpu() -> None:
+    if jax.default_backend() != "gpu":
+        pytest.skip("there is no GPU")
+
+
+class TestXLA(Contract):
+    attend = staticmethod(lambda case: xla.attend(case, block=case.slots))
+
+
+class TestKernel(Contract):
+    attend = staticmethod(functools.partial(pallas_gpu.attend, interpret=False))
