@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from eagle_jax.api.durable import replacing
+from eagle_jax.api.durable import hold, replacing
 from eagle_jax.api.model import Model
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.platform import cache_folder
@@ -123,13 +123,17 @@ def read() -> list[Budget]:
 
 
 def keep(budgets: Iterable[Budget]) -> Path:
-    """Adds findings to the file, in one step: who reads it sees all of them or none."""
-    by_key = {one.key: one for one in (*read(), *budgets)}
+    """Adds findings to the file, in one step: who reads it sees all of them or none, and none of two that keep theirs
+    at the same time loses them.
+    """
     to = path()
     to.parent.mkdir(parents=True, exist_ok=True)
-    held = {"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}
-    with replacing(to) as file:
-        file.write(json.dumps(held, indent=1).encode())
+    with to.with_suffix(".lock").open("ab") as lock:
+        hold(lock, to, wait=True)
+        by_key = {one.key: one for one in (*read(), *budgets)}
+        held = {"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}
+        with replacing(to) as file:
+            file.write(json.dumps(held, indent=1).encode())
     return to
 
 

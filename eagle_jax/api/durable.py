@@ -35,14 +35,17 @@ def append(path: Path, lines: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def hold(file: IO[bytes] | IO[str], what: str | Path) -> None:
+def hold(file: IO[bytes] | IO[str], what: str | Path, *, wait: bool = False) -> None:
     """Keeps other processes out of an open file until it is closed; a lock ends with its process.
+
+    Args:
+        wait: until nobody else holds it.
 
     Raises:
         ValueError: another process holds it; `what` names it in the message.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise ValueError(f"another process is writing into {what}; wait for its end, or name another") from None
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 
 import pytest
 from speller import RANDOM, TOKENIZER
@@ -10,6 +11,7 @@ from eagle_jax import api
 from eagle_jax.api import budgets
 from eagle_jax.api.budgets import Budget, budget_for, keep, place, read
 from eagle_jax.api.drafters import drafter_for, method_of
+from eagle_jax.api.durable import hold
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
 from eagle_jax.testing import synthetic_medusa
@@ -85,9 +87,21 @@ def test_a_damaged_entry_is_passed_over(change):
     assert read() == [found(4, None)]
 
 
-def test_nothing_but_the_file_is_left():
+def test_nothing_but_the_file_and_its_lock_is_left():
     keep([found(1, None)])
-    assert [path.name for path in budgets.path().parent.iterdir()] == ["budgets.json"]
+    assert {path.name for path in budgets.path().parent.iterdir()} == {"budgets.json", "budgets.lock"}
+
+
+def test_who_keeps_at_the_same_time_waits():
+    keep([found(1, None)])
+    another = threading.Thread(target=keep, args=([found(4, None)],))
+    with budgets.path().with_suffix(".lock").open() as lock:
+        hold(lock, "the findings")
+        another.start()
+        another.join(0.2)
+        assert another.is_alive() and read() == [found(1, None)]
+    another.join()
+    assert read() == [found(1, None), found(4, None)]
 
 
 def test_trees_by_rule_shrink_with_the_batch(monkeypatch):
