@@ -9,10 +9,16 @@ from eagle_jax import Model
 from eagle_jax.evaluation import Prompter, read_questions
 
 
-def parser(question: str, new_tokens: int) -> argparse.ArgumentParser:
-    """Arguments that every script takes."""
+def parser(question: str, new_tokens: int, must_ask: bool = True) -> argparse.ArgumentParser:
+    """Arguments that every script takes.
+
+    Args:
+        must_ask: whether there is nothing else to answer than questions.
+    """
     arguments = argparse.ArgumentParser(description=question)
-    arguments.add_argument("--questions", type=pathlib.Path, required=True, help="JSONL file in Spec-Bench's format")
+    arguments.add_argument(
+        "--questions", type=pathlib.Path, required=must_ask, help="JSONL file in Spec-Bench's format"
+    )
     arguments.add_argument("--limit", type=int, default=None, help="use the first N questions only")
     arguments.add_argument("--new-tokens", type=int, default=new_tokens, help="longest answer (default: %(default)s)")
     arguments.add_argument("--target", default=None, help="folder or hub name; default: the shipped pair")
