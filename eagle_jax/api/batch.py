@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -30,13 +31,22 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-    """One answer to make: which prompt it belongs to, its tokens, how it is to be drawn, and what seeds it."""
+    """One answer to make.
+
+    Attributes:
+        index: which prompt it belongs to.
+        prompt: its tokens.
+        options: how it is to be drawn.
+        seed, sample: what seeds it.
+        asked: when somebody asked, by `time.perf_counter`.
+    """
 
     index: int
     prompt: list[int]
     options: Options
     seed: int
     sample: int
+    asked: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
 
 
 SILENT = Options(max_new_tokens=1, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False)
@@ -102,6 +112,7 @@ class Row:
         compile_seconds: spent on compiling while it waited.
         prefill_seconds: spent on its prompt; rows that begin together share it.
         decode_seconds: spent on cycles since it began, whether for it alone or for others as well.
+        first_token_seconds: from the request to the look that found its first token, compiling not counted; nan before.
     """
 
     ask: Ask
@@ -112,6 +123,7 @@ class Row:
     compile_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    first_token_seconds: float = math.nan
 
 
 class Batch:
@@ -152,13 +164,7 @@ class Batch:
             until = UNLIMITED if cycles is None else min(int(self.state.cycle) + cycles, UNLIMITED)
             running = [row for row in self.rows if not row.done]
             enough = len(self.state.done) - (len(running) - 1 if to_first else 0)
-            limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
-            self.state, compiling, seconds = timed(
-                compiled_advance(),
-                *(self.model.target, self.drafter, self.request, self.state, *limits),
-                mode=self.mode,
-                over=self.model.over,
-            )
+            compiling, seconds = self._advance(until, enough)
             for row in running:
                 row.compile_seconds += compiling
                 row.decode_seconds += seconds
@@ -176,6 +182,11 @@ class Batch:
         row.compile_seconds += compiling
         self.rows[place] = row
         self.look()
+
+    def warm_up(self) -> float:
+        """Compiles what `run` runs, by running it with nothing to do; the seconds that compiling took."""
+        compiling, _ = self._advance(int(self.state.cycle), len(self.state.done))
+        return compiling
 
     def end(self, places: Sequence[int]) -> None:
         """Ends answers as they are; their places are free."""
@@ -216,6 +227,17 @@ class Batch:
             row.compile_seconds, row.prefill_seconds = compiling, seconds
         return request, state
 
+    def _advance(self, until: int, enough: int) -> tuple[float, float]:
+        """Decodes until cycle `until`, or until `enough` rows are done; the seconds that compiling and running took."""
+        limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
+        self.state, compiling, seconds = timed(
+            compiled_advance(),
+            *(self.model.target, self.drafter, self.request, self.state, *limits),
+            mode=self.mode,
+            over=self.model.over,
+        )
+        return compiling, seconds
+
     def _nobody(self) -> Running:
         """Rows that are done before they begin."""
         request, tokens = layout(self.model, self.drafter, [row.ask for row in self.rows], self.room.slots)
@@ -242,6 +264,8 @@ class Batch:
             passes = came_with[i, here].tolist()
             trees = {**row.said.trees, passes[-1]: cycles[i]} if cycles and passes[-1] else row.said.trees
             row.said = Said(tokens[i, here].tolist(), passes, recorded, trees, row.decode_seconds)
+            if math.isnan(row.first_token_seconds):
+                row.first_token_seconds = programs.seconds_since(row.ask.asked)
             row.stop = find_stop(self.model.tokenizer, row.said.token_ids, row.ask.options.stop)
             if row.stop is not None:
                 row.said = row.said.until(row.stop.tokens)
@@ -273,6 +297,7 @@ def _stats(row: Row, depth: int) -> Stats:
         compile_seconds=row.compile_seconds,
         prefill_seconds=row.prefill_seconds,
         decode_seconds=row.decode_seconds,
+        first_token_seconds=row.first_token_seconds,
         tokens_per_second=(tokens - 1) / row.decode_seconds if tokens > 1 and row.decode_seconds else nan,
     )
 

@@ -244,7 +244,7 @@ class Engine:
     # What the engine's own thread does
 
     def _warm_up(self) -> None:
-        """Compiles everything that a request runs, by answering one. A tokenizer's first use may change it (it turns
+        """Compiles everything that a request runs, by reading one. A tokenizer's first use may change it (it turns
         truncation off), which must not happen while another thread uses it.
         """
         if self.model.tokenizer is not None:
@@ -253,7 +253,7 @@ class Engine:
         newcomer = Newcomer(self._batch, Ask(index=0, prompt=[0], options=options, seed=0, sample=0))
         newcomer.read(1)
         newcomer.sit(0)
-        next(self._batch.run(1), None)
+        self._batch.warm_up()
         self._batch.end([0])
 
     def _decode(self) -> None:

@@ -1,5 +1,7 @@
 """`generate` and `stream`: prompts in, answers out."""
 
+import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -153,6 +155,7 @@ def rows_of(model: Model) -> int:
 def asks_for(model: Model, prompts: list[Any], options: list[Options], seeds: list[int], samples: int) -> list[Ask]:
     """The prompts as requests; raises what `generate` raises of them."""
     asks: list[Ask] = []
+    asked = time.perf_counter()
     for index, prompt in enumerate(prompts):
         where = "the prompt" if len(prompts) == 1 else f"prompt {index}"
         ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, where)
@@ -162,5 +165,6 @@ def asks_for(model: Model, prompts: list[Any], options: list[Options], seeds: li
                 f"so it can be {model.context - 1} at most"
             )
         how, seed = options[index], seeds[index]
-        asks += [Ask(index=index, prompt=ids, options=how, seed=seed, sample=sample) for sample in range(samples)]
+        first = Ask(index=index, prompt=ids, options=how, seed=seed, sample=0, asked=asked)
+        asks += [dataclasses.replace(first, sample=sample) for sample in range(samples)]
     return asks

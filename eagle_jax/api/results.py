@@ -16,6 +16,8 @@ class Stats:
         accepted_by_depth: share of the passes that committed the drafted token at depth 1, 2, ...
         compile_seconds: spent on compiling programs that this call was the first to need.
         prefill_seconds: from the prompt on the device to the first token. All answers of one batch share their times.
+        first_token_seconds: from the request to the first token at hand: making tokens of the prompt, waiting for a
+            place, and the prefill; nan for an answer without a token.
         decode_seconds: from the first token to the last look at the answer; in a batch, time that others took too.
         tokens_per_second: tokens after the first over `decode_seconds`; nan for an answer of one token.
     """
@@ -26,6 +28,7 @@ class Stats:
     accepted_by_depth: list[float]
     compile_seconds: float
     prefill_seconds: float
+    first_token_seconds: float
     decode_seconds: float
     tokens_per_second: float
 

@@ -41,7 +41,6 @@ class Ticket:
         self.to_first: float | None = None
         self.seconds: float | None = None
         self.cancelled = False
-        self._asked = time.perf_counter()
         self._on_cancel = on_cancel
         self._lock = threading.Lock()
         self._wakers: list[Callable[[], None]] = []
@@ -115,11 +114,11 @@ class Ticket:
 
     def begin(self) -> None:
         """The engine's: it left the queue."""
-        self.waited = time.perf_counter() - self._asked
+        self.waited = time.perf_counter() - self.ask.asked
 
     def tell(self, said: Said, result: Result | None = None, error: EngineError | None = None) -> None:
         """The engine's: this is all there is of the answer now."""
-        now = time.perf_counter() - self._asked
+        now = time.perf_counter() - self.ask.asked
         if self.to_first is None and said.token_ids:
             self.to_first = now
         if result is not None or error is not None:

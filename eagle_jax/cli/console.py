@@ -75,13 +75,17 @@ def write(text: str) -> None:
 
 
 def stats_line(result: api.Result) -> str:
-    """One line about an answer: its length, its passes, its speed (compiling not included) and why it ended."""
+    """One line about an answer: its length, its passes, how soon and how fast it came (compiling not included), and why
+    it ended.
+    """
     stats = result.stats
     parts = [_count(len(result.token_ids), "token")]
     if stats.cycles:
         parts.append(
             f"{_count(stats.cycles, 'pass', 'passes')} of the model, {stats.mean_accepted_length:.2f} tokens each"
         )
+    if math.isfinite(stats.first_token_seconds):
+        parts.append(f"the first after {_duration(stats.first_token_seconds)}")
     if math.isfinite(stats.tokens_per_second):
         parts.append(f"{stats.tokens_per_second:.0f} tokens/s")
     parts.append("ended by itself" if result.finish_reason == "stop" else "ended by the length limit")
@@ -99,6 +103,10 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_nan(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _duration(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

@@ -18,7 +18,7 @@ Talks = Mapping[str, Sequence[Conversation]]
 
 def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
     """Plain decoding beside EAGLE: one line per category, the overall line set apart."""
-    shown = new_table("category", "questions", "plain tok/s", "EAGLE tok/s", "speedup", "tok/pass", "same")
+    shown = new_table("category", "questions", "plain tok/s", "EAGLE tok/s", "speedup", "first", "tok/pass", "same")
     for group, methods in groups.items():
         plain, eagle = methods["plain"], methods["eagle"]
         if group == list(groups)[-1]:
@@ -29,6 +29,7 @@ def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
             f"{plain.tokens_per_second:.1f}",
             f"{eagle.tokens_per_second:.1f}",
             f"{eagle.speedup:.2f}x",
+            f"{tables.number(eagle.seconds_to_first_token * 1000, '.0f')} ms",
             tables.number(eagle.mean_accepted_length),
             f"{eagle.identical}/{eagle.answers}",
         )

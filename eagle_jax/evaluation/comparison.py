@@ -113,6 +113,6 @@ def _ask(prompter: Prompter, prompt: Prompt, method: Method, sampling: dict[str,
         accepted_lengths=tuple(result.stats.accepted_lengths),
         retokenized=len(tokenizer(result.text)["input_ids"]) if tokenizer else len(result.token_ids),
         seconds=seconds,
-        prefill_seconds=result.stats.prefill_seconds,
+        prefill_seconds=result.stats.first_token_seconds,
         decode_seconds=result.stats.decode_seconds,
     )

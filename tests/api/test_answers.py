@@ -2,12 +2,26 @@
 
 import dataclasses
 import math
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from speller import ASSISTANT, DRAFTING, DYNAMIC, END, RANDOM, SCRIPT, SPELLED, SPELLER, TOKENIZER, asked, spelled_from
+from speller import (
+    ASSISTANT,
+    CONFIG,
+    DRAFTING,
+    DYNAMIC,
+    END,
+    RANDOM,
+    SCRIPT,
+    SPELLED,
+    SPELLER,
+    TOKENIZER,
+    asked,
+    spelled_from,
+)
 
 from eagle_jax.api import Result, generate, programs
 
@@ -139,7 +153,18 @@ def test_statistics(how):
     if how == "none":
         assert (stats.cycles, stats.mean_accepted_length, stats.accepted_by_depth) == (13, 1.0, [])
     assert stats.prefill_seconds > 0 and stats.decode_seconds > 0 and stats.compile_seconds >= 0
+    assert stats.first_token_seconds > stats.prefill_seconds
     assert stats.tokens_per_second == pytest.approx(13 / stats.decode_seconds)
+
+
+def test_seconds_to_the_first_token_count_the_wait_and_no_compiling():
+    own = dataclasses.replace(RANDOM, stop_ids=(CONFIG.vocab_size,) * 7)  # as no other test has it: it is compiled here
+    begun = time.perf_counter()
+    first, second = (result.stats for result in generate(own, PROMPTS[:2], max_new_tokens=4, batch_size=1, **DYNAMIC))
+    whole = time.perf_counter() - begun
+    assert 0 < first.prefill_seconds < first.first_token_seconds < whole - first.compile_seconds
+    waited = first.first_token_seconds + first.decode_seconds + second.prefill_seconds
+    assert first.compile_seconds > 0 and waited < second.first_token_seconds < whole - first.compile_seconds
 
 
 def test_statistics_of_an_answer_without_a_pass():

@@ -78,6 +78,7 @@ def test_chunks_tell_the_text_pass_by_pass(speller):
     assert all(len(chunk.accepted_lengths) <= 1 for chunk in told) and told[0].accepted_lengths == []
     assert [chunk.result for chunk in told if chunk.result] == [result]
     assert 0 <= ticket.waited <= ticket.to_first <= ticket.seconds
+    assert ticket.waited < ticket.result().stats.first_token_seconds <= ticket.to_first
 
     late = list(ticket)  # who comes late is told everything at once
     assert [chunk.text for chunk in late] == [SPELLED] and late[0].accepted_lengths == result.stats.accepted_lengths

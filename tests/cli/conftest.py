@@ -76,6 +76,7 @@ class Fake:
             accepted_by_depth=[1.0, 0.5],
             compile_seconds=0.0,
             prefill_seconds=0.01,
+            first_token_seconds=0.01,
             decode_seconds=0.02,
             tokens_per_second=150.0,
         )
@@ -112,6 +113,7 @@ class Fake:
             accepted_by_depth=[],
             compile_seconds=0.0,
             prefill_seconds=0.01,
+            first_token_seconds=0.01,
             decode_seconds=0.0,
             tokens_per_second=nan,
         )

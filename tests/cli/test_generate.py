@@ -9,7 +9,10 @@ def test_streams_the_text_to_stdout_and_statistics_to_stderr(fake, run):
     shown = run("generate", "What is 2 + 2?")
     assert shown.exit_code == 0
     assert shown.stdout == "Hello [b]world[/b].\n"  # as it is, not as markup
-    assert "3 tokens; 1 pass of the model, 3.00 tokens each; 150 tokens/s; ended by itself" in shown.stderr
+    assert (
+        "3 tokens; 1 pass of the model, 3.00 tokens each; the first after 10 ms; 150 tokens/s; ended by itself"
+        in shown.stderr
+    )
     assert fake.requests[0][0] == [{"role": "user", "content": "What is 2 + 2?"}]
 
 
@@ -64,7 +67,7 @@ def test_json_is_one_object_a_line(fake, run):
 def test_an_answer_of_one_token_has_no_speed(fake, run):
     fake.empty = True
     assert json.loads(run("generate", "hi", "--json").stdout)["stats"]["tokens_per_second"] is None
-    assert run("generate", "hi").stderr == "1 token; ended by the length limit\n"
+    assert run("generate", "hi").stderr == "1 token; the first after 10 ms; ended by the length limit\n"
 
 
 def test_several_samples_are_numbered(fake, run):

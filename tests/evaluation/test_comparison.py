@@ -34,7 +34,8 @@ def calls(monkeypatch):
             accepted_by_depth=[],
             accepted_lengths=lengths,
             compile_seconds=0.0,
-            prefill_seconds=0.01,
+            prefill_seconds=0.005,
+            first_token_seconds=0.01,
             decode_seconds=0.1,
             tokens_per_second=1.0,
         )
