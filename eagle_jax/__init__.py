@@ -20,6 +20,7 @@ from eagle_jax.api import (  # noqa: E402  # after the guard
     generate,
     load,
     stream,
+    warm_up,
     weights_of,
     with_weights,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "generate",
     "load",
     "stream",
+    "warm_up",
     "weights_of",
     "with_weights",
 ]

@@ -15,14 +15,16 @@ from eagle_jax.api.ticket import CANCELLED, EngineError, Ticket, achunks, chunks
 from eagle_jax.api.trace import Cycle, Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.api.training import read_config, train
 from eagle_jax.api.tuning import Tuned, tune
+from eagle_jax.api.warming import Warmed, warm_up
 from eagle_jax.api.weights import Weights, weights_of, with_weights
 from eagle_jax.converters import PAIRS, convert, describe, quantize
-from eagle_jax.sharding import join, wait_for_others
+from eagle_jax.sharding import LOCAL, join, wait_for_others
 from eagle_jax.training import events
 
 __all__ = [
     "CANCELLED",
     "DRAFTERS",
+    "LOCAL",
     "PAIRS",
     "Chunk",
     "Cycle",
@@ -42,6 +44,7 @@ __all__ = [
     "Tally",
     "Ticket",
     "Tuned",
+    "Warmed",
     "Weights",
     "achunks",
     "budgets_path",
@@ -69,6 +72,7 @@ __all__ = [
     "tree_shape",
     "tune",
     "wait_for_others",
+    "warm_up",
     "weights_of",
     "with_head",
     "with_weights",

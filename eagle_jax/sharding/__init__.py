@@ -15,7 +15,7 @@ the queries: a whole cache on every device would cost more memory than the mesh 
 """
 
 from eagle_jax.sharding.hosts import any_says, from_first, join, wait_for_others
-from eagle_jax.sharding.mesh import Sharding, check, model_sizes, parse, repeats, sharding_of, widened
+from eagle_jax.sharding.mesh import LOCAL, Sharding, check, model_sizes, parse, repeats, sharding_of, widened
 from eagle_jax.sharding.placing import Place, place_all, placement, placing, to_host
 from eagle_jax.sharding.rules import (
     AXES,
@@ -36,6 +36,7 @@ __all__ = [
     "AXES",
     "DATA",
     "HEAD",
+    "LOCAL",
     "MODEL",
     "Place",
     "Rules",
