@@ -9,7 +9,7 @@ decoding, which wins where they lose.
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -219,8 +219,7 @@ def _tune(
         whole_answers: dict[DynamicTree | None, Drafter] = {None: Plain()}
         whole_answers |= {tree: _drafter(model, name, tree) for tree in hopeful}
         measured = time_whole(start, whole_answers, advance)
-        best = max(measured, key=lambda tree: measured[tree])
-        tree = best if measured[best] > MARGIN * measured[None] else None
+        tree = fastest(measured)
         where, fingerprint, mesh, _ = place(model, name)
         budget = Budget(
             device=where,
@@ -319,6 +318,12 @@ def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], N
             else:
                 advance()
     return {key: max(speeds) for key, speeds in seen.items()}
+
+
+def fastest(measured: Mapping[DynamicTree | None, float]) -> DynamicTree | None:
+    """The tree with the most tokens a second; None, plain decoding, where none gains `MARGIN` over it."""
+    best = max(measured, key=lambda tree: measured[tree])
+    return best if measured[best] > MARGIN * measured[None] else None
 
 
 def _drafter(model: Model, name: str, tree: DynamicTree) -> Drafter:

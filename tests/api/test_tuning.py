@@ -64,6 +64,13 @@ def test_the_command_finds_keeps_and_tells(monkeypatch, tmp_path):
     assert chosen == Plain() if kept.tree is None else chosen.policy == DynamicTree(*kept.tree)
 
 
+def test_a_tree_that_gains_nothing_over_plain_decoding_is_not_drafted():
+    small, large = DynamicTree(4, 2, 1), DynamicTree(60, 7, 10)
+    assert tuning.fastest({None: 100.0, small: 99.0, large: 40.0}) is None
+    assert tuning.fastest({None: 100.0, small: 101.9, large: 40.0}) is None, "so little may be chance"
+    assert tuning.fastest({None: 100.0, small: 102.1, large: 104.0}) == large
+
+
 def test_what_cannot_be_tuned_is_refused_before_anything_is_measured(tmp_path):
     for given, said in (
         ({"drafter": "prompt-lookup"}, "has no trees to choose a size of"),
