@@ -88,6 +88,7 @@ def batch(
     *inputs, output = files
     if not inputs:
         raise ValueError(f"only {output} was given; expected IN.jsonl... and then OUT.jsonl")
+    over = _mesh(mesh, coordinator, one_model)
     host, hosts = _meet(coordinator, processes, process, timeout, one_model)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     defaults = api.Defaults(
@@ -111,7 +112,6 @@ def batch(
         if job.complete:
             out.print(f"{output} is complete; nothing was left to do", markup=False)
         else:
-            over = _mesh(mesh, coordinator, one_model)
             model = load(target, head, dtype, quantize=quantize, mesh=over, draft=draft_model, datastore=datastore)
             with meter("Answering") as show:
                 tally = job.run(model, batch_size=batch_size, progress=show, **drafting)
@@ -138,8 +138,10 @@ def _meet(
 def _mesh(mesh: str | None, coordinator: str | None, one_model: bool) -> str | None:
     """A model that each process has for itself lies on its own devices; one that they share, on all."""
     if one_model:
+        if mesh is not None and mesh.startswith(api.LOCAL):
+            raise ValueError(f"--mesh {mesh} is of one process's devices and --one-model of all; give one of the two")
         return mesh or "auto"
-    return mesh if mesh is None or coordinator is None else f"local:{mesh}"
+    return mesh if mesh is None or coordinator is None else api.LOCAL + mesh.removeprefix(api.LOCAL)
 
 
 def _merge(files: list[pathlib.Path]) -> None:

@@ -44,6 +44,8 @@ def train(
 
     - `eagle-jax train train.yaml --set optimizer.rate=1e-4 --set out=runs/second`
     """
+    if coordinator is None and (processes, process) != (None, None):
+        raise ValueError("--processes and --process are for several processes that meet; give --coordinator too")
     spread = [] if mesh is None else [f"mesh={mesh}"]
     chosen = api.read_config(config, [*(settings or ()), *spread])
     asked = (

@@ -58,6 +58,10 @@ def test_two_hosts_and_a_merge(fake, run, prompts):
         (["prompts.jsonl", "a.jsonl", "--process", "2", "--processes", "2"], "host 2 of 2; expected a number from 0"),
         (["prompts.jsonl", "a.jsonl", "--one-model"], "--one-model is for several processes; give --coordinator too"),
         (["prompts.jsonl", "a.jsonl", "--coordinator", "here:1"], "processes=None, process=None at 'here:1'"),
+        (
+            ["prompts.jsonl", "a.jsonl", "--one-model", "--mesh", "local:auto", "--coordinator", "here:1"],
+            "--mesh local:auto is of one process's devices and --one-model of all; give one of the two",
+        ),
         (["prompts.jsonl", "a.jsonl", "--temperature", "-1"], "temperature=-1.0 is negative"),
         (["--merge", "a.jsonl", "b.jsonl"], "--merge takes the output alone, and 2 files were given"),
         (["--merge", "a.jsonl"], "a.jsonl.job.json is not there"),
@@ -67,6 +71,15 @@ def test_misuse_is_one_sentence(fake, run, prompts, arguments, sentence):
     shown = run("batch", *arguments)
     assert shown.exit_code == 2 and sentence in shown.stderr and len(shown.stderr.splitlines()) == 1
     assert not fake.jobs and not fake.loads and sorted(prompts.parent.iterdir()) == [prompts]
+
+
+@pytest.mark.parametrize("mesh", ["data:2", "local:data:2"])
+def test_each_host_has_its_own_devices(fake, run, prompts, monkeypatch, mesh):
+    monkeypatch.setattr(api, "join", lambda *process, timeout: None)
+    monkeypatch.setattr(api, "wait_for_others", lambda at: None)
+    meeting = ("--coordinator", "here:1", "--processes", "1", "--process", "0")
+    assert run("batch", "prompts.jsonl", "a.jsonl", "--mesh", mesh, *meeting).exit_code == 0
+    assert fake.meshes == ["local:data:2"]
 
 
 def test_how_far_it_is():

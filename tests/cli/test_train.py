@@ -70,6 +70,8 @@ def test_questions_are_decoded_at_the_end(fake, run, settings, tmp_path):
         (("--set", "optimizer.rte=1"), "optimizer.rte is not known; did you mean rate?"),
         (("--set", "steps"), "expected key=value"),
         (("--set", "evaluation.questions=none.jsonl"), "none.jsonl: no such file"),
+        (("--processes", "2"), "--processes and --process are for several processes that meet; give --coordinator too"),
+        (("--process", "0"), "give --coordinator too"),
     ],
 )
 def test_a_mistake_is_one_sentence(fake, run, settings, arguments, message):
