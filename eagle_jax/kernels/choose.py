@@ -56,9 +56,10 @@ def attend(case: Case, implementation: str | None = None) -> Float[Array, "b k r
         return _backend(implementation, "implementation")(case)
     asked = os.environ.get(VARIABLE)
     for name in (asked, DEFAULTS.get(jax.default_backend())) if case.slots else ():  # without a cache nothing is lost
+        if not name:
+            continue
         try:
-            if name:
-                return _backend(name, VARIABLE)(case)
+            return _backend(name, VARIABLE)(case)
         except NotImplementedError as reason:
             _tell(logging.WARNING if name == asked else logging.INFO, name, case, str(reason))
     return xla.attend(case)
