@@ -1,12 +1,14 @@
 """What does a cycle cost on a TPU beside a plain step, does the cache stay where it is, and which attention is cheaper?
 
 Compiles for chips that are not there: `pip install libtpu` beside JAX is enough, no hardware. Of weights there are only
-shapes. Prints Markdown tables of predicted times, and with `--memory` one of whole loops. Exits with 1 if a loop holds
-a copy of a cache, or takes more than 15 % of memory on top of weights and caches.
+shapes. Prints a Markdown table of predicted times, or with `--memory` one of whole loops; exits with 1 then if a loop
+holds a copy of a cache, or takes more than 15 % of memory on top of weights and caches.
 
 Times are the compiler's `optimal_seconds`: bytes over bandwidth or operations over throughput of each operation,
 whichever is longer, and for our kernel the bytes and operations that it states. They know nothing of what starting an
-operation costs, nor of sorts and searches. Layers are alike: programs of one and two are compiled, the rest is added.
+operation costs, nor of sorts and searches. Layers are alike: a cycle of one is compiled, and the others are added.
+What is fetched ahead into fast memory the compiler counts five times, since the copy reads and writes twice: programs
+are compiled to do so as little as may be, and four are taken off again.
 
     python benchmarks/tpu_kernel.py --chips v5e,v5p,v6e --nodes 16,60,256,1024
     python benchmarks/tpu_kernel.py --chips v5e,v5p,v6e --nodes 60 --memory
@@ -14,6 +16,7 @@ operation costs, nor of sorts and searches. Layers are alike: programs of one an
 
 import argparse
 import dataclasses
+import math
 import os
 import re
 from unittest import mock
@@ -36,6 +39,9 @@ from eagle_jax.sharding import AXES, Sharding, spread
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 TREES = {16: (16, 5, 4), 60: (60, 7, 10), 256: (256, 7, 10), 1024: (1024, 7, 16)}
 BACKENDS = ("pallas_tpu", "xla")
+NOT_AHEAD = {"xla_msa_max_outstanding_prefetches": 0}  # all but one matrix stay where they are until they are used
+SIZES = {"bf16": 2, "f32": 4, "s32": 4, "u32": 4, "s8": 1, "pred": 1}
+BANDWIDTH = {"v5e": 819e9, "v5p": 2765e9, "v6e": 1640e9}  # bytes in a second, as the compiler has it
 
 
 def main() -> None:
@@ -43,6 +49,7 @@ def main() -> None:
     parser.add_argument("--target", default="llama-3.1-8b-instruct", help="a name of `eagle-jax models`")
     parser.add_argument("--chips", default="v6e", help=f"of {', '.join(TOPOLOGIES)}")
     parser.add_argument("--nodes", default="16,60", help=f"of {', '.join(map(str, TREES))}")
+    parser.add_argument("--attention", default=",".join(BACKENDS), help="of the backends of eagle_jax.kernels")
     parser.add_argument("--slots", type=int, default=2048, help="of the cache, all of them used")
     parser.add_argument("--requests", type=int, default=1)
     parser.add_argument("--memory", action="store_true", help="compile whole loops and look at their memory instead")
@@ -54,47 +61,17 @@ def main() -> None:
         print("| chips | nodes | weights and caches | everything | more | copies of a cache |\n" + "|---" * 6 + "|")
         failed = [memory(chip, count, options) for chip in chips for count in nodes]
         raise SystemExit(int(any(failed)))
-    header = f"| chip | attention | one row | {' | '.join(f'{count} rows' for count in nodes)} |"
-    print(f"Passes of the target:\n\n{header}\n" + "|---" * (3 + len(nodes)) + "|")
-    passes = {}
+    print(f"| chip | attention | plain step | {' | '.join(f'cycle of {count} nodes' for count in nodes)} |")
+    print("|---" * (3 + len(nodes)) + "|", flush=True)
     for chip in chips:
-        for backend in BACKENDS:
+        for backend in options.attention.split(","):
             os.environ[VARIABLE] = backend
-            for count in (1, *nodes):
-                passes[chip, backend, count] = target_pass(chip, count, options)
-            times = (seconds for seconds, _ in (passes[chip, backend, count] for count in (1, *nodes)))
-            print(f"| {chip} | {backend} | {' | '.join(f'{1e3 * seconds:.2f} ms' for seconds in times)} |", flush=True)
-    print(f"\nWhole cycles, {BACKENDS[0]}:\n\n{header.replace('attention | one row', 'plain step')}", flush=True)
-    print("|---" * (2 + len(nodes)) + "|")
-    os.environ[VARIABLE] = BACKENDS[0]
-    for chip in chips:
-        plain = cycle(chip, None, passes[chip, BACKENDS[0], 1][1], options)
-        trees = [cycle(chip, count, passes[chip, BACKENDS[0], count][1], options) for count in nodes]
-        cells = (f"{1e3 * tree:.2f} ms ({tree / plain:.2f}x)" for tree in trees)
-        print(f"| {chip} | {1e3 * plain:.2f} ms | {' | '.join(cells)} |", flush=True)
+            plain, *trees = (cycle(chip, count, options) for count in (None, *nodes))
+            cells = (f"{1e3 * tree:.2f} ms ({tree / plain:.2f}x)" for tree in trees)
+            print(f"| {chip} | {backend} | {1e3 * plain:.2f} ms | {' | '.join(cells)} |", flush=True)
 
 
-def target_pass(chip: str, nodes: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Seconds of a pass of the whole target over so many rows, logits included, and of one of its layers."""
-    over, times = mesh_of(chip, 1), []
-
-    def forward(target, tokens, visible, state, *, over):
-        positions = state.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        output = target.forward(tokens, positions, visible, state.cache)
-        return jnp.argmax(target.logits(output.hidden), axis=-1), output.kv
-
-    for layers in (1, 2):
-        (target, _, _, state), _ = given_to(layers, None, over, options)
-        tokens = jax.ShapeDtypeStruct((options.requests, nodes), jnp.int32)
-        visible = jax.ShapeDtypeStruct((options.requests, nodes, nodes), jnp.bool_)
-        rows = tpu_compile.placed((tokens, visible), over, over.state)
-        program = jax.jit(spread(forward), static_argnames=("over",))
-        times.append(seconds_of(compiled(program, (target, *rows, state), over=over)))
-    layer = times[1] - times[0]
-    return times[0] + (layers_of(options) - 1) * layer, layer
-
-
-def cycle(chip: str, nodes: int | None, layer: float, options: argparse.Namespace) -> float:
+def cycle(chip: str, nodes: int | None, options: argparse.Namespace) -> float:
     """Seconds of a whole cycle, draft included; of a plain step without nodes."""
     over = mesh_of(chip, 1)
     given, mode = given_to(1, nodes, over, options)
@@ -103,12 +80,38 @@ def cycle(chip: str, nodes: int | None, layer: float, options: argparse.Namespac
         return step(target, drafter, request, state, mode)
 
     program = jax.jit(spread(one), static_argnames=("over",), donate_argnums=(3,))
-    return seconds_of(compiled(program, given, over=over)) + (layers_of(options) - 1) * layer
+    of_one_layer = seconds_of(chip, compiled(program, given, NOT_AHEAD, over=over))
+    return of_one_layer + (layers_of(options) - 1) * layer(chip, nodes or 1, options)
 
 
-def seconds_of(program) -> float:
+def layer(chip: str, nodes: int, options: argparse.Namespace) -> float:
+    """Seconds of one more layer of the target over so many rows: two against one, drafts and logits left out."""
+
+    def forward(target, tokens, visible, state, *, over):
+        positions = state.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        output = target.forward(tokens, positions, visible, state.cache)
+        return output.hidden, output.kv
+
+    over, times = mesh_of(chip, 1), []
+    for layers in (1, 2):
+        (target, _, _, state), _ = given_to(layers, None, over, options)
+        tokens = jax.ShapeDtypeStruct((options.requests, nodes), jnp.int32)
+        visible = jax.ShapeDtypeStruct((options.requests, nodes, nodes), jnp.bool_)
+        rows = tpu_compile.placed((tokens, visible), over, over.state)
+        program = jax.jit(spread(forward), static_argnames=("over",))
+        times.append(seconds_of(chip, compiled(program, (target, *rows, state), NOT_AHEAD, over=over)))
+    return times[1] - times[0]
+
+
+def seconds_of(chip: str, program) -> float:
     """What is predicted; an operation whose cost is not known takes a second off."""
-    return program.cost_analysis()["optimal_seconds"] % 1
+    return program.cost_analysis()["optimal_seconds"] % 1 - 4 * fetched_ahead(program.as_text()) / BANDWIDTH[chip]
+
+
+def fetched_ahead(text: str) -> float:
+    """Bytes that are copied into fast memory before they are used."""
+    copied = re.findall(r"= \((\w+)\[([\d,]+)\]\S*, .* copy-start\(", text)
+    return sum(SIZES[kind] * math.prod(map(int, dims.split(","))) for kind, dims in copied)
 
 
 def layers_of(options: argparse.Namespace) -> int:
@@ -147,10 +150,10 @@ def given_to(layers: int, nodes: int | None, over: Sharding, options: argparse.N
         return tpu_compile.shapes(config, head if policy else None, policy, over, options)
 
 
-def compiled(program, given, **fixed):
+def compiled(program, given, options=None, **fixed):
     """The program for a TPU."""
     with mock.patch("jax.default_backend", return_value="tpu"):
-        return program.lower(*given, **fixed).compile()
+        return program.lower(*given, **fixed).compile(options)
 
 
 if __name__ == "__main__":
