@@ -6,9 +6,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Two xdist workers: most of the suite's time is XLA compiling, which uses one core per process.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations=40
+# Each begins with half of the tests, file by file, and at last takes over some of what the other one has left.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=40
 
-.PHONY: help demo test proofs quick lint format types docs parity ci clean
+.PHONY: help demo test proofs tpu quick lint format types docs parity ci clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +22,9 @@ test: .venv/dev  ## the suite
 
 proofs: .venv/dev  ## what takes minutes each: notebooks, documented commands, the wheel alone, jobs that are killed
 	$(PYTEST) -m proof
+
+tpu: .venv/dev build/libtpu  ## what the TPU compiler makes of the kernel and of the loop of an 8B target; needs no TPU
+	PYTHONPATH=build/libtpu $(BIN)/python -m pytest -m proof tests/kernels/test_tpu_compile.py
 
 quick: .venv/dev  ## the suite without the slow tests
 	$(PYTEST) -m "not slow and not proof"
@@ -40,7 +44,7 @@ docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
-	$(BIN)/python -m pytest -m parity -n 2 --dist worksteal
+	$(PYTEST) -m parity
 
 ci: lint types docs test proofs parity  ## what continuous integration runs
 
@@ -65,6 +69,10 @@ clean:  ## remove the environment and all caches
 .venv/docs: .venv/dev
 	@$(PIP) install --quiet --editable ".[docs]"
 	@touch $@
+
+# Beside the environment and not in it: JAX would look for a TPU whenever it starts.
+build/libtpu: .venv/python
+	@$(PIP) install --quiet --target $@ libtpu==0.0.51
 
 # One version by name: without it pip would fetch a CUDA build of several GB where an index has only those.
 .venv/torch: .venv/dev
