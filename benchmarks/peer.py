@@ -1,6 +1,7 @@
 """Programs of others as methods that take turns with ours: each in a process of its own, with what it needs."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from chart import PUBLISHED
@@ -91,7 +91,7 @@ def write_target(target: LM, folder: pathlib.Path) -> None:
         index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, "model.safetensors")}))
 
 
-@contextmanager
+@contextlib.contextmanager
 def folder_for(options: argparse.Namespace) -> Iterator[pathlib.Path]:
     """Where weights are written: the folder that was given, or one that goes in the end."""
     folder = options.folder or pathlib.Path(tempfile.mkdtemp(prefix="peer-"))
@@ -143,18 +143,21 @@ class Worker:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(BrokenPipeError):  # it was not there any more to read its last question
+                stream.close()
 
     def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        print(json.dumps(what), file=self._process.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # the answer tells why
+            print(json.dumps(what), file=self._process.stdin, flush=True)
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line:
             return json.loads(line)
         self._process.wait()
         self._errors.seek(0)
         said = [line.strip() for line in self._errors if line.strip()]
+        self.close()
         raise RuntimeError(f"{self.name} ended, and the last that it said was: {said[-1] if said else 'nothing'}")

@@ -31,6 +31,7 @@ NOT_HERE = {
     "make ": "sets up an environment of its own; CI and tests/cli/test_documented.py see to the targets",
     ".ci/run": "is what runs this test",
     "python benchmarks/": "takes minutes, and some of them the TPU compiler",
+    "benchmarks/gpu.sh": "needs a GPU; tests/benchmarks/test_gpu.py rehearses it",
     "pip install ": "installs into the environment that the test runs in",
     "eagle-jax serve": "does not end by itself; tests/serving/test_drain.py has one that runs",
     "eagle-jax ui": "does not end by itself; tests/serving/test_page.py has its page",

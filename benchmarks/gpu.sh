@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Benchmarks on one large GPU: `benchmarks/gpu.sh`, and `benchmarks/gpu.sh --help`. PYTHON names the Python that runs
+# them, one with a CUDA build of JAX; without it the project's own, if there is one, or else python3.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+if [ -z "${PYTHON:-}" ]; then
+  PYTHON=python3
+  if [ -x "$root/.venv/bin/python" ]; then PYTHON=$root/.venv/bin/python; fi
+fi
+export PYTHONPATH="$root:$root/benchmarks${PYTHONPATH:+:$PYTHONPATH}"
+exec "$PYTHON" -m gpu "$@"

@@ -1,0 +1,4 @@
+"""What `benchmarks/gpu.sh` runs: one module a section, each in a process of its own, and what is made of their numbers.
+
+A section's `run(scale, record)` records the rows of its tables as it finds them: `record(table, column=value, ...)`.
+"""

@@ -1,0 +1,25 @@
+"""Timing a few cycles of the decoding loop, with drafters that take turns."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from eagle_jax.api.tuning import Start
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.drafters.base import Drafter
+from eagle_jax.drafters.eagle import Eagle
+from gpu.scale import Scale
+
+
+def seconds_a_cycle(start: Start, drafters: Mapping[Any, Drafter], scale: Scale) -> dict[Any, float]:
+    """The least of several timings of each; compiling is not in them."""
+    best: dict[Any, float] = {}
+    for _ in range(scale.repeats + 1):  # the first is a warm-up, and never the least
+        for key, drafter in drafters.items():
+            ran = start.run(drafter, scale.cycles)
+            best[key] = min(best.get(key, float("inf")), ran.seconds / ran.cycles)
+    return best
+
+
+def published(model: Any, scale: Scale) -> Eagle:
+    """EAGLE-3 with the published tree."""
+    return Eagle(head=model.head, policy=DynamicTree(*scale.tree))

@@ -1,0 +1,52 @@
+"""What a benchmark ran on."""
+
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+_PROBE = """
+import importlib.util, json, jax, jaxlib
+device = jax.devices()[0]
+torch = None
+if importlib.util.find_spec("torch") is not None:
+    import importlib.metadata
+    torch = importlib.metadata.version("torch")
+stats = device.memory_stats() or {}
+print(json.dumps({"platform": device.platform, "device": device.device_kind, "devices": jax.device_count(),
+    "memory_GB": stats.get("bytes_limit", 0) / 1e9, "jax": jax.__version__, "jaxlib": jaxlib.__version__,
+    "torch": torch}))
+"""
+
+
+def probe(environment: dict[str, str]) -> dict[str, Any]:
+    """The device and the versions, asked for in another process: this one must not hold the device's memory.
+
+    Raises:
+        RuntimeError: JAX does not start.
+    """
+    command = [sys.executable, "-c", _PROBE]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if shown.returncode:
+        raise RuntimeError(f"JAX does not start here: {shown.stderr.strip().splitlines()[-1]}")
+    found = json.loads(shown.stdout.splitlines()[-1])
+    found |= {"python": sys.version.split()[0], "cores": os.cpu_count(), "commit": _commit()}
+    return found | {"date": datetime.date.today().isoformat()}
+
+
+def slug(machine: dict[str, Any]) -> str:
+    """The device's kind and the date, as files are called."""
+    kind = re.sub(r"[^a-z0-9]+", "-", machine["device"].lower()).strip("-")
+    return f"{kind}-{machine['date']}"
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    return shown.stdout.strip() or None

@@ -1,0 +1,119 @@
+"""Sections one after the other, and their results on disk after every one."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from gpu import record, report, targets
+from gpu.sections import SECTIONS
+
+SHORTEST = 15  # seconds under which no section is begun
+
+
+class Run:
+    """One run.
+
+    Args:
+        path: of the JSON file; the Markdown page lies beside it.
+        machine: what it runs on.
+        environment: of the sections.
+        tiny: whether it is a rehearsal.
+        minutes: for all of them.
+        sections: what is there already.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        machine: dict[str, Any],
+        environment: dict[str, str],
+        tiny: bool,
+        minutes: float,
+        sections: dict[str, Any],
+    ):
+        self.path, self.machine, self.environment, self.tiny = path, machine, environment, tiny
+        self.deadline, self.sections = time.monotonic() + 60 * minutes, sections
+
+    def all(self, names: list[str], scratch: pathlib.Path) -> None:
+        """Runs them, and writes what there is after each, and when they are broken off."""
+        for name in names:
+            began = time.monotonic()
+            try:
+                state, error = self._one(name, scratch / f"{name}.jsonl", scratch / f"{name}.log")
+            except KeyboardInterrupt:
+                self._note(name, "broken off", None, began, scratch)
+                raise SystemExit(f"broken off in {name}; what there is is in {self.path}") from None
+            self._note(name, state, error, began, scratch)
+
+    def _note(self, name: str, state: str, error: str | None, began: float, scratch: pathlib.Path) -> None:
+        seconds = time.monotonic() - began
+        found = record.tables(scratch / f"{name}.jsonl")
+        self.sections[name] = {"state": state, "error": error, "seconds": round(seconds, 1), "tables": found}
+        print(f"{name}: {state} after {seconds:.0f} s{'' if error is None else f': {error}'}", flush=True)
+        self._write()
+
+    def _one(self, name: str, rows: pathlib.Path, log: pathlib.Path) -> tuple[str, str | None]:
+        """How a section ended, and its last line if it failed."""
+        section = SECTIONS[name]
+        if section.checkout is not None and not self.environment.get(section.checkout):
+            return "left out", f"{section.checkout} names no checkout"
+        if section.package is not None and importlib.util.find_spec(section.package) is None:
+            return "left out", f"{section.package} is not installed"
+        left = self.deadline - time.monotonic()
+        if left < SHORTEST:
+            return "left out", f"no time was left; run it alone with --only {name}"
+        limit = left if self.tiny else min(section.limit, left)  # a rehearsal may be on a busy machine
+        command = [sys.executable, "-m", "gpu.section", name, str(rows), "tiny" if self.tiny else "full"]
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=self.environment | dict(section.environment),
+                start_new_session=True,
+            )
+            try:
+                process.wait(limit)
+            except subprocess.TimeoutExpired:
+                return "ended", f"it took longer than {limit:.0f} s"
+            finally:
+                _end(process)
+        return ("done", None) if process.returncode == 0 else ("failed", _last_line(log, process.returncode))
+
+    def _write(self) -> None:
+        order = [name for name in SECTIONS if name in self.sections]
+        results = {
+            "format": 1,
+            "rehearsal": self.tiny,
+            "machine": self.machine,
+            "targets": targets.held({} if self.tiny else self.sections),
+            "sections": {name: self.sections[name] for name in order},
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for path, text in (
+            (self.path, json.dumps(results, indent=1) + "\n"),
+            (self.path.with_suffix(".md"), report.markdown(results)),
+        ):
+            staged = path.with_name(f".{path.name}")
+            staged.write_text(text, encoding="utf-8")
+            staged.replace(path)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a section with all that it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _last_line(log: pathlib.Path, code: int) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:500] if lines else f"it ended with {code} and said nothing"

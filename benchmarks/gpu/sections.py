@@ -1,0 +1,52 @@
+"""The sections, the most important first, and what each may take."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+
+from gpu.record import Record
+from gpu.scale import Scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """One question.
+
+    Attributes:
+        entry: module and function that answer it.
+        question: what stands above its tables.
+        limit: seconds after which it is ended.
+        package: that must be installed for it, if any.
+        checkout: variable of the environment that it needs, if any.
+        environment: of its process.
+    """
+
+    entry: str
+    question: str
+    limit: int
+    package: str | None = None
+    checkout: str | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def load(self) -> Callable[[Scale, Record], None]:
+        module, _, name = self.entry.partition(":")
+        return getattr(importlib.import_module(f"gpu.{module}"), name or "run")
+
+
+# Where PyTorch works on the same GPU, JAX must not take its memory beforehand.
+BESIDE_TORCH = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+SECTIONS = {
+    "decode": Section("decode", "What of the bandwidth that a copy reaches does plain decoding use?", 110),
+    "cycle": Section("cycle", "What does a pass over more rows cost, and what is a whole EAGLE-3 cycle made of?", 130),
+    "speedup": Section("speedup", "How much faster is EAGLE-3 than plain decoding, one answer at a time?", 100),
+    "batch": Section("batch", "Is a batch, with the tree for its size, never slower than plain decoding?", 130),
+    "tests": Section("device_tests", "Is what runs here right here?", 100),
+    "kernels": Section(
+        "kernels", "Is the attention kernel faster than plain XLA, and does the text stay the same?", 80
+    ),
+    "large": Section("large", "What does a 70B target in 4 bits do on one GPU?", 140),
+    "peers": Section("peers", "How fast is transformers with the same weights?", 90, "torch", None, BESIDE_TORCH),
+    "eagle": Section("originals:eagle", "How fast is the original EAGLE?", 150, None, "EAGLE_CHECKOUT", BESIDE_TORCH),
+    "gpt-fast": Section("originals:gpt_fast", "How fast is gpt-fast?", 150, None, "GPT_FAST_CHECKOUT", BESIDE_TORCH),
+}

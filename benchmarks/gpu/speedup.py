@@ -1,0 +1,45 @@
+"""EAGLE-3 from end to end, one answer at a time: how much faster than plain decoding, and is it the same text?"""
+
+import numpy as np
+from synthetic import Synthetic
+from turns import Method, Timed, in_turns, ours
+
+from gpu.record import Record
+from gpu.scale import Scale
+
+
+def run(scale: Scale, record: Record) -> None:
+    pair = scale.pair()
+    for row in rows(pair, scale, {"auto": ours(pair.model, scale.tokens, "eagle")}):
+        record("answers", **row)
+
+
+def rows(pair: Synthetic, scale: Scale, more: dict[str, Method]) -> list[dict[str, object]]:
+    """Plain decoding, the published tree, and other methods, each beside plain decoding."""
+    published = f"EAGLE-3, tree {scale.tree}"
+    methods = {
+        "plain": ours(pair.model, scale.tokens, "none"),
+        published: ours(pair.model, scale.tokens, "eagle", scale.tree),
+        **{f"EAGLE-3, {name}": method for name, method in more.items()},
+    }
+    asked = scale.asked(pair.chart, scale.prompts)
+    timed = in_turns(methods, asked, max(2, scale.repeats // 2))
+    known = [pair.chart.answer(prompt, scale.tokens) for prompt in asked]
+    lengths = [np.mean(pair.chart.passes(prompt, scale.tokens, scale.depth)) for prompt in asked]
+    constructed = {"plain": 1.0, published: float(np.mean(lengths))}
+    return [_row(name, one, timed["plain"], known, constructed.get(name)) for name, one in timed.items()]
+
+
+def _row(name: str, one: Timed, plain: Timed, known: list[list[int]], constructed: float | None) -> dict[str, object]:
+    gained = one.speed("decoding") / plain.speed("decoding")
+    return {
+        "method": name,
+        "tokens_per_s": one.speed("decoding"),
+        "tokens_a_pass": one.length,
+        "constructed": constructed,
+        "speedup": gained,
+        "with_prefill": one.speed() / plain.speed(),
+        "speedup_per_token_a_pass": gained / one.length,
+        "text_is_plain_decodings": one.texts == plain.texts,
+        "text_is_the_charts": one.texts == known,
+    }
