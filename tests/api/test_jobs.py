@@ -8,7 +8,7 @@ import pytest
 from speller import DYNAMIC, RANDOM, SPELLED, SPELLER, spelled_from
 
 from eagle_jax.api import Model, generate
-from eagle_jax.api.jobs import Defaults, Job, job, merge
+from eagle_jax.api.jobs import Defaults, Job, job, merge, together
 from eagle_jax.api.jobs.journal import Journal, entries
 from eagle_jax.api.jobs.lines import Line
 from eagle_jax.api.jobs.manifest import fingerprint
@@ -205,6 +205,32 @@ def test_something_else_is_not_mixed_in(questions, tmp_path):
     questions.write_text(questions.read_text().replace("q1", "q2"))
     with pytest.raises(ValueError, match="sha256 was"):
         Job([questions], output, made_with=made)
+
+
+@pytest.fixture
+def told(monkeypatch) -> list[list[int]]:
+    """What process 0 tells the others before they begin."""
+    seen: list[list[int]] = []
+
+    def from_first(values: np.ndarray) -> np.ndarray:
+        seen.append(values.tolist())
+        return values
+
+    monkeypatch.setattr(together, "from_first", from_first)
+    return seen
+
+
+def test_who_cannot_begin_tells_the_others(questions, tmp_path, told, monkeypatch):
+    output = tmp_path / "answers.jsonl"
+    with Job([questions], output, one_model=True):
+        assert told.pop()[:2] == [True, False]
+        with pytest.raises(ValueError, match="another process is writing into"):
+            Job([questions], output, one_model=True)
+        assert told.pop()[:2] == [False, False]
+
+    monkeypatch.setattr(together, "any_says", lambda so: True)  # of the other process
+    with pytest.raises(ValueError, match="the processes have different inputs; give each of them the same files"):
+        Job([questions], output, one_model=True)
 
 
 def test_what_cannot_begin_is_one_sentence(questions, tmp_path):

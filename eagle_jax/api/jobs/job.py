@@ -113,15 +113,21 @@ class Job:
             **(made_with or {}),
         }
 
-        def begin() -> bool:
-            return manifest.begin(self.output, stated)
+        self._journal: Journal | Bystander = Bystander()
 
-        self.complete = agree_to_begin(begin, contents.digest) if one_model else begin()
-        self._part = parts.part_of(self.output, self.host, self.hosts)
-        if self.complete and not is_bystander(one_model):
-            parts.remove(self.output, self.hosts)
-        idle = self.complete or is_bystander(one_model)
-        self._journal: Journal | Bystander = Bystander() if idle else Journal(self._part)
+        def begin() -> bool:
+            complete = manifest.begin(self.output, stated)
+            if complete:
+                parts.remove(self.output, self.hosts)
+            else:
+                self._journal = Journal(parts.part_of(self.output, self.host, self.hosts))
+            return complete
+
+        try:
+            self.complete = agree_to_begin(begin, contents.digest) if one_model else begin()
+        except ValueError:  # of another process, too
+            self._journal.close()
+            raise
 
     def __enter__(self) -> "Job":
         return self

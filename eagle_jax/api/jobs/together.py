@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from eagle_jax.sharding import from_first
+from eagle_jax.sharding import any_says, from_first
 
 
 class Bystander:
@@ -28,13 +28,13 @@ def is_bystander(one_model: bool) -> bool:
 
 
 def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
-    """What `begin` says, called in process 0 alone.
+    """What `begin` says, called in process 0 alone. If one process cannot go on none does.
 
     Args:
         digest: of this process's input, in hexadecimal digits.
 
     Raises:
-        ValueError: process 0 refused, or its input is another.
+        ValueError: process 0 refused, or the processes have different inputs.
     """
     complete, error = False, None
     if not is_bystander(True):
@@ -47,8 +47,8 @@ def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
         raise error
     if not begun:
         raise ValueError("process 0 refused the job; look at what it says")
-    if bytes(first).hex() != digest:
-        raise ValueError("the input is not that of process 0; give every process the same files, in the same order")
+    if any_says(bytes(first).hex() != digest):
+        raise ValueError("the processes have different inputs; give each of them the same files, in the same order")
     return bool(over)
 
 
