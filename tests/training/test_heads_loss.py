@@ -25,14 +25,16 @@ ANSWER = (np.arange(10) >= 3)[None]
 def test_each_head_is_measured_on_what_it_would_draft(head: Medusa | Hydra):
     target, _ = pair()
     tokens = jnp.asarray(TOKENS)
-    hidden = hidden_states(target, tokens)
-    value, report = heads_loss(head, target, tokens, jnp.asarray(ANSWER), hidden, jax.random.key(0), PARALLEL)
+    hidden = jax.jit(hidden_states)(target, tokens)
+    loss = jax.jit(heads_loss, static_argnums=6)  # op by op every shape of every op would be compiled by itself
+    value, report = loss(head, target, tokens, jnp.asarray(ANSWER), hidden, jax.random.key(0), PARALLEL)
     assert report.law.shape == (3,), "as many steps as there are heads"
 
     text, embedded = hidden, np.asarray(target.embed(tokens))[0]
     if isinstance(head, Hydra):
-        text = head.over_text(hidden, jnp.zeros_like(hidden))[0][..., :16]
+        text = jax.jit(lambda head, hidden: head.over_text(hidden, jnp.zeros_like(hidden))[0][..., :16])(head, hidden)
     true = np.asarray(jax.nn.log_softmax(target.logits(hidden)), np.float64)[0]
+    guessed = jax.jit(lambda head, level, read: jax.nn.log_softmax(head.logits(level, read)[0, 0]), static_argnums=1)
     for level in range(3):
         laws, agreements = [], []
         for i in range(10 - level - 2):
@@ -40,7 +42,7 @@ def test_each_head_is_measured_on_what_it_would_draft(head: Medusa | Hydra):
                 continue
             path = embedded[i + 1 : i + level + 2].ravel() if isinstance(head, Hydra) else np.zeros(0, np.float32)
             read = jnp.asarray(np.concatenate([np.asarray(text)[0, i], path]))[None, None]
-            drafted = np.asarray(jax.nn.log_softmax(head.logits(level, read)[0, 0]), np.float64)
+            drafted = np.asarray(guessed(head, level, read), np.float64)
             laws.append(-(np.exp(true[i + level + 1]) * drafted).sum())
             agreements.append(drafted.argmax() == true[i + level + 1].argmax())
         assert len(laws) == 6 - level

@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 from toy import head3, pair
 
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.lm import LM
 from eagle_jax.training import loss as L
 from eagle_jax.training.features import hidden_states
+
+# One program each: op by op every shape of every op would be compiled by itself.
+loss = jax.jit(L.loss, static_argnums=6)
+
+
+@jax.jit
+def forward(target: LM, tokens: jax.Array) -> jax.Array:
+    return target(tokens)[0]
 
 
 def test_smooth_l1_is_the_published_formula():
@@ -64,25 +74,32 @@ def test_a_training_step_sees_what_a_drafting_step_sees():
     """Step 2 at slot 5 equals drafting two steps by hand behind true features 0 .. 3."""
     target, head = pair()
     tokens = jax.random.randint(jax.random.key(2), (1, 9), 0, 29)
-    features = target(tokens)[0]
-    embeddings = target.embed(tokens[:, 1:])
 
-    chain, reads = features[:, :4], []
-    for slot in (3, 4, 5):
-        out = head.causal(embeddings[:, : slot + 1], chain)
-        reads.append(out[:, slot])
-        chain = jnp.concatenate([chain, out[:, slot : slot + 1]], axis=1)
+    @jax.jit
+    def by_hand(target: LM, head: Head) -> list[jax.Array]:
+        embeddings, features = target.embed(tokens[:, 1:]), target(tokens)[0]
+        chain, reads = features[:, :4], []
+        for slot in (3, 4, 5):
+            out = head.causal(embeddings[:, : slot + 1], chain)
+            reads.append(out[:, slot])
+            chain = jnp.concatenate([chain, out[:, slot : slot + 1]], axis=1)
+        return reads
 
-    guesses = []
-    entering, beside, cache = features[:, :-1], (), head.empty_cache(1, 0)
-    positions = jnp.arange(8, dtype=jnp.int32)[None]
-    for step in range(3):
-        guess, kv = head.forward(embeddings, entering, positions, L.sight(8, step)[None], cache, beside)
-        beside = L.with_step(beside, kv)
-        entering = jnp.concatenate([entering[:, :1], guess[:, :-1]], axis=1)
-        guesses.append(guess)
-    for step, slot in enumerate((3, 4, 5)):
-        np.testing.assert_allclose(guesses[step][:, slot], reads[step], atol=1e-5)
+    @jax.jit
+    def in_training(target: LM, head: Head) -> list[jax.Array]:
+        embeddings, guesses = target.embed(tokens[:, 1:]), []
+        entering, beside, cache = target(tokens)[0][:, :-1], (), head.empty_cache(1, 0)
+        positions = jnp.arange(8, dtype=jnp.int32)[None]
+        for step in range(3):
+            guess, kv = head.forward(embeddings, entering, positions, L.sight(8, step)[None], cache, beside)
+            beside = L.with_step(beside, kv)
+            entering = jnp.concatenate([entering[:, :1], guess[:, :-1]], axis=1)
+            guesses.append(guess)
+        return guesses
+
+    guesses = in_training(target, head)
+    for step, (slot, read) in enumerate(zip((3, 4, 5), by_hand(target, head), strict=True)):
+        np.testing.assert_allclose(guesses[step][:, slot], read, atol=1e-5)
 
 
 def test_loss_is_the_weighted_mean_of_its_parts():
@@ -90,7 +107,7 @@ def test_loss_is_the_weighted_mean_of_its_parts():
     tokens = jax.random.randint(jax.random.key(2), (2, 12), 0, 29)
     answer = jnp.asarray(np.arange(12) >= 4)[None].repeat(2, axis=0)
     objective = L.Objective(steps=3, decay=0.5, feature_weight=2.0, law_weight=0.3, noise=0.0)
-    value, report = L.loss(head, target, tokens, answer, target(tokens)[0], jax.random.key(0), objective)
+    value, report = loss(head, target, tokens, answer, forward(target, tokens), jax.random.key(0), objective)
     per_step = 2.0 * np.asarray(report.feature) + 0.3 * np.asarray(report.law)
     assert report.agreement.shape == (3,)
     np.testing.assert_allclose(value, (per_step * [1, 0.5, 0.25]).sum() / 1.75, rtol=1e-5)
@@ -99,10 +116,10 @@ def test_loss_is_the_weighted_mean_of_its_parts():
 def test_cross_entropy_is_bounded_by_the_entropy_of_the_true_law():
     target, head = pair()
     tokens = jax.random.randint(jax.random.key(2), (1, 10), 0, 29)
-    features = jax.lax.stop_gradient(target(tokens)[0])
+    features = forward(target, tokens)
     answer = jnp.ones((1, 10), bool)
     exact = L.Objective(noise=0.0, feature_weight=0.0, law_weight=1.0)
-    value, report = L.loss(head, target, tokens, answer, features, jax.random.key(0), exact)
+    value, report = loss(head, target, tokens, answer, features, jax.random.key(0), exact)
     entropy = L.soft_cross_entropy(target.logits(features), target.logits(features))
     assert float(value) > float(jnp.mean(entropy)) - 1e-5, "a cross-entropy is never below the true law's entropy"
     np.testing.assert_allclose(value, report.law[0], rtol=1e-6)
@@ -113,11 +130,11 @@ def test_eagle3_steps_are_the_published_ones():
     (target, _), head = pair(), head3(drafted=21)
     tokens = jax.random.randint(jax.random.key(2), (1, 9), 0, 29)
     answer = jnp.asarray(np.arange(9) >= 2)[None]
-    states = hidden_states(target, tokens, head.taps)
+    states = jax.jit(hidden_states, static_argnums=2)(target, tokens, head.taps)
     hidden, *taps = jnp.split(states, 4, axis=-1)
     np.testing.assert_array_equal(taps[0], target.embed(tokens))
     objective = dataclasses.replace(L.EAGLE3, steps=3)
-    _, report = L.loss(head, target, tokens, answer, states, jax.random.key(0), objective)
+    _, report = loss(head, target, tokens, answer, states, jax.random.key(0), objective)
 
     @jax.jit
     def run(features: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -153,7 +170,7 @@ def test_features_of_another_width_cannot_be_compared():
     (target, _), narrow = pair(), head3(drafted=29, width=12)
     tokens = jnp.zeros((1, 5), jnp.int32)
     text = tokens, jnp.ones((1, 5), bool), hidden_states(target, tokens, narrow.taps), jax.random.key(0)
-    _, report = L.loss(narrow, target, *text, dataclasses.replace(L.EAGLE3, steps=1))
+    _, report = loss(narrow, target, *text, dataclasses.replace(L.EAGLE3, steps=1))
     np.testing.assert_array_equal(report.feature, [0])
     with pytest.raises(ValueError, match="feature_weight=0.5 with a head of another width"):
         L.loss(narrow, target, *text, dataclasses.replace(L.EAGLE3, steps=1, feature_weight=0.5))
