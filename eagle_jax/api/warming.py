@@ -79,7 +79,7 @@ def warm_up(
     """
     sizes = [rows_for(model, whole("batch_size", size, 1)) for size in _several(batch_size)]
     lengths = [_length(model, length) for length in _several(prompt_lengths)]
-    values = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p)
+    values: dict[str, Any] = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p)
     how = [options_for(1, logprobs=logprobs, temperature=each, **values)[0] for each in _several(temperature)]
 
     ready: dict[tuple[Room, int], Warmed] = {}
