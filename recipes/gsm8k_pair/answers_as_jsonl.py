@@ -3,8 +3,9 @@
     python recipes/gsm8k_pair/answers_as_jsonl.py --target eagle_jax/pair/target \
         --out runs/gsm8k_pair/answers.jsonl runs/gsm8k_pair/greedy.npz runs/gsm8k_pair/sampled.npz
 
-An answer that was cut off is left out: training would learn an end there that the target never wrote. So is one whose
-text becomes other tokens than were drawn.
+An answer that was cut off is marked as such (`"finish_reason": "length"`): training learns no end there that the
+target never wrote. Drawn tokens are kept as text, which may be encoded as others: what the target makes of the text is
+what a head learns, whatever the text.
 """
 
 import argparse
@@ -19,14 +20,14 @@ import transformers
 from eagle_jax.training.data import Example
 
 
-def messages(example: Example, tokenizer: Any) -> list[dict[str, str]] | None:
-    """Question and answer as text; None if the answer does not end, or becomes other tokens when encoded again."""
+def record(example: Example, tokenizer: Any) -> dict[str, Any]:
+    """Question, answer, and whether the answer ended."""
     first = int(np.argmax(example.answer))
     said = (example.tokens[:first], example.tokens[first:])
     question, answer = (tokenizer.decode(tokens, skip_special_tokens=True) for tokens in said)
     chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    again = tokenizer.apply_chat_template(chat, return_dict=True)["input_ids"]
-    return chat if list(again) == example.tokens.tolist() else None
+    ended = int(example.tokens[-1]) == tokenizer.eos_token_id
+    return {"messages": chat, "finish_reason": "stop" if ended else "length"}
 
 
 def main() -> None:
@@ -38,10 +39,9 @@ def main() -> None:
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.target)
     examples = [example for path in args.answers for example in make_answers.load(path)]
-    chats = [messages(example, tokenizer) for example in examples]
-    lines = [json.dumps({"messages": chat}) for chat in chats if chat is not None]
+    lines = [json.dumps(record(example, tokenizer)) for example in examples]
     args.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    print(f"{len(lines)} of {len(examples)} conversations in {args.out}")
+    print(f"{len(lines)} conversations in {args.out}")
 
 
 if __name__ == "__main__":

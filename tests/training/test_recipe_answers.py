@@ -22,7 +22,7 @@ CHAT = [
 ]
 
 
-def test_whole_answers_come_out_as_they_were_drawn(
+def test_answers_come_out_as_they_were_drawn_and_the_unfinished_are_marked(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     tokenizer = transformers.AutoTokenizer.from_pretrained(PAIR / "target")
@@ -33,5 +33,6 @@ def test_whole_answers_come_out_as_they_were_drawn(
     command = ["answers_as_jsonl.py", str(tmp_path / "answers.npz"), "--target", str(PAIR / "target")]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "answers.jsonl")])
     answers_as_jsonl.main()
-    assert "1 of 2 conversations" in capsys.readouterr().out
-    assert json.loads((tmp_path / "answers.jsonl").read_text()) == {"messages": CHAT}
+    assert "2 conversations" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert lines == [{"messages": CHAT, "finish_reason": reason} for reason in ("length", "stop")]
