@@ -20,6 +20,7 @@ SAFE_VALUE = "-LIBRARY_FUSION_TYPE_REDUCE"
 
 # "off" leaves compiled programs in memory alone.
 KEEPING = "EAGLE_JAX_COMPILATION_CACHE"
+JAX_KEEPS_FROM = 1.0  # seconds of compiling from which JAX keeps a program unless it is told otherwise
 
 
 def guard_cpu_reductions() -> None:
@@ -75,7 +76,8 @@ def keep_programs() -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # The smallest are kept too: loading a model runs dozens, and each takes 20 ms to compile and 1 ms to read.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    if getattr(jax.config, "jax_persistent_cache_min_compile_time_secs") == JAX_KEEPS_FROM:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def multiplies_bfloat16() -> bool:

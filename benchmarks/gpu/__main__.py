@@ -1,8 +1,9 @@
-"""Benchmarks on one large GPU, in under nine minutes and without a network.
+"""Benchmarks on one large GPU, as many as nine minutes hold, the most important first, and without a network.
 
 Runs each section in a process of its own, under a time limit of its own, and writes one JSON file and one Markdown page
 under benchmarks/results/, called by the kind of device and the date. What fails is written down as failed, with its
-last line; what there is when a run is broken off stays. `--tiny` rehearses everything with tiny shapes on the CPU.
+last lines; what there is when a run is broken off stays, and `--only` runs what was left out. `--tiny` rehearses
+everything with tiny shapes on the CPU.
 
 The original PyTorch EAGLE and gpt-fast are asked where EAGLE_CHECKOUT and GPT_FAST_CHECKOUT name checkouts of them;
 EAGLE_PYTHON or EAGLE_PACKAGES (GPT_FAST_ likewise) name the Python that runs one, or a folder of packages for it.
@@ -16,7 +17,7 @@ import signal
 import tempfile
 
 from gpu import machine
-from gpu.run import Run
+from gpu.run import BAD, TEMPORARY, Run
 from gpu.sections import SECTIONS
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
@@ -42,6 +43,9 @@ def main() -> None:
         run = Run(path, found, environment, options.tiny, options.minutes, earlier["sections"])
         run.all(options.only or list(SECTIONS), pathlib.Path(scratch))
     print(f"{path}\n{path.with_suffix('.md')}")
+    bad = [name for name in options.only or SECTIONS if run.sections[name]["state"] in BAD]
+    if bad:
+        raise SystemExit(f"{', '.join(bad)}: not to the end; the reasons are in {path}")
 
 
 def _options() -> argparse.Namespace:
@@ -75,6 +79,8 @@ def _environment(scratch: pathlib.Path, tiny: bool) -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": str(scratch / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "XDG_CACHE_HOME": str(scratch / "user"),
+        "TMPDIR": str(scratch / TEMPORARY),
+        "JAX_TRACEBACK_FILTERING": "off",  # else the last line of a log is a note on what JAX left out
     }
     if tiny:  # nothing is timed in earnest, and unoptimised code compiles several times faster
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()

@@ -49,4 +49,9 @@ def _counts(root: ElementTree.Element) -> tuple[dict[str, int], str | None]:
     bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = sum(case.find("skipped") is not None for case in cases)
     counts = {"passed": len(cases) - len(bad) - skipped, "failed": len(bad), "skipped": skipped}
-    return counts, bad[0].get("name") if bad else None
+    return counts, _told(bad[0]) if bad else None
+
+
+def _told(case: ElementTree.Element) -> str:
+    why = next(child for child in case if child.tag in ("failure", "error"))
+    return f"{case.get('classname')}::{case.get('name')}: {(why.get('message') or '')[:300]}"

@@ -34,7 +34,8 @@ def probe(environment: dict[str, str]) -> dict[str, Any]:
     command = [sys.executable, "-c", _PROBE]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if shown.returncode:
-        raise RuntimeError(f"JAX does not start here: {shown.stderr.strip().splitlines()[-1]}")
+        said = shown.stderr.strip().splitlines() or [f"it ended with {shown.returncode} and said nothing"]
+        raise RuntimeError(f"JAX does not start here: {said[-1]}")
     found = json.loads(shown.stdout.splitlines()[-1])
     found |= {"python": sys.version.split()[0], "cores": os.cpu_count(), "commit": _commit()}
     return found | {"date": datetime.date.today().isoformat()}
@@ -47,6 +48,6 @@ def slug(machine: dict[str, Any]) -> str:
 
 
 def _commit() -> str | None:
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=12", "--dirty"]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     return shown.stdout.strip() or None

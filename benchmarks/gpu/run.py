@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,9 +12,12 @@ import time
 from typing import Any
 
 from gpu import record, report, targets
+from gpu.machine import ROOT
 from gpu.sections import SECTIONS
 
+BAD = ("failed", "ended")  # what a section that did not come to its end is called
 SHORTEST = 15  # seconds under which no section is begun
+TEMPORARY = "temporary"  # folder of a section's own files
 
 
 class Run:
@@ -44,6 +48,8 @@ class Run:
         """Runs them, and writes what there is after each, and when they are broken off."""
         for name in names:
             began = time.monotonic()
+            shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)  # a section that was ended leaves its weights there
+            (scratch / TEMPORARY).mkdir()
             try:
                 state, error = self._one(name, scratch / f"{name}.jsonl", scratch / f"{name}.log")
             except KeyboardInterrupt:
@@ -55,6 +61,11 @@ class Run:
         seconds = time.monotonic() - began
         found = record.tables(scratch / f"{name}.jsonl")
         self.sections[name] = {"state": state, "error": error, "seconds": round(seconds, 1), "tables": found}
+        if state in BAD:
+            log = scratch / f"{name}.log"
+            said = log.read_text(errors="replace").replace(str(ROOT), ".") if log.exists() else ""
+            self.sections[name]["log"] = said.splitlines()[-40:]
+        self.sections[name]["commit"] = self.machine["commit"]
         print(f"{name}: {state} after {seconds:.0f} s{'' if error is None else f': {error}'}", flush=True)
         self._write()
 
@@ -116,4 +127,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _last_line(log: pathlib.Path, code: int) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:500] if lines else f"it ended with {code} and said nothing"
+    how = f" (ended by signal {-code})" if code < 0 else ""
+    return f"{lines[-1][:500]}{how}" if lines else f"it ended with {code} and said nothing"

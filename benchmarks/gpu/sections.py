@@ -38,14 +38,14 @@ BESIDE_TORCH = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 SECTIONS = {
     "decode": Section("decode", "What of the bandwidth that a copy reaches does plain decoding use?", 110),
-    "cycle": Section("cycle", "What does a pass over more rows cost, and what is a whole EAGLE-3 cycle made of?", 130),
-    "speedup": Section("speedup", "How much faster is EAGLE-3 than plain decoding, one answer at a time?", 100),
+    "cycle": Section("cycle", "What does a pass over more rows cost, and what is a whole EAGLE-3 cycle made of?", 170),
+    "speedup": Section("speedup", "How much faster is EAGLE-3 than plain decoding, one answer at a time?", 120),
     "batch": Section("batch", "Is a batch, with the tree for its size, never slower than plain decoding?", 130),
     "tests": Section("device_tests", "Is what runs here right here?", 100),
     "kernels": Section(
         "kernels", "Is the attention kernel faster than plain XLA, and does the text stay the same?", 80
     ),
-    "large": Section("large", "What does a 70B target in 4 bits do on one GPU?", 140),
+    "large": Section("large", "What does a 70B target in 4 bits do on one GPU?", 200),
     "peers": Section("peers", "How fast is transformers with the same weights?", 90, "torch", None, BESIDE_TORCH),
     "eagle": Section("originals:eagle", "How fast is the original EAGLE?", 150, None, "EAGLE_CHECKOUT", BESIDE_TORCH),
     "gpt-fast": Section("originals:gpt_fast", "How fast is gpt-fast?", 150, None, "GPT_FAST_CHECKOUT", BESIDE_TORCH),

@@ -5,6 +5,8 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+import jax
+
 from eagle_jax.api import programs
 from eagle_jax.api.batch import Ask, Batch, Room, room_for, rows_for
 from eagle_jax.api.generate import drafter_of
@@ -59,7 +61,8 @@ def warm_up(
             `range(1, 1000)` is a handful of programs.
         max_new_tokens: as in `generate`; so are `drafter`, `tree` and `logprobs`.
         batch_size: answers decoded together, one number or several: of a list of prompts as many as it has, and
-            `generate`'s `batch_size` at most. Prompts beyond that, which wait for a place, are provided for.
+            `generate`'s `batch_size` at most. Prompts beyond that, which wait for a place, are provided for. Of prompts
+            of several size classes fewer may belong to one of them: give 1, 2, 4, .. up to it.
         temperature: 0 for greedy answers, 1 or another for sampled ones, `(0.0, 1.0)` for both.
         top_k, top_p, min_p: whether sampled answers are filtered, as in `generate`; their values do not matter.
 
@@ -82,12 +85,12 @@ def warm_up(
     values: dict[str, Any] = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p)
     how = [options_for(1, logprobs=logprobs, temperature=each, **values)[0] for each in _several(temperature)]
 
-    ready: dict[tuple[Room, int], Warmed] = {}
+    ready: dict[Any, Warmed] = {}
     for rows, options, length in itertools.product(sizes, how, lengths):
         asks = [Ask(index=0, prompt=[0] * length, options=options, seed=0, sample=0)] * rows
         drafting = drafter_of(model, drafter, tree, asks)
         room = room_for(model, drafting, asks, rows)
-        kind = room, drafting.shape.nodes
+        kind = room, jax.tree.structure(drafting)  # which the drafter's tree is part of
         if kind not in ready:
             ready[kind] = _warmed(model, drafting, room, options)
     return list(ready.values())
