@@ -14,7 +14,7 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 
 # A module may import from rows above its own and from its own row.
 LAYERS = (
-    ("platform", "struct"),
+    ("platform", "struct", "durable"),
     ("config", "sharding"),
     (
         "decoding.tree",
@@ -111,7 +111,7 @@ def test_the_commands_see_only_the_api(path):
     for imported, node in imports(path):
         if imported.startswith("eagle_jax."):
             other = imported.removeprefix("eagle_jax.")
-            allowed = ("api", "serving", "evaluation", "cli", "load", "generate", "stream", "__version__")
+            allowed = ("api", "serving", "evaluation", "cli", "durable", "load", "generate", "stream", "__version__")
             assert any(within(other, room) for room in allowed), f"{path}:{node.lineno}: {imported} is not the api"
 
 

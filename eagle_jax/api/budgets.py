@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 
-from eagle_jax.api.durable import hold, replacing
 from eagle_jax.api.model import Model
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.durable import hold, replacing
 from eagle_jax.platform import cache_folder
 
 VERSION = 1

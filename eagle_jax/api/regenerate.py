@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.api.durable import append
 from eagle_jax.api.generate import generate
 from eagle_jax.api.model import Model
 from eagle_jax.api.prompts import encode
+from eagle_jax.durable import append
 from eagle_jax.training.formats import Conversation, Skipped, read
 
 GROUPS = 4  # batches between two writes

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.api.durable import PART, append, hold, replacing
+from eagle_jax.durable import PART, append, hold, replacing
 from eagle_jax.evaluation.answers import Conversation, from_line, to_line
 
 RUN, TRACES, LOCK = "run.json", "traces.json", ".lock"

@@ -23,6 +23,7 @@ from jax import P
 from jaxtyping import Array, Float, Int, UInt
 
 from eagle_jax.config import LlamaConfig
+from eagle_jax.durable import replacing
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Sharding, from_first, to_host, traced_over, wait_for_others
 from eagle_jax.sharding.placing import is_key_or_value
@@ -208,9 +209,8 @@ def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
         flags = np.isin(np.arange(-(-files.shape[0] // files.rows)), missing)
         missing = np.flatnonzero(from_first(flags)).tolist()
     if jax.process_index() == 0:
-        part = kept.with_suffix(".part")
-        part.write_text(json.dumps(index) + "\n", encoding="utf-8")
-        part.replace(kept)
+        with replacing(kept) as file:
+            file.write(f"{json.dumps(index)}\n".encode())
     return missing
 
 

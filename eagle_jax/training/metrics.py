@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from eagle_jax.durable import replacing
 from eagle_jax.training.loss import Report
 
 
@@ -29,7 +30,8 @@ class Metrics:
         self._board = _board(folder / "tensorboard", after) if tensorboard else None
         path = folder / "metrics.jsonl"
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= after]
-        path.write_text("".join(kept), encoding="utf-8")
+        with replacing(path) as file:
+            file.write("".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:

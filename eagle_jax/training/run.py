@@ -15,6 +15,7 @@ from jaxtyping import Int
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import save_head
+from eagle_jax.durable import replacing
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Sharding, sharding_of, to_host, wait_for_others
@@ -124,9 +125,8 @@ def claim(folder: Path, config: TrainConfig) -> None:
     if jax.process_count() > 1:
         wait_for_others("claimed")
     if jax.process_index() == 0:
-        part = kept.with_suffix(".part")  # a kill leaves the old file or the new one
-        part.write_text(config.as_yaml(), encoding="utf-8")
-        part.replace(kept)
+        with replacing(kept) as file:
+            file.write(config.as_yaml().encode())
 
 
 def texts(

@@ -11,9 +11,9 @@ from eagle_jax import api
 from eagle_jax.api import budgets
 from eagle_jax.api.budgets import Budget, budget_for, keep, place, read
 from eagle_jax.api.drafters import drafter_for, method_of
-from eagle_jax.api.durable import hold
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
+from eagle_jax.durable import hold
 from eagle_jax.testing import synthetic_medusa
 
 PROMPT = TOKENIZER("spell")["input_ids"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.api.durable import hold, sync_folder
+from eagle_jax.durable import hold, sync_folder
 
 SECONDS = 1.0  # between two waits for the disk
 NUMBER = re.compile(rb'\{"row": (\d+), ')

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.api.durable import replacing
 from eagle_jax.api.model import folders_of
 from eagle_jax.converters import resolve
+from eagle_jax.durable import replacing
 
 FORM = 1
 KINDS = {".json", ".safetensors", ".bin", ".model", ".jinja"}  # files of a folder that a model is made of

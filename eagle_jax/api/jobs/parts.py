@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from eagle_jax.api.durable import replacing
 from eagle_jax.api.jobs.journal import entries, without_number
+from eagle_jax.durable import replacing
 
 
 def part_of(output: Path, host: int, hosts: int) -> Path:
