@@ -10,7 +10,7 @@ from eagle_jax.converters import eagle, formats, heads, names, quant_config
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.formats import EMBEDDING
 from eagle_jax.converters.head_writing import Verifier, entries_for
-from eagle_jax.converters.hf_config import integer
+from eagle_jax.converters.hf_values import integer
 from eagle_jax.converters.hub import read_config, resolve
 from eagle_jax.converters.pairs import known_pair
 from eagle_jax.converters.vocabulary import mapping_tensors

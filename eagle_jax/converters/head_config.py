@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
-from eagle_jax.converters import hf_config, hf_rope
+from eagle_jax.converters import hf_config, hf_families, hf_rope, hf_values
 from eagle_jax.converters.files import TensorInfo
 from eagle_jax.converters.formats import EMBEDDING, FLAGS, KEPT, OFFSETS, OUTPUT, Spelling
 from eagle_jax.converters.head_entries import Stated
@@ -31,7 +31,7 @@ def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig
             "in, a feature out"
         )
     stored = info[EMBEDDING].shape if EMBEDDING in info else ()
-    vocab_size = stored[0] if stored else hf_config.integer(stated.layer, "vocab_size")
+    vocab_size = stored[0] if stored else hf_values.integer(stated.layer, "vocab_size")
     layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
     drafted = _matrix(info, OUTPUT)[0] if OFFSETS in info else None
     _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
@@ -82,7 +82,7 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
 
     q, k = (_matrix(info, name(f"self_attn.{x}_proj.weight"))[0] for x in "qk")
     size = _head_dim(entries, q, k)
-    context = hf_config.integer(entries, "max_position_embeddings", ABSENT_CONTEXT)
+    context = hf_values.integer(entries, "max_position_embeddings", ABSENT_CONTEXT)
     numbers = [int(i) for i in re.findall(r"^layers\.(\d+)\.", "\n".join(info), re.MULTILINE)]
     whole_bias = name("self_attn.o_proj.bias") in info
     return LlamaConfig(
@@ -94,7 +94,7 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
         num_key_value_heads=k // size,
         head_dim=size,
         max_position_embeddings=context,
-        rms_norm_eps=hf_config.number(entries, "rms_norm_eps", ABSENT_EPS),
+        rms_norm_eps=hf_values.number(entries, "rms_norm_eps", ABSENT_EPS),
         rope=hf_rope.rope_from_hf(entries, context),
         attention_bias=whole_bias,
         qkv_bias=name("self_attn.q_proj.bias") in info and not whole_bias,
@@ -106,13 +106,13 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
 
 def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
     """Size of one head: stated, or the rows of `q_proj` shared out (not the hidden size: Qwen3's heads are wider)."""
-    heads = hf_config.integer(entries, "num_attention_heads")
+    heads = hf_values.integer(entries, "num_attention_heads")
     if heads < 1:
         raise ValueError(f"num_attention_heads={heads}; expected at least 1")
     stated = entries.get("head_dim")
     if stated is None and q % heads:
         raise ValueError(f"q_proj with {q} rows is no whole number of rows for each of num_attention_heads={heads}")
-    size = q // heads if stated is None else hf_config.integer(entries, "head_dim")
+    size = q // heads if stated is None else hf_values.integer(entries, "head_dim")
     if size < 1 or q % size or k % size:
         raise ValueError(f"q_proj and k_proj with {q} and {k} rows are no whole number of heads of head_dim={size}")
     return size
@@ -124,7 +124,7 @@ def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
         if key in info and info[key].shape:
             _agree(entries.get("vocab_size"), info[key].shape[0], "vocab_size", key)
             return info[key].shape[0]
-    return hf_config.integer(entries, "vocab_size")
+    return hf_values.integer(entries, "vocab_size")
 
 
 def _window(entries: Mapping[str, Any]) -> int | None:
@@ -132,11 +132,11 @@ def _window(entries: Mapping[str, Any]) -> int | None:
     kinds = hf_config.layer_types(entries) or []
     if len(set(kinds)) > 1:
         raise ValueError(f"layer_types={kinds!r} is not supported in a head; expected all its layers to be of one kind")
-    named = None if not kinds else kinds[0] == hf_config.WINDOWED
-    used = hf_config.flag(entries, "use_sliding_window", True) if named is None else named
+    named = None if not kinds else kinds[0] == hf_families.WINDOWED
+    used = hf_values.flag(entries, "use_sliding_window", True) if named is None else named
     if entries.get("sliding_window") is None or not used:
         return None
-    return hf_config.integer(entries, "sliding_window")
+    return hf_values.integer(entries, "sliding_window")
 
 
 def _matrix(info: Info, key: str) -> tuple[int, int]:

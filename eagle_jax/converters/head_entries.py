@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import hf_config, hf_rope
+from eagle_jax.converters import hf_families, hf_rope, hf_values
 from eagle_jax.converters.formats import FLAGS
 
 KIND, LAYER = "speculators_model_type", "transformer_layer_config"
@@ -28,7 +28,7 @@ _LAYER_READ = frozenset(
     norm_topk_prob router_aux_loss_coef output_router_logits router_jitter_noise
     """.split()
 ).union(hf_rope.KEYS)
-_LAYER_FIXED = {name: value for name, value in hf_config.FIXED.items() if name not in _LAYER_READ}
+_LAYER_FIXED = {name: value for name, value in hf_families.FIXED.items() if name not in _LAYER_READ}
 
 _OLD_FC_NORM = "use_aux_norm"  # what SGLang called `fc_norm` at first
 _EAGLE3_READ = frozenset({*FLAGS, _OLD_FC_NORM, "draft_vocab_size", "target_hidden_size", "eagle_config", TAPS})
@@ -50,7 +50,7 @@ _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
 # Around `transformer_layer_config`.
 _OUTER_READ = frozenset({KIND, LAYER, "architectures", *FLAGS, "draft_vocab_size", "target_hidden_size", TAPS})
 _OUTER_FIXED = {name: value for name, value in _LAYER_FIXED.items() if name != "auto_map"} | {"layernorms": (False,)}
-_OUTER_IGNORED = hf_config.IGNORED | frozenset(
+_OUTER_IGNORED = hf_families.IGNORED | frozenset(
     """
     speculators_config speculators_version embed_requires_grad has_no_defaults_at_init base_model_ep_plan auto_map
     model_type tie_word_embeddings fusion_bias transformer_layer_architecture
@@ -108,7 +108,7 @@ def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     trimmed = {"draft_vocab_size"}
     read = _LAYER_READ | (_EAGLE3_READ if eagle3 else trimmed)
     fixed = {**_LAYER_FIXED, **_EAGLE3_FIXED} if eagle3 else _LAYER_FIXED
-    hf_config.account(entries, read, fixed, hf_config.IGNORED | (_EAGLE3_IGNORED if eagle3 else frozenset()))
+    hf_values.account(entries, read, fixed, hf_families.IGNORED | (_EAGLE3_IGNORED if eagle3 else frozenset()))
     if not eagle3:
         return Stated(layer=entries, draft_vocab_size=_optional(entries, "draft_vocab_size"))
     if entries.get(_OLD_FC_NORM) is not None:
@@ -117,7 +117,7 @@ def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     if not isinstance(inner, Mapping):
         raise ValueError(f"eagle_config is {inner!r}; expected an object")
     try:
-        hf_config.account(inner, frozenset({TAPS}), _INNER_FIXED, frozenset())
+        hf_values.account(inner, frozenset({TAPS}), _INNER_FIXED, frozenset())
     except ValueError as error:
         raise ValueError(f"in eagle_config: {error}") from error
     left, entered = _layers(inner, least=-1), _layers(entries, least=0)
@@ -134,7 +134,7 @@ def _nested(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     expected = "eagle3" if eagle3 else "eagle"
     if entries[KIND] != expected:
         raise ValueError(f"{KIND}={entries[KIND]!r}, and the tensors are those of {expected!r}; expected them to agree")
-    hf_config.account(entries, _OUTER_READ, _OUTER_FIXED, _OUTER_IGNORED | _verifier(entries))
+    hf_values.account(entries, _OUTER_READ, _OUTER_FIXED, _OUTER_IGNORED | _verifier(entries))
     inner = entries.get(LAYER)
     if not isinstance(inner, Mapping):
         raise ValueError(f"{LAYER} is {inner!r}; expected the object that describes the decoder layer")
@@ -144,7 +144,7 @@ def _nested(entries: Mapping[str, Any], eagle3: bool) -> Stated:
             f"model_type {family!r} in {LAYER} is not supported; expected one of {', '.join(_NESTED_ABSENT)}"
         )
     try:
-        hf_config.account(inner, _LAYER_READ, _LAYER_FIXED, hf_config.IGNORED)
+        hf_values.account(inner, _LAYER_READ, _LAYER_FIXED, hf_families.IGNORED)
     except ValueError as error:
         raise ValueError(f"in {LAYER}: {error}") from error
     layer = {**_NESTED_ABSENT[family], **inner}
@@ -163,7 +163,7 @@ def _eagle3(entries: Mapping[str, Any], layer: Mapping[str, Any], taps: tuple[in
         taps=taps,
         draft_vocab_size=_optional(entries, "draft_vocab_size"),
         target_hidden_size=_optional(entries, "target_hidden_size"),
-        flags={name: hf_config.flag(entries, name, False) for name in FLAGS if entries.get(name) is not None},
+        flags={name: hf_values.flag(entries, name, False) for name in FLAGS if entries.get(name) is not None},
     )
 
 
@@ -183,4 +183,4 @@ def _layers(entries: Mapping[str, Any], least: int) -> tuple[int, ...] | None:
 
 
 def _optional(entries: Mapping[str, Any], name: str) -> int | None:
-    return None if entries.get(name) is None else hf_config.integer(entries, name)
+    return None if entries.get(name) is None else hf_values.integer(entries, name)

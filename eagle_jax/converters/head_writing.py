@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
-from eagle_jax.converters import hf_config, hf_rope
+from eagle_jax.converters import hf_families, hf_rope
 from eagle_jax.converters.formats import FLAGS, check_expressible
 from eagle_jax.converters.head_entries import KIND, LAYER, TAPS
 
@@ -111,10 +111,10 @@ def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) 
 def _layer(config: LlamaConfig) -> dict[str, Any]:
     """The decoder layers as HuggingFace's keys."""
     entries: dict[str, Any] = {"model_type": "qwen3" if config.qk_norm else "llama", "hidden_act": "silu"}
-    entries |= {name: getattr(config, name) for name in (*hf_config.SIZES, "num_key_value_heads", "head_dim")}
+    entries |= {name: getattr(config, name) for name in (*hf_families.SIZES, "num_key_value_heads", "head_dim")}
     entries |= {name: getattr(config, name) for name in ("max_position_embeddings", "rms_norm_eps")}
     entries |= hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)
     if config.sliding_window is not None:
         entries |= {"sliding_window": config.sliding_window, "use_sliding_window": True}
-        entries["layer_types"] = [hf_config.WINDOWED] * config.num_hidden_layers
+        entries["layer_types"] = [hf_families.WINDOWED] * config.num_hidden_layers
     return entries | {"tie_word_embeddings": False}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.config import Rope
+from eagle_jax.converters.hf_values import is_number
 
 KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "original_max_position_embeddings")
 
@@ -160,11 +161,6 @@ def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
     if over and under:
         return scale(_number("mscale", over)) / scale(_number("mscale_all_dim", under))
     return scale(1.0)
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a number that a float holds; JSON's `NaN` and `Infinity` are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def _number(name: str, value: Any) -> float:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.config import HydraConfig, LlamaConfig, Rope
-from eagle_jax.converters import hf_config
+from eagle_jax.converters import hf_families, hf_values
 from eagle_jax.converters.files import TensorInfo
 from eagle_jax.converters.names import Rule, linear, one_layer
 
@@ -66,7 +66,9 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
     Raises:
         ValueError: another architecture, or a config that does not agree with the tensors.
     """
-    hf_config.account(entries, _READ, _FIXED, hf_config.IGNORED | hf_config.MEDUSA | {"model_type", "architectures"})
+    hf_values.account(
+        entries, _READ, _FIXED, hf_families.IGNORED | hf_families.MEDUSA | {"model_type", "architectures"}
+    )
     arch = entries.get("hydra_head_arch", MLP)
     there = f"{LAYER}.self_attn.q_proj.weight" in info
     if there != (arch == PREFIX_MLP):
@@ -77,7 +79,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
     blocks = re.findall(r"^hydra_mlp\.(\d+)\.(\d+)\.linear\.weight$", "\n".join(info), re.MULTILINE)
     heads, layers = len({k for k, _ in blocks}), len({b for _, b in blocks})
     for name, found in (("hydra_num_heads", heads), ("hydra_num_layers", layers)):
-        if hf_config.integer(entries, name, found) != found:
+        if hf_values.integer(entries, name, found) != found:
             raise ValueError(f"{name}={entries[name]} in the config, but by the tensors it is {found}")
     if f"hydra_mlp.0.{int(there)}.res_connection.weight" not in info:
         raise ValueError(

@@ -12,7 +12,8 @@ import numpy as np
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import names, quant_config
 from eagle_jax.converters.files import Weights, check_folder, read_json
-from eagle_jax.converters.hf_config import IGNORED, config_from_hf, config_to_hf, family_of
+from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
+from eagle_jax.converters.hf_families import IGNORED, family_of
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.config import MedusaConfig
-from eagle_jax.converters import hf_config
+from eagle_jax.converters import hf_families, hf_values
 from eagle_jax.converters.files import TensorInfo
 from eagle_jax.converters.names import Rule, linear
 
@@ -48,16 +48,16 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> M
     """What the tensors make. Raises ValueError where they and the config do not agree."""
     prefix = prefix_of(info)
     if not prefix:  # the config of a whole model is its target's
-        hf_config.account(entries, hf_config.MEDUSA, {}, hf_config.IGNORED | {"model_type", "architectures"})
+        hf_values.account(entries, hf_families.MEDUSA, {}, hf_families.IGNORED | {"model_type", "architectures"})
     blocks = [
         (int(k), int(layer))
         for k, layer in re.findall(rf"^{re.escape(prefix)}(\d+)\.(\d+)\.linear\.weight$", "\n".join(info), re.MULTILINE)
     ]
     heads, layers = (1 + max(column) for column in zip(*blocks, strict=True))
-    stated = hf_config.integer(entries, "medusa_num_layers", layers)
+    stated = hf_values.integer(entries, "medusa_num_layers", layers)
     if stated != layers:
         raise ValueError(f"medusa_num_layers={stated}, and the tensors have {layers} blocks a head; expected as many")
-    stated = hf_config.integer(entries, "medusa_num_heads", heads)
+    stated = hf_values.integer(entries, "medusa_num_heads", heads)
     if not 1 <= stated <= heads:
         raise ValueError(f"medusa_num_heads={stated}, and the tensors make {heads} heads; expected no more than those")
     output = f"{prefix}0.{layers}.weight"

@@ -8,7 +8,7 @@ from folders import ENTRIES, config, refused
 
 from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.converters import config_from_hf, config_to_hf
-from eagle_jax.converters.hf_config import FAMILIES
+from eagle_jax.converters.hf_families import FAMILIES
 
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
