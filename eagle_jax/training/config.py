@@ -56,6 +56,8 @@ class HeadConfig:
         method: eagle1 makes heads for EAGLE-1 and EAGLE-2. With it come the published defaults of `objective` and
             `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads.
         intermediate_size: width of its MLP; the target's by default.
+        num_attention_heads, num_key_value_heads: of its attention; the target's by default. Beside a small target fewer
+            make drafting cheaper.
         layers: decoder layers; residual blocks in each head (medusa, hydra).
         prefix: one decoder layer over the text before the heads, which makes it Hydra++ (hydra).
         bias: whether `fc` has a bias (eagle1).
@@ -67,6 +69,8 @@ class HeadConfig:
 
     method: Literal["eagle1", "eagle3", "medusa", "hydra"] = "eagle1"
     intermediate_size: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
     layers: int = 1
     prefix: bool = False
     bias: bool = True
@@ -78,7 +82,8 @@ class HeadConfig:
 
     def __post_init__(self):
         _at_least(1, "head.layers", self.layers)
-        _at_least(1, "head.intermediate_size", self.intermediate_size)
+        for name in ("intermediate_size", "num_attention_heads", "num_key_value_heads"):
+            _at_least(1, f"head.{name}", getattr(self, name))
         _at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
         if self.start is not None and self.draft_vocab_size is not None:
             raise ValueError("head.start and head.draft_vocab_size are both set; an earlier head has its vocabulary")

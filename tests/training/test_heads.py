@@ -24,6 +24,16 @@ def test_sizes_are_the_targets_unless_given():
     assert not head.config.fc_bias and head.vocabulary is None
 
 
+@pytest.mark.parametrize("method", ["eagle1", "eagle3"])
+def test_attention_may_be_narrower_than_the_targets(method):
+    target, _ = pair()
+    head = first(HeadConfig(method=method, num_attention_heads=1, num_key_value_heads=1), target, None, KEY)
+    assert (head.config.layers.num_attention_heads, head.config.layers.num_key_value_heads) == (1, 1)
+    assert head.config.layers.head_dim == target.config.head_dim
+    with pytest.raises(ValueError, match="num_attention_heads=3 is not a multiple of num_key_value_heads=2"):
+        first(HeadConfig(method=method, num_attention_heads=3, num_key_value_heads=2), target, None, KEY)
+
+
 def test_an_eagle3_head_begins_by_saying_what_the_target_would():
     """With a highest tap behind the last layer, and the layer's own share taken away, it is the target itself."""
     target, _ = pair()
