@@ -133,10 +133,12 @@ def scores(
     mode: Sampling,
     sharpness: float = 1.0,
 ) -> Float[Array, "b n v"]:
-    """What a drafter ranks guesses by: log_softmax(s (logits / T + noise)), or log_softmax(s logits) in greedy rows.
+    """What a drafter ranks guesses by: log_softmax(s (logits + T noise)); in greedy rows T is 0.
 
     With the noise of the position that the guess would take, the best guess is the token that the target draws if the
-    drafter's logits are right, filters included. `noise` may be None if `mode.sampled` is False.
+    drafter's logits are right, filters included. How far its logits are off does not depend on T, so neither does
+    what they are worth beside each other: divided by T, a cold drafter would take its errors for certainties.
+    `noise` may be None if `mode.sampled` is False.
 
     Args:
         sharpness: `s`; it leaves the order of the guesses below one node alone and weighs them against guesses below
@@ -144,10 +146,10 @@ def scores(
     """
     if mode.sampled:
         assert noise is not None, "sampled rows need noise"
-        perturbed = _scale(logits, settings)
+        temperature = jnp.maximum(settings.temperature, 0)[:, None, None]
         if mode.filtered:
-            perturbed = jnp.where(_kept(perturbed, settings), perturbed, perturbed - MARKDOWN)
-        logits = jnp.where(settings.greedy[:, None, None], logits, perturbed + noise)
+            logits = jnp.where(_kept(_scale(logits, settings), settings), logits, logits - MARKDOWN * temperature)
+        logits = logits + temperature * noise
     return jax.nn.log_softmax(sharpness * logits, axis=-1)
 
 

@@ -116,7 +116,7 @@ class Afresh:
     def scores(self, path: tuple[int, ...]) -> np.ndarray:
         logits = self.guess(path)[1]
         if self.noise is not None:
-            logits = logits / np.float32(self.temperature) + self.noise[len(path)]
+            logits = logits + np.float32(self.temperature) * self.noise[len(path)]
         logits = np.float32(SHARPNESS) * logits
         return logits - np.logaddexp.reduce(logits)
 
