@@ -163,7 +163,8 @@ def test_a_bad_prompt_among_good_ones_spoils_the_call(api: ModuleType):
 
 def test_numbers_of_any_make(api: ModuleType):
     """What a person computes with numpy, and whole numbers for fractions, are as good as Python's own."""
-    own = api.generate(RANDOM, "ab", max_new_tokens=8, temperature=0.5, top_k=40, seed=3, **DYNAMIC)
+    drawn: dict[str, Any] = {"max_new_tokens": 8, "temperature": 0.5, "top_k": 40, "seed": 3}
+    own = api.generate(RANDOM, "ab", **drawn, **DYNAMIC)
     other = api.generate(
         RANDOM,
         np.array(TOKENIZER("ab")["input_ids"], np.uint8),
@@ -181,10 +182,11 @@ def test_numbers_of_any_make(api: ModuleType):
     )
     assert other.token_ids == own.token_ids
     assert type(other.token_ids[0]) is int and type(other.finish_reason) is str
-    [same] = api.generate(RANDOM, ["ab"], max_new_tokens=8, temperature=0.5, top_k=2**40, seed=[np.int64(3)], **DYNAMIC)
+    [same] = api.generate(RANDOM, ["ab"], **drawn | {"top_k": 2**40, "seed": [np.int64(3)]}, **DYNAMIC)
     assert len(same.token_ids) == 8
-    assert api.generate(RANDOM, "ab", max_new_tokens=8, temperature=0, tree=(8, np.int64(2), 2)).token_ids
-    assert list(api.stream(RANDOM, "ab", max_new_tokens=3, cycles=np.int64(2), tree=[8, 2, 2]))[-1].result is not None
+    assert api.generate(RANDOM, "ab", **drawn, tree=(8, np.int64(2), 2)).token_ids == own.token_ids
+    last = list(api.stream(RANDOM, "ab", **drawn, cycles=np.int64(2), tree=[8, 2, 2]))[-1]
+    assert last.result is not None and last.result.token_ids == own.token_ids
 
 
 def test_headless_models_decode_plainly(api: ModuleType):
