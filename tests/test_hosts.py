@@ -31,9 +31,9 @@ def test_all_are_there(address):
 
 def test_a_missing_process_is_named_in_time(address):
     started = time.monotonic()
-    waited, other = outcomes(address, 4, [0, 2], 1.0)
-    assert time.monotonic() - started < 8
-    assert isinstance(waited, TimeoutError) and "process 1, 3 of 4 did not come within 1 s" in str(waited)
+    waited, other = outcomes(address, 4, [0, 2], 3.0)
+    assert time.monotonic() - started < 12
+    assert isinstance(waited, TimeoutError) and "process 1, 3 of 4 did not come within 3 s" in str(waited)
     assert isinstance(other, TimeoutError) and "look at what process 0 says" in str(other)
 
 

@@ -89,7 +89,7 @@ def slow_tree(head: Heads, policy: TreePolicy, view: View, temperature: float) -
         level = len(paths[0][0]) - 1
         logits = logits_of(head, text, jnp.asarray(paths, jnp.int32), level=level)
         if view.noise is not None:
-            logits = logits / temperature + view.noise[:, level : level + 1]
+            logits = logits + temperature * view.noise[:, level : level + 1]
         return jax.nn.log_softmax(logits)
 
     def extend(above: list[list[list[int]]], level: int, tokens: jax.Array, parent_row: jax.Array) -> Any:
