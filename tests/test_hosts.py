@@ -31,10 +31,19 @@ def test_all_are_there(address):
 
 def test_a_missing_process_is_named_in_time(address):
     started = time.monotonic()
-    waited, other = outcomes(address, 4, [0, 2], 3.0)
+    waited, other = outcomes(address, 4, [0, 2], 2.0)
     assert time.monotonic() - started < 12
-    assert isinstance(waited, TimeoutError) and "process 1, 3 of 4 did not come within 3 s" in str(waited)
+    assert isinstance(waited, TimeoutError) and "process 1, 3 of 4 did not come within 2 s" in str(waited)
     assert isinstance(other, TimeoutError) and "look at what process 0 says" in str(other)
+
+
+def test_one_that_came_before_process_0_is_not_missing(address):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        early = pool.submit(meet, address, 3, 1, 1.0)
+        time.sleep(0.5)
+        waited = pool.submit(meet, address, 3, 0, 1.0).exception()
+        assert isinstance(early.exception(), TimeoutError)
+    assert isinstance(waited, TimeoutError) and "process 2 of 3 did not come within 1 s" in str(waited)
 
 
 def test_nobody_is_process_0(address):

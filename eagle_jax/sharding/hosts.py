@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 NEXT_TRY = 0.2  # seconds between two attempts to reach process 0
+LONGER = 2.0  # seconds that one who came stays beyond its time: process 0 gives up first, and counts it as there
 LONGEST = 16  # bytes that a process needs to say its number
 AUTO = "auto"
 MONTH = 30 * 24 * 3600.0  # seconds
@@ -169,7 +170,7 @@ def _report(host: str, port: int, process: int, deadline: float, timeout: float)
     said = ""
     while time.monotonic() < deadline and not said:
         with contextlib.suppress(OSError), socket.create_connection((host, port), NEXT_TRY) as connection:
-            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            connection.settimeout(max(deadline - time.monotonic(), 0) + LONGER)
             connection.sendall(f"{process}\n".encode())
             said = connection.makefile().readline()
             if not said:
