@@ -133,12 +133,11 @@ def scores(
     mode: Sampling,
     sharpness: float = 1.0,
 ) -> Float[Array, "b n v"]:
-    """What a drafter ranks guesses by: log_softmax(s (logits + T noise)); in greedy rows T is 0.
+    """What a drafter ranks guesses by: log_softmax(s (logits + T noise)), if T > 1 log_softmax(s (logits / T + noise)).
 
     With the noise of the position that the guess would take, the best guess is the token that the target draws if the
-    drafter's logits are right, filters included. How far its logits are off does not depend on T, so neither does
-    what they are worth beside each other: divided by T, a cold drafter would take its errors for certainties.
-    `noise` may be None if `mode.sampled` is False.
+    drafter's logits are right, filters included. How far they are off does not depend on T: divided by a small one, a
+    cold drafter would take its errors for certainties. `noise` may be None if `mode.sampled` is False.
 
     Args:
         sharpness: `s`; it leaves the order of the guesses below one node alone and weighs them against guesses below
@@ -146,10 +145,10 @@ def scores(
     """
     if mode.sampled:
         assert noise is not None, "sampled rows need noise"
-        temperature = jnp.maximum(settings.temperature, 0)[:, None, None]
-        if mode.filtered:
-            logits = jnp.where(_kept(_scale(logits, settings), settings), logits, logits - MARKDOWN * temperature)
-        logits = logits + temperature * noise
+        temperature = settings.temperature[:, None, None]
+        cold, hot = jnp.clip(temperature, 0, 1), jnp.maximum(temperature, 1)
+        kept = _kept(_scale(logits, settings), settings) if mode.filtered else True
+        logits = logits / hot + cold * (noise - jnp.where(kept, 0.0, MARKDOWN))
     return jax.nn.log_softmax(sharpness * logits, axis=-1)
 
 

@@ -292,3 +292,15 @@ def test_a_drafter_with_the_targets_logits_guesses_every_draw(getkey):
     np.testing.assert_allclose(jnp.exp(coupled).sum(-1), 1, rtol=1e-5)
     np.testing.assert_array_equal(coupled[0], jax.nn.log_softmax(logits[0]))
     np.testing.assert_array_equal(scores(logits, None, settings, GREEDY), jax.nn.log_softmax(logits))
+
+
+def test_a_cold_drafter_is_no_surer_of_itself(getkey):
+    """Towards T = 0 scores become those of greedy rows; above 1 they are as sharp as the noise; no T is too large."""
+    logits = jax.random.normal(getkey(), (4, 20, 50)) * 3
+    settings = rows(request_keys([1, 2, 3, 4], [0] * 4), temperature=[1e-6, 0.5, 2.0, 3e38])
+    drawn_with = noise(settings, jnp.arange(80, dtype=jnp.int32).reshape(4, 20), 50)
+    got = scores(logits, drawn_with, settings, Sampling(sampled=True, filtered=False), 2.0)
+    np.testing.assert_allclose(got[0], jax.nn.log_softmax(2 * logits[0]), atol=1e-3)
+    np.testing.assert_allclose(got[1], jax.nn.log_softmax(2 * (logits[1] + 0.5 * drawn_with[1])), atol=1e-4)
+    np.testing.assert_allclose(got[2], jax.nn.log_softmax(2 * (logits[2] / 2 + drawn_with[2])), atol=1e-4)
+    np.testing.assert_allclose(got[3], jax.nn.log_softmax(2 * drawn_with[3]), atol=1e-4)
