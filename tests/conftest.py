@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 import jax
+import jaxlib.version
 import pytest
 
 # Most of the suite's time is compiling; unoptimised code compiles two to four times faster (23.7 s became 5.4 s for the
 # 60-node loop) and computes the same. Without XLA's fusion emitters half of the rest goes too: four programs took 21.4
-# CPU seconds and take 9.6. (XLA ends a process whose flags it does not know; jaxlib 0.10.2 to 0.12 know these.)
-FAST = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
+# CPU seconds and take 9.6. Later versions of XLA have no other emitters, and end a process that names them.
+FAST = ["--xla_backend_optimization_level=0"]
+EMITTERS = "xla_cpu_use_fusion_emitters"
+if jaxlib.version.__version_info__ < (0, 11):
+    FAST.append(f"--{EMITTERS}=false")
 if FAST[0].split("=")[0] not in os.environ.get("XLA_FLAGS", ""):  # xdist's workers inherit it; on a GPU it is chosen
     os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FAST))
 
@@ -49,6 +53,12 @@ def _forget_programs() -> Iterator[None]:
                 os.link(source / name, to / name)
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="session")
+def fused() -> dict[str, bool]:
+    """Compiler options for a program that is to be as users have it, in memory and copies."""
+    return {EMITTERS: True} if len(FAST) > 1 else {}
 
 
 @pytest.fixture

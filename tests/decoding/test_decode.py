@@ -173,12 +173,11 @@ def test_no_retrace_within_a_bucket():
 
 
 @pytest.mark.parametrize("name", ["plain", "eagle1", "eagle2"])
-def test_the_loop_holds_no_copy_of_a_cache(name):
+def test_the_loop_holds_no_copy_of_a_cache(name, fused):
     """One cache array more than needed shows as a `copy` of its shape in the compiled loop, and in the temporaries."""
     drafter = Plain() if name == "plain" else DRAFTERS[name]
     request, tokens, mode = ask(PROMPTS)
     state = start(drafter, request, tokens, mode)
-    fused = {"xla_cpu_use_fusion_emitters": True}  # as users have it; conftest.py leaves it out
     program = compiled_advance().lower(TARGET, drafter, request, state, jnp.int32(9), mode=mode).compile(fused)
     shape = "x".join(map(str, state.cache.k[0].shape)).replace("x", ",")
     copies = [line for line in program.as_text().splitlines() if f"f32[{shape}]" in line and " copy(" in line]
