@@ -12,7 +12,7 @@ import pytest
 
 # Most of the suite's time is compiling; unoptimised code compiles two to four times faster (23.7 s became 5.4 s for the
 # 60-node loop) and computes the same. Without XLA's fusion emitters half of the rest goes too: four programs took 21.4
-# CPU seconds and take 9.6. Later versions of XLA have no other emitters, and end a process that names them.
+# CPU seconds and take 9.6. Later jaxlibs (seen with 0.11.2 and 0.12) do not know that flag, and end a process given it.
 FAST = ["--xla_backend_optimization_level=0"]
 EMITTERS = "xla_cpu_use_fusion_emitters"
 if jaxlib.version.__version_info__ < (0, 11):
