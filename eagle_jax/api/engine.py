@@ -314,7 +314,7 @@ class Engine:
         if int(self._batch.state.cycle) > MOST_CYCLES:
             if any(self._seats):
                 return None
-            self._batch = Batch(self.model, self.drafter, room=self._room)
+            self._begin_anew()
         with self._changed:
             ticket = self._arriving = self._waiting.popleft() if self._waiting else None  # never in neither place
         if ticket is not None:
@@ -364,7 +364,7 @@ class Engine:
         try:
             if not lost:  # it fails with nothing to do
                 raise error
-            self._batch = Batch(self.model, self.drafter, room=self._room)
+            self._begin_anew()
         except Exception as again:
             with self._changed:
                 self._broken = f"the engine cannot go on, {_short(again)}; start it anew"
@@ -372,6 +372,11 @@ class Engine:
                 self._waiting.clear()
         for ticket in lost:
             self._fail(ticket, error)
+
+    def _begin_anew(self) -> None:
+        """A new batch in the memory of the old one: there may be none for two."""
+        self._batch.free()
+        self._batch = Batch(self.model, self.drafter, room=self._room)
 
 
 def _short(error: Exception) -> str:

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import threading
 
+import jax
 import numpy as np
 import pytest
 from speller import CONFIG, DYNAMIC, RANDOM, SPELLED, SPELLER, asked
@@ -142,7 +143,7 @@ def test_others_wait_for_one_piece_of_a_long_prompt_at_most(monkeypatch):
 
 
 def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatch):
-    run, ready = speller._batch.run, threading.Event()
+    lost_batch, run, ready = speller._batch, speller._batch.run, threading.Event()
 
     def fail(*how, **more):
         ready.wait(60.0)
@@ -157,6 +158,7 @@ def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatc
             ticket.result(60.0)
     assert tickets[2].result(60.0).text == SPELLED and speller.alive
     assert speller._batch.run is not run
+    assert all(array.is_deleted() for array in jax.tree.leaves((lost_batch.request, lost_batch.state)))
 
     monkeypatch.setattr(engine_module, "Newcomer", lambda *_: fail())
     lost = speller.submit(asked("Spell!"))
@@ -170,7 +172,7 @@ def test_cycles_are_counted_anew_before_they_overflow(speller, monkeypatch):
     monkeypatch.setattr(engine_module, "MOST_CYCLES", 3)
     batch = speller._batch
     assert [speller.submit(asked("Spell!")).result(60.0).text for _ in range(3)] == [SPELLED] * 3
-    assert speller._batch is not batch
+    assert speller._batch is not batch and batch.state.length.is_deleted()
 
 
 def test_closing_drains_or_cancels():
