@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--target", type=pathlib.Path, required=True, help="folder written by export_target.py")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="examples, .npz")
     parser.add_argument("--count", type=int, default=1500, help="questions to answer, the first of the training part")
+    parser.add_argument("--skip", type=int, default=0, help="of those, leave out so many: another file has them")
     parser.add_argument("--unseen", action="store_true", help="answer the held-out questions instead")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--batch", type=int, default=64, help="prompts answered at once")
@@ -65,11 +66,12 @@ def main() -> None:
     args = parser.parse_args()
 
     training, unseen = conversations.split(conversations.read(args.data), args.held_out)
-    questions = [chat[0]["content"] for chat in (unseen if args.unseen else training[: args.count])]
+    asked = unseen if args.unseen else training[: args.count]
+    questions = [chat[0]["content"] for chat in asked]
     model, start = eagle_jax.load(args.target), time.monotonic()
     # in parts of a few batches, sorted by length within each, so that what is done is on disk early
     examples: list[Example] = []
-    for at in range(0, len(questions), 8 * args.batch):
+    for at in range(args.skip, len(questions), 8 * args.batch):
         part = questions[at : at + 8 * args.batch]
         seeds = list(range(at, at + len(part)))  # else every answer would be drawn with the same noise
         examples += answer(model, part, seeds, args.temperature, args.batch)
