@@ -1,6 +1,7 @@
-"""Draws acceptance against depth, a line for each file of answers that `eagle-jax eval` wrote, and prints the numbers.
+r"""Draws acceptance against depth, a line for each file of answers that `eagle-jax eval` wrote, and prints the numbers.
 
-    eagle-jax eval question.jsonl --methods eagle1:8,7,1,eagle3:8,7,1 --head eagle3 --max-new-tokens 96 --out runs/depth
+    eagle-jax eval question.jsonl --methods eagle1:8,7,1,eagle3:8,7,1 --head eagle3 --max-new-tokens 96 --limit 80 \
+        --dtype float32 --out runs/depth
     python docs/figures/depth.py EAGLE-1=runs/depth/eagle1_8_7_1.jsonl EAGLE-3=runs/depth/eagle3_8_7_1.jsonl
 
 With a chain for a tree, n-alpha is how often the token at depth n is accepted where all before it were; `depth.svg`.
