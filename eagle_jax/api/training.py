@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eagle_jax.api.model import PAIR, dtype_of
 from eagle_jax.api.tokenizers import tokenizer_in
-from eagle_jax.converters import load_target, resolve, target_config
+from eagle_jax.converters import load_target, resolve, target_config, target_dtype
 from eagle_jax.platform import keep_programs
 from eagle_jax.sharding import sharding_of
 from eagle_jax.training.events import Finished, Observe
@@ -61,4 +61,5 @@ def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finis
     folder = resolve(PAIR / "target" if config.target is None else config.target)
     sizes = target_config(folder)
     target = load_target(folder, dtype=dtype_of(config.dtype), over=sharding_of(config.mesh, sizes))
-    return run(config, target, tokenizer_in(folder), observe, sizes=sizes)
+    stored = target_dtype(folder) if config.dtype is None else None  # a CPU may compute in another
+    return run(config, target, tokenizer_in(folder), observe, sizes=sizes, written=stored)

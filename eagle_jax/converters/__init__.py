@@ -5,7 +5,7 @@ from eagle_jax.converters.describe import Description, describe
 from eagle_jax.converters.heads import load_head, save_head
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hub import resolve
-from eagle_jax.converters.llama import load_target, save_target
+from eagle_jax.converters.llama import load_target, save_target, target_dtype
 from eagle_jax.converters.llama import read_config as target_config
 from eagle_jax.converters.pairs import PAIRS, Pair, known_pair, resolve_pair
 from eagle_jax.converters.quantising import quantize
@@ -27,4 +27,5 @@ __all__ = [
     "save_head",
     "save_target",
     "target_config",
+    "target_dtype",
 ]

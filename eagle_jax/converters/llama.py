@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
@@ -69,6 +70,15 @@ def load_target(
     place = None if over is None else placing(over, over.target, config)
     params = names.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
     return LM(params=params, config=config if over is None else widened(config, over.sizes))
+
+
+def target_dtype(folder: str | pathlib.Path) -> jnp.dtype:
+    """What `load_target` keeps unless it is told otherwise: the dtype in which a target is stored.
+
+    Raises:
+        FileNotFoundError, ValueError, ImportError: as `load_target` has them for weights.
+    """
+    return names.stored_dtype(Weights(pathlib.Path(folder)), EMBEDDING)
 
 
 def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] | None = None) -> None:

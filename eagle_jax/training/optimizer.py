@@ -1,7 +1,6 @@
 """The update rule: AdamW, or Muon on matrices and AdamW on the rest, under a schedule."""
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -50,11 +49,6 @@ def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return rate
 
 
-def rule(weight_decay: float = 0.1) -> optax.GradientTransformation:
-    """Muon and AdamW behind a clipped norm, for a learning rate of 1: multiply the updates by the real one."""
-    return _lenient(optax.chain(optax.clip_by_global_norm(1.0), muon(weight_decay)))
-
-
 def muon(weight_decay: float, b1: float = 0.9, b2: float = 0.95) -> optax.GradientTransformation:
     """Muon on matrices, AdamW on the rest, for a learning rate of 1.
 
@@ -76,14 +70,6 @@ def muon(weight_decay: float, b1: float = 0.9, b2: float = 0.95) -> optax.Gradie
         consistent_rms=0.2,
         muon_weight_dimension_numbers=matrices,
     )
-
-
-def schedule(progress: float, peak: float, warmup: float = 0.02, final: float = 0.02) -> float:
-    """Learning rate after a share `progress` of the budget: linear warm-up, then a cosine down to `final * peak`."""
-    if progress < warmup:
-        return peak * progress / warmup
-    along = min(1.0, (progress - warmup) / (1 - warmup))
-    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * along)))
 
 
 def _lenient(rule: optax.GradientTransformation) -> optax.GradientTransformation:

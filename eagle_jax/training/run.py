@@ -41,14 +41,16 @@ def run(
     observe: Observe = lambda event: None,
     *,
     sizes: LlamaConfig | None = None,
+    written: Any = None,
 ) -> Finished:
     """Trains the head that `config` describes; a run that is in its folder is continued.
 
-    The best head is written to the folder's `head`, in the target's dtype and the published format. Several processes
+    The best head is written to the folder's `head`, in the published format. Several processes
     call it alike, over a mesh of all their devices and with a folder that all of them see; the first one writes.
 
     Args:
         sizes: the target's as stored, where it keeps key/value heads several times for the mesh.
+        written: the dtype of the head's file; the target's by default.
 
     Raises:
         ValueError: the folder holds a run of another configuration or text, the data cannot be used, the mesh does not
@@ -56,7 +58,7 @@ def run(
         OSError: the folder cannot be written, or the disk is full.
     """
     folder = Path(config.out)
-    over = mesh_of(config, target)
+    over, dtype = mesh_of(config, target), target.dtype if written is None else written
     claim(folder, config)
     rows, held_out, report = texts(config, target, tokenizer, observe)
     head_key, noise_key = jax.random.split(jax.random.key(config.seed))
@@ -84,10 +86,10 @@ def run(
     try:
         state = trainer.advance(state, order)
         checkpoints.finish()
-        finished = export(folder, head, target, checkpoints, state, done=int(state.step))
+        finished = export(folder, head, dtype, checkpoints, state, done=int(state.step))
     except Diverged as error:
         checkpoints.finish()
-        raise Diverged(f"{error}; {_what_is_left(folder, head, target, checkpoints, state)}") from None
+        raise Diverged(f"{error}; {_what_is_left(folder, head, dtype, checkpoints, state)}") from None
     finally:
         metrics.close()
         checkpoints.close()
@@ -169,24 +171,24 @@ def draft_vocabulary(
     return most_frequent(rows, size, target.config.vocab_size)
 
 
-def export(folder: Path, head: AnyHead, target: LM, checkpoints: Checkpoints, like: TrainState, done: int) -> Finished:
+def export(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, like: TrainState, done: int) -> Finished:
     """Writes the best head of the run as published heads are."""
     best = checkpoints.best
     assert best is not None, "every checkpoint is measured"
     params = to_host(checkpoints.restore(best, like).state.params)
     if jax.process_index() == 0:
-        params = jax.tree.map(lambda p: jnp.asarray(p, target.dtype), params)
+        params = jax.tree.map(lambda p: jnp.asarray(p, dtype), params)
         save_head(dataclasses.replace(head, params=params), folder / HEAD)
     if jax.process_count() > 1:
         wait_for_others("exported")
     return Finished(head=folder / HEAD, best=best, done=done)
 
 
-def _what_is_left(folder: Path, head: AnyHead, target: LM, checkpoints: Checkpoints, like: TrainState) -> str:
+def _what_is_left(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, like: TrainState) -> str:
     last = checkpoints.latest
     if last is None:
         return "there was no checkpoint yet; remove the folder and begin anew with a lower optimizer.rate"
-    kept = export(folder, head, target, checkpoints, like, done=last).head
+    kept = export(folder, head, dtype, checkpoints, like, done=last).head
     return (
         f"the last good checkpoint is that of update {last}, and the best head until then is in {kept}; "
         "begin another run from it (head.start) with a lower optimizer.rate"

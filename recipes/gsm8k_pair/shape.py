@@ -1,4 +1,4 @@
-"""Sizes of the pair, and how the recipe keeps parameters between its steps."""
+"""Sizes of the target, and how the recipe keeps parameters between its steps."""
 
 import dataclasses
 import pathlib
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig, Rope
+from eagle_jax.config import LlamaConfig, Rope
 
 TARGET = LlamaConfig(
     vocab_size=2048,
@@ -27,16 +27,6 @@ DRAFT = dataclasses.replace(
     TARGET, hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
 )
 SHAPES = {"target": TARGET, "draft": DRAFT}
-HEAD = EagleConfig(
-    layers=dataclasses.replace(TARGET, num_hidden_layers=1, intermediate_size=1024, tie_word_embeddings=False),
-    fc_bias=True,
-)
-HEAD3 = Eagle3Config(
-    layers=HEAD.layers,
-    taps=(2, 5, 8),  # so small a model says much in its last layers; published heads of 32 layers stop at 29
-    target_hidden_size=TARGET.hidden_size,
-    draft_vocab_size=TARGET.vocab_size,
-)
 
 
 def save(path: pathlib.Path, params: Any) -> None:

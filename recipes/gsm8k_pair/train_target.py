@@ -26,8 +26,10 @@ import eagle_jax  # noqa: F401  (sets XLA flags before JAX starts)
 from eagle_jax.config import LlamaConfig
 from eagle_jax.models.lm import LM
 from eagle_jax.training import data, optimizer
+from eagle_jax.training.config import OptimizerConfig
 
 QUESTION_WEIGHT = 0.5  # of a question's token in the loss; an answer's token counts 1
+RULE = OptimizerConfig(name="muon", rate=1.0, weight_decay=0.1, warmup=0, decay="constant", clip="norm", clip_at=1.0)
 
 
 def weights(answer: jax.Array, filled: jax.Array) -> jax.Array:
@@ -99,7 +101,9 @@ def main() -> None:
     params = LM.init(config, jax.random.key(0), jnp.dtype("float32")).params
     if args.start is not None:
         params = jax.tree.map(jnp.asarray, shape.load(args.start))
-    rule = optimizer.rule()
+    rule = optimizer.make(RULE, 1)
+    # by thousandths of the budget: a warm-up of 2 %, then a cosine down to 2 % of the peak
+    schedule = optimizer.rate_at(OptimizerConfig(rate=args.rate, warmup=20, decay="cosine", final=0.02), 1000)
     state = rule.init(params)
     print(f"{sum(p.size for p in jax.tree.leaves(params)):,} parameters, {len(examples)} conversations", flush=True)
 
@@ -110,7 +114,7 @@ def main() -> None:
         progress = (time.monotonic() - start) / budget
         if progress >= 1:
             break
-        rate = jnp.float32(optimizer.schedule(progress, args.rate))
+        rate = schedule(1000 * progress)
         params, state, loss = train_step(params, state, rows.tokens, rows.answer, rows.filled, rate, rule, config)
         running = float(loss) if running is None else 0.95 * running + 0.05 * float(loss)
         seen += int(rows.filled.sum())

@@ -22,7 +22,8 @@ import shape  # noqa: E402
 
 from eagle_jax.converters import load_head, load_target  # noqa: E402
 from eagle_jax.models.lm import LM  # noqa: E402
-from eagle_jax.training import data  # noqa: E402
+from eagle_jax.training import data, heads  # noqa: E402
+from eagle_jax.training.config import read_config  # noqa: E402
 
 PROBLEMS = [
     {"question": "Tom has 3 apples and buys 4. How many?", "answer": "He has 3+4=<<3+4=7>>7 apples.\n#### 7"},
@@ -103,5 +104,7 @@ def test_the_shipped_pair_is_complete_and_small():
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     assert 1e6 < size <= 25e6
     target = load_target(folder / "target")
-    head = load_head(folder / "head", target)
-    assert target.config == shape.TARGET and head.config == shape.HEAD
+    assert target.config == shape.TARGET
+    for name, settings in ("head", "eagle1_1.yaml"), ("head_eagle3", "eagle3_1.yaml"):
+        asked = read_config(pathlib.Path(export_target.__file__).with_name(settings))
+        assert load_head(folder / name, target).config == heads.shapes(asked.head, shape.TARGET).config

@@ -12,7 +12,9 @@ import pytest
 from chats import TOKENIZER, config, write_chats
 from toy import pair
 
-from eagle_jax.converters import load_head
+from eagle_jax.api import model
+from eagle_jax.api.training import train
+from eagle_jax.converters import load_head, save_target
 from eagle_jax.training import events
 from eagle_jax.training.run import run
 from eagle_jax.training.watch import Diverged
@@ -61,6 +63,19 @@ def test_a_run_tells_what_it_does_and_leaves_a_head(whole):
     ]
     assert kinds == expected
     assert (folder / "run" / "config.yaml").read_text() == chosen.as_yaml()
+
+
+def test_the_head_is_written_as_the_target_is_stored_whatever_computed(tmp_path, monkeypatch):
+    target = pair()[0]
+    rounded = dataclasses.replace(target, params=jax.tree.map(lambda p: p.astype("bfloat16"), target.params))
+    save_target(rounded, tmp_path / "target")
+    TOKENIZER.save_pretrained(tmp_path / "target")
+    monkeypatch.setattr(model, "multiplies_bfloat16", lambda: False)
+    named = f"target={tmp_path / 'target'}", "steps=3"
+    finished = train(config(tmp_path, *named))
+    assert load_head(finished.head, target).dtype == "bfloat16"
+    finished = train(config(tmp_path, *named, f"out={tmp_path / 'asked'}", "dtype=float32"))
+    assert load_head(finished.head, target).dtype == "float32"
 
 
 def test_the_accepted_length_is_that_of_one_drafted_chain(whole):
