@@ -194,8 +194,9 @@ class TrainConfig:
     Args:
         out: folder of the run: checkpoints, metrics, this configuration, and the head at the end.
         target: folder or hub name of the frozen model; the shipped one by default.
-        dtype: what target and head compute in; the type in which the target is stored by default. The head's own
-            weights and the optimizer's state are float32 whatever this is.
+        dtype: what target and head compute in, and what the head is written in; by default the type in which the target
+            is stored, though a CPU without bfloat16 computes in float32 then. The head's own weights and the
+            optimizer's state are float32 whatever this is.
         steps: updates in all.
         batch: rows per pass.
         accumulate: passes per update.

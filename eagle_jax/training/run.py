@@ -45,8 +45,8 @@ def run(
 ) -> Finished:
     """Trains the head that `config` describes; a run that is in its folder is continued.
 
-    The best head is written to the folder's `head`, in the published format. Several processes
-    call it alike, over a mesh of all their devices and with a folder that all of them see; the first one writes.
+    The best head is written to the folder's `head`, in the published format. Several processes call it alike, over a
+    mesh of all their devices and with a folder that all of them see; the first one writes.
 
     Args:
         sizes: the target's as stored, where it keeps key/value heads several times for the mesh.
@@ -58,7 +58,8 @@ def run(
         OSError: the folder cannot be written, or the disk is full.
     """
     folder = Path(config.out)
-    over, dtype = mesh_of(config, target), target.dtype if written is None else written
+    over = mesh_of(config, target)
+    dtype = target.dtype if written is None else written
     claim(folder, config)
     rows, held_out, report = texts(config, target, tokenizer, observe)
     head_key, noise_key = jax.random.split(jax.random.key(config.seed))

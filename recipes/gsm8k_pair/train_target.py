@@ -29,7 +29,9 @@ from eagle_jax.training import data, optimizer
 from eagle_jax.training.config import OptimizerConfig
 
 QUESTION_WEIGHT = 0.5  # of a question's token in the loss; an answer's token counts 1
+# of rate 1: an update is multiplied by the rate that the clock gives
 RULE = OptimizerConfig(name="muon", rate=1.0, weight_decay=0.1, warmup=0, decay="constant", clip="norm", clip_at=1.0)
+PARTS = 1000  # of the budget, in which the schedule counts as others do in updates
 
 
 def weights(answer: jax.Array, filled: jax.Array) -> jax.Array:
@@ -102,8 +104,8 @@ def main() -> None:
     if args.start is not None:
         params = jax.tree.map(jnp.asarray, shape.load(args.start))
     rule = optimizer.make(RULE, 1)
-    # by thousandths of the budget: a warm-up of 2 %, then a cosine down to 2 % of the peak
-    schedule = optimizer.rate_at(OptimizerConfig(rate=args.rate, warmup=20, decay="cosine", final=0.02), 1000)
+    settings = OptimizerConfig(rate=args.rate, warmup=PARTS // 50, decay="cosine", final=0.02)
+    schedule = optimizer.rate_at(settings, PARTS)
     state = rule.init(params)
     print(f"{sum(p.size for p in jax.tree.leaves(params)):,} parameters, {len(examples)} conversations", flush=True)
 
@@ -114,7 +116,7 @@ def main() -> None:
         progress = (time.monotonic() - start) / budget
         if progress >= 1:
             break
-        rate = schedule(1000 * progress)
+        rate = schedule(PARTS * progress)
         params, state, loss = train_step(params, state, rows.tokens, rows.answer, rows.filled, rate, rule, config)
         running = float(loss) if running is None else 0.95 * running + 0.05 * float(loss)
         seen += int(rows.filled.sum())
