@@ -73,10 +73,10 @@ def load_target(
 
 
 def target_dtype(folder: str | pathlib.Path) -> jnp.dtype:
-    """What `load_target` keeps unless it is told otherwise: the dtype in which a target is stored.
+    """The dtype in which a target is stored, which `load_target` keeps unless it is told otherwise.
 
-    Raises:
-        FileNotFoundError, ValueError, ImportError: as `load_target` has them for weights.
+    Args:
+        folder: one that `load_target` has read; its weights are not checked again.
     """
     return names.stored_dtype(Weights(pathlib.Path(folder)), EMBEDDING)
 
