@@ -1,4 +1,4 @@
-"""What does a product of few rows with a weight take: float weights, rounded ones, in blocks and whole?
+"""What does a product of few rows with a weight take: float weights, rounded ones, in blocks and whole? And a gradient?
 
 python benchmarks/products.py                    # microseconds on this machine
 python benchmarks/products.py --topology v5e:2x2 # bytes that a TPU reads for each number, by its compiler (libtpu)
@@ -24,6 +24,7 @@ from eagle_jax.models import products, quant  # noqa: E402
 SHIPPED = ((256, 512), (256, 1536), (256, 2048), (768, 256))  # of the shipped target: heads, MLP, vocabulary, MLP back
 LARGE = (2048, 8192)
 ROWS = (1, 2, 4, 8, 64)
+MANY = 2048
 WEIGHTS, TURNS, ROUNDS = 4, 20, 15
 
 
@@ -100,6 +101,29 @@ def on_this_machine() -> None:
     )
 
 
+def gradients() -> None:
+    """Of weights `[out, in]` after many rows, as in training: as XLA makes them, and as `products` has them made."""
+
+    def tall(rows: jax.Array, gradient: jax.Array, weight: jax.Array) -> jax.Array:
+        return jax.vjp(lambda w: products.matmul(rows, w), weight)[1](gradient)[0]
+
+    def plain(rows: jax.Array, gradient: jax.Array, weight: jax.Array) -> jax.Array:
+        return jax.vjp(lambda w: rows @ w.T, weight)[1](gradient)[0]
+
+    cases: dict[tuple, Callable[[], object]] = {}
+    for shape in SHIPPED[1:3]:
+        given = jnp.ones((MANY, shape[0])), jnp.ones((MANY, shape[1])), jnp.ones(shape[::-1])
+        for name, function in {"as XLA makes it": plain, "[in, out], turned": tall}.items():
+            compiled = jax.jit(function).lower(*given).compile()
+            cases[shape, name] = lambda run=compiled, given=given: [
+                jax.block_until_ready(run(*given)) for _ in range(TURNS * WEIGHTS)
+            ]
+    found = microseconds(cases)
+    names = dict.fromkeys(name for _, name in cases)
+    rows = [[f"{i} x {o}", *(f"{found[(i, o), name] / 1000:.1f} ms" for name in names)] for i, o in SHIPPED[1:3]]
+    print("\n" + table([f"gradient of a weight, {MANY} rows, float32", *names], rows))
+
+
 def on_a_tpu(topology: str) -> None:
     inputs, outputs = 4096, 14336
     device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
@@ -132,7 +156,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--topology", help="a TPU's, such as v5e:2x2")
     topology = parser.parse_args().topology
-    on_this_machine() if topology is None else on_a_tpu(topology)
+    if topology is not None:
+        return on_a_tpu(topology)
+    on_this_machine()
+    gradients()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from eagle_jax.models.lm import LM  # noqa: E402
 from eagle_jax.sharding import AXES, DATA, HEAD, TARGET, Sharding, bytes_per_device, parse, widened  # noqa: E402
 from eagle_jax.training import heads, optimizer  # noqa: E402
 from eagle_jax.training.config import read_config  # noqa: E402
-from eagle_jax.training.update import begin, update, without_params  # noqa: E402
+from eagle_jax.training.update import begin, compiled_update, without_params  # noqa: E402
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
     with mock.patch("jax.default_backend", return_value="tpu"):
         given = shapes(config, whole, options.layers or whole.num_hidden_layers, head, state, over)
         fixed = {"rule": rule, "objective": config.objective, "remat": config.remat, "over": over}
-        memory = update.lower(*given, **fixed).compile().memory_analysis()
+        memory = compiled_update().lower(*given, **fixed).compile().memory_analysis()
     moment = memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     print(f"for a moment {gigabytes(moment)} on {options.topology}; with it {gigabytes(sum(kept) + moment)}", end="")
     print(f" (compiled in {time.perf_counter() - started:.0f} s)")
@@ -76,7 +76,7 @@ def shapes(config, whole, layers, head, state, over):
     rows = config.accumulate, config.batch, config.data.length
     where = jax.NamedSharding(over.mesh, jax.P(None, DATA))
     text = [jax.ShapeDtypeStruct(rows, dtype, sharding=where) for dtype in (jnp.int32, jnp.bool_)]
-    return placed(state, over, over.head), placed(without_params(head), over, over.head), target, *text
+    return placed(state, over, over.head), placed(without_params(head), over, over.head), target, (*text, None)
 
 
 def _zeros(head):

@@ -42,6 +42,14 @@ def guard_cpu_reductions() -> None:
         )
 
 
+def whole_sums() -> dict[str, str]:
+    """Compiler options that keep XLA:CPU from cutting every softmax and norm into windows of 32 before it adds them up.
+
+    On other devices there are none. Asking which device it is starts JAX's backend.
+    """
+    return {"xla_disable_hlo_passes": "tree_reduction_rewriter"} if jax.default_backend() == "cpu" else {}
+
+
 def keep_programs() -> None:
     """Keeps compiled programs on disk from now on, so that the next process does not compile them again.
 

@@ -21,6 +21,7 @@ from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
+from eagle_jax.platform import whole_sums
 from eagle_jax.sharding import Sharding, constrain, spread
 
 
@@ -284,18 +285,15 @@ def compiled_advance() -> Any:
 
 
 def compiler_options() -> dict[str, Any]:
-    """Two things that XLA:CPU does and a decoding loop pays for.
+    """Against two things that XLA:CPU does and a decoding loop pays for.
 
-    It copies each whole cache array twice a cycle, and it cuts every softmax and norm into windows of 32 before it adds
-    them up. Without the copies its numbers are wrong where a loop stands in a loop in the decoding loop (jaxlib
-    0.10.2): a cycle may hold loops, but no loop in a loop.
+    It cuts sums (`whole_sums`), and it copies each whole cache array twice a cycle. Without the copies its numbers are
+    wrong where a loop stands in a loop in the decoding loop (jaxlib 0.10.2): a cycle may hold loops, but no loop in a
+    loop.
     """
     if jax.default_backend() != "cpu":
         return {}
-    return {
-        "xla_cpu_copy_insertion_use_region_analysis": True,
-        "xla_disable_hlo_passes": "tree_reduction_rewriter",
-    }
+    return {"xla_cpu_copy_insertion_use_region_analysis": True} | whole_sums()
 
 
 def _noise(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -97,11 +98,13 @@ def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: flo
 def absorb(sums: Sums, seen: Float[Array, "*b r s"], values: Float[Array, "*b s c"]) -> Sums:
     """`sums` with more slots: a softmax that never needs all scores at once (Milakov and Gimelshein 2018).
 
+    The largest score cancels out in the average, so no gradient goes through it.
+
     Args:
         seen: scores, `UNSEEN` where a row does not see a slot.
     """
     top, total, mixed = sums
-    new = jnp.maximum(top, jnp.max(seen, axis=-1, keepdims=True))
+    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(seen, axis=-1, keepdims=True)))
     weights, kept = jnp.exp(seen - new), jnp.exp(top - new)
     more = jnp.einsum(
         "...rs,...sc->...rc",

@@ -45,7 +45,7 @@ def _aligned(case: Case, sums: Sums) -> Sums:
     own = jnp.sum(q * keys, axis=-1, keepdims=True)
     if case.softcap is not None:
         own = jnp.tanh(own / case.softcap) * case.softcap
-    new = jnp.maximum(top, jnp.max(own, axis=3, keepdims=True))
+    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(own, axis=3, keepdims=True)))
     weights, kept = jnp.exp(own - new), jnp.exp(top - new)
     total = total * kept + jnp.sum(weights, axis=3, keepdims=True)
     mixed = mixed * kept + jnp.sum(weights * values, axis=3, keepdims=True)

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int, UInt
 from eagle_jax.config import LlamaConfig
 from eagle_jax.durable import replacing
 from eagle_jax.models.lm import LM
+from eagle_jax.platform import whole_sums
 from eagle_jax.sharding import DATA, Sharding, from_first, to_host, traced_over, wait_for_others
 from eagle_jax.sharding.placing import is_key_or_value
 from eagle_jax.training.config import TrainConfig
@@ -227,12 +228,17 @@ def _computed(
     for at in range(0, len(tokens), batch):
         part = tokens[at : at + batch]
         padded = np.concatenate([part, np.zeros((batch - len(part), tokens.shape[1]), tokens.dtype)])
-        found = _pass(target, on_devices(padded, over), taps=taps, dtype=dtype.name, over=over)
+        found = _compiled_pass()(target, on_devices(padded, over), taps=taps, dtype=dtype.name, over=over)
         parts.append(to_host(found)[: len(part)])
     return np.concatenate(parts)
 
 
-@functools.partial(jax.jit, static_argnames=("taps", "dtype", "over"))
+@functools.cache
+def _compiled_pass() -> Any:
+    """Compiled as an update is, so that the features are the same to the bit."""
+    return jax.jit(_pass, static_argnames=("taps", "dtype", "over"), compiler_options=whole_sums())
+
+
 def _pass(
     target: LM, tokens: Int[Array, "b n"], *, taps: tuple[int, ...], dtype: str, over: Sharding | None
 ) -> Float[Array, "b n f"]:

@@ -29,6 +29,7 @@ from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.cache import KV
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
+from eagle_jax.sharding import argmax
 from eagle_jax.struct import pytree
 
 
@@ -260,8 +261,8 @@ class Truth:
     @staticmethod
     def of(head: AnyHead, target: LM, hidden: Float[Array, "b n t"]) -> "Truth":
         logits = jax.lax.stop_gradient(target.logits(hidden))
-        best, among_drafted = jnp.argmax(logits, axis=-1), head.drafted_part(logits)
-        drafted = head.target_ids(jnp.argmax(among_drafted, axis=-1)) == best
+        best, among_drafted = argmax(logits), head.drafted_part(logits)
+        drafted = head.target_ids(argmax(among_drafted)) == best
         share = jnp.exp(jax.nn.logsumexp(among_drafted, axis=-1) - jax.nn.logsumexp(logits, axis=-1))
         return Truth(hidden=hidden, logits=among_drafted, best=best, drafted=drafted, share=share)
 
@@ -281,6 +282,6 @@ def parts_of(
         guess: of the target's hidden states; None if the head makes none.
         mask: slots that count.
     """
-    same = (head.target_ids(jnp.argmax(logits, axis=-1)) == truth.best).astype(jnp.float32)
+    same = (head.target_ids(argmax(logits)) == truth.best).astype(jnp.float32)
     feature = jnp.zeros(()) if guess is None else mean(smooth_l1(guess, truth.hidden), mask)
     return feature, law_loss(logits, truth, mask, objective), mean(same, mask)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
+from eagle_jax.platform import whole_sums
 from eagle_jax.sharding import DATA, Rules, Sharding, fitting, traced_over
 from eagle_jax.struct import pytree
 from eagle_jax.training.data import Rows
@@ -62,14 +63,13 @@ def begin(head: AnyHead, rule: optax.GradientTransformation, key: jax.Array) -> 
     return TrainState(params=params, moments=rule.init(params), step=jnp.int32(0), key=jax.random.key_data(key))
 
 
-@functools.partial(jax.jit, static_argnames=("rule", "objective", "remat", "over"), donate_argnames=("state",))
 def update(
     state: TrainState,
     head: AnyHead,
     target: LM,
-    tokens: Int[Array, "a b n"],
-    answer: Bool[Array, "a b n"],
-    features: Float[Array, "a b n f"] | None = None,
+    tokens: Int[Array | np.ndarray, "a b n"],
+    answer: Bool[Array | np.ndarray, "a b n"],
+    features: Float[Array | np.ndarray, "a b n f"] | None = None,
     *,
     rule: optax.GradientTransformation,
     objective: Objective,
@@ -84,12 +84,32 @@ def update(
         remat: compute draft steps again for the gradient instead of keeping them.
         over: the devices that all of this is spread over; None is one.
     """
-    with traced_over(over):
-        new, outcome = _update(state, head, target, (tokens, answer, features), rule, objective, remat)
-    return (new, outcome) if over is None else (over.keep(new, over.head), over.keep(outcome, EVERYWHERE))
+    fixed = {"rule": rule, "objective": objective, "remat": remat, "over": over}
+    return compiled_update()(state, head, target, (tokens, answer, features), **fixed)
+
+
+@functools.cache
+def compiled_update() -> Any:
+    """`update`, of its text as one argument, jitted once per process. The state is donated."""
+    fixed = ("rule", "objective", "remat", "over")
+    return jax.jit(_update, static_argnames=fixed, donate_argnames=("state",), compiler_options=whole_sums())
 
 
 def _update(
+    state: TrainState,
+    head: AnyHead,
+    target: LM,
+    text: tuple[Array, Array, Array | None],
+    *,
+    over: Sharding | None,
+    **fixed: Any,
+) -> tuple[TrainState, Outcome]:
+    with traced_over(over):
+        new, outcome = _updated(state, head, target, text, **fixed)
+    return (new, outcome) if over is None else (over.keep(new, over.head), over.keep(outcome, EVERYWHERE))
+
+
+def _updated(
     state: TrainState,
     head: AnyHead,
     target: LM,
@@ -139,7 +159,11 @@ def _loss(
     return of_its_kind(whole, target, tokens, answer, features, key, objective, remat=remat)
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "over"))
+@functools.cache
+def _compiled_measure() -> Any:
+    return jax.jit(_measure, static_argnames=("objective", "over"), compiler_options=whole_sums())
+
+
 def _measure(
     params: Any,
     head: AnyHead,
@@ -175,7 +199,7 @@ def evaluate(
     for at in range(0, len(rows), batch):
         tokens, answer = (_filled_up(part[at : at + batch], batch) for part in (rows.tokens, rows.answer))
         text = (on_devices(part, over) for part in (tokens, answer))
-        parts.append(jax.device_get(_measure(params, head, target, *text, objective=objective, over=over)))
+        parts.append(jax.device_get(_compiled_measure()(params, head, target, *text, objective=objective, over=over)))
         weights.append(answer.sum())
     loss, report = jax.tree.map(lambda *each: np.average(np.stack(each), axis=0, weights=weights), *parts)
     return float(loss), report
