@@ -76,7 +76,7 @@ def shapes(config, whole, layers, head, state, over):
     rows = config.accumulate, config.batch, config.data.length
     where = jax.NamedSharding(over.mesh, jax.P(None, DATA))
     text = [jax.ShapeDtypeStruct(rows, dtype, sharding=where) for dtype in (jnp.int32, jnp.bool_)]
-    return placed(state, over, over.head), placed(without_params(head), over, over.head), target, (*text, None)
+    return placed(state, over, over.head), placed(without_params(head), over, over.head), target, *text
 
 
 def _zeros(head):

@@ -2,10 +2,11 @@
 
 A step is the frozen target's pass over the rows, the head's draft steps, the gradient, its clipping and AdamW, in
 float32. Ours is measured twice: all rows in one pass (`batch: 8`), and in passes of four (`batch: 4, accumulate: 2`),
-which is the same step, since the answers in all rows are of one length, and needs less memory. All begin with the same
-weights, and their first losses are compared before anything is timed. Each has a process of its own. They take turns,
-step by step, with a pause between them so that the threads of one do not disturb the next; a ratio is the quotient of
-two neighbours, and the table has the median. Needs PyTorch and transformers.
+which is the same step, since the answers in all rows are of one length. PyTorch's is always one pass. All begin with
+the same weights, and their first losses are compared before anything is timed. Each has a process of its own. They take
+turns, step by step, with a pause between them so that the threads of one do not disturb the next; a ratio is the
+quotient of two steps of one turn, and the table has the median, the lowest and the highest. Needs PyTorch and
+transformers.
 
     python benchmarks/train_step.py --repeats 10
 """
@@ -61,11 +62,13 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=256, help="tokens of a row")
     parser.add_argument("--repeats", type=int, default=10)
     options = parser.parse_args()
+    if options.batch < PASS or options.batch % PASS:
+        parser.error(f"--batch {options.batch}: expected a multiple of {PASS}")
     rows = []
     for case in CASES:
         whole, parted, eager = zip(*in_turns(case, options), strict=True)
         times = (f"{1000 * statistics.median(column):.0f}" for column in (whole, parted, eager))
-        ratios = (f"{statistics.median(map(operator.truediv, eager, own)):.2f}" for own in (whole, parted))
+        ratios = (spread(list(map(operator.truediv, eager, own))) for own in (whole, parted))
         rows.append((case, *times, *ratios))
     print(
         f"{options.batch} rows of {options.length} tokens, {torch.get_num_threads()} threads, torch {torch.__version__}"
@@ -73,6 +76,10 @@ def main() -> None:
     parts = f"passes of {PASS}"
     header = ("step", "one pass, ms", f"{parts}, ms", "PyTorch eager, ms", "times as fast", f"in {parts}")
     print(table(header, rows))
+
+
+def spread(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
 
 
 def in_turns(case: str, options: argparse.Namespace) -> list[tuple[float, ...]]:
@@ -124,8 +131,9 @@ def answer_questions(
     kind, objective = CASES[case]
     head = heads.first(kind, target, None, jax.random.key(0))
     step = side(target, head, objective, tokens, answer)
-    asked.send(step())
+    loss = step()
     step()
+    asked.send(loss)
     while True:
         asked.recv()
         time.sleep(PAUSE)

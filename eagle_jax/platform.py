@@ -45,7 +45,8 @@ def guard_cpu_reductions() -> None:
 def whole_sums() -> dict[str, str]:
     """Compiler options that keep XLA:CPU from cutting every softmax and norm into windows of 32 before it adds them up.
 
-    On other devices there are none. Asking which device it is starts JAX's backend.
+    A sum over a whole large matrix is then made number after number, and far less exact; one over its rows is not. On
+    other devices there are no options. Asking which device it is starts JAX's backend.
     """
     return {"xla_disable_hlo_passes": "tree_reduction_rewriter"} if jax.default_backend() == "cpu" else {}
 

@@ -57,7 +57,8 @@ def _added_up(x: Float[Array, "..."], y: Float[Array, "..."], x_axis: int, y_axi
 def _tall_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
     """`rows @ weight.T` of a weight with more outputs than inputs. Its gradient is made as `[i, o]` and turned.
 
-    XLA:CPU would make `[o, i]` of the many rows, which takes it about a third longer (`benchmarks/products.py`).
+    It has no forward-mode derivative. XLA:CPU would make `[o, i]` of the many rows, which takes it about a third longer
+    (`benchmarks/products.py`).
     """
     return _added_up(rows, weight, 1, 1)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
+from jaxtyping import Array, Float
 
 from eagle_jax.training.config import OptimizerConfig
 
@@ -21,7 +22,7 @@ def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     """
     clips = {
         "value": optax.clip(config.clip_at),
-        "norm": optax.clip_by_global_norm(config.clip_at),
+        "norm": optax.stateless(lambda updates, _: clipped(updates, config.clip_at)),
         "none": optax.identity(),
     }
     b1, b2 = config.betas
@@ -31,6 +32,22 @@ def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     }
     scale = optax.scale_by_schedule(rate_at(config, steps))
     return _lenient(optax.chain(clips[config.clip], steppers[config.name](), scale))
+
+
+def norm_of(gradients: Any) -> Float[Array, ""]:
+    """The norm of all of them together.
+
+    Rows first, then their sums, and a barrier that keeps XLA from making one sum of the two: on CPU, compiled with
+    `platform.whole_sums`, that one would be off by more than a thousandth for 4,096 x 8,192.
+    """
+    rows = [jnp.sum(jnp.atleast_1d(g) ** 2, axis=-1) for g in jax.tree.leaves(gradients)]
+    return jnp.sqrt(sum((jnp.sum(row) for row in jax.lax.optimization_barrier(rows)), jnp.zeros(())))
+
+
+def clipped(gradients: Any, limit: float) -> Any:
+    """Gradients, made smaller together where their norm is over the limit (Pascanu et al. 2013)."""
+    shrink = jnp.minimum(1.0, limit / jnp.maximum(norm_of(gradients), jnp.finfo(jnp.float32).tiny))
+    return jax.tree.map(lambda g: g * shrink, gradients)
 
 
 def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:

@@ -21,6 +21,7 @@ from eagle_jax.training.data import Rows
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads_loss import heads_loss
 from eagle_jax.training.loss import Objective, Report, loss
+from eagle_jax.training.optimizer import norm_of
 
 EVERYWHERE: Rules = ()  # every device has all of it
 
@@ -85,31 +86,35 @@ def update(
         over: the devices that all of this is spread over; None is one.
     """
     fixed = {"rule": rule, "objective": objective, "remat": remat, "over": over}
-    return compiled_update()(state, head, target, (tokens, answer, features), **fixed)
+    return compiled_update()(state, head, target, tokens, answer, features, **fixed)
 
 
 @functools.cache
 def compiled_update() -> Any:
-    """`update`, of its text as one argument, jitted once per process. The state is donated."""
+    """`update`, jitted once per process. The state is donated."""
     fixed = ("rule", "objective", "remat", "over")
-    return jax.jit(_update, static_argnames=fixed, donate_argnames=("state",), compiler_options=whole_sums())
+    return jax.jit(_update_over, static_argnames=fixed, donate_argnames=("state",), compiler_options=whole_sums())
 
 
-def _update(
+def _update_over(
     state: TrainState,
     head: AnyHead,
     target: LM,
-    text: tuple[Array, Array, Array | None],
+    tokens: Int[Array, "a b n"],
+    answer: Bool[Array, "a b n"],
+    features: Float[Array, "a b n f"] | None = None,
     *,
+    rule: optax.GradientTransformation,
+    objective: Objective,
+    remat: bool,
     over: Sharding | None,
-    **fixed: Any,
 ) -> tuple[TrainState, Outcome]:
     with traced_over(over):
-        new, outcome = _updated(state, head, target, text, **fixed)
+        new, outcome = _update(state, head, target, (tokens, answer, features), rule, objective, remat)
     return (new, outcome) if over is None else (over.keep(new, over.head), over.keep(outcome, EVERYWHERE))
 
 
-def _updated(
+def _update(
     state: TrainState,
     head: AnyHead,
     target: LM,
@@ -134,9 +139,8 @@ def _updated(
     new = TrainState(
         params=optax.apply_updates(state.params, changes), moments=moments, step=state.step + 1, key=state.key
     )
-    squares = sum(jnp.sum(g**2) for g in jax.tree.leaves(gradients))
     report = jax.tree.map(lambda parts: jnp.mean(parts, axis=0), reports)
-    return new, Outcome(loss=jnp.mean(losses), gradient_norm=jnp.sqrt(squares), report=report)
+    return new, Outcome(loss=jnp.mean(losses), gradient_norm=norm_of(gradients), report=report)
 
 
 def _loss(

@@ -122,7 +122,7 @@ def test_a_target_with_one_other_matrix_is_another(layer, change):
 
 
 def test_the_losses_are_those_without_files_bit_for_bit(tmp_path):
-    """The same run twice, with the target in every update and with files."""
+    """The same run twice, with the target in every update and with files; as tests are compiled, without optimising."""
     heads = []
     for name, more in (("online", ()), ("stored", (f"features.folder={tmp_path}/features",))):
         (tmp_path / name).mkdir()
