@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import numpy as np
 import pytest
 
@@ -20,6 +21,7 @@ def test_the_norm_of_a_large_matrix():
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="others add in another order")
+@pytest.mark.skipif(jaxlib.version.__version_info__ >= (0, 11), reason="so do later jaxlibs")
 def test_one_sum_over_it_would_be_wrong():
     squares = compiled(lambda g: jnp.sum(g**2))(jnp.ones(ONES))
     assert abs(float(squares) / 2**25 - 1) > 1e-3
