@@ -45,7 +45,10 @@ def norm_of(gradients: Any) -> Float[Array, ""]:
 
 
 def clipped(gradients: Any, limit: float) -> Any:
-    """Gradients, made smaller together where their norm is over the limit (Pascanu et al. 2013)."""
+    """Gradients, made smaller together where their norm is over the limit (Pascanu et al. 2013).
+
+    Optax's own takes the norm as one sum.
+    """
     shrink = jnp.minimum(1.0, limit / jnp.maximum(norm_of(gradients), jnp.finfo(jnp.float32).tiny))
     return jax.tree.map(lambda g: g * shrink, gradients)
 
