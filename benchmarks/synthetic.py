@@ -37,7 +37,7 @@ from eagle_jax.converters.sizes import HeadSizes, TargetSizes
 from eagle_jax.models import layout
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import Scheme, quantise, scheme_of
+from eagle_jax.models.quant import Scheme, quantise, schemes_of
 
 # What a shape is called here, and the published pair that has it; all get a head with 32,000 tokens.
 PUBLISHED_SHAPES = {
@@ -122,9 +122,9 @@ def stored(
     """The chart, the target and the head, laid out as files have them."""
     chart = Chart.drawn(shape.target.vocab_size, shape.head.draft_vocab_size, error, seed)
     target_key, head_key = jax.random.split(jax.random.key(seed))
-    scheme = scheme_of(quantize)
+    scheme, head_scheme = schemes_of(quantize)
     target = _target(shape.target, chart, target_key, dtype, scheme)
-    return chart, target, _head(shape.head, chart, target.params["embed_tokens"]["embedding"], head_key, scheme)
+    return chart, target, _head(shape.head, chart, target.params["embed_tokens"]["embedding"], head_key, head_scheme)
 
 
 def _target(config: LlamaConfig, chart: Chart, key: jax.Array, dtype: DTypeLike, scheme: Scheme | None) -> LM:

@@ -35,7 +35,7 @@ from eagle_jax.decoding.sampling import Sampling, Settings, request_keys  # noqa
 from eagle_jax.decoding.state import Request  # noqa: E402
 from eagle_jax.drafters.base import Plain  # noqa: E402
 from eagle_jax.drafters.eagle import Eagle  # noqa: E402
-from eagle_jax.models.quant import scheme_of  # noqa: E402
+from eagle_jax.models.quant import schemes_of  # noqa: E402
 from eagle_jax.sharding import AXES, DATA, Sharding, parse, widened  # noqa: E402
 
 COLLECTIVE = r"= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--target", default="llama-3.1-8b-instruct", help="a name of `eagle-jax models`")
     parser.add_argument("--topology", default="v5e:2x2")
     parser.add_argument("--mesh", default="model:4")
-    parser.add_argument("--quantize", help="int8, int4 or int4-128, as for `load`")
+    parser.add_argument("--quantize", help="int8, int4 or int4-128, draft:int8 and so on, as for `load`")
     parser.add_argument("--layers", type=int, help="fewer than the target has, for a quick look")
     parser.add_argument("--requests", type=int, default=8, help="for each group of chips along data")
     parser.add_argument("--slots", type=int, default=4096)
@@ -76,8 +76,8 @@ def main() -> None:
 
     memory = compiled.memory_analysis()
     kept, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
-    asked = options.requests, options.slots, policy.nodes if policy else 1, jnp.bfloat16, scheme_of(options.quantize)
-    planned = plan.of_configs(config, head if policy else None, sizes, *asked)
+    asked = options.requests, options.slots, policy.nodes if policy else 1, jnp.bfloat16
+    planned = plan.of_configs(config, head if policy else None, sizes, *asked, *schemes_of(options.quantize))
     wanted = planned.total - planned.buffers
     print(f"weights and caches per chip: {gigabytes(kept)} compiled, {gigabytes(wanted)} planned")
     print(f"everything per chip: {gigabytes(kept + temporary)} compiled, {gigabytes(planned.total)} planned")
@@ -99,12 +99,12 @@ def main() -> None:
 def shapes(config, head, policy, over, options):
     """Everything that the loop is given, of shapes, in their places."""
     config = widened(config, over.sizes)
-    kept = jnp.bfloat16, scheme_of(options.quantize)
-    target = placed(plan.target_shapes(config, *kept), over, over.target)
+    scheme, head_scheme = schemes_of(options.quantize)
+    target = placed(plan.target_shapes(config, jnp.bfloat16, scheme), over, over.target)
     drafter = Plain()
     if head is not None:
         head = dataclasses.replace(head, layers=widened(head.layers, over.sizes))
-        drafter = placed(Eagle(head=plan.head_shapes(head, *kept), policy=policy), over, over.head)
+        drafter = placed(Eagle(head=plan.head_shapes(head, jnp.bfloat16, head_scheme), policy=policy), over, over.head)
     rows, mode = options.requests * over.sizes[DATA], Sampling(sampled=options.temperature > 0, filtered=False)
     numbers, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)
     settings = Settings(numbers, whole, numbers, numbers, request_keys([0] * rows, [0] * rows))

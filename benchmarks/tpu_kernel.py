@@ -52,11 +52,13 @@ def main() -> None:
     parser.add_argument("--attention", default=",".join(BACKENDS), help="of the backends of eagle_jax.kernels")
     parser.add_argument("--slots", type=int, default=2048, help="of the cache, all of them used")
     parser.add_argument("--requests", type=int, default=1)
+    parser.add_argument("--quantize", help="as for `load`: int8, int4 or int4-128, or draft:int8 and so on")
     parser.add_argument("--memory", action="store_true", help="compile whole loops and look at their memory instead")
     options = parser.parse_args()
-    options.temperature, options.quantize = 0.0, None
+    options.temperature = 0.0
     chips, nodes = options.chips.split(","), [int(part) for part in options.nodes.split(",")]
-    print(f"{options.target}, {options.requests} request(s), {options.slots} slots, bfloat16\n")
+    rounded = f", {options.quantize}" if options.quantize else ""
+    print(f"{options.target}, {options.requests} request(s), {options.slots} slots, bfloat16{rounded}\n")
     if options.memory:
         print("| chips | nodes | weights and caches | everything | more | copies of a cache |\n" + "|---" * 6 + "|")
         failed = [memory(chip, count, options) for chip in chips for count in nodes]

@@ -1,10 +1,12 @@
 """What a cycle is made of: what checking more rows costs, and what drafting costs beside it."""
 
+from synthetic import Synthetic
+
 from eagle_jax.api.tuning import Start
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.drafters.aside import Aside, Blank
 from eagle_jax.drafters.base import Drafter, Plain
-from gpu.cycles import published, seconds_a_cycle
+from gpu.cycles import ROUNDED, published, seconds_a_cycle, with_rounded_head
 from gpu.record import Record
 from gpu.scale import Scale
 
@@ -25,8 +27,18 @@ def run(scale: Scale, record: Record) -> None:
         "rest": seconds["cycle"] - seconds[nodes] - drafting,
         "whole cycle": seconds["cycle"],
     }
-    for part, spent in parts.items():
+    for part, spent in (parts | _with_rounded_head(pair, scale)).items():
         record("parts", part=part, ms=1e3 * spent, of_a_plain_step=spent / seconds["plain"])
     seconds = seconds_a_cycle(start, checks, scale)
     for rows in scale.nodes:
         record("rows", rows=rows, ms=1e3 * seconds[rows], of_one_row=seconds[rows] / seconds[1])
+
+
+def _with_rounded_head(pair: Synthetic, scale: Scale) -> dict[str, float]:
+    """Seconds of drafting and of a whole cycle."""
+    model = with_rounded_head(pair.model)
+    drafter = published(model, scale)
+    drafters = {"plain": Plain(), "cycle": drafter, "draft": Aside(drafter)}
+    seconds = seconds_a_cycle(Start(model, drafter, scale.asks(model, pair.chart, 1)), drafters, scale)
+    drafting = seconds["draft"] - seconds["plain"]
+    return {f"drafting, {ROUNDED}": drafting, f"whole cycle, {ROUNDED}": seconds["cycle"]}

@@ -4,13 +4,18 @@ import numpy as np
 from synthetic import Synthetic
 from turns import Method, Timed, in_turns, ours
 
+from gpu.cycles import ROUNDED, with_rounded_head
 from gpu.record import Record
 from gpu.scale import Scale
 
 
 def run(scale: Scale, record: Record) -> None:
     pair = scale.pair()
-    for row in rows(pair, scale, {"auto": ours(pair.model, scale.tokens, "eagle")}):
+    more = {
+        "auto": ours(pair.model, scale.tokens, "eagle"),
+        f"tree {scale.tree}, {ROUNDED}": ours(with_rounded_head(pair.model), scale.tokens, "eagle", scale.tree),
+    }
+    for row in rows(pair, scale, more):
         record("answers", **row)
 
 

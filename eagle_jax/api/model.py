@@ -18,7 +18,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import Scheme, scheme_of
+from eagle_jax.models.quant import Scheme, schemes_of
 from eagle_jax.models.target import Target
 from eagle_jax.platform import keep_programs, multiplies_bfloat16
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
@@ -86,8 +86,8 @@ def load(
         datastore: file that `eagle-jax datastore` made, for `drafter="rest"`.
         quantize: round weights as they are read, those of head and draft model too: "int8", "int4" (a scale for each 32
             inputs) or "int4-128"; None keeps what the folders hold, floats or weights that are rounded already. The
-            output matrix becomes int8, or what a slash is followed by: "int4/int4", "int8/none". docs/quantisation.md
-            tells more.
+            output matrix becomes int8, or what a slash is followed by: "int4/int4", "int8/none". "draft:int8" rounds
+            head and draft model alone, which changes no text. docs/quantisation.md tells more.
 
     Raises:
         FileNotFoundError: a folder or file is not there.
@@ -96,14 +96,14 @@ def load(
             known, meets weights that are rounded already, or has groups that do not divide a matrix.
     """
     keep_programs()
-    wanted, scheme = dtype_of(dtype), scheme_of(quantize)
+    wanted, (scheme, draft_scheme) = dtype_of(dtype), schemes_of(quantize)
     folder, head_folder = folders_of(target, head)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))
     lm = _load_target(folder, wanted, over, scheme)
     tokenizer = tokenizer_in(folder)
     drafting = None
     if head_folder is not None:
-        drafting = load_head(head_folder, lm, dtype=wanted, changes=head_config, scheme=scheme)
+        drafting = load_head(head_folder, lm, dtype=wanted, changes=head_config, scheme=draft_scheme)
     ready = _for_decoding(lm, lm.config.head_dim)
     return Model(
         target=ready if over is None else over.put(ready, over.target),
@@ -112,7 +112,7 @@ def load(
         stop_ids=_stop_ids(folder, tokenizer),
         context=_context(lm),
         over=over,
-        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, wanted, over, scheme),
+        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, wanted, over, draft_scheme),
         datastore=None if datastore is None else read_datastore(datastore, tokenizer),
     )
 
@@ -122,7 +122,7 @@ def with_head(model: Model, head: str | Path, *, quantize: str | Scheme | None =
 
     `head` and `quantize` are as in `load`.
     """
-    scheme = scheme_of(quantize)
+    _, scheme = schemes_of(quantize)
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
     stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))

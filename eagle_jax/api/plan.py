@@ -19,7 +19,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, empty_cache
-from eagle_jax.models.quant import QuantArray, Scheme, quantise_params, scheme_of
+from eagle_jax.models.quant import QuantArray, Scheme, quantise_params, schemes_of
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
 
 HeadConfig = EagleConfig | Eagle3Config
@@ -89,7 +89,7 @@ def plan(
     """
     config, drafting = configs(target, head)
     counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
-    given = *counts, dtype_of(dtype), scheme_of(quantize)
+    given = *counts, dtype_of(dtype), *schemes_of(quantize)
     if mesh is not None:
         return of_configs(config, drafting, parse(mesh), *given)
     chips = whole("chips", chips, 1)
@@ -122,6 +122,7 @@ def of_configs(
     nodes: int,
     dtype: Any,
     scheme: Scheme | None = None,
+    head_scheme: Scheme | None = None,
 ) -> Plan:
     """`plan` for configurations that are at hand."""
     check(config, sizes)
@@ -131,7 +132,7 @@ def of_configs(
     drafting = 0
     if head is not None:
         head = dataclasses.replace(head, layers=widened(head.layers, sizes))
-        drafting = bytes_per_device(head_shapes(head, dtype, scheme).params, HEAD, sizes)
+        drafting = bytes_per_device(head_shapes(head, dtype, head_scheme).params, HEAD, sizes)
         cache += bytes_per_device(_cache(head.layers, rows, slots, dtype), STATE, sizes)
     buffers = _buffers(config, sizes, requests * nodes, slots, dtype)
     return Plan(mesh=dict(sizes), requests=rows, target=weights, head=drafting, cache=cache, buffers=buffers)

@@ -81,6 +81,7 @@ ROUNDINGS: Mapping[str, Rounding | None] = {
     "int4-128": Rounding(4, 128),
     "none": None,
 }
+DRAFTING = "draft:"  # before a scheme: for the drafting models alone
 # Parameters that are matrices, in targets and heads. Embeddings and norms have other names. A router is small, and
 # what it gets wrong no expert makes good.
 _MATRIX = re.compile(r"(?<!mlp/gate)/weight$|/experts/(gate|up|down)$")
@@ -141,6 +142,18 @@ def scheme_of(text: Any) -> Scheme | None:
             f'if you like, what the output matrix becomes: "int4/int8", which is the default, "int4/int4", "int4/none"'
         )
     return Scheme(ROUNDINGS[layers], ROUNDINGS[output])
+
+
+def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
+    """What target and drafting models are rounded to: both to `scheme_of(text)`, or behind "draft:" the latter alone.
+
+    Raises:
+        ValueError: as `scheme_of` does.
+    """
+    if isinstance(text, str) and text.startswith(DRAFTING):
+        return None, scheme_of(text.removeprefix(DRAFTING))
+    scheme = scheme_of(text)
+    return scheme, scheme
 
 
 def is_matrix(path: str) -> bool:

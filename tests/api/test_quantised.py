@@ -56,6 +56,20 @@ def test_target_and_head_are_rounded_on_their_own(folders):
     assert {leaf.bits for _, leaf in flat(head.params) if isinstance(leaf, QuantArray)} == {4}
 
 
+def test_what_drafts_may_be_rounded_alone_and_every_text_stays(folders):
+    whole = eagle_jax.load(*folders, draft=folders[0])
+    model = eagle_jax.load(*folders, draft=folders[0], quantize="draft:int4")
+    jax.tree.map(np.testing.assert_array_equal, model.target, whole.target)
+    for drafting in (model.head, model.draft):
+        assert 4 in {leaf.bits for _, leaf in flat(drafting.params) if isinstance(leaf, QuantArray)}
+    again = with_head(model, folders[1], quantize="draft:int4").head
+    jax.tree.map(np.testing.assert_array_equal, again, model.head)
+    temperature = [0.0, 1.0, 1.0]
+    plain, _ = ids(whole, "none", temperature)
+    assert ids(model, "eagle", temperature)[0] == plain
+    assert ids(model, "draft-model", temperature)[0] == plain
+
+
 def test_a_folder_that_is_rounded_loads_like_any_other(folders, tmp_path):
     eagle_jax.api.quantize(folders[0], tmp_path / "int8", "int8")
     kept, made = eagle_jax.load(tmp_path / "int8"), eagle_jax.load(folders[0], quantize="int8")

@@ -23,6 +23,7 @@ from eagle_jax.models.quant import (
     quantise,
     quantise_params,
     scheme_of,
+    schemes_of,
 )
 from eagle_jax.testing import TINY, synthetic_pair
 
@@ -168,6 +169,15 @@ def test_a_linear_map_with_a_bias():
     params = {"weight": quantise(weight(12, 32), INT8, jnp.bfloat16), "bias": jnp.ones(12, jnp.bfloat16)}
     made = Linear(12, use_bias=True, dtype=jnp.bfloat16).apply({"params": params}, jnp.zeros((2, 32), jnp.bfloat16))
     assert made.dtype == jnp.bfloat16 and float(made[0, 0]) == 1.0
+
+
+def test_drafting_models_may_have_a_scheme_of_their_own():
+    assert schemes_of("int8") == (scheme_of("int8"),) * 2 and schemes_of(None) == (None, None)
+    assert schemes_of("draft:int4/none") == (None, scheme_of("int4/none"))
+    with pytest.raises(ValueError, match="quantize='int3' is not known"):
+        schemes_of("draft:int3")
+    with pytest.raises(ValueError, match="quantize='draft:int8' is not known"):  # where there is no draft to speak of
+        scheme_of("draft:int8")
 
 
 @pytest.mark.parametrize("text", ["int3", "int4-", "int8/", "none", "none/none", 8, "int8/int4/int4", ""])
