@@ -22,6 +22,7 @@ from eagle_jax.drafters.base import Drafter, Plain
 
 LONGEST = 4096  # tokens of a request, if nothing is said: caches for a whole context may be larger than the model
 PIECE = 256  # prompt tokens that are read before those who are answered already get their turn
+MOST_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
 MOST_CYCLES = 2**30  # cycles are counted in 32 bits; after so many the engine waits for an idle moment and starts anew
 
 
@@ -164,6 +165,7 @@ class Engine:
         with self._tokenizing:
             asks = asks_for(self.model, list(prompts), options, seeds_for(seed, len(prompts)), 1)
         asks = [self._fitted(ask, whole_rest=max_new_tokens is None) for ask in asks]
+        samples = [_sample(number) for number in samples]
         tickets = [
             Ticket(dataclasses.replace(ask, sample=sample), self.model.tokenizer, self._cancel)
             for ask, sample in itertools.product(asks, samples)
@@ -377,6 +379,12 @@ class Engine:
         """A new batch in the memory of the old one: there may be none for two."""
         self._batch.free()
         self._batch = Batch(self.model, self.drafter, room=self._room)
+
+
+def _sample(number: Any) -> int:
+    if whole("sample", number, 0) >= MOST_SAMPLES:
+        raise ValueError(f"sample={number}; expected a whole number below {MOST_SAMPLES}")
+    return int(number)
 
 
 def _short(error: Exception) -> str:

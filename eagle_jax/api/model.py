@@ -113,7 +113,7 @@ def load(
         context=_context(lm),
         over=over,
         draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, wanted, over, draft_scheme),
-        datastore=None if datastore is None else read_datastore(datastore, tokenizer),
+        datastore=None if datastore is None else _load_datastore(datastore, lm, tokenizer),
     )
 
 
@@ -143,6 +143,17 @@ def _load_draft(
         )
     ready = _for_decoding(draft, draft.config.head_dim)
     return ready if over is None else over.put(ready, over.target)
+
+
+def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
+    """Texts of tokens that the target has."""
+    store, size = read_datastore(path, tokenizer), target.config.vocab_size
+    largest = int(jnp.max(store.tokens, initial=0))
+    if largest >= size:
+        raise ValueError(
+            f"{path} holds token {largest} and the target {size} tokens; make one with the target's tokenizer"
+        )
+    return store
 
 
 def tokenizer_of(target: str | Path | None = None) -> Any:

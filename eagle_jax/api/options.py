@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -109,14 +110,14 @@ def seeds_for(seed: int | Sequence[int], prompts: int) -> list[int]:
     seeds = per_request("seed", seed, prompts)
     for value in seeds:
         if not is_whole(value) or not 0 <= value < 2**63:
-            raise ValueError(f"seed={value!r}; expected a whole number from 0 to 2**63 - 1")
+            raise ValueError(f"seed={reprlib.repr(value)}; expected a whole number from 0 to 2**63 - 1")
     return [int(value) for value in seeds]
 
 
 def whole(name: str, value: Any, least: int) -> int:
     """`value` if it is a whole number (numpy's included) and not below `least`."""
     if not is_whole(value) or value < least:
-        raise ValueError(f"{name}={value!r}; expected a whole number, {least} or more")
+        raise ValueError(f"{name}={reprlib.repr(value)}; expected a whole number, {least} or more")
     return int(value)
 
 
@@ -126,6 +127,10 @@ def is_whole(value: Any) -> bool:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"{name}={value!r}; expected a finite number")
-    return float(value)
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name}={reprlib.repr(value)}; expected a finite number")
+    return number

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+INCOMPLETE = "\ufffd"  # what a decoder makes of the bytes of an incomplete character
+
 
 @dataclasses.dataclass(frozen=True)
 class StopHit:
@@ -29,16 +31,21 @@ def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
 def find_stop(tokenizer: Any, token_ids: Sequence[int], stop: Sequence[str]) -> StopHit | None:
     """The earliest stop string in the answer so far; None if there is none.
 
-    The answer ends with the first token that completes a stop string, however many tokens were decoded beyond it.
+    The answer ends with the first token that completes a stop string, however many tokens were decoded beyond it. In
+    what is for certain: a U+FFFD at the end may yet become a character.
     """
-    if not stop or not any(s in decode(tokenizer, token_ids) for s in stop):
+
+    def certain(count: int) -> str:
+        return decode(tokenizer, token_ids[:count]).rstrip(INCOMPLETE)
+
+    if not stop or not any(s in certain(len(token_ids)) for s in stop):
         return None
     low, high = 1, len(token_ids)
     while low < high:
         middle = (low + high) // 2
-        found = any(s in decode(tokenizer, token_ids[:middle]) for s in stop)
+        found = any(s in certain(middle) for s in stop)
         low, high = (low, middle) if found else (middle + 1, high)
-    text = decode(tokenizer, token_ids[:low])
+    text = certain(low)
     return StopHit(text=text[: min(text.find(s) for s in stop if s in text)], tokens=low)
 
 
@@ -48,7 +55,7 @@ def settled(text: str, stop: Sequence[str]) -> str:
     An incomplete character decodes to U+FFFD at the end, and an end that may turn out to begin a stop string is held
     back.
     """
-    text = text.rstrip("\ufffd")
+    text = text.rstrip(INCOMPLETE)
     held = 0
     for string in stop:
         for size in range(min(len(string) - 1, len(text)), held, -1):
@@ -56,6 +63,34 @@ def settled(text: str, stop: Sequence[str]) -> str:
                 held = size
                 break
     return text[: len(text) - held]
+
+
+class Spelling:
+    """What each token of an answer adds to its text, token by token in their order.
+
+    A tokenizer's decoder does not spell a token alone as it does in a text (Llama 2's drops the space before a word),
+    so each is decoded behind its neighbour.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []  # the last tokens that made whole characters, and those since
+        self._whole = 0  # how many of these the former are
+        self._told = 0  # characters of theirs that were told
+        self.length = 0  # characters of the answer so far
+
+    def add(self, token_id: int) -> str:
+        """Characters that are whole with this token; none of a special token, or of the first bytes of a character."""
+        self._ids.append(token_id)
+        text = decode(self._tokenizer, self._ids)
+        known = text.rstrip(INCOMPLETE)
+        new = known[self._told :]
+        self._told, self.length = len(known), self.length + len(new)
+        if new and known == text:
+            self._ids = self._ids[self._whole :]
+            self._whole = len(self._ids)
+            self._told = len(decode(self._tokenizer, self._ids))
+        return new
 
 
 @functools.lru_cache(maxsize=8)

@@ -33,8 +33,9 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
     with jax.named_scope("draft"):
         view = View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
         tree, draft = drafter.propose(target, state.draft, view, mode)
-        # what is no guess may hold no token
-        tree = dataclasses.replace(tree, tokens=jnp.where(tree.valid, tree.tokens, 0))
+        # what is no guess may hold no token, and a token that the target does not have would spoil the whole pass
+        known = jnp.clip(tree.tokens, 0, target.config.vocab_size - 1)
+        tree = dataclasses.replace(tree, tokens=jnp.where(tree.valid, known, 0))
 
     with jax.named_scope("verify"):
         ancestors = tree.ancestors

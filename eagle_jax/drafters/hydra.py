@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.policy import TreePolicy
+from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters import ranking
@@ -55,6 +55,7 @@ class HydraDrafter(Drafter):
 
     def __post_init__(self):
         ranking.check_depth(self.policy.depth, self.head.num_heads, "Hydra")
+        check_width(self.policy, self.head.config.vocab_size)
 
     @property
     def shape(self) -> TreePolicy:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.policy import StaticTree, TreePolicy
+from eagle_jax.decoding.policy import StaticTree, TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters import ranking
@@ -59,6 +59,7 @@ class MedusaDrafter(Drafter):
 
     def __post_init__(self):
         ranking.check_depth(self.policy.depth, self.head.num_heads, "Medusa")
+        check_width(self.policy, self.head.config.vocab_size)
 
     @property
     def shape(self) -> TreePolicy:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.decoding.policy import StaticTree
+from eagle_jax.decoding.policy import StaticTree, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
@@ -73,6 +73,11 @@ class TokenRecycling(Drafter):
     taps = ()
 
     def __post_init__(self):
+        if not isinstance(self.policy, StaticTree):
+            raise ValueError(
+                f"token recycling drafts over a tree of fixed shape, not over {self.policy}; give the parents of its "
+                "nodes, such as [-1, 0, 0, 1]"
+            )
         most = max((self.policy.parents.count(node) for node in range(self.policy.nodes)), default=0)
         if most > self.width:
             raise ValueError(
@@ -85,7 +90,8 @@ class TokenRecycling(Drafter):
         return self.policy
 
     def init(self, target: Target, batch: int, slots: int) -> Table:
-        size = batch, target.config.vocab_size, self.width
+        check_width(self.policy, target.config.vocab_size)
+        size = batch, target.config.vocab_size, min(self.width, target.config.vocab_size)
         return Table(tokens=jnp.full(size, -1, jnp.int32), scores=jnp.full(size, -jnp.inf, jnp.float32))
 
     def observe(self, target: Target, state: Table, observed: Observed) -> Table:
@@ -109,7 +115,7 @@ class TokenRecycling(Drafter):
 
     def _learn(self, table: Table, checked: Checked, active: Bool[Array, "b"]) -> Table:
         """What the target made of every node of a tree."""
-        best, tokens = top_k(checked.logits, self.width)
+        best, tokens = top_k(checked.logits, table.tokens.shape[2])
         scores = best - jax.nn.logsumexp(checked.logits, axis=-1, keepdims=True)
         return table.write(checked.tree.tokens, tokens, scores, checked.tree.valid & active[:, None])
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from eagle_jax.api import Chunk, Result
 from eagle_jax.serving.answering import Answering, Shape, answer, eagle_of, finish_reason
-from eagle_jax.serving.logprobs import in_chat
+from eagle_jax.serving.logprobs import Spelled
 from eagle_jax.serving.protocol import chat_call
 
 
@@ -16,13 +16,16 @@ class Chat(Shape):
 
     prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
+    def __init__(self) -> None:
+        self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
+
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         ticket = answering.tickets[index]
         choice = {
             "index": index,
             "message": {"role": "assistant", "content": result.text, "refusal": None},
             "finish_reason": finish_reason(result),
-            "logprobs": in_chat(ticket.tokenizer, result.token_ids, result.logprobs),
+            "logprobs": Spelled(ticket.tokenizer).in_chat(result.token_ids, result.logprobs),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
@@ -31,11 +34,12 @@ class Chat(Shape):
         return {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
 
     def delta(self, answering: Answering, chunk: Chunk) -> dict[str, Any]:
+        spelled = self._spelled.setdefault(chunk.index, Spelled(answering.tickets[chunk.index].tokenizer))
         return {
             "index": chunk.index,
             "delta": {"content": chunk.text} if chunk.text else {},
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": in_chat(answering.tickets[chunk.index].tokenizer, chunk.token_ids, chunk.logprobs),
+            "logprobs": spelled.in_chat(chunk.token_ids, chunk.logprobs),
         }
 
 

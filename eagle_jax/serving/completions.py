@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from eagle_jax.api import Chunk, Result
 from eagle_jax.serving.answering import Answering, Shape, answer, eagle_of, finish_reason
-from eagle_jax.serving.logprobs import in_completion
+from eagle_jax.serving.logprobs import Spelled
 from eagle_jax.serving.protocol import completion_call
 
 
@@ -17,7 +17,7 @@ class Completion(Shape):
     prefix, whole, piece = "cmpl", "text_completion", "text_completion"
 
     def __init__(self) -> None:
-        self._offsets: dict[int, int] = {}  # characters of the tokens that were told of each answer
+        self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         ticket = answering.tickets[index]
@@ -25,20 +25,17 @@ class Completion(Shape):
             "index": index,
             "text": result.text,
             "finish_reason": finish_reason(result),
-            "logprobs": in_completion(ticket.tokenizer, result.token_ids, result.logprobs, 0),
+            "logprobs": Spelled(ticket.tokenizer).in_completion(result.token_ids, result.logprobs),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
     def delta(self, answering: Answering, chunk: Chunk) -> dict[str, Any]:
-        tokenizer, offset = answering.tickets[chunk.index].tokenizer, self._offsets.get(chunk.index, 0)
-        logprobs = in_completion(tokenizer, chunk.token_ids, chunk.logprobs, offset)
-        if logprobs is not None:
-            self._offsets[chunk.index] = offset + sum(map(len, logprobs["tokens"]))
+        spelled = self._spelled.setdefault(chunk.index, Spelled(answering.tickets[chunk.index].tokenizer))
         return {
             "index": chunk.index,
             "text": chunk.text,
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": logprobs,
+            "logprobs": spelled.in_completion(chunk.token_ids, chunk.logprobs),
         }
 
 

@@ -58,7 +58,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": -0.1}, "temperature=-0.1 is negative; 0 is greedy"),
     *[
         ({"temperature": t}, "temperature=.*; expected a finite number")
-        for t in (math.nan, math.inf, "0.5", None, True)
+        for t in (math.nan, math.inf, 10**400, "0.5", None, True)
     ],
     *[({"top_p": p}, r"top_p=.* is outside \(0, 1\]") for p in (0, 0.0, 1.1, -1)],
     ({"top_p": math.nan}, "top_p=nan; expected a finite number"),

@@ -17,6 +17,7 @@ from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.hybrid import Hybrid
+from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.testing import synthetic_hydra, synthetic_medusa, synthetic_pair
@@ -79,6 +80,10 @@ def test_a_method_without_trees_takes_none():
 def test_a_tree_wider_than_the_vocabulary_makes_no_drafter():
     with pytest.raises(ValueError, match="62 best tokens below a node, but the vocabulary has 61"):
         Eagle(head=HEAD, policy=DynamicTree(70, 1, 62))
+    with pytest.raises(ValueError, match="62 best tokens below a node, but the vocabulary has 61"):
+        MedusaDrafter(head=synthetic_medusa(TARGET), policy=DynamicTree(70, 1, 62))
+    with pytest.raises(ValueError, match="62 best tokens below a node, but the vocabulary has 61"):
+        HydraDrafter(head=synthetic_hydra(TARGET), policy=DynamicTree(70, 1, 62))
 
 
 def test_another_tokenizer_is_refused(tokenizer, tmp_path):
@@ -121,6 +126,42 @@ def test_a_datastore_is_made_once_and_drafts(tokenizer, tmp_path):
         (tmp_path / "empty.txt").write_text("")
         api.make_datastore(tokenizer, [tmp_path / "empty.txt"], to)
     assert to.read_bytes() == before
+
+
+def test_a_datastore_of_tokens_that_the_target_does_not_have_is_refused(tokenizer, tmp_path):
+    about = {"kind": "eagle_jax datastore", "tokenizer": fingerprint(tokenizer)}
+    save_file({name: np.array([1, 5000], np.int32) for name in ("tokens", "order")}, tmp_path / "store", about)
+    with pytest.raises(ValueError, match="store holds token 5000 and the target 2048 tokens; make one with"):
+        eagle_jax.load(datastore=tmp_path / "store")
+
+
+def test_a_datastore_takes_the_place_of_datastores_alone(tokenizer, tmp_path):
+    text, notes, folder = tmp_path / "text.txt", tmp_path / "notes.txt", tmp_path / "folder"
+    text.write_text("Tom has 3 apples.")
+    notes.write_text("mine")
+    other = tmp_path / "other.safetensors"
+    save_file({"tokens": np.zeros(3, np.int32)}, other)
+    link = tmp_path / "link.txt"
+    link.symlink_to(text)
+    folder.mkdir()
+    cases = ((text, "input and output"), (link, "input and output"), (folder, "is a folder"))
+    for to, why in (*cases, (notes, "no datastore"), (other, "no datastore")):
+        before = sorted(tmp_path.iterdir()), None if to.is_dir() else to.read_bytes()
+        with pytest.raises(ValueError, match=f"{to.name} .*{why}; name"):
+            api.make_datastore(tokenizer, [text], to)
+        assert (sorted(tmp_path.iterdir()), None if to.is_dir() else to.read_bytes()) == before
+
+
+def test_a_datastore_that_cannot_be_written_leaves_nothing(tokenizer, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no space left")
+
+    text, made = tmp_path / "text.txt", tmp_path / "made"
+    text.write_text("Tom has 3 apples.")
+    monkeypatch.setattr("eagle_jax.api.datastore.save", fail)
+    with pytest.raises(OSError, match="no space left"):
+        api.make_datastore(tokenizer, [text], made / "store.safetensors")
+    assert list(made.iterdir()) == []
 
 
 def test_what_is_no_datastore(tokenizer, tmp_path):

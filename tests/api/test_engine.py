@@ -119,6 +119,9 @@ def test_what_does_not_fit_is_refused(random):
         random.submit([1] * 60)
     with pytest.raises(ValueError, match="top_p=2"):
         random.submit([1], top_p=2.0)
+    for sample in (-1, 2**32):
+        with pytest.raises(ValueError, match=f"sample={sample}; expected a whole number"):
+            random.submit([1], sample=sample)
     with pytest.raises(QueueFull, match="0 of 64 places in the queue are taken and 65 were asked for"):
         random.submit_all([[1]] * 65)
     assert random.load.waiting == 0

@@ -19,6 +19,7 @@ CASES = {
     "several, one beginning like another": (["bcx", "cd", "bcde"], "ab", "d"),
     "two completed by one token": (["😀h", "h"], "abcdefg", "h"),
     "the last one before the end": (".", "abcdefg😀hijk€lmnopq\nrsthuvw한xyz", "."),
+    "half a character, wherever a pass ends": ("\ufffd", SPELLED, None),
     "none of it": (["A", "<|end|>", "ba"], SPELLED, None),
 }
 

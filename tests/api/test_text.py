@@ -6,34 +6,17 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece_like import LLAMA2
 from speller import SPECIAL, TOKENIZER
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
-from transformers import PreTrainedTokenizerFast
 
-from eagle_jax.api.text import StopHit, decode, find_stop, settled
+from eagle_jax.api.text import INCOMPLETE, Spelling, StopHit, decode, find_stop, settled
 
 
-def llama2_like() -> PreTrainedTokenizerFast:
-    """Sentencepiece's way: words begin with a mark, and characters out of the vocabulary are spelled in byte tokens."""
-    pieces = ["<unk>", "<s>", "</s>", *[f"<0x{byte:02X}>" for byte in range(256)], "▁", *"abé", "▁a", "ab"]
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(
-        models.BPE(vocabulary, [("▁", "a"), ("a", "b")], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-    )
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<s>", "</s>", "<unk>")])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
-
-
-LLAMA2 = llama2_like()
 TOKENIZERS = {"byte level": TOKENIZER, "byte fallback": LLAMA2}
 LETTERS = "ab😀é "  # few, so that strings meet
 
 texts = st.text(LETTERS + "\n€한", max_size=12)
-stops = st.lists(st.text(LETTERS, min_size=1, max_size=4), max_size=3)
+stops = st.lists(st.text(LETTERS + INCOMPLETE, min_size=1, max_size=4), max_size=3)
 # mostly the tokens of some text, else anything, broken characters included
 answers = {
     name: st.one_of(
@@ -92,9 +75,9 @@ def test_a_broken_character_does_not_take_back_the_one_before():
 
 
 def first_stop(tokenizer, ids: list[int], stop: Sequence[str]) -> StopHit | None:
-    """Token by token, all stop strings at all places."""
+    """Token by token, all stop strings at all places, but in a character that is not whole yet."""
     for tokens in range(1, len(ids) + 1):
-        text = decode(tokenizer, ids[:tokens])
+        text = decode(tokenizer, ids[:tokens]).rstrip(INCOMPLETE)
         places = [i for i in range(len(text)) for s in stop if text[i : i + len(s)] == s]
         if places:
             return StopHit(text=text[: min(places)], tokens=tokens)
@@ -107,6 +90,25 @@ def first_stop(tokenizer, ids: list[int], stop: Sequence[str]) -> StopHit | None
 def test_a_stop_string_is_found_as_soon_as_it_is_there(name, data):
     ids, stop = data.draw(answers[name]), data.draw(stops)
     assert find_stop(TOKENIZERS[name], ids, stop) == first_stop(TOKENIZERS[name], ids, stop)
+
+
+def test_half_a_character_is_no_stop_string():
+    """Nor may the answer depend on where passes end, which is within a character now and then."""
+    ids = TOKENIZER("😀", add_special_tokens=False)["input_ids"]
+    assert [find_stop(TOKENIZER, ids[:length], [INCOMPLETE]) for length in range(len(ids) + 1)] == [None] * (
+        len(ids) + 1
+    )
+
+
+@each_tokenizer
+@settings(max_examples=200)
+@given(st.data())
+def test_tokens_spelled_one_by_one_are_the_text(name, data):
+    tokenizer, ids = TOKENIZERS[name], data.draw(answers[name])
+    spelling, text = Spelling(tokenizer), ""
+    for count, token in enumerate(ids, start=1):
+        text += spelling.add(token)
+        assert text == decode(tokenizer, ids[:count]).rstrip(INCOMPLETE) and spelling.length == len(text)
 
 
 def longest_safe(text: str, stop: Sequence[str]) -> str:

@@ -1,12 +1,15 @@
 """Drafters without weights, against slow and obvious searches."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import eagle_jax
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.policy import StaticTree, likeliest_tree
+from eagle_jax.decoding.policy import DynamicTree, StaticTree, likeliest_tree
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import Checked, Observed, View
 from eagle_jax.drafters.lookahead import Lookahead
@@ -209,6 +212,28 @@ def test_the_likeliest_tree_is_the_best_of_its_size():
     assert likeliest_tree(1, (0.5,)).parents == (-1,)
 
 
+def test_a_table_is_no_wider_than_the_vocabulary():
+    target, _ = synthetic_pair(dataclasses.replace(TINY, vocab_size=5))
+    model = eagle_jax.Model(target=target, head=None, tokenizer=None, stop_ids=(), context=64)
+    texts = [
+        eagle_jax.generate(model, [1, 2, 3], max_new_tokens=12, drafter=drafter).token_ids
+        for drafter in (TokenRecycling(policy=StaticTree((-1, 0, 0, 1))), "none")
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_a_guess_that_the_target_has_no_token_for_is_a_wrong_guess():
+    """An embedding that is read beyond its end is not a number, and one such row would spoil the whole pass."""
+    target, _ = synthetic_pair()
+    model = eagle_jax.Model(target=target, head=None, tokenizer=None, stop_ids=(), context=128)
+    plain = eagle_jax.generate(model, [1, 2, 3], max_new_tokens=12, drafter="none", logprobs=True)
+    said, beyond = [3, *plain.token_ids], TINY.vocab_size
+    store = Datastore.of([[one, two, beyond, beyond + 5000] for one, two in zip(said, plain.token_ids, strict=False)])
+    drafted = eagle_jax.generate(model, [1, 2, 3], max_new_tokens=12, drafter=Rest(store), logprobs=True)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -216,6 +241,7 @@ def test_the_likeliest_tree_is_the_best_of_its_size():
         (lambda: PromptLookup(copied=0), "at least 1"),
         (lambda: Lookahead(ngram=1), "ngram=1"),
         (lambda: TokenRecycling(policy=StaticTree((-1, 0, 0)), width=1), "wider table"),
+        (lambda: TokenRecycling(policy=DynamicTree(8, 2, 2)), "fixed shape, not over DynamicTree.*give the parents"),
         (lambda: Rest(Datastore.of([[1]]), nodes=1), "tree of 1 nodes"),
         (lambda: Rest(Datastore.of([[1]]), longest=99), "99"),
     ],

