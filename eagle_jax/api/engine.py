@@ -158,13 +158,9 @@ class Engine:
             QueueFull: there is no room in the queue.
             EngineClosed: the engine takes no requests.
         """
-        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-        values |= dict(max_new_tokens=1 if max_new_tokens is None else max_new_tokens)
+        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, logprobs=logprobs)
         stops = stop_strings(stop, self.model.tokenizer)
-        options = options_for(len(prompts), stop=stops, logprobs=logprobs, **values)
-        with self._tokenizing:
-            asks = asks_for(self.model, list(prompts), options, seeds_for(seed, len(prompts)), 1)
-        asks = [self._fitted(ask, whole_rest=max_new_tokens is None) for ask in asks]
+        asks = self._asks(prompts, max_new_tokens, seed, stop=stops, **values)
         samples = [_sample(number) for number in samples]
         tickets = [
             Ticket(dataclasses.replace(ask, sample=sample), self.model.tokenizer, self._cancel)
@@ -181,6 +177,11 @@ class Engine:
             self._waiting.extend(tickets)
             self._changed.notify_all()
         return tickets
+
+    def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
+        """The longest answer that a prompt may have here, in tokens; errors are those of `submit_all`."""
+        (ask,) = self._asks([prompt], max_new_tokens, 0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+        return ask.options.max_new_tokens
 
     @property
     def load(self) -> Load:
@@ -216,6 +217,14 @@ class Engine:
 
     def __exit__(self, *error: Any) -> None:
         self.close(drain=error[0] is None)
+
+    def _asks(self, prompts: Sequence[Any], max_new_tokens: int | None, seed: Any, **values: Any) -> list[Ask]:
+        """The requests for answers of `max_new_tokens` at most, or as long as there is room."""
+        longest = 1 if max_new_tokens is None else max_new_tokens
+        options = options_for(len(prompts), max_new_tokens=longest, **values)
+        with self._tokenizing:
+            asks = asks_for(self.model, list(prompts), options, seeds_for(seed, len(prompts)), 1)
+        return [self._fitted(ask, whole_rest=max_new_tokens is None) for ask in asks]
 
     def _fitted(self, ask: Ask, *, whole_rest: bool) -> Ask:
         """Refuses what needs more than there is room for."""

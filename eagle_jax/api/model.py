@@ -151,7 +151,7 @@ def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
     largest = int(jnp.max(store.tokens, initial=0))
     if largest >= size:
         raise ValueError(
-            f"{path} holds token {largest} and the target {size} tokens; make one with the target's tokenizer"
+            f"{path} holds token {largest} and the target has {size} tokens; make one with the target's tokenizer"
         )
     return store
 

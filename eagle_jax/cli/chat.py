@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from eagle_jax import api
+from eagle_jax.api.prompts import encode
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence, out, stats_line, waiting, write
 
@@ -15,6 +17,7 @@ HELP = """\
 /stats   tokens, passes and speed of this session
 /help    this list
 /quit    leave (or Ctrl-D)"""
+QUESTION = {"role": "user", "content": "Hello."}
 
 
 @dataclasses.dataclass
@@ -70,7 +73,7 @@ def chat(
 
     - `eagle-jax chat`
 
-    - `eagle-jax chat --temperature 0.7 --system "Answer in one sentence."`
+    - `eagle-jax chat --target llama-3.1-8b-instruct --temperature 0.7 --system "Answer in one sentence."`
     """
     drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
     model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
@@ -84,6 +87,10 @@ def chat(
         **drafting,
     )
     conversation = Conversation(system)
+    if system is not None:  # some templates have no place for it
+        encode(
+            model.tokenizer, [*conversation.messages, QUESTION], model.target.config.vocab_size, "the system message"
+        )
     err.print("Type a message, or /help.", style="dim")
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # line editing and history in `input`
@@ -96,10 +103,12 @@ def chat(
 
 def _read() -> str | None:
     """The next line without its outer spaces; None at the end of input."""
+    talking = sys.stdin.isatty()
     try:
-        return input("> ").strip()
+        return input("> " if talking else "").strip()
     except EOFError:
-        write("\n")
+        if talking:
+            write("\n")
         return None
 
 
@@ -127,7 +136,8 @@ def _answer(model: api.Model, conversation: Conversation, line: str, request: di
     except KeyboardInterrupt:
         write(" [interrupted]")
     except ValueError as error:
-        err.print(f"eagle-jax: {error}; /clear forgets the conversation", markup=False)
+        hint = "; /clear forgets the conversation" if conversation.results else ""
+        err.print(f"eagle-jax: {error}{hint}", markup=False)
         return
     write("\n")
     conversation.messages = [*asked, {"role": "assistant", "content": text}]

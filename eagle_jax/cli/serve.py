@@ -79,6 +79,7 @@ def serve(
     - `eagle-jax serve --target llama-2-7b-chat --slots 32 --host 0.0.0.0 --api-key KEY`
     """
     serving = serving_room()
+    sockets = serving.bound(host, port)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
     with err.status("Compiling"):
@@ -86,10 +87,8 @@ def serve(
     try:
         called = name or target or "shipped"
         app = serving.create_app({called: engine}, limits=serving.Limits(answer_seconds=max_seconds), api_key=api_key)
-        server = serving.Server(
-            app, host=host, port=port, on_ready=lambda addresses: _greet(addresses, called, engine, slots, api_key)
-        )
-        server.run()
+        server = serving.Server(app, on_ready=lambda addresses: _greet(addresses, called, engine, slots, api_key))
+        server.run(sockets=sockets)
     finally:
         engine.close(drain=False)
 
@@ -110,7 +109,8 @@ def _greet(addresses: list[str], name: str, engine: Any, slots: int, api_key: st
     what = f"{name}: {slots} slots of {engine.max_tokens} tokens, {drafting}, on {device.device_kind}"
     err.print(f"Serving {what}", style="bold", markup=False)
     for address in addresses:
-        err.print(f"  {address}/v1   models, completions, chat/completions; {address}/health, {address}/metrics")
+        paths = f"{address}/v1   models, completions, chat/completions; {address}/health, {address}/metrics"
+        err.print(f"  {paths}", markup=False)  # an IPv6 address stands in brackets
     warn_of_open_doors(addresses, api_key)
     err.print("  Ctrl-C finishes what is under way and ends.", style="dim", markup=False)
 

@@ -47,6 +47,7 @@ def ui(
     serving = serving_room()
     from eagle_jax.serving import ui as page_room
 
+    sockets = serving.bound(host, port)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
     with err.status("Compiling"):
@@ -64,6 +65,6 @@ def ui(
             if open_:
                 webbrowser.open(f"{addresses[0]}/ui")
 
-        serving.Server(app, host=host, port=port, on_ready=greet).run()
+        serving.Server(app, on_ready=greet).run(sockets=sockets)
     finally:
         engine.close(drain=False)

@@ -4,7 +4,7 @@ Starlette and not FastAPI: fields are checked here anyway, so that errors have O
 """
 
 from eagle_jax.serving.app import create_app
-from eagle_jax.serving.server import Server
+from eagle_jax.serving.server import Server, bound
 from eagle_jax.serving.service import Limits, Service
 
-__all__ = ["Limits", "Server", "Service", "create_app"]
+__all__ = ["Limits", "Server", "Service", "bound", "create_app"]

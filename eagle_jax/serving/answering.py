@@ -127,9 +127,22 @@ class EventStream(Response):
 
 async def _all(tickets: Sequence[Ticket]) -> list[Result]:
     try:
-        return [await ticket.aresult() for ticket in tickets]
+        results = [await ticket.aresult() for ticket in tickets]
     except EngineError as error:
         raise Refused(500, str(error)) from None
+    if any(map(_never_begun, tickets)):
+        raise _too_busy()
+    return results
+
+
+def _never_begun(ticket: Ticket) -> bool:
+    """Whether the time was over while it still stood in the queue."""
+    return ticket.over and ticket.cancelled and ticket.waited is None
+
+
+def _too_busy() -> Refused:
+    message = "the server was too busy to begin this answer in time; ask again later"
+    return Refused(503, message, code="too_busy", headers={"retry-after": "10"})
 
 
 async def _while_there(work: Coroutine[Any, Any, T], receive: Receive, tickets: Sequence[Ticket], seconds: float) -> T:
@@ -171,6 +184,9 @@ async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
             if (first := shape.first(index)) is not None:
                 yield event(head | {"choices": [first]} | usage)
         async for chunk in achunks(answering.tickets, by_pass=call.eagle):
+            if chunk.result is not None and _never_begun(answering.tickets[chunk.index]):
+                yield event(_too_busy().body)
+                return
             piece = head | {"choices": [shape.delta(answering, chunk)]} | usage
             if call.eagle:
                 piece["eagle"] = _eagle(answering, chunk)

@@ -75,6 +75,29 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Sockets at all addresses of a host, for `Server.run(sockets=)`; until it runs, connections are refused.
+
+    Raises:
+        ValueError: the host is not known, or its port is taken.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sockets.append(socket.socket(family, kind, protocol))
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sockets[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sockets[-1].bind(address)
+    except OSError as error:
+        for opened in sockets:
+            opened.close()
+        why = (error.strerror or str(error)).lower()
+        raise ValueError(f"the server cannot have {host}, port {port}: {why}; choose another host or port") from None
+    return sockets
+
+
 def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -131,7 +131,7 @@ def test_a_datastore_is_made_once_and_drafts(tokenizer, tmp_path):
 def test_a_datastore_of_tokens_that_the_target_does_not_have_is_refused(tokenizer, tmp_path):
     about = {"kind": "eagle_jax datastore", "tokenizer": fingerprint(tokenizer)}
     save_file({name: np.array([1, 5000], np.int32) for name in ("tokens", "order")}, tmp_path / "store", about)
-    with pytest.raises(ValueError, match="store holds token 5000 and the target 2048 tokens; make one with"):
+    with pytest.raises(ValueError, match="store holds token 5000 and the target has 2048 tokens; make one with"):
         eagle_jax.load(datastore=tmp_path / "store")
 
 

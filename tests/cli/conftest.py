@@ -216,7 +216,7 @@ class Fake:
         job.run = run
         return job
 
-    def fingerprints(self, target, head, *, draft, datastore):
+    def fingerprints(self, target, head, *, draft=None, datastore=None):
         return {"target": target, "head": head}
 
     def tokenizer_of(self, target):
@@ -251,8 +251,11 @@ class Fake:
         self.pages.append(how)
         return types.SimpleNamespace(routes=["a route"])
 
-    def server(self, app, *, host, port, on_ready):
-        return types.SimpleNamespace(run=lambda: on_ready([f"http://{host}:{port}"]))
+    def bound(self, host, port):
+        return [f"http://{host}:{port}"]
+
+    def server(self, app, *, on_ready):
+        return types.SimpleNamespace(run=lambda sockets: on_ready(sockets))
 
     def describe(self, path):
         if self.error:
@@ -292,9 +295,11 @@ def fake(monkeypatch) -> Fake:
     monkeypatch.setattr(api, "Engine", fake.engine)
     monkeypatch.setattr(serving, "create_app", fake.create_app)
     monkeypatch.setattr(serving, "Server", fake.server)
+    monkeypatch.setattr(serving, "bound", fake.bound)
     monkeypatch.setattr(ui, "Page", fake.page)
     monkeypatch.setattr(webbrowser, "open", fake.opened.append)
-    monkeypatch.setattr("eagle_jax.evaluation.prompts.encode", fake.encode)
+    for module in ("eagle_jax.evaluation.prompts", "eagle_jax.cli.chat"):
+        monkeypatch.setattr(f"{module}.encode", fake.encode)
     return fake
 
 

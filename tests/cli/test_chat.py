@@ -18,6 +18,15 @@ def test_clear_forgets_all_but_the_system_message(fake, run):
     assert fake.requests[1][0] == [{"role": "system", "content": "Be brief."}, HI]
 
 
+def test_a_system_message_that_has_no_place_is_known_before_anybody_types(run):
+    shown = run("chat", "--system", "Be brief.", input="hi\n")
+    assert shown.exit_code == 2 and "the system message does not fit the model's chat template" in shown.stderr
+
+
+def test_a_pipe_carries_only_the_text(fake, run):
+    assert run("chat", input="hi\n\n").stdout == "Hello [b]world[/b].\n"
+
+
 def test_stats_and_help(fake, run):
     shown = run("chat", input="/stats\n/help\nhi\nhi\n/stats\n/quit\n")
     assert "nothing was answered yet" in shown.stdout
@@ -47,5 +56,5 @@ def test_a_refused_message_leaves_the_conversation_as_it_was(fake, run):
     fake.error, fake.words = ValueError("the prompt has 600 tokens; the context holds 512"), ("",)
     shown = run("chat", input="hi\nhi\n")
     assert shown.exit_code == 0
-    assert shown.stderr.count("the prompt has 600 tokens; the context holds 512; /clear forgets the conversation") == 2
+    assert shown.stderr.count("the prompt has 600 tokens; the context holds 512\n") == 2, "there is nothing to /clear"
     assert [prompt for prompt, _ in fake.requests] == [[HI], [HI]]

@@ -1,8 +1,12 @@
 """`eagle-jax serve`: what it starts, and what it says."""
 
+import socket
 import sys
 
 import pytest
+
+from eagle_jax import serving
+from eagle_jax.serving import bound
 
 
 def test_it_says_where_it_is_and_what_it_does(fake, run):
@@ -24,6 +28,19 @@ def test_it_warns_of_open_doors(fake, run):
     assert "there is no --api-key" in open_door.stderr
     assert "there is no --api-key" not in run("serve", "--host", "0.0.0.0", "--api-key", "k").stderr
     assert "there is no --api-key" not in run("serve", "--host", "::1").stderr
+
+
+def test_addresses_in_brackets_are_no_markup(fake, run):
+    assert "  http://[fd00::1]:8000/v1 " in run("serve", "--host", "[fd00::1]").stderr
+
+
+def test_a_taken_port_is_known_before_anything_is_loaded(fake, run, monkeypatch):
+    monkeypatch.setattr(serving, "bound", bound)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        shown = run("serve", "--port", str(taken.getsockname()[1]))
+    assert shown.exit_code == 2 and "address already in use; choose another host or port" in shown.stderr
+    assert "cannot have nothing.invalid, port 8000" in run("serve", "--host", "nothing.invalid").stderr
+    assert not fake.engines and not fake.loads
 
 
 def test_the_key_may_be_in_the_environment(fake, run, monkeypatch):

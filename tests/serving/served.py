@@ -1,13 +1,12 @@
 """A server in a thread, on a free port, and clients of it."""
 
-import socket
 import threading
 from typing import Any
 
 import openai
 
 from eagle_jax.api import Engine
-from eagle_jax.serving import Server, create_app
+from eagle_jax.serving import Server, bound, create_app
 
 KEY = "a key"
 
@@ -19,7 +18,7 @@ class Served:
         self.engines = engines
         self.app = create_app(engines, **how)
         self.server = Server(self.app)
-        listening = socket.create_server(("127.0.0.1", 0))
+        (listening,) = bound("127.0.0.1", 0)
         self.port = listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         ready = threading.Event()

@@ -8,7 +8,7 @@ import urllib.request
 import openai
 import pytest
 from served import KEY, Served
-from speller import DYNAMIC, RANDOM, SCRIPT, SPELLED, SPELLER, TOKENIZER, asked
+from speller import DYNAMIC, RANDOM, SCRIPT, SPELLED, SPELLER, asked
 
 from eagle_jax.api import generate
 from eagle_jax.serving import Limits
@@ -190,9 +190,25 @@ def _settle(engine) -> None:
         time.sleep(0.01)
 
 
-def test_answers_that_take_too_long_are_cut(engines):
-    served = Served(engines, limits=Limits(answer_seconds=0.0))
+def test_answers_that_take_too_long_are_cut(engines, monkeypatch):
+    engine = engines["random"]
+    tell = engine._tell
+    monkeypatch.setattr(engine, "_tell", lambda: (time.sleep(0.1), tell()))
+    served = Served(engines, limits=Limits(answer_seconds=0.5))
     with served.client() as client:
         answer = client.completions.create(model="random", prompt=[1], max_tokens=40)
-        assert answer.choices[0].finish_reason == "length" and answer.usage.completion_tokens < 40
+        assert answer.choices[0].finish_reason == "length" and 0 < answer.usage.completion_tokens < 40
+    served.stop()
+
+
+def test_answers_that_are_never_begun_are_errors(engines, monkeypatch):
+    monkeypatch.setattr(engines["random"], "_next", lambda: None)  # every slot is taken
+    served = Served(engines, limits=Limits(answer_seconds=0.1))
+    how = dict(model="random", prompt=[1], max_tokens=4)
+    with served.client() as client:
+        with pytest.raises(openai.InternalServerError, match="too busy to begin this answer") as caught:
+            client.completions.create(**how)
+        assert caught.value.status_code == 503 and caught.value.response.headers["retry-after"]
+        with pytest.raises(openai.APIError, match="too busy to begin this answer"):
+            list(client.completions.create(stream=True, **how))
     served.stop()

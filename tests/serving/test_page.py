@@ -147,6 +147,8 @@ def test_what_is_wrong_is_one_sentence(served):
         status, message = refusal(served, path, ASKED | wrong)
         assert status == 400 and message.startswith(said), wrong
     for path in ("/ui/chat", "/ui/race"):
+        *_, last = events(served, path, max_tokens=47)
+        assert last["error"]["message"].startswith("the prompt has 8 tokens and its answer may have 47"), path
         *_, last = events(served, path, messages=asked("Spell! " * 20))
         assert last["error"]["message"].startswith("the prompt has 142 tokens"), path
     served.app.state.service.draining = True

@@ -61,7 +61,7 @@ class Page:
     """
 
     def __init__(self, engine: Engine, *, drafter: str = "auto", tree: Any = "auto", name: str, device: str):
-        self._model, self._racing = engine.model, asyncio.Lock()
+        self._model, self._engine, self._racing = engine.model, engine, asyncio.Lock()
         if self._model.tokenizer is None:
             raise ValueError("the page shows text, but the model's folder holds no tokenizer; add its tokenizer files")
         given = Way(drafter, tree if isinstance(tree, str) else tuple(tree))
@@ -145,6 +145,8 @@ class Page:
         async with self._racing:
             yield {"preparing": True}
             options = {name: value for name, value in call.options.items() if value is not None}
+            asked = call.prompts[0], options.get("max_new_tokens")
+            options["max_new_tokens"] = await asyncio.to_thread(self._engine.room_for, *asked)
             events = race(self._model, call.prompts[0], drafter=way.drafter, tree=tree_given(way), **options)
             while (told := await asyncio.to_thread(next, events, None)) is not None:
                 yield told
