@@ -14,6 +14,7 @@ from eagle_jax.api.generate import asks_for
 from eagle_jax.api.model import Model
 from eagle_jax.api.newcomer import Newcomer
 from eagle_jax.api.options import options_for, seeds_for, stop_strings, whole
+from eagle_jax.api.prompts import TooLong
 from eagle_jax.api.recorder import Recorder
 from eagle_jax.api.results import Result
 from eagle_jax.api.ticket import CANCELLED, EngineError, Ticket
@@ -230,14 +231,14 @@ class Engine:
         """Refuses what needs more than there is room for."""
         length, room = len(ask.prompt), self.max_tokens - len(ask.prompt)
         if room < 1:
-            raise ValueError(
+            raise TooLong(
                 f"the prompt has {length} tokens; this engine has room for {self.max_tokens} of prompt and answer "
                 f"together, so it can be {self.max_tokens - 1} at most"
             )
         if whole_rest:
             return dataclasses.replace(ask, options=dataclasses.replace(ask.options, max_new_tokens=room))
         if ask.options.max_new_tokens > room:
-            raise ValueError(
+            raise TooLong(
                 f"the prompt has {length} tokens and its answer may have {ask.options.max_new_tokens}; this engine has "
                 f"room for {self.max_tokens} together, so ask for {room} at most"
             )

@@ -11,7 +11,7 @@ from eagle_jax.api.batch import Ask, Batch, rows_for, slots_for
 from eagle_jax.api.drafters import drafter_for
 from eagle_jax.api.model import Model
 from eagle_jax.api.options import Options, options_for, seeds_for, stop_strings, whole
-from eagle_jax.api.prompts import encode, split
+from eagle_jax.api.prompts import TooLong, encode, split
 from eagle_jax.api.queue import answers
 from eagle_jax.api.results import Chunk, Result
 from eagle_jax.api.telling import Telling
@@ -160,7 +160,7 @@ def asks_for(model: Model, prompts: list[Any], options: list[Options], seeds: li
         where = "the prompt" if len(prompts) == 1 else f"prompt {index}"
         ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, where)
         if len(ids) >= model.context:
-            raise ValueError(
+            raise TooLong(
                 f"{where} has {len(ids)} tokens; the model's context is {model.context}, "
                 f"so it can be {model.context - 1} at most"
             )

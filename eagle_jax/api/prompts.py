@@ -29,6 +29,10 @@ def split(prompts: Any) -> tuple[list[Prompt], bool]:
     return [item.tolist() if isinstance(item, ARRAYS) else item for item in prompts], True
 
 
+class TooLong(ValueError):
+    """A prompt, or a prompt with its answer, that there is no room for."""
+
+
 def encode(tokenizer: Any, prompt: Prompt, vocab_size: int, where: str) -> list[int]:
     """Token ids of one prompt; `where` names it in messages."""
     if isinstance(prompt, str):

@@ -109,7 +109,7 @@ def _options(fields: Fields) -> dict[str, Any]:
     return {
         "temperature": fields.take("temperature", number(0.0, 2.0), 1.0),
         "top_p": fields.take("top_p", _share, 1.0),
-        "top_k": fields.take("top_k", whole(0, LARGEST), 0),
+        "top_k": max(fields.take("top_k", whole(-1, LARGEST), 0), 0),  # vLLM's -1 is "all", as 0 is
         "min_p": fields.take("min_p", number(0.0, 1.0), 0.0),
         "seed": fields.take("seed", whole(0, LARGEST_SEED), secrets.randbelow(LARGEST_SEED)),
         "stop": fields.take("stop", _stop, None),
@@ -187,7 +187,7 @@ def _content(name: str, value: Any) -> str:
 
 
 def _stop(name: str, value: Any) -> list[str]:
-    several = [value] if isinstance(value, str) else listed(name, value)
+    several = [value] if isinstance(value, str) else [] if value == [] else listed(name, value)
     if len(several) > MOST_STOPS or not all(isinstance(s, str) and 0 < len(s) <= LONGEST_STOP for s in several):
         raise wrong(
             name, f"{name} has to be a text or {MOST_STOPS} texts at most, each of 1 to {LONGEST_STOP} characters"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagle_jax.api import Engine, EngineClosed, QueueFull, Ticket
+from eagle_jax.api.prompts import TooLong
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 from eagle_jax.serving.protocol import Call
@@ -106,6 +107,8 @@ class Service:
             ) from None
         except EngineClosed as error:
             raise Refused(503, str(error), code="unavailable", headers={"retry-after": "10"}) from None
+        except TooLong as error:
+            raise Refused(400, str(error), code="context_length_exceeded") from None
         except (ValueError, TypeError) as error:
             raise Refused(400, str(error)) from None
 

@@ -22,11 +22,11 @@ WRONG_ANYWHERE: dict[str, list] = {
     "model": [7, ["speller"], {}, True, "gpt-9", "", "spell\x00er", "\ud800"],
     "temperature": ["1", -0.1, 2.1, 1e308, True, [], {"a": 1}, 10**400],
     "top_p": [0, -1, 1.01, "all", False, [0.5]],
-    "top_k": [-1, 1.5, "5", 2**31, True],
+    "top_k": [-2, 1.5, "5", 2**31, True],
     "min_p": [-0.5, 2, "0", {}],
     "seed": [-1, 2**63, 1.5, "7", True, 10**4000],
     "n": [0, -3, 129, 1.0, "2", [1], True],
-    "stop": ["", [], [""], ["a"] * 5, [1], 7, {"a": "b"}, "x" * 501, [None]],
+    "stop": ["", [""], ["a"] * 5, [1], 7, {"a": "b"}, "x" * 501, [None]],
     "stream": ["yes", 1, 0, []],
     "stream_options": [{}, [], "usage", {"include_usage": True}],  # without stream
     "eagle": ["yes", 1],

@@ -81,6 +81,12 @@ def test_stop(client):
         assert answer.choices[0].message.content == text and answer.choices[0].finish_reason == "stop"
 
 
+def test_what_other_servers_call_off_is_off(client):
+    how = dict(model="random", prompt=[5], max_tokens=6, seed=3, **SAMPLED)
+    plain = client.completions.create(**how).choices[0].text
+    assert client.completions.create(**how, stop=[], extra_body={"top_k": -1}).choices[0].text == plain
+
+
 def test_streams_are_the_whole_answers(client):
     how = dict(messages=asked("Spell!"), temperature=0, stream=True)
     chunks = list(client.chat.completions.create(model="speller", **how, stream_options={"include_usage": True}))
@@ -131,7 +137,7 @@ def test_errors_are_the_clients_own(client, served):
         client.completions.create(model="gpt-9", prompt="a")
     with pytest.raises(openai.BadRequestError, match="it can be 47 at most") as caught:
         client.completions.create(model="random", prompt=[1] * 50)
-    assert caught.value.type == "invalid_request_error"
+    assert caught.value.type == "invalid_request_error" and caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match=r"temperature=7.5; expected a number from 0 to 2") as caught:
         client.completions.create(model="random", prompt="a", temperature=7.5)
     assert caught.value.param == "temperature" and caught.value.request_id
