@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from eagle_jax.api.tokenizers import fingerprint
 from eagle_jax.drafters.rest import Datastore
+from eagle_jax.durable import replacing
 from eagle_jax.training.formats import Conversation, read
 
 KIND = "eagle_jax datastore"
@@ -29,16 +30,19 @@ def make_datastore(
     Args:
         files: conversations in any form that training reads (`.json`, `.jsonl`), which enter as the chat template says
             them, or plain text, one document a file.
-        to: the file to write; it appears whole or not at all.
+        to: the file to write; it appears whole or not at all, and may take the place of an older datastore.
         limit: most tokens; what comes later is left out.
         progress: called with the number of tokens so far.
 
     Raises:
         FileNotFoundError: a file is not there.
-        ValueError: there is no tokenizer, a file cannot be read, or there is no text in any of them.
+        ValueError: there is no tokenizer, a file cannot be read, there is no text in any of them, or `to` is one of
+            them, a folder, or something else than a datastore.
     """
     if tokenizer is None:
         raise ValueError("a datastore is made of tokens, but the model's folder holds no tokenizer")
+    to = Path(to)
+    _check_free(to, files)
     texts: list[list[int]] = []
     tokens = 0
     for text in (text for file in files for text in _texts(Path(file), tokenizer) if text):
@@ -52,11 +56,9 @@ def make_datastore(
         raise ValueError(f"no text in {', '.join(map(str, files))}; a datastore needs at least one that is not empty")
     store = Datastore.of(texts)
     about = {"kind": KIND, "tokenizer": fingerprint(tokenizer)}
-    partial = Path(f"{to}.partial")
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    save_file({"tokens": np.asarray(store.tokens), "order": np.asarray(store.order)}, partial, metadata=about)
-    partial.chmod(0o644)  # safetensors writes files that only their owner reads
-    partial.replace(to)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(to) as file:
+        file.write(save({"tokens": np.asarray(store.tokens), "order": np.asarray(store.order)}, metadata=about))
     return len(texts), tokens
 
 
@@ -80,6 +82,23 @@ def read_datastore(path: str | Path, tokenizer: Any) -> Datastore:
     if tokenizer is not None and about.get("tokenizer") != fingerprint(tokenizer):
         raise ValueError(f"{path} was made with another tokenizer than the target's; make one with the target's")
     return Datastore(tokens=jnp.asarray(tokens, jnp.int32), order=jnp.asarray(order, jnp.int32))
+
+
+def _check_free(to: Path, files: Sequence[str | Path]) -> None:
+    """Refuses to write over anything but a datastore."""
+    if to.is_dir():
+        raise ValueError(f"{to} is a folder; name a file for the datastore")
+    if not to.exists():
+        return
+    if any(to.samefile(file) for file in files):
+        raise ValueError(f"{to} is input and output; name another output")
+    try:
+        with safe_open(to, framework="numpy") as file:
+            about = file.metadata() or {}
+    except (SafetensorError, OSError):
+        about = {}
+    if about.get("kind") != KIND:
+        raise ValueError(f"{to} is there already and is no datastore; name another file")
 
 
 def _texts(path: Path, tokenizer: Any) -> Iterator[list[int]]:

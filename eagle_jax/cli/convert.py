@@ -57,7 +57,7 @@ def convert(
 def _entries(text: str) -> dict:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"--head-config is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f'--head-config {text} is no JSON object; expected one such as {{"rope_theta": 10000}}')

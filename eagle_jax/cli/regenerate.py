@@ -30,7 +30,8 @@ def regenerate(
     """Let the target answer conversations itself, as text for a head to learn from.
 
     The same command goes on with a file that was interrupted: nothing is answered twice, and the file comes out the
-    same. With a head the same text comes faster.
+    same. With other data, another target or other options it does not, and says what is different. With a head the same
+    text comes faster.
 
     **Examples**
 
@@ -38,6 +39,7 @@ def regenerate(
 
     - `eagle-jax regenerate chats.jsonl --out answers.jsonl --temperature 1 --top-p 0.95 --limit 1000`
     """
+    made_with = {"target": api.fingerprints(target, head)["target"], "dtype": dtype, "quantize": quantize}
     model = load(target, head, dtype, quantize=quantize, mesh=mesh)
     with progress_bar("Answering") as bar:
         task = bar.add_task("", total=None)
@@ -52,6 +54,7 @@ def regenerate(
             seed=seed,
             batch_size=batch_size,
             limit=limit,
+            made_with=made_with,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     said = [f"{made.answered} conversations answered"]

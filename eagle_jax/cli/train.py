@@ -36,7 +36,7 @@ def train(
 
     The same command goes on with a run that was stopped or killed, exactly where it would have been. The folder `out`
     of the settings keeps them, the checkpoints, `metrics.jsonl`, and at the end the best head, as published heads are
-    kept. Ctrl-C stops after the update at work, with a checkpoint.
+    kept. Ctrl-C stops after the update at work, with a checkpoint and exit code 130.
 
     **Examples**
 
@@ -65,6 +65,8 @@ def train(
     out.print(f"The best head, of update {finished.best}, is in {finished.head}", markup=False)
     if asked is not None and finished.done == chosen.steps:
         _decode(chosen, finished, asked)
+    if finished.interrupted is not None:
+        raise typer.Exit(128 + finished.interrupted)  # as of a command that the signal ends, so that `&&` ends there
 
 
 class Display:
@@ -136,8 +138,10 @@ def _questions(path: str, limit: int | None) -> list[Question]:
     with pathlib.Path(path).open(encoding="utf-8", errors="replace") as file:
         if '"turns"' in file.readline():
             return read_questions(path, limit)
-    turns = enumerate(first_turns(path, limit), start=1)
-    return [Question(id=number, category="conversations", turns=(said,)) for number, said in turns]
+    turns = first_turns(path, limit)
+    if not turns:
+        raise ValueError(f"evaluation.questions={path} holds no question; expected one JSON object a line")
+    return [Question(id=number, category="conversations", turns=(said,)) for number, said in enumerate(turns, start=1)]
 
 
 def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> None:

@@ -233,7 +233,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} is missing; expected a model folder with {path.name} in it")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); copy or download it again") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}; expected a JSON object")

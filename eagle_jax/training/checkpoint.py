@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import logging
 import re
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 
 from eagle_jax.training.config import CheckpointConfig
+from eagle_jax.training.order import is_position
 from eagle_jax.training.update import TrainState
 
 BEST = "accepted_length"
@@ -30,6 +32,7 @@ class Checkpoints:
     """The checkpoints in a folder. A step's folder gets its name when all of it is on disk.
 
     Raises:
+        ValueError: a checkpoint does not say how good it is.
         OSError: the folder cannot be written, or the disk is full.
     """
 
@@ -37,6 +40,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
         from orbax.checkpoint import checkpoint_managers as managers
 
+        _check_metrics(folder)
         # Orbax tells every step of every save, and every error once more than it raises it.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         self._hooks = threading.excepthook, sys.unraisablehook
@@ -83,11 +87,13 @@ class Checkpoints:
         content = ocp.args.Composite(state=ocp.args.StandardRestore(shapes), position=ocp.args.JsonRestore())
         try:
             read = self._manager.restore(step, args=content)
-        except (ValueError, KeyError, OSError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(
-                f"{self.folder / str(step)} is damaged ({reason}); remove that folder to go on from the one before"
-            ) from error
+        except (MemoryError, jax.errors.JaxRuntimeError):  # too large for the device, not damaged
+            raise
+        except Exception as error:  # orbax raises a bare one, with all it knows of the array, for what tensorstore says
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the other reads fail too, one page each
+            raise _damaged(self.folder / str(step), error.__cause__ or error) from error
+        if not is_position(read["position"]):
+            raise _damaged(self.folder / str(step), "its position in the data is not one")
         return Saved(state=TrainState(**read["state"]), position=read["position"])
 
     def finish(self) -> None:
@@ -109,8 +115,28 @@ class Checkpoints:
             self._hooks[0](error)
 
     def _on_unraisable(self, error: Any) -> None:
-        if str(error.exc_value) != "Event loop is closed":  # writes that were still going on when one failed
+        of = getattr(error.object, "cr_code", None)  # what reads and writes were doing when another one failed
+        if str(error.exc_value) != "Event loop is closed" and not (of and "orbax" in of.co_filename):
             self._hooks[1](error)
+
+
+def _check_metrics(folder: Path) -> None:
+    """Orbax reads them too, and does not say which one it cannot read."""
+    for path in sorted(folder.glob("*/metrics/metrics")):
+        step = path.parents[1]
+        if not step.name.isdecimal():  # was being written when the run was killed
+            continue
+        try:
+            measured = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise _damaged(step, f"its metrics: {error}") from None
+        if not isinstance(measured, dict) or not isinstance(measured.get(BEST), float):
+            raise _damaged(step, f"its metrics have no {BEST}")
+
+
+def _damaged(step: Path, reason: object) -> ValueError:
+    said = " ".join(str(reason).split())[:200]
+    return ValueError(f"{step} is damaged ({said}); remove that folder to go on from the one before")
 
 
 def _metric(metrics: dict[str, float]) -> float:

@@ -64,7 +64,7 @@ class HeadConfig:
         taps: target layers whose entering residual stream is read (eagle3); the published choice by default.
         fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3).
         draft_vocab_size: draft only so many tokens, the most frequent of the answers; all by default.
-        start: folder of an earlier head to go on from; its method and sizes count then.
+        start: folder of an earlier head of the same method to go on from; its sizes count then.
     """
 
     method: Literal["eagle1", "eagle3", "medusa", "hydra"] = "eagle1"
@@ -92,8 +92,12 @@ class HeadConfig:
                 f"head.draft_vocab_size={self.draft_vocab_size} with method {self.method}; expected none: its heads "
                 "draft the whole vocabulary"
             )
-        if self.prefix and self.method != "hydra":
-            raise ValueError(f"head.prefix with method {self.method}; expected hydra, which alone has such a layer")
+        for name, method in _OF_ONE_METHOD.items():
+            if getattr(self, name) not in (None, False) and self.method != method:
+                raise ValueError(f"head.{name} with method {self.method}; expected {method}, which alone has it")
+
+
+_OF_ONE_METHOD = {"prefix": "hydra", "taps": "eagle3", "fc_norm": "eagle3", "norm_output": "eagle3"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,6 +189,8 @@ class EvaluationConfig:
         _at_least(1, "evaluation.depth", self.depth)
         _at_least(1, "evaluation.max_new_tokens", self.max_new_tokens)
         _at_least(1, "evaluation.limit", self.limit)
+        if self.temperature < 0:
+            raise ValueError(f"evaluation.temperature={self.temperature}; expected 0, which is greedy, or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,6 +243,8 @@ class TrainConfig:
     def __post_init__(self):
         for name in ("steps", "batch", "accumulate", "log_every"):
             _at_least(1, name, getattr(self, name))
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed={self.seed}; expected a whole number from 0 to {2**63 - 1}")
         if self.optimizer.warmup >= self.steps:
             raise ValueError(
                 f"optimizer.warmup={self.optimizer.warmup} is not below steps={self.steps}: "
@@ -251,12 +259,19 @@ class TrainConfig:
 
     def differences(self, other: "TrainConfig") -> list[str]:
         """Settings in which two starts of one run must agree and do not, as `key: here, there`."""
-        here, there = (_flat(_plain(dataclasses.asdict(config))) for config in (self, other))
         return [
-            f"{key}: {here[key]!r}, there {there[key]!r}"
-            for key in here
-            if key.split(".")[0] not in self.FREE and key not in self.FREE_INSIDE and here[key] != there[key]
+            said
+            for key, said in self._different(other).items()
+            if key.split(".")[0] not in self.FREE and key not in self.FREE_INSIDE
         ]
+
+    def data_differences(self, other: "TrainConfig") -> list[str]:
+        """Settings of the data that differ, in the same form."""
+        return [said for key, said in self._different(other).items() if key.startswith("data.")]
+
+    def _different(self, other: "TrainConfig") -> dict[str, str]:
+        here, there = (_flat(_plain(dataclasses.asdict(config))) for config in (self, other))
+        return {key: f"{key}: {here[key]!r}, there {there[key]!r}" for key in here if here[key] != there[key]}
 
 
 # What the published trainings of a method differ in from the defaults above (SafeAILab/EAGLE, traineagle3;

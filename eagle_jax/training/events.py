@@ -87,11 +87,13 @@ class Finished:
         head: folder of the best head.
         best: the update after which it was the best.
         done: updates done; fewer than asked for if time was up or someone interrupted.
+        interrupted: the signal that stopped it before its last update, if one did.
     """
 
     head: Path
     best: int
     done: int
+    interrupted: int | None = None
 
 
 Event = Reading | Prepared | Storing | Updated | Measured | Finished

@@ -66,7 +66,17 @@ class FeatureFiles:
     @property
     def missing(self) -> list[int]:
         """Numbers of the files that are not there."""
-        return [number for number in range(-(-self.shape[0] // self.rows)) if not self._path(number).exists()]
+        return [number for number in self._numbers if not self._path(number).exists()]
+
+    def check(self) -> None:
+        """Looks at the beginning and the length of the files that are there, so that no update meets a damaged one.
+
+        Raises:
+            ValueError: one is damaged.
+        """
+        for number in self._numbers:
+            if self._path(number).exists():
+                self._file(number)
 
     def missing_bytes(self) -> int:
         return sum(self._bytes(len(self.rows_of(number))) for number in self.missing)
@@ -91,8 +101,22 @@ class FeatureFiles:
             part.unlink(missing_ok=True)
             raise OSError(f"the features could not be written to {self.folder}: {error.strerror or error}") from error
 
+    @property
+    def _numbers(self) -> range:
+        return range(-(-self.shape[0] // self.rows))
+
     def _file(self, number: int) -> np.ndarray:
-        return np.load(self._path(number), mmap_mode="r").view(self.dtype)
+        path, shape = self._path(number), (len(self.rows_of(number)), *self.shape[1:])
+        try:
+            bits = np.load(path, mmap_mode="r")
+        except (ValueError, EOFError) as error:  # cut off, or empty
+            raise ValueError(f"{path} is damaged ({error}); remove it, and the next start computes it again") from None
+        if (bits.shape, bits.dtype) != (shape, np.dtype(f"u{self.dtype.itemsize}")):
+            raise ValueError(
+                f"{path} holds {bits.dtype}{list(bits.shape)}, expected u{self.dtype.itemsize}{list(shape)}; remove "
+                "it, and the next start computes it again"
+            )
+        return bits.view(self.dtype)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:05}.npy"
@@ -120,7 +144,7 @@ def store(
         sizes: the target's as stored, where it keeps key/value heads several times.
 
     Raises:
-        ValueError: the folder holds features of other text, of another target, or for another head.
+        ValueError: the folder holds features of other text, of another target, or for another head, or damaged ones.
         OSError: there is too little room on the disk, or the folder cannot be written.
     """
     files = _files(config, target, rows, taps)
@@ -133,6 +157,7 @@ def store(
         "rows": files.rows,
     }
     missing = _claim(files, index)
+    files.check()
     room, free = files.missing_bytes(), shutil.disk_usage(files.folder).free
     observe(Storing(files.folder, 0, len(missing), files.bytes, room, free))
     if room > free:
@@ -198,7 +223,7 @@ def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
     """Sees that what is in the folder is of the same kind, and which files are not there yet."""
     kept = files.folder / INDEX
     files.folder.mkdir(parents=True, exist_ok=True)
-    there = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else index
+    there = _read_index(kept) if kept.exists() else index
     different = [name for name, value in index.items() if there.get(name) != value]
     if different:
         raise ValueError(
@@ -213,6 +238,20 @@ def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
         with replacing(kept) as file:
             file.write(f"{json.dumps(index)}\n".encode())
     return missing
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    try:
+        index = json.loads(path.read_bytes())
+        if isinstance(index, dict):
+            return index
+        reason = f"a {type(index).__name__}"
+    except ValueError as error:
+        reason = str(error)
+    raise ValueError(
+        f"{path} is damaged ({reason}), so what the features beside it are of is not known; remove {path.parent}, and "
+        "they are computed again, or name another features.folder"
+    )
 
 
 def _computed(

@@ -8,6 +8,7 @@ A file is a JSON list or one JSON object a line, and every record of it has the 
     instruction     and response or output, with or without input; prompt, question or query work as well
 """
 
+import codecs
 import dataclasses
 import itertools
 import json
@@ -67,6 +68,8 @@ def read(path: str | pathlib.Path) -> Iterator[Conversation | Skipped]:
 def _records(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
     """Each JSON object with its place, or what is wrong there."""
     with path.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:  # the mark that some editors begin a file with
+            file.seek(0)
         first = next((byte for byte in iter(lambda: file.read(1), b"") if not byte.isspace()), b"")
         file.seek(0)
         if first != b"[":
@@ -76,7 +79,7 @@ def _records(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
             return
         try:
             records = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} starts as a JSON list but is not one ({error}); copy or make it again") from None
     for number, record in enumerate(records, start=1):
         place = f"{path}: record {number}"
@@ -88,7 +91,7 @@ def _parse(line: bytes, place: str) -> Any:
         record = json.loads(line)
     except UnicodeDecodeError as error:
         return Skipped(place, f"not UTF-8 text ({error.reason} at byte {error.start})")
-    except ValueError:
+    except (ValueError, RecursionError):
         return Skipped(place, "not JSON")
     return record if isinstance(record, dict) else Skipped(place, "not a JSON object")
 

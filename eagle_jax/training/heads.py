@@ -1,6 +1,7 @@
 """The head that a run begins with: fresh, of the method and sizes asked for, or an earlier one."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ from eagle_jax.models.quant import dense, dense_params
 from eagle_jax.sharding import to_host
 from eagle_jax.training.config import HeadConfig
 
+METHODS: Mapping[str, type[AnyHead]] = {"eagle1": Head, "eagle3": Head3, "medusa": Medusa, "hydra": Hydra}
+
 
 def first(
     config: HeadConfig,
@@ -35,11 +38,13 @@ def first(
         ids: the tokens that it drafts, ascending; None drafts all.
         steps: draft steps that are trained: heads of Medusa and Hydra.
         sizes: the target's as stored, where it keeps key/value heads several times (`sharding.widened`).
+
+    Raises:
+        ValueError: the earlier head is of another method, or the sizes do not fit.
     """
     sizes = target.config if sizes is None else sizes
     if config.start is not None:
-        start = load_head(resolve(config.start), target, "float32")
-        return dataclasses.replace(start, params=dense_params(start.params))
+        return _earlier(config.start, config.method, target)
     if config.method in ("medusa", "hydra"):
         return _parallel(config, target, sizes, steps, key)
     layers = _layers(config, sizes, config.layers)
@@ -47,6 +52,18 @@ def first(
         return _eagle3(config, layers, target, ids, key)
     head = Head.init(EagleConfig(layers=layers, fc_bias=config.bias), key, jnp.float32)
     return head if ids is None else head.trimmed(target, ids)
+
+
+def _earlier(folder: str, method: str, target: LM) -> AnyHead:
+    """A head of the same method: with the method come the objective and the optimizer."""
+    head = load_head(resolve(folder), target, "float32")
+    if not isinstance(head, METHODS[method]):
+        found = next(name for name, kind in METHODS.items() if isinstance(head, kind))
+        raise ValueError(
+            f"head.start={folder} holds a head of {found} and head.method is {method}; set head.method: {found}, or "
+            "name another head"
+        )
+    return dataclasses.replace(head, params=dense_params(head.params))
 
 
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:

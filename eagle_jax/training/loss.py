@@ -61,9 +61,12 @@ class Objective:
 
     def __post_init__(self):
         if self.steps < 1:
-            raise ValueError(f"steps={self.steps}: at least one draft step must be trained")
-        if self.eta < 0:
-            raise ValueError(f"eta={self.eta}: the hybrid turns from divergence to acceptance; expected 0 or more")
+            raise ValueError(f"objective.steps={self.steps}: at least one draft step must be trained")
+        if self.decay <= 0:
+            raise ValueError(f"objective.decay={self.decay}; expected more than 0, 1 weighs all steps alike")
+        for name in ("feature_weight", "law_weight", "noise", "eta"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"objective.{name}={getattr(self, name)}; expected 0 or more")
 
 
 EAGLE3 = Objective(steps=7, feature_weight=0.0, law_weight=1.0, noise=0.0)

@@ -29,9 +29,9 @@ class Metrics:
             return
         self._board = _board(folder / "tensorboard", after) if tensorboard else None
         path = folder / "metrics.jsonl"
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= after]
+        kept = _lines(path, after)
         with replacing(path) as file:
-            file.write("".join(kept).encode())
+            file.writelines(kept)
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
@@ -62,10 +62,21 @@ def numbers(loss: float, report: Report) -> dict[str, Any]:
     }
 
 
-def _lines(path: Path) -> list[str]:
-    """Whole lines; a run that was killed may have left half of one."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+def _lines(path: Path, after: int) -> list[bytes]:
+    """The records until a step. What is none is left out: a kill leaves half a line, a failing disk worse, and no
+    update depends on them.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith(b"\n") and (step := _step(line)) is not None and step <= after]
+
+
+def _step(line: bytes) -> int | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    step = record.get("step") if isinstance(record, dict) else None
+    return step if isinstance(step, int) else None
 
 
 def _numbered(name: str, value: Any) -> list[tuple[str, float]]:

@@ -1,6 +1,7 @@
 """The order in which rows are learnt: shuffled anew each epoch by the seed alone, and continued from any position."""
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import grain
@@ -36,15 +37,28 @@ class Order:
         """Where the order stands, and what text it is of; JSON."""
         return {"text": self._text, "iterator": self._iterator.get_state()}
 
-    def go_to(self, position: dict[str, Any]) -> None:
+    def go_to(self, position: dict[str, Any], changed: Sequence[str] = ()) -> None:
         """Continues from a position of the same text.
+
+        Args:
+            changed: settings of the data that are not as they were then, to be named where the text differs.
 
         Raises:
             ValueError: the position is of other text.
         """
         if position["text"] != self._text:
+            settings = f" ({'; '.join(changed)})" if changed else ""
             raise ValueError(
                 f"the text is not what the run was started with: {position['text']['rows']} rows then, "
-                f"{self._text['rows']} now, or the same number of other ones; bring the files back, or name another out"
+                f"{self._text['rows']} now, or the same number of other ones{settings}; bring the files and settings "
+                "back, or name another out"
             )
         self._iterator.set_state(position["iterator"])
+
+
+def is_position(value: Any) -> bool:
+    """Whether something read from a file has the form of `Order.position`."""
+    match value:
+        case {"text": {"rows": int(), "size": int(), "crc": int()}, "iterator": dict()}:
+            return True
+    return False

@@ -4,7 +4,9 @@ What an update computes depends on the state (weights, moments, step, key) and o
 checkpoint holds both; so a run that was killed and started again computes what it would have computed.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from jaxtyping import Int
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import save_head
-from eagle_jax.durable import replacing
+from eagle_jax.durable import hold, replacing
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Sharding, sharding_of, to_host, wait_for_others
@@ -31,7 +33,7 @@ from eagle_jax.training.update import TrainState, begin, without_params
 from eagle_jax.training.vocabulary import most_frequent
 from eagle_jax.training.watch import Diverged
 
-CONFIG, CHECKPOINTS, HEAD = "config.yaml", "checkpoints", "head"
+CONFIG, CHECKPOINTS, HEAD, LOCK = "config.yaml", "checkpoints", "head", ".lock"
 
 
 def run(
@@ -53,14 +55,26 @@ def run(
         written: the dtype of the head's file; the target's by default.
 
     Raises:
-        ValueError: the folder holds a run of another configuration or text, the data cannot be used, the mesh does not
-            fit, or the loss is no number any more (`Diverged`).
+        ValueError: the folder holds a run of another configuration or text, or one that is going on, the data cannot be
+            used, the mesh does not fit, or the loss is no number any more (`Diverged`).
         OSError: the folder cannot be written, or the disk is full.
     """
-    folder = Path(config.out)
     over = mesh_of(config, target)
-    dtype = target.dtype if written is None else written
-    claim(folder, config)
+    with alone(Path(config.out)):
+        return _run(config, target, tokenizer, observe, over, sizes, target.dtype if written is None else written)
+
+
+def _run(
+    config: TrainConfig,
+    target: LM,
+    tokenizer: Any,
+    observe: Observe,
+    over: Sharding | None,
+    sizes: LlamaConfig | None,
+    dtype: Any,
+) -> Finished:
+    folder = Path(config.out)
+    changed = compare(folder, config)
     rows, held_out, report = texts(config, target, tokenizer, observe)
     head_key, noise_key = jax.random.split(jax.random.key(config.seed))
     ids, share = draft_vocabulary(config, rows, target)
@@ -78,16 +92,18 @@ def run(
     checkpoints = Checkpoints(folder / CHECKPOINTS, config.checkpoint)
     if checkpoints.latest is not None:
         saved = checkpoints.restore(checkpoints.latest, state)
-        order.go_to(saved.position)
+        order.go_to(saved.position, changed)
         state = saved.state
     metrics = Metrics(folder if jax.process_index() == 0 else None, int(state.step), config.tensorboard)
+    keep(folder, config)
     parameters = sum(p.size for p in jax.tree.leaves(state.params))
     observe(Prepared(report, len(rows), len(held_out), parameters, share, int(state.step)))
     trainer = Trainer(config, rule, target, frame, rows, held_out, checkpoints, metrics, observe, over, stored)
     try:
-        state = trainer.advance(state, order)
+        state, interrupted = trainer.advance(state, order)
         checkpoints.finish()
         finished = export(folder, head, dtype, checkpoints, state, done=int(state.step))
+        finished = dataclasses.replace(finished, interrupted=interrupted)
     except Diverged as error:
         checkpoints.finish()
         raise Diverged(f"{error}; {_what_is_left(folder, head, dtype, checkpoints, state)}") from None
@@ -114,21 +130,48 @@ def mesh_of(config: TrainConfig, target: LM) -> Sharding | None:
     return over
 
 
-def claim(folder: Path, config: TrainConfig) -> None:
-    """Keeps the configuration in the folder, or sees that a run that is there has the same one."""
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Makes the folder if need be, and keeps other runs out of it while the block runs. The first of several processes
+    does so for all.
+
+    Raises:
+        ValueError: another run is in it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / CONFIG
-    if kept.exists():
-        different = read_config(kept).differences(config)
-        if different:
-            raise ValueError(
-                f"{folder} holds a run of another configuration ({'; '.join(different)}); "
-                "name another out, or remove the folder"
-            )
+    if jax.process_index() > 0:
+        yield
+        return
+    with (folder / LOCK).open("a") as lock:
+        hold(lock, folder)
+        yield
+
+
+def compare(folder: Path, config: TrainConfig) -> Sequence[str]:
+    """Sees that a run that is in the folder has the same configuration. Before its first checkpoint there is none.
+
+    Returns:
+        Settings of the data that differ; they may, if the text is the same.
+    """
+    begun = (folder / HEAD).exists() or any(path.name.isdecimal() for path in (folder / CHECKPOINTS).glob("*"))
+    if not begun or not (folder / CONFIG).exists():
+        return ()
+    there = read_config(folder / CONFIG)
+    different = there.differences(config)
+    if different:
+        raise ValueError(
+            f"{folder} holds a run of another configuration ({'; '.join(different)}); "
+            "name another out, or remove the folder"
+        )
+    return there.data_differences(config)
+
+
+def keep(folder: Path, config: TrainConfig) -> None:
+    """Writes the configuration down, once all processes have compared theirs and nothing but updates is left to do."""
     if jax.process_count() > 1:
-        wait_for_others("claimed")
+        wait_for_others("compared")
     if jax.process_index() == 0:
-        with replacing(kept) as file:
+        with replacing(folder / CONFIG) as file:
             file.write(config.as_yaml().encode())
 
 

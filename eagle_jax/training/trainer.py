@@ -24,6 +24,8 @@ from eagle_jax.training.order import Order
 from eagle_jax.training.update import TrainState, accepted_length, evaluate, on_devices, update
 from eagle_jax.training.watch import Flight, Watch
 
+STOPPING = signal.SIGINT, signal.SIGTERM
+
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
@@ -47,8 +49,11 @@ class Trainer:
     over: Sharding | None = None
     features: FeatureFiles | None = None
 
-    def advance(self, state: TrainState, order: Order) -> TrainState:
+    def advance(self, state: TrainState, order: Order) -> tuple[TrainState, int | None]:
         """Updates until the last step, or until time is up or someone interrupts; the end is saved in any case.
+
+        Returns:
+            The state, and the signal that stopped the run before its last step, in whichever process it came.
 
         Raises:
             Diverged: the loss is no number any more; nothing was saved since it was one.
@@ -56,10 +61,10 @@ class Trainer:
         """
         watch = Watch(self.config, self.metrics, self.observe)
         step, deadline = int(state.step), self._deadline()
-        with interruptions() as interrupted:
+        with interruptions() as came:
             while step < self.config.steps:
                 state, step = self._update(state, step + 1, order, watch), step + 1
-                up = interrupted.is_set() or time.monotonic() >= deadline
+                up = bool(came) or time.monotonic() >= deadline
                 enough = step == self.config.steps or any_says(up)
                 if enough or step % self.config.checkpoint.every == 0:
                     watch.land()
@@ -67,7 +72,9 @@ class Trainer:
                     watch.pause()
                 if enough:
                     break
-        return state
+        if step == self.config.steps:
+            return state, None
+        return state, next((number for number in STOPPING if any_says(number in came)), None)
 
     def _update(self, state: TrainState, step: int, order: Order, watch: Watch) -> TrainState:
         rows = next(order)
@@ -98,22 +105,22 @@ class Trainer:
 
 
 @contextlib.contextmanager
-def interruptions() -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C or SIGTERM, so that an update is never cut in two; the second one is as usual."""
-    asked = threading.Event()
+def interruptions() -> Iterator[list[int]]:
+    """Collects the first Ctrl-C and SIGTERM, so that an update is never cut in two; a second one is as usual."""
+    came: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
-        yield asked
+        yield came
         return
 
     def ask(number: int, _: Any) -> None:
-        asked.set()
+        came.append(number)
         signal.signal(number, usual[number])
 
-    usual: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    usual: dict[int, Any] = {number: signal.getsignal(number) for number in STOPPING}
     for number in usual:
         signal.signal(number, ask)
     try:
-        yield asked
+        yield came
     finally:
         for number, handler in usual.items():
             signal.signal(number, handler)

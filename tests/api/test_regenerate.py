@@ -108,14 +108,121 @@ def test_what_cannot_be_continued_is_left_alone(model, data, tmp_path, monkeypat
     out = tmp_path / "out.jsonl"
     api.regenerate(model, data, out, temperature=1.0, limit=1)
     before = out.read_text()
-    with pytest.raises(ValueError, match="out.jsonl was begun with temperature=1.0; give the same settings"):
+    with pytest.raises(ValueError, match="out.jsonl was begun with something else: temperature was 1.0 and is 0.0 now"):
         api.regenerate(model, data, out)
-    with pytest.raises(ValueError, match="chats.jsonl holds something else already"):
-        api.regenerate(model, data, data)
     assert out.read_text() == before
     model.tokenizer.chat_template = None
     with pytest.raises(ValueError, match="no chat template"):
         api.regenerate(model, data, tmp_path / "other.jsonl")
+
+
+def test_another_target_or_other_data_is_not_mixed_in(model, data, tmp_path, monkeypatch):
+    decode_with(monkeypatch, Decoder())
+    out = tmp_path / "out.jsonl"
+    api.regenerate(model, data, out, limit=1, made_with={"target": "ab", "quantize": None})
+    before = out.read_bytes()
+    with pytest.raises(
+        ValueError, match="target was ab and is cd now; quantize was None and is int8 now; give the same"
+    ):
+        api.regenerate(model, data, out, made_with={"target": "cd", "quantize": "int8"})
+    other = tmp_path / "other.jsonl"
+    other.write_text(data.read_text().replace('"a"', '"z"'))
+    with pytest.raises(ValueError, match="something else: data was [0-9a-f]{16} and is [0-9a-f]{16} now"):
+        api.regenerate(model, other, out, made_with={"target": "ab", "quantize": None})
+    assert out.read_bytes() == before
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(data.read_bytes())
+    assert api.regenerate(model, copy, out, made_with={"target": "ab", "quantize": None}).before == 1
+
+
+def test_a_line_that_states_the_options_alone_is_gone_on_with(model, data, tmp_path, monkeypatch):
+    decode_with(monkeypatch, Decoder())
+    out = tmp_path / "out.jsonl"
+    api.regenerate(model, data, out, limit=1)
+    record = json.loads(out.read_text())
+    del record["generation"]["data"]
+    out.write_text(json.dumps(record) + "\n")
+    assert api.regenerate(model, data, out, made_with={"target": "ab"}).before == 1
+
+
+SAID = '"messages": [{"role": "user", "content": "a"}]'
+LEFT_ALONE = {
+    "prose": "Dear diary,",
+    "a list": "[1, 2]",
+    "a record": f'{{"id": 1, {SAID}}}',
+    "an id that is text": f'{{"id": "a1", {SAID}',
+    "lines": "a\nb\n",
+    "settings of others": f'{{"id": 1, {SAID}, "generation": {{}}}}\n',
+    "no id": f'{{{SAID}, "generation": {{"seed": 0}}}}\n',
+    "settings that are text": '{"id": 1, "generation": "seed"}\n',
+    "deep": "[" * 100_000 + "\n",
+}
+
+
+@pytest.mark.parametrize("text", LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_files_of_others_are_left_alone(model, data, tmp_path, monkeypatch, text):
+    decode_with(monkeypatch, Decoder())
+    out = tmp_path / "out.jsonl"
+    out.write_text(text)
+    with pytest.raises(ValueError, match="out.jsonl holds something else already; name another file"):
+        api.regenerate(model, data, out)
+    assert out.read_text() == text
+
+
+@pytest.mark.parametrize("length", [0, 3, 8, 9, 12, 30, 60, -2, -1])
+def test_a_first_line_that_was_not_finished_is_written_again(model, data, tmp_path, monkeypatch, length):
+    decode_with(monkeypatch, Decoder())
+    out = tmp_path / "out.jsonl"
+    api.regenerate(model, data, out, limit=1)
+    whole = out.read_bytes()
+    out.write_bytes(whole[:length])
+    assert api.regenerate(model, data, out, limit=1).answered == 1
+    assert out.read_bytes() == whole
+
+
+def test_the_input_is_no_output(model, data, tmp_path, monkeypatch):
+    decode_with(monkeypatch, Decoder())
+    before, link = data.read_bytes(), tmp_path / "link.jsonl"
+    link.symlink_to(data)
+    for out in (data, link):
+        with pytest.raises(ValueError, match="is input and output; name another output"):
+            api.regenerate(model, data, out)
+    assert data.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("", "chats.jsonl; give"), ("[]", "chats.jsonl; give"), ("{broken", r"\(at .*:1: not JSON\)")]
+)
+def test_data_without_a_conversation_is_refused(model, data, tmp_path, text, why):
+    data.write_text(text)
+    with pytest.raises(ValueError, match=f"no conversation in .*{why}"):
+        api.regenerate(model, data, tmp_path / "out.jsonl")
+    with pytest.raises(FileNotFoundError):
+        api.regenerate(model, tmp_path / "none.jsonl", tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_no_row_can_have(model, data, tmp_path, seed):
+    with pytest.raises(ValueError, match=f"seed={seed}; expected a whole number from 0 to"):
+        api.regenerate(model, data, tmp_path / "out.jsonl", seed=seed)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_one_process_writes_at_a_time(model, data, tmp_path, monkeypatch):
+    out, refused = tmp_path / "out.jsonl", []
+
+    class Twice(Decoder):
+        def __call__(self, *asked, **options):
+            with pytest.raises(ValueError, match="another process is writing into .*out.jsonl; wait for its end"):
+                api.regenerate(model, data, out)
+            refused.append(out.stat().st_size)
+            return super().__call__(*asked, **options)
+
+    decode_with(monkeypatch, Twice())
+    api.regenerate(model, data, out, batch_size=2)
+    assert refused[0] == 0 < refused[-1], "from the first answer to the last"
+    assert len(out.read_text().splitlines()) == 5
 
 
 def test_training_reads_what_was_written(model, data, tmp_path, monkeypatch):

@@ -33,6 +33,7 @@ def test_arguments(fake, run):
         (["--to", "gguf"], "'gguf' is not one of 'safeailab', 'sglang', 'speculators'"),
         ([], "Missing option '--to'"),
         (["--to", "sglang", "--head-config", "{"], "--head-config is not valid JSON"),
+        (["--to", "sglang", "--head-config", "[" * 100_000], "--head-config is not valid JSON"),
         (["--to", "sglang", "--head-config", "[1]"], "--head-config [1] is no JSON object"),
     ],
 )

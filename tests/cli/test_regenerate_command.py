@@ -11,5 +11,11 @@ def test_it_passes_on_the_request_and_counts(fake, run):
     assert shown.stdout == said
 
 
+def test_answers_of_another_target_are_told_apart(fake, run):
+    run("regenerate", "chats.jsonl", "--out", "o.jsonl", "--target", "t", "--dtype", "bfloat16", "--quantize", "int8")
+    ((_, request),) = fake.requests
+    assert request["made_with"] == {"target": "t", "dtype": "bfloat16", "quantize": "int8"}
+
+
 def test_the_output_must_be_named(fake, run):
     assert run("regenerate", "chats.jsonl").exit_code == 2

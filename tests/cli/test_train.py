@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import signal
 
 import pytest
 import yaml
@@ -62,6 +63,23 @@ def test_questions_are_decoded_at_the_end(fake, run, settings, tmp_path):
     shown = run("train", str(settings), "--set", f"evaluation.questions={questions}")
     assert "tokens a pass" not in shown.stdout
     assert "Stopped after 4 of 9 updates; the same command goes on from there." in shown.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_gives_its_exit_code_once_the_checkpoint_is_there(fake, run, settings, monkeypatch, number):
+    finished = api.events.Finished(head=settings.parent / "head", best=3, done=4, interrupted=number)
+    monkeypatch.setattr(api, "train", lambda config, observe: finished)
+    shown = run("train", str(settings))
+    assert shown.exit_code == 128 + number and "Stopped after 4 of 9 updates" in shown.stderr
+    assert shown.stdout.startswith("The best head, of update 3, is in ")
+
+
+@pytest.mark.parametrize("content", ["", "\n", '{"instruction": "Hi", "response": ""}\n'])
+def test_a_file_without_questions_is_refused_before_the_run(fake, run, settings, tmp_path, content):
+    (tmp_path / "q.jsonl").write_text(content)
+    shown = run("train", str(settings), "--set", f"evaluation.questions={tmp_path}/q.jsonl")
+    assert shown.exit_code == 2 and "q.jsonl holds no question; expected one JSON object a line" in shown.stderr
+    assert not fake.trained
 
 
 @pytest.mark.parametrize(

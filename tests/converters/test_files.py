@@ -183,8 +183,9 @@ def test_json(tmp_path: pathlib.Path):
     path = tmp_path / "config.json"
     with refused(FileNotFoundError, "config.json is missing"):
         read_json(path)
-    path.write_bytes(b"\xff\xfe\x00")
-    with refused(ValueError, "not valid JSON"):
-        read_json(path)
+    for damaged in (b"\xff\xfe\x00", b"[" * 100_000):
+        path.write_bytes(damaged)
+        with refused(ValueError, "not valid JSON"):
+            read_json(path)
     path.write_text('{"a": 1}')
     assert read_json(path) == {"a": 1}

@@ -42,7 +42,7 @@ def test_a_method_brings_its_published_defaults(path):
 
 
 def test_the_resolved_configuration_reads_as_itself(path, tmp_path):
-    config = read_config(path, ["evaluation.questions=q.jsonl", "dtype=float32", "head.taps=[0, 3]", "max_minutes=1.5"])
+    config = read_config(path, ["evaluation.questions=q.jsonl", "dtype=float32", "head.layers=2", "max_minutes=1.5"])
     (tmp_path / "resolved.yaml").write_text(config.as_yaml())
     assert read_config(tmp_path / "resolved.yaml") == config
     assert "weight_decay: 0.01" in config.as_yaml(), "defaults are written down too"
@@ -59,6 +59,8 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         "optimizer.rate: 0.0003, there 0.001",
         "seed: 0, there 1",
     ]
+    other = read_config(path, ["data.limit=5", "seed=1"])
+    assert config.data_differences(other) == ["data.limit: None, there 5"]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +85,18 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         ("data.pack=1", "data.pack=1; expected true or false"),
         ("out=3", "out=3; expected text"),
         ("max_minutes=0", "max_minutes=0.0; expected more than 0"),
-        ("objective.steps=0", "steps=0: at least one draft step"),
+        ("objective.steps=0", "objective.steps=0: at least one draft step"),
+        ("objective.decay=0", "objective.decay=0.0; expected more than 0"),
+        ("objective.noise=-1", "objective.noise=-1.0; expected 0 or more"),
+        ("objective.law_weight=-1", "objective.law_weight=-1.0; expected 0 or more"),
         ("objective.law=kl", "objective.law='kl'; expected cross_entropy or acceptance or hybrid"),
-        ("objective.eta=-1", "eta=-1.0: the hybrid turns from divergence to acceptance"),
+        ("objective.eta=-1", "objective.eta=-1.0; expected 0 or more"),
+        ("evaluation.temperature=-1", "evaluation.temperature=-1.0; expected 0, which is greedy, or more"),
+        ("seed=-1", "seed=-1; expected a whole number from 0 to 9223372036854775807"),
+        ("seed=9223372036854775808", "expected a whole number from 0 to 9223372036854775807"),
+        ("head.taps=[0, 3]", "head.taps with method eagle1; expected eagle3, which alone has it"),
+        ("head.fc_norm=true", "head.fc_norm with method eagle1; expected eagle3"),
+        ("head.norm_output=true", "head.norm_output with method eagle1; expected eagle3"),
         ("steps.x=0", "steps has no settings inside"),
         ("seed", "expected key=value, such as"),
         ("seed=[", "is not valid YAML"),

@@ -32,6 +32,15 @@ def test_every_form_reads_as_messages(tmp_path, name, whole):
     assert [conversation.place for conversation in got] == places
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["list", "lines"])
+def test_a_byte_order_mark_is_passed_over(tmp_path, whole):
+    path = tmp_path / "chats"
+    record = RECORDS["openai"]
+    path.write_text(json.dumps([record] if whole else record), encoding="utf-8-sig")
+    (got,) = read(path)
+    assert list(got.messages) == ASKED
+
+
 def test_an_instruction_has_its_input_below(tmp_path):
     path = tmp_path / "chats.jsonl"
     path.write_text(json.dumps({"instruction": "Add.", "input": "2, 3", "response": "5"}))
@@ -55,6 +64,7 @@ def test_what_cannot_be_read_is_skipped_with_its_place(tmp_path):
 
     lines = {
         b"{broken": "not JSON",
+        b"[" * 100_000: "not JSON",
         b'"text"': "not a JSON object",
         b'{"a": "\xff"}': "not UTF-8 text",
         b'{"messages": []}': "no key 'conversations'",
@@ -79,9 +89,10 @@ def test_a_file_of_no_known_form_is_refused(tmp_path):
     path.write_text('{"text": "Once upon a time", "id": 3}')
     with pytest.raises(ValueError, match=r"chats.jsonl:1 has the keys 'text', 'id'; expected conversations"):
         list(read(path))
-    path.write_text("[3, {")
-    with pytest.raises(ValueError, match="starts as a JSON list but is not one"):
-        list(read(path))
+    for text in ("[3, {", "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="starts as a JSON list but is not one"):
+            list(read(path))
     path.write_text("")
     assert list(read(path)) == []
     with pytest.raises(FileNotFoundError):

@@ -90,6 +90,32 @@ def test_features_of_something_else_are_refused(chosen):
         stored(half)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("00001.npy", b"", r"00001.npy is damaged \(.*\); remove it, and the next start computes it again"),
+        ("00001.npy", None, r"00001.npy is damaged \(.*\); remove it, and the next start computes it again"),
+        ("index.json", b"{", r"index.json is damaged \(.*\), so what .* not known; remove .*/features, and"),
+        ("index.json", b"[]", r"index.json is damaged \(a list\)"),
+    ],
+)
+def test_a_damaged_file_is_named_before_anything_is_read_from_it(chosen, name, content, message):
+    path = stored(chosen).folder / name
+    path.write_bytes(path.read_bytes()[:-4] if content is None else content)
+    with pytest.raises(ValueError, match=message):
+        stored(chosen)
+
+
+def test_a_file_of_another_shape_is_named_and_computed_again_once_it_is_removed(chosen):
+    files = stored(chosen)
+    path, before = files.folder / "00001.npy", files[np.array([5])]
+    np.save(path, np.zeros((1, 12, 32), np.uint32))
+    with pytest.raises(ValueError, match=r"00001.npy holds uint32\[1, 12, 32\], expected u4\[3, 12, 32\]; remove it"):
+        stored(chosen)
+    path.unlink()
+    np.testing.assert_array_equal(stored(chosen)[np.array([5])], before)
+
+
 def test_half_the_bytes_hold_what_they_can(chosen):
     half = dataclasses.replace(chosen, features=dataclasses.replace(chosen.features, dtype="bfloat16"))
     files = stored(half)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import pair
+from toy import head3, pair
 
 from eagle_jax.converters import save_head
 from eagle_jax.models.eagle3 import Head3
@@ -66,11 +66,21 @@ def test_an_earlier_head_is_gone_on_from(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params, head.params)
 
 
+def test_an_earlier_head_of_another_method_is_refused(tmp_path):
+    target, head = pair()
+    save_head(head, tmp_path / "head")
+    with pytest.raises(ValueError, match="holds a head of eagle1 and head.method is eagle3; set head.method: eagle1"):
+        first(HeadConfig(method="eagle3", start=str(tmp_path / "head")), target, None, KEY)
+    save_head(head3(drafted=29), tmp_path / "head3")
+    with pytest.raises(ValueError, match="holds a head of eagle3 and head.method is eagle1; set head.method: eagle3"):
+        first(HeadConfig(start=str(tmp_path / "head3")), target, None, KEY)
+
+
 def test_taps_are_the_published_ones_or_those_asked_for():
     assert taps_of(HeadConfig(), 32) == (2, 16, 29) and taps_of(HeadConfig(), 2) == (0, 1, 2)
-    assert taps_of(HeadConfig(taps=(1, 4)), 4) == (1, 4)
+    assert taps_of(HeadConfig(method="eagle3", taps=(1, 4)), 4) == (1, 4)
     with pytest.raises(ValueError, match=r"head.taps=\(5,\); expected layers 0 to 3, or 4"):
-        taps_of(HeadConfig(taps=(5,)), 4)
+        taps_of(HeadConfig(method="eagle3", taps=(5,)), 4)
     with pytest.raises(ValueError, match="an earlier head has its vocabulary"):
         HeadConfig(start="head", draft_vocab_size=3)
 
@@ -91,7 +101,7 @@ def test_heads_side_by_side_begin_by_saying_again_what_the_target_says(settings:
     said, expected = both(target, head)
     assert float(jnp.max(jnp.abs(said - expected))) < 0.2 * float(jnp.max(jnp.abs(expected)))
     save_head(head, tmp_path / "head")
-    again = first(HeadConfig(start=str(tmp_path / "head")), target, None, KEY)
+    again = first(HeadConfig(method=settings["method"], start=str(tmp_path / "head")), target, None, KEY)
     assert again.config == head.config
     jax.tree.map(np.testing.assert_array_equal, again.params, head.params)
 

@@ -33,6 +33,13 @@ def test_a_resumed_run_takes_back_what_it_will_write_again(tmp_path):
     assert steps(tmp_path) == []
 
 
+def test_what_is_no_record_is_left_out(tmp_path):
+    good = b'{"step": 2, "kind": "train"}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(good + b"\xff\x00\n{}\n3\nnothing\n" + good)
+    Metrics(tmp_path, 4, tensorboard=False).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == 2 * good
+
+
 def test_tensorboard_gets_the_same_numbers_a_curve_for_each_draft_step(tmp_path, monkeypatch):
     board = pytest.importorskip("tensorboardX")
     written = []

@@ -16,7 +16,7 @@ from eagle_jax.api import model
 from eagle_jax.api.training import train
 from eagle_jax.converters import load_head, save_target
 from eagle_jax.training import events
-from eagle_jax.training.run import run
+from eagle_jax.training.run import alone, run
 from eagle_jax.training.watch import Diverged
 
 
@@ -98,7 +98,7 @@ def stopping_at(step):
 def test_a_run_stopped_twice_ends_as_one_never_stopped(whole, tmp_path):
     usual = signal.getsignal(signal.SIGINT)
     first = run(config(tmp_path), pair()[0], TOKENIZER, stopping_at(1))
-    assert 1 <= first.done <= 3 and signal.getsignal(signal.SIGINT) is usual
+    assert 1 <= first.done <= 3 and first.interrupted == signal.SIGINT and signal.getsignal(signal.SIGINT) is usual
     checkpoints = tmp_path / "run" / "checkpoints"
     shutil.copytree(checkpoints / str(first.done), checkpoints / "7.orbax-checkpoint-tmp")  # as a killed run leaves it
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
@@ -106,13 +106,14 @@ def test_a_run_stopped_twice_ends_as_one_never_stopped(whole, tmp_path):
     second = run(config(tmp_path), pair()[0], TOKENIZER, stopping_at(4))
     assert 4 <= second.done <= 6
     last = run(config(tmp_path), pair()[0], TOKENIZER)
-    assert last.done == 8
+    assert last.done == 8 and last.interrupted is None
     assert lines(tmp_path)[-1] == lines(whole[0])[-1]
     assert (weights(tmp_path) == weights(whole[0])) == (last.best == whole[2][-1].best)
 
 
 def test_time_that_is_up_ends_a_run_with_a_checkpoint(tmp_path):
-    assert run(config(tmp_path, "max_minutes=1e-9"), pair()[0], TOKENIZER).done == 1
+    finished = run(config(tmp_path, "max_minutes=1e-9"), pair()[0], TOKENIZER)
+    assert finished.done == 1 and finished.interrupted is None
     assert (tmp_path / "run" / "checkpoints" / "1").is_dir()
 
 
@@ -155,11 +156,41 @@ def test_a_folder_of_another_run_is_left_alone(whole, tmp_path):
         run(config(tmp_path), pair()[0], TOKENIZER)
 
 
-def test_a_damaged_checkpoint_is_named(whole, tmp_path):
+def test_a_start_that_is_refused_leaves_the_configuration_as_it_was(whole, tmp_path):
+    with pytest.raises(ValueError, match="an update takes 1000 rows"):
+        run(config(tmp_path, "batch=1000"), pair()[0], TOKENIZER)
+    assert not (tmp_path / "run" / "config.yaml").exists()
+    (tmp_path / "run" / "config.yaml").write_text(config(tmp_path, "batch=1").as_yaml())  # as a kill may leave it
+    assert run(config(tmp_path, "max_minutes=1e-9"), pair()[0], TOKENIZER).done == 1
+    kept = (tmp_path / "run" / "config.yaml").read_text()
+    with pytest.raises(ValueError, match=r"not what the run was started with: 32 .* \(data.limit: None, there 20\)"):
+        run(config(tmp_path, "data.limit=20"), pair()[0], TOKENIZER)
+    assert (tmp_path / "run" / "config.yaml").read_text() == kept
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+    with alone(tmp_path / "run"), pytest.raises(ValueError, match="another process is writing into .*/run; wait"):
+        run(config(tmp_path), pair()[0], TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("state/d", None),
+        ("state/ocdbt.process_0/d", None),
+        ("state/manifest.ocdbt", b""),
+        ("position/metadata", b"{}"),
+        ("position/metadata", b"[]"),
+        ("metrics/metrics", b"{}"),
+        ("metrics/metrics", b"{"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named(whole, tmp_path, file, content):
+    """Cut off, empty, or of another kind."""
     shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
-    for path in (tmp_path / "run" / "checkpoints" / "8" / "state").rglob("*"):
-        if path.is_file() and path.parent.name == "d":
-            path.write_bytes(path.read_bytes()[:10])
+    damaged = tmp_path / "run" / "checkpoints" / "8" / file
+    for path in damaged.iterdir() if damaged.is_dir() else [damaged]:
+        path.write_bytes(path.read_bytes()[:10] if content is None else content)
     chosen = config(tmp_path, f"data.train={tmp_path}/chats.jsonl", f"out={tmp_path}/run")
     with pytest.raises(ValueError, match=r"checkpoints/8 is damaged .* remove that folder"):
         run(chosen, pair()[0], TOKENIZER)
