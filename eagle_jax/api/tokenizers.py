@@ -12,7 +12,10 @@ def tokenizer_in(folder: Path) -> Any:
         return None
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    # what is too long is refused or cut here, and never runs into the errors that transformers would warn of
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+    return tokenizer
 
 
 def fingerprint(tokenizer: Any) -> str:

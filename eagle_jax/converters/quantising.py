@@ -1,7 +1,6 @@
 """A folder of floats to one of rounded weights, tensor by tensor: only one file's worth is in memory at a time."""
 
 import pathlib
-import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -65,10 +64,12 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str) ->
 
     entries = read_json(weights.folder / "config.json")
     entries |= quant_config.entry(matrices)
-    write_folder(folder, entries, tensors(), table.file)
-    for file in weights.folder.iterdir():
-        if file.suffix in BESIDE and file.name != "config.json" and not file.name.endswith(".index.json"):
-            shutil.copy(file, folder / file.name)
+    beside = [
+        file
+        for file in weights.folder.iterdir()
+        if file.suffix in BESIDE and file.name != "config.json" and not file.name.endswith(".index.json")
+    ]
+    write_folder(folder, entries, tensors(), table.file, beside)
 
 
 def _rounded(value: np.ndarray, rounding: Rounding) -> packed.Rounded:

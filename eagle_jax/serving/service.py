@@ -92,7 +92,7 @@ class Service:
                 400,
                 f"{len(call.prompts)} prompts of {call.samples} answers each are more than the {engine.max_queue} "
                 "requests that may wait here; ask for fewer at a time",
-                param="n",
+                param="n" if call.samples > 1 else "prompt",
             )
         submitting = asyncio.ensure_future(asyncio.to_thread(self._submit, engine, call))
         try:

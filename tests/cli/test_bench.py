@@ -42,6 +42,7 @@ def test_json(fake, run, questions):
     assert [row["category"] for row in report["categories"]] == ["math", "overall"]
     assert report["skipped"] == [2]
     assert report["categories"][-1]["methods"]["eagle"]["mean_accepted_length"] == 3.0
+    assert report["settings"]["target"] is None and report["settings"]["dtype"] == "float32"
     assert report["settings"]["temperature"] == 1.0 and report["settings"]["tree"] == "9,3,2"
     assert report["answers"]["eagle"][0]["answers"][0]["token_ids"] == [5, 6, 7]
     assert report["device"].startswith("cpu")

@@ -76,6 +76,16 @@ def test_a_target_rounded_while_it_is_read_saved_and_read_again_is_the_same(fold
     assert ("lm_head" in groups) == (scheme == "int4")
 
 
+def test_a_disk_that_fills_up_leaves_no_model_without_its_tokenizer(folders, tmp_path, monkeypatch):
+    def full(*paths):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("eagle_jax.converters.writing.shutil.copy", full)
+    with pytest.raises(OSError, match="no space left"):
+        quantize(folders / "target", tmp_path / "int8", "int8")
+    assert not list(tmp_path.iterdir())
+
+
 def test_groups_that_do_not_divide_are_refused_before_anything_is_read(folders):
     with pytest.raises(ValueError, match="groups of 128 do not divide the 64 inputs of layers_0/mlp/down_proj/weight"):
         load_target(folders / "target", scheme=scheme_of("int4-128"))
