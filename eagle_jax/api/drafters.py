@@ -87,6 +87,15 @@ def _recycling_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolic
     return likeliest_tree(min(4 if small else 80, most), RANKS)
 
 
+def _recycling(model: Any, policy: TreePolicy, small: bool) -> Drafter:
+    if not isinstance(policy, StaticTree):
+        raise ValueError(
+            f'drafter="token-recycling" drafts over a tree of fixed shape, not over {policy}; give the parents of its '
+            'nodes, such as [-1, 0, 0, 1], or "eagle1"'
+        )
+    return TokenRecycling(policy=policy)
+
+
 def _hybrid(model: Any, policy: TreePolicy, small: bool) -> Drafter:
     return Hybrid(Eagle(head=model.head, policy=policy), PromptLookup(shortest=2, copied=3 if small else 10))
 
@@ -108,10 +117,7 @@ METHODS = {
         needs=("a small model", "draft"),
         has=lambda model: model.draft is not None,
     ),
-    "token-recycling": Method(
-        lambda model, policy, small: TokenRecycling(policy=policy),
-        trees=_recycling_tree,
-    ),
+    "token-recycling": Method(_recycling, trees=_recycling_tree),
     "prompt-lookup": Method(lambda model, policy, small: PromptLookup(copied=3 if small else 10)),
     "lookahead": Method(lambda model, policy, small: Lookahead(window=2, ngram=3, guesses=2) if small else Lookahead()),
     "rest": Method(_rest, needs=("a datastore", "datastore"), has=lambda model: model.datastore is not None),

@@ -73,11 +73,6 @@ class TokenRecycling(Drafter):
     taps = ()
 
     def __post_init__(self):
-        if not isinstance(self.policy, StaticTree):
-            raise ValueError(
-                f"token recycling drafts over a tree of fixed shape, not over {self.policy}; give the parents of its "
-                "nodes, such as [-1, 0, 0, 1]"
-            )
         most = max((self.policy.parents.count(node) for node in range(self.policy.nodes)), default=0)
         if most > self.width:
             raise ValueError(

@@ -77,6 +77,12 @@ def test_a_method_without_trees_takes_none():
         drafter_for(BARE, "prompt-lookup", (60, 7, 10))
 
 
+def test_token_recycling_grows_no_trees():
+    with pytest.raises(ValueError, match="fixed shape, not over DynamicTree.*give the parents of its nodes"):
+        drafter_for(BARE, "token-recycling", (8, 2, 2))
+    assert drafter_for(BARE, "token-recycling", "eagle1").shape.nodes == EAGLE1_TREE.nodes
+
+
 def test_a_tree_wider_than_the_vocabulary_makes_no_drafter():
     with pytest.raises(ValueError, match="62 best tokens below a node, but the vocabulary has 61"):
         Eagle(head=HEAD, policy=DynamicTree(70, 1, 62))

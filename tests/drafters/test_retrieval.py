@@ -9,7 +9,7 @@ import pytest
 
 import eagle_jax
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.policy import DynamicTree, StaticTree, likeliest_tree
+from eagle_jax.decoding.policy import StaticTree, likeliest_tree
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import Checked, Observed, View
 from eagle_jax.drafters.lookahead import Lookahead
@@ -241,7 +241,6 @@ def test_a_guess_that_the_target_has_no_token_for_is_a_wrong_guess():
         (lambda: PromptLookup(copied=0), "at least 1"),
         (lambda: Lookahead(ngram=1), "ngram=1"),
         (lambda: TokenRecycling(policy=StaticTree((-1, 0, 0)), width=1), "wider table"),
-        (lambda: TokenRecycling(policy=DynamicTree(8, 2, 2)), "fixed shape, not over DynamicTree.*give the parents"),
         (lambda: Rest(Datastore.of([[1]]), nodes=1), "tree of 1 nodes"),
         (lambda: Rest(Datastore.of([[1]]), longest=99), "99"),
     ],
