@@ -13,6 +13,8 @@ from eagle_jax.models import layout
 from eagle_jax.models.quant import quantise_params, scheme_of
 from gpu.scale import Scale
 
+ROUNDED = "head in int8"
+
 
 def seconds_a_cycle(start: Start, drafters: Mapping[Any, Drafter], scale: Scale) -> dict[Any, float]:
     """The least of several timings of each; compiling is not in them."""
@@ -22,9 +24,6 @@ def seconds_a_cycle(start: Start, drafters: Mapping[Any, Drafter], scale: Scale)
             ran = start.run(drafter, scale.cycles)
             best[key] = min(best.get(key, float("inf")), ran.seconds / ran.cycles)
     return best
-
-
-ROUNDED = "head in int8"
 
 
 def with_rounded_head(model: Model) -> Model:

@@ -180,7 +180,11 @@ class Engine:
         return tickets
 
     def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
-        """The longest answer that a prompt may have here, in tokens; errors are those of `submit_all`."""
+        """Tokens that an answer may have here: `max_new_tokens`, or all that there is room for beside its prompt.
+
+        Raises:
+            ValueError, TypeError: as `submit_all` does of the prompt and its length.
+        """
         (ask,) = self._asks([prompt], max_new_tokens, 0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
         return ask.options.max_new_tokens
 

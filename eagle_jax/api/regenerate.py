@@ -21,6 +21,7 @@ from eagle_jax.api.generate import generate
 from eagle_jax.api.jobs import Defaults
 from eagle_jax.api.jobs.lines import contents_of
 from eagle_jax.api.model import Model
+from eagle_jax.api.options import whole
 from eagle_jax.api.prompts import encode
 from eagle_jax.durable import append, hold
 from eagle_jax.training.formats import Conversation, Skipped, read
@@ -97,6 +98,9 @@ def regenerate(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
     )
     Defaults(**sampling)  # refuses what batch jobs refuse
+    whole("batch_size", batch_size, 1)
+    if limit is not None:
+        whole("limit", limit, 1)
     path = Path(out)
     if path.exists() and path.samefile(data):
         raise ValueError(f"{out} is input and output; name another output")
@@ -211,7 +215,7 @@ def _refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any])
     """Answers of other settings are not mixed. What a line of an earlier version does not state is not compared."""
     other = [name for name in before if before[name] != now.get(name)]
     if other:
-        said = "; ".join(f"{name} was {before[name]} and is {now.get(name)} now" for name in other)
+        said = "; ".join(f"{name} was {before[name]} and is {now.get(name, 'not stated')} now" for name in other)
         raise ValueError(f"{path} was begun with something else: {said}; give the same, or name another file")
 
 

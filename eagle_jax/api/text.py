@@ -31,8 +31,8 @@ def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
 def find_stop(tokenizer: Any, token_ids: Sequence[int], stop: Sequence[str]) -> StopHit | None:
     """The earliest stop string in the answer so far; None if there is none.
 
-    The answer ends with the first token that completes a stop string, however many tokens were decoded beyond it. In
-    what is for certain: a U+FFFD at the end may yet become a character.
+    The answer ends with the first token that completes a stop string, however many tokens were decoded beyond it. A
+    U+FFFD at the end is not searched: it may yet become a character.
     """
 
     def certain(count: int) -> str:

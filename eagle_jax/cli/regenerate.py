@@ -8,6 +8,7 @@ import typer
 from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import load, one_sentence, out, progress_bar
+from eagle_jax.models.quant import schemes_of
 
 
 @one_sentence
@@ -39,8 +40,12 @@ def regenerate(
 
     - `eagle-jax regenerate chats.jsonl --out answers.jsonl --temperature 1 --top-p 0.95 --limit 1000`
     """
-    made_with = {"target": api.fingerprints(target, head)["target"], "dtype": dtype, "quantize": quantize}
     model = load(target, head, dtype, quantize=quantize, mesh=mesh)
+    made_with = {
+        "target": api.fingerprints(target, head)["target"],
+        "dtype": str(model.target.activations),
+        "quantize": None if schemes_of(quantize)[0] is None else quantize,  # what drafts changes no answer
+    }
     with progress_bar("Answering") as bar:
         task = bar.add_task("", total=None)
         made = api.regenerate(

@@ -33,7 +33,7 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
     with jax.named_scope("draft"):
         view = View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
         tree, draft = drafter.propose(target, state.draft, view, mode)
-        # what is no guess may hold no token, and a token that the target does not have would spoil the whole pass
+        # what is no guess may hold no token; one beyond the target's would spoil the whole pass, and becomes its last
         known = jnp.clip(tree.tokens, 0, target.config.vocab_size - 1)
         tree = dataclasses.replace(tree, tokens=jnp.where(tree.valid, known, 0))
 

@@ -130,7 +130,7 @@ async def _all(tickets: Sequence[Ticket]) -> list[Result]:
         results = [await ticket.aresult() for ticket in tickets]
     except EngineError as error:
         raise Refused(500, str(error)) from None
-    if any(map(_never_begun, tickets)):
+    if all(map(_never_begun, tickets)):
         raise _too_busy()
     return results
 
@@ -184,7 +184,7 @@ async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
             if (first := shape.first(index)) is not None:
                 yield event(head | {"choices": [first]} | usage)
         async for chunk in achunks(answering.tickets, by_pass=call.eagle):
-            if chunk.result is not None and _never_begun(answering.tickets[chunk.index]):
+            if chunk.result is not None and all(map(_never_begun, answering.tickets)):
                 yield event(_too_busy().body)
                 return
             piece = head | {"choices": [shape.delta(answering, chunk)]} | usage

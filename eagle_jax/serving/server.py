@@ -1,6 +1,7 @@
 """The process around the application: sockets, signals, and patience with senders that has an end."""
 
 import asyncio
+import errno
 import socket
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from eagle_jax.serving.errors import Refused, encoded
 from eagle_jax.serving.service import Limits, Service
 
+# A family or an address that this machine does not have, as IPv6 in many containers, leaves the others.
+ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 LAST_SECONDS = 5  # that connections have once there is nothing left to answer
 
 
@@ -65,6 +68,8 @@ class Server(uvicorn.Server):
             self.drain()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for opened in sockets or ():
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # listening looks at lingering connections too
         await super().startup(sockets)
         names = [listening.getsockname() for server in self.servers for listening in server.sockets]
         self._on_ready([_address(*name[:2]) for name in names])
@@ -82,20 +87,39 @@ def bound(host: str, port: int) -> list[socket.socket]:
         ValueError: the host is not known, or its port is taken.
     """
     sockets: list[socket.socket] = []
+    failed: OSError | None = None
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            sockets.append(socket.socket(family, kind, protocol))
-            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sockets[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sockets[-1].bind(address)
+        for family, kind, protocol, _, address in dict.fromkeys(
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        ):
+            try:
+                sockets.append(_bound(family, kind, protocol, address))
+            except OSError as error:
+                failed = error
+                if error.errno not in ABSENT:
+                    raise
+        if not sockets and failed is not None:
+            raise failed
     except OSError as error:
         for opened in sockets:
             opened.close()
         why = (error.strerror or str(error)).lower()
         raise ValueError(f"the server cannot have {host}, port {port}: {why}; choose another host or port") from None
     return sockets
+
+
+def _bound(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier server's last connections may linger
+        if family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(address)
+    except OSError:
+        opened.close()
+        raise
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # or another could bind it too, until one listens
+    return opened
 
 
 def _address(host: str, port: int) -> str:

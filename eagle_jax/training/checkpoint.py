@@ -44,6 +44,8 @@ class Checkpoints:
         # Orbax tells every step of every save, and every error once more than it raises it.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         self._hooks = threading.excepthook, sys.unraisablehook
+        self._asyncio = logging.getLogger("asyncio")
+        self._asyncio_level = self._asyncio.level
         threading.excepthook, sys.unraisablehook = self._on_thread_error, self._on_unraisable
         best = managers.BestN(get_metric_fn=_metric, n=1, keep_checkpoints_without_metrics=False)
         policy = managers.AnyPreservationPolicy([managers.LatestN(config.keep), best])
@@ -87,10 +89,10 @@ class Checkpoints:
         content = ocp.args.Composite(state=ocp.args.StandardRestore(shapes), position=ocp.args.JsonRestore())
         try:
             read = self._manager.restore(step, args=content)
-        except (MemoryError, jax.errors.JaxRuntimeError):  # too large for the device, not damaged
+        except (MemoryError, PermissionError, jax.errors.JaxRuntimeError):  # too large or not ours, not damaged
             raise
         except Exception as error:  # orbax raises a bare one, with all it knows of the array, for what tensorstore says
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the other reads fail too, one page each
+            self._asyncio.setLevel(logging.CRITICAL)  # the other reads fail too, one page each
             raise _damaged(self.folder / str(step), error.__cause__ or error) from error
         if not is_position(read["position"]):
             raise _damaged(self.folder / str(step), "its position in the data is not one")
@@ -109,14 +111,16 @@ class Checkpoints:
             logging.getLogger(__name__).debug("closing %s: %s", self.folder, error)
         finally:
             threading.excepthook, sys.unraisablehook = self._hooks
+            self._asyncio.setLevel(self._asyncio_level)
 
     def _on_thread_error(self, error: Any) -> None:
         if not type(error.thread).__module__.startswith("orbax"):
             self._hooks[0](error)
 
     def _on_unraisable(self, error: Any) -> None:
-        of = getattr(error.object, "cr_code", None)  # what reads and writes were doing when another one failed
-        if str(error.exc_value) != "Event loop is closed" and not (of and "orbax" in of.co_filename):
+        code = getattr(error.object, "cr_code", None)
+        of_orbax = code is not None and "orbax" in code.co_filename  # reads and writes beside one that failed
+        if not of_orbax and str(error.exc_value) != "Event loop is closed":
             self._hooks[1](error)
 
 

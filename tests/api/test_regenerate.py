@@ -209,6 +209,14 @@ def test_a_seed_that_no_row_can_have(model, data, tmp_path, seed):
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"limit": 0}, {"limit": -1}])
+def test_counts_that_are_none_are_refused_before_anything_is_written(wrong, model, data, tmp_path):
+    with pytest.raises(ValueError, match="expected a whole number, 1 or more"):
+        api.regenerate(model, data, tmp_path / "out.jsonl", **wrong)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+
 def test_one_process_writes_at_a_time(model, data, tmp_path, monkeypatch):
     out, refused = tmp_path / "out.jsonl", []
 

@@ -14,7 +14,12 @@ def test_it_passes_on_the_request_and_counts(fake, run):
 def test_answers_of_another_target_are_told_apart(fake, run):
     run("regenerate", "chats.jsonl", "--out", "o.jsonl", "--target", "t", "--dtype", "bfloat16", "--quantize", "int8")
     ((_, request),) = fake.requests
-    assert request["made_with"] == {"target": "t", "dtype": "bfloat16", "quantize": "int8"}
+    assert request["made_with"] == {"target": "t", "dtype": "float32", "quantize": "int8"}, "the stand-in's own dtype"
+
+
+def test_what_drafts_may_be_rounded_in_between(fake, run):
+    run("regenerate", "chats.jsonl", "--out", "o.jsonl", "--quantize", "draft:int8")
+    assert fake.requests[0][1]["made_with"]["quantize"] is None
 
 
 def test_the_output_must_be_named(fake, run):

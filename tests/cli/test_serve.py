@@ -1,6 +1,5 @@
 """`eagle-jax serve`: what it starts, and what it says."""
 
-import socket
 import sys
 
 import pytest
@@ -36,8 +35,9 @@ def test_addresses_in_brackets_are_no_markup(fake, run):
 
 def test_a_taken_port_is_known_before_anything_is_loaded(fake, run, monkeypatch):
     monkeypatch.setattr(serving, "bound", bound)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        shown = run("serve", "--port", str(taken.getsockname()[1]))
+    (taken,) = bound("127.0.0.1", 0)  # as of a server that still loads, and does not listen yet
+    shown = run("serve", "--port", str(taken.getsockname()[1]))
+    taken.close()
     assert shown.exit_code == 2 and "address already in use; choose another host or port" in shown.stderr
     assert "cannot have nothing.invalid, port 8000" in run("serve", "--host", "nothing.invalid").stderr
     assert not fake.engines and not fake.loads

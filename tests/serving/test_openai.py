@@ -1,6 +1,7 @@
 """OpenAI's own client against the server: every answer is the one that `generate` gives for the seed."""
 
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -171,7 +172,9 @@ def test_who_goes_away_frees_a_slot(client, served):
     assert client.completions.create(model="random", prompt=[1], max_tokens=2).usage.completion_tokens == 2
 
 
-def test_health_and_metrics(served):
+def test_health_and_metrics(client, served):
+    client.completions.create(model="speller", prompt="a", max_tokens=2)
+
     def get(path: str, key: str = "") -> bytes:
         asked = urllib.request.Request(served.url + path, headers={"authorization": f"Bearer {key}"})
         with urllib.request.urlopen(asked) as answer:
@@ -197,10 +200,17 @@ def _settle(engine) -> None:
 
 
 def test_answers_that_take_too_long_are_cut(engines, monkeypatch):
-    engine = engines["random"]
-    tell = engine._tell
-    monkeypatch.setattr(engine, "_tell", lambda: (time.sleep(0.1), tell()))
-    served = Served(engines, limits=Limits(answer_seconds=0.5))
+    engine, tell = engines["random"], engines["random"]._tell
+    cancelled = threading.Event()
+
+    def after_the_end() -> None:
+        tell()
+        assert cancelled.wait(30.0)
+
+    cancel = engine._cancel
+    monkeypatch.setattr(engine, "_cancel", lambda ticket: (cancel(ticket), cancelled.set()))
+    monkeypatch.setattr(engine, "_tell", after_the_end)
+    served = Served(engines, limits=Limits(answer_seconds=2.0))
     with served.client() as client:
         answer = client.completions.create(model="random", prompt=[1], max_tokens=40)
         assert answer.choices[0].finish_reason == "length" and 0 < answer.usage.completion_tokens < 40
