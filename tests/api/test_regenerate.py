@@ -216,7 +216,6 @@ def test_counts_that_are_none_are_refused_before_anything_is_written(wrong, mode
     assert not (tmp_path / "out.jsonl").exists()
 
 
-
 def test_one_process_writes_at_a_time(model, data, tmp_path, monkeypatch):
     out, refused = tmp_path / "out.jsonl", []
 
