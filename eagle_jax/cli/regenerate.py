@@ -8,7 +8,6 @@ import typer
 from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import load, one_sentence, out, progress_bar
-from eagle_jax.models.quant import schemes_of
 
 
 @one_sentence
@@ -44,7 +43,7 @@ def regenerate(
     made_with = {
         "target": api.fingerprints(target, head)["target"],
         "dtype": str(model.target.activations),
-        "quantize": None if schemes_of(quantize)[0] is None else quantize,  # what drafts changes no answer
+        "quantize": None if (quantize or "").startswith("draft:") else quantize,  # what drafts changes no answer
     }
     with progress_bar("Answering") as bar:
         task = bar.add_task("", total=None)
