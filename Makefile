@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Each begins with half of the tests, file by file, and at last takes over some of what the other one has left.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=40
 
-.PHONY: help demo test proofs tpu quick lint format types docs parity ci clean
+.PHONY: help demo test proofs tpu cuda quick lint format types docs parity ci clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,9 @@ proofs: .venv/dev  ## what takes minutes each: notebooks, documented commands, t
 
 tpu: .venv/dev build/libtpu  ## what the TPU compiler makes of the kernel and of the loop of an 8B target; needs no TPU
 	PYTHONPATH=build/libtpu $(BIN)/python -m pytest -m proof tests/kernels/test_tpu_compile.py
+
+cuda: .venv/dev build/cuda  ## what XLA makes of the kernel and of the loop for an H200; needs no GPU
+	PYTHONPATH=build/cuda $(BIN)/python -m pytest -m proof tests/kernels/test_gpu_compile.py
 
 quick: .venv/dev  ## the suite without the slow tests
 	$(PYTEST) -m "not slow and not proof"
@@ -73,6 +76,11 @@ clean:  ## remove the environment and all caches
 # Beside the environment and not in it: JAX would look for a TPU whenever it starts.
 build/libtpu: .venv/python
 	@$(PIP) install --quiet --target $@ libtpu==0.0.51
+
+# Of the JAX that is installed, and without NVIDIA's libraries, which only a device needs.
+build/cuda: .venv/dev
+	@v=$$($(BIN)/python -c "import jax; print(jax.__version__)") && \
+	$(PIP) install --quiet --no-deps --target $@ jax-cuda13-plugin==$$v jax-cuda13-pjrt==$$v
 
 # One version by name: without it pip would fetch a CUDA build of several GB where an index has only those.
 .venv/torch: .venv/dev

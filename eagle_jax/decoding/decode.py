@@ -286,15 +286,26 @@ def compiled_advance() -> Any:
 
 
 def compiler_options() -> dict[str, Any]:
-    """Against two things that XLA:CPU does and a decoding loop pays for.
+    """Against what XLA does and a decoding loop pays for.
 
-    It cuts sums (`whole_sums`), and it copies each whole cache array twice a cycle. Without the copies its numbers are
-    wrong where a loop stands in a loop in the decoding loop (jaxlib 0.10.2): a cycle may hold loops, but no loop in a
-    loop.
+    On CPUs it cuts sums (`whole_sums`), and copies each whole cache array twice a cycle. Without the copies its numbers
+    are wrong where a loop stands in a loop in the decoding loop (jaxlib 0.10.2): a cycle may hold loops, but no loop in
+    a loop. On GPUs it makes floats of whole matrices that are rounded in groups, in memory and in every cycle.
     """
-    if jax.default_backend() != "cpu":
+    platform = jax.default_backend()
+    if platform == "cpu":
+        return {"xla_cpu_copy_insertion_use_region_analysis": True} | whole_sums()
+    return _known_option("xla_gpu_experimental_enable_subchannel_dequantisation_fusion") if platform == "gpu" else {}
+
+
+@functools.cache
+def _known_option(name: str) -> dict[str, Any]:
+    """The option, switched on, if this XLA has it: one that it has not, as experiments come to have, is an error."""
+    try:
+        jax.jit(lambda: jnp.zeros(()), compiler_options={name: True}).lower().compile()
+    except jax.errors.JaxRuntimeError:
         return {}
-    return {"xla_cpu_copy_insertion_use_region_analysis": True} | whole_sums()
+    return {name: True}
 
 
 def _noise(

@@ -4,8 +4,8 @@ Each program streams its span of one kv head's slots, up to the row's own length
 the fresh rows, masked by ancestors, as well. What they make is merged by log-sum-exp (flash-decoding, Dao et al. 2023).
 Spans are cut by the size of the cache alone: neither the other rows of a batch nor the number of nodes move them.
 
-It goes through Pallas's Triton lowering: Ampere to Hopper, and JAX versions that still have it. It is lowered for CUDA
-and run in Pallas's interpreter by the tests; this project had no GPU to run it on, so it is never chosen unasked.
+It goes through Pallas's Triton lowering: Ampere to Hopper, and JAX versions that still have it. It is compiled for an
+H200 and run in Pallas's interpreter by the tests; this project had no GPU to run it on, so it is never chosen unasked.
 """
 
 import functools
@@ -109,7 +109,7 @@ def _kernel(*refs: Any, nodes: int, tile: int, span: int, softcap: float | None)
         return absorb(sums, seen, block_of(v, slot, used))
 
     sums = nothing(queries.shape)
-    of_fresh = jnp.where(pl.program_id(2) == 0, -(-fresh // BLOCK), 0)
+    of_fresh = -(-fresh // BLOCK) * jnp.maximum(1 - pl.program_id(2), 0)  # a `where` of two literals becomes 1 bit wide
     sums = jax.lax.fori_loop(0, of_fresh, read_fresh, sums)
     until = jnp.minimum(low + span, used)
     sums = jax.lax.fori_loop(low // BLOCK, (until + BLOCK - 1) // BLOCK, read_prefix, sums)

@@ -9,10 +9,13 @@ few rows at a time, where starting a product costs as much as the product, so th
 The leading axes stay apart so that kv heads and MLP columns can be spread over devices. On CPU, where XLA packs the
 right operand of every product anew and is quickest with `[in, out]`, a matrix is turned as well and then called
 `kernel`. Stacked experts stay as they are. Levels and scales of a rounded matrix (`quant.QuantArray`) move together.
-Scales for groups of inputs turn it everywhere: only so does the TPU compiler make floats of it within the product, and
-read 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in groups of 128.
+Scales for groups of inputs turn it on TPUs too: only so does the TPU compiler make floats of it within the product,
+and read 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in groups of 128. For
+GPUs it is `[out, in]` that XLA (from JAX 0.11 on) makes floats of within the product, with scales of the product's own
+dtype; of any other form it would turn a copy in every call, or keep floats in memory (`benchmarks/gpu_compile.py`).
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,7 +46,7 @@ def for_decoding(params: Params, head_dim: int) -> Params:
 
 
 def as_stored(params: Mapping[str, Any]) -> Params:
-    """Undoes `for_decoding`, bit for bit; what is stored already stays as it is."""
+    """Undoes `for_decoding`, bit for bit but for scales of groups on GPUs; what is stored already stays as it is."""
     stored: Params = {name: as_stored(node) if isinstance(node, Mapping) else node for name, node in params.items()}
     if "kernel" in stored:
         stored["weight"] = jax.tree.map(lambda part: jnp.moveaxis(part, 0, -1), stored.pop("kernel"))
@@ -82,9 +85,14 @@ def _by_head(parts: tuple[jax.Array, ...], heads: int, head_dim: int) -> jax.Arr
 
 
 def _turned(linear: Params) -> Params:
-    if "weight" not in linear or not (jax.default_backend() == "cpu" or _in_groups(linear["weight"])):
+    if "weight" not in linear:
         return linear
-    return linear | {"kernel": jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), linear.pop("weight"))}
+    weight, platform = linear["weight"], jax.default_backend()
+    if platform == "gpu" and _in_groups(weight):
+        return linear | {"weight": dataclasses.replace(weight, scales=weight.scales.astype(weight.dtype))}
+    if platform == "cpu" or _in_groups(weight):
+        return linear | {"kernel": jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), linear.pop("weight"))}
+    return linear
 
 
 def _in_groups(weight: jax.Array | QuantArray) -> bool:

@@ -212,8 +212,8 @@ def dense(weight: Array | QuantArray) -> Array:
     for size, groups in zip(weight.shape, weight.scales.shape, strict=True):
         apart += [size] if size == groups else [groups, size // groups]
         alone += [size] if size == groups else [groups, 1]
-    wide = weight.levels.astype(jnp.float32).reshape(apart) * weight.scales.reshape(alone)
-    return wide.reshape(weight.shape).astype(weight.dtype)
+    levels = weight.levels.astype(weight.scales.dtype).reshape(apart)
+    return (levels * weight.scales.reshape(alone)).reshape(weight.shape).astype(weight.dtype)
 
 
 def dense_params(params: Params) -> Params:

@@ -122,6 +122,15 @@ def test_accelerators_have_groups_of_inputs_first(monkeypatch, text, name):
     assert list(down) == [name] and down[name].levels.dtype == {"int8": jnp.int8, "int4": jnp.int4}[text]
 
 
+def test_groups_stay_behind_on_gpus_with_scales_of_the_products_dtype(monkeypatch):
+    matrix = jax.random.normal(jax.random.key(0), (64, 96)).astype(jnp.bfloat16)
+    rounded = quantise(matrix, Rounding(4, 32), jnp.bfloat16)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    laid = layout.for_decoding({"fc": {"weight": rounded}}, 32)["fc"]["weight"]
+    assert laid.shape == (64, 96) and laid.scales.dtype == jnp.bfloat16
+    np.testing.assert_allclose(*(dense(one).astype(jnp.float32) for one in (laid, rounded)), rtol=2**-6)
+
+
 def test_a_head_trimmed_to_a_rounded_target_has_rows_of_floats():
     target, head = synthetic_pair(CONFIG)
     rounded = dataclasses.replace(target, params=quantise_params(target.params, scheme_of("none/int8")))
