@@ -5,11 +5,20 @@ under benchmarks/results/, called by the kind of device and the date. What fails
 last lines; what there is when a run is broken off stays, and `--only` runs what was left out. `--tiny` rehearses
 everything with tiny shapes on the CPU.
 
+More is measured by two commands than by one, and both write into the same day's files:
+
+    benchmarks/gpu.sh --only decode,cycle,speedup
+    benchmarks/gpu.sh --only batch,tests,kernels,large,peers
+
+Compiled programs, and XLA's choice of kernels for them, stay for the next command in the folder that
+JAX_COMPILATION_CACHE_DIR names, or else in eagle_jax/benchmarks of the user's cache folder.
+
 The original PyTorch EAGLE and gpt-fast are asked where EAGLE_CHECKOUT and GPT_FAST_CHECKOUT name checkouts of them;
 EAGLE_PYTHON or EAGLE_PACKAGES (GPT_FAST_ likewise) name the Python that runs one, or a folder of packages for it.
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -76,8 +85,9 @@ def _break_off(*_: object) -> None:
 def _environment(scratch: pathlib.Path, tiny: bool) -> dict[str, str]:
     """Of the sections: compiled programs are shared among them, and nothing that the user has tuned plays a part."""
     own = {
-        "JAX_COMPILATION_CACHE_DIR": str(scratch / "compiled"),
+        "JAX_COMPILATION_CACHE_DIR": str(scratch / "compiled" if tiny else _compiled()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "xla_gpu_per_fusion_autotune_cache_dir",
         "XDG_CACHE_HOME": str(scratch / "user"),
         "TMPDIR": str(scratch / TEMPORARY),
         "JAX_TRACEBACK_FILTERING": "off",  # else the last line of a log is a note on what JAX left out
@@ -86,6 +96,15 @@ def _environment(scratch: pathlib.Path, tiny: bool) -> dict[str, str]:
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
         own |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     return os.environ | own
+
+
+def _compiled() -> pathlib.Path:
+    """Where programs stay, one folder for each jaxlib; JAX keeps XLA's choice of kernels beside them."""
+    given = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if given:
+        return pathlib.Path(given)
+    caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    return caches / "eagle_jax" / "benchmarks" / f"jaxlib-{importlib.metadata.version('jaxlib')}"
 
 
 if __name__ == "__main__":

@@ -1,29 +1,59 @@
 """Timing a few cycles of the decoding loop, with drafters that take turns."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from eagle_jax import Model
 from eagle_jax.api.tuning import Start
+from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models import layout
 from eagle_jax.models.quant import quantise_params, scheme_of
+from gpu.launches import launches
 from gpu.scale import Scale
 
 ROUNDED = "head in int8"
 
 
-def seconds_a_cycle(start: Start, drafters: Mapping[Any, Drafter], scale: Scale) -> dict[Any, float]:
-    """The least of several timings of each; compiling is not in them."""
-    best: dict[Any, float] = {}
+def kernels_a_cycle(start: Start, drafters: Mapping[Any, Drafter]) -> dict[Any, int | None]:
+    """Compiles the loops of all these drafters, several at a time, and counts what a cycle of each launches.
+
+    Of loops whose passes have as many rows one goes first: the others find its choice of kernels made.
+    """
+    first = {drafter.shape.nodes: key for key, drafter in reversed(list(drafters.items()))}.values()
+    found: dict[Any, int | None] = {}
+    compiled_advance()  # once, before several threads ask for it: each would make one of its own
+    with ThreadPoolExecutor() as pool:
+        for keys in (list(first), [key for key in drafters if key not in first]):
+            counts = pool.map(lambda key: _kernels(start, drafters[key]), keys)
+            found |= dict(zip(keys, counts, strict=True))
+    return found
+
+
+def _kernels(start: Start, drafter: Drafter) -> int | None:
+    """None where they cannot be counted: a program that does not compile fails where it is timed."""
+    try:
+        return launches(start.program(drafter))
+    except Exception as error:
+        print(f"kernels are not counted: {error}", flush=True)
+        return None
+
+
+def seconds_a_cycle(start: Start, drafters: Mapping[Any, Drafter], scale: Scale) -> Iterator[dict[Any, float]]:
+    """What a cycle of each takes, after every round of timings; compiling is not in them.
+
+    The least of the long timings minus the least of the short ones: what a call costs, however long, is in both.
+    """
+    best: dict[Any, list[tuple[float, int]]] = {key: [(float("inf"), 0)] * 2 for key in drafters}
     for _ in range(scale.repeats + 1):  # the first is a warm-up, and never the least
         for key, drafter in drafters.items():
-            ran = start.run(drafter, scale.cycles)
-            best[key] = min(best.get(key, float("inf")), ran.seconds / ran.cycles)
-    return best
+            ran = [start.run(drafter, cycles) for cycles in scale.cycles]
+            best[key] = [min(old, (one.seconds, one.cycles)) for old, one in zip(best[key], ran, strict=True)]
+        yield {key: (long[0] - short[0]) / (long[1] - short[1]) for key, (short, long) in best.items()}
 
 
 def with_rounded_head(model: Model) -> Model:

@@ -1,9 +1,11 @@
 """Plain decoding against bandwidth: of what the device copies in a second, how much do weights make up?"""
 
+from collections.abc import Iterator
+
 from eagle_jax.api.tuning import Start
 from eagle_jax.drafters.base import Plain
 from gpu.bandwidth import copy_bandwidth, streamed
-from gpu.cycles import seconds_a_cycle
+from gpu.cycles import kernels_a_cycle, seconds_a_cycle
 from gpu.record import Record
 from gpu.scale import Scale
 
@@ -13,23 +15,28 @@ def run(scale: Scale, record: Record) -> None:
     for way, speed in speeds.items():
         record("copy", way=way, GB_per_s=speed / 1e9)
     for quantize in (None, "int8", "int4"):
-        record("plain", **measured(scale, quantize, max(speeds.values())))
+        for row in measured(scale, quantize, max(speeds.values())):
+            record("plain", **row)
 
 
-def measured(scale: Scale, quantize: str | None, copied: float) -> dict[str, object]:
-    """One pair, gone again when its numbers are there."""
+def measured(scale: Scale, quantize: str | None, copied: float) -> Iterator[dict[str, object]]:
+    """What is known of one pair after every round; it is gone again after the last."""
     pair = scale.pair(quantize=quantize)
     model, start = pair.model, Start(pair.model, Plain(), scale.asks(pair.model, pair.chart, 1))
-    seconds = seconds_a_cycle(start, {"plain": Plain()}, scale)["plain"]
     config = model.target.config
-    used = scale.prompt + scale.cycles // 2
+    used = scale.prompt + sum(scale.cycles) // 2
     cache = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * used
     read = streamed(model.target.params) + cache * model.target.activations.itemsize
-    return {
-        "weights": quantize or scale.dtype,
-        "GB_a_step": read / 1e9,
-        "ms_a_step": 1e3 * seconds,
-        "tokens_per_s": 1 / seconds,
-        "GB_per_s": read / seconds / 1e9,
-        "of_copy_bandwidth": read / seconds / copied,
-    }
+    drafters = {"plain": Plain()}
+    kernels = kernels_a_cycle(start, drafters)["plain"]
+    for each in seconds_a_cycle(start, drafters, scale):
+        seconds = each["plain"]
+        yield {
+            "weights": quantize or scale.dtype,
+            "GB_a_step": read / 1e9,
+            "ms_a_step": 1e3 * seconds,
+            "tokens_per_s": 1 / seconds,
+            "GB_per_s": read / seconds / 1e9,
+            "of_copy_bandwidth": read / seconds / copied,
+            "kernels_a_step": kernels,
+        }

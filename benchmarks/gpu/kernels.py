@@ -1,9 +1,11 @@
 """The attention kernel for GPUs against plain XLA: which is faster alone, and do whole answers stay the same?"""
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,90 +15,144 @@ from turns import ours
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.kernels import VARIABLE, Case
 from eagle_jax.kernels.choose import attend
+from eagle_jax.models.cache import KV
 from gpu.record import Record
 from gpu.scale import Scale
 
 REFERENCE, KERNEL = "xla", "pallas_gpu"
 LAYERS = 8  # of the target that answers: enough to hear a kernel, few enough to compile quickly
-CALLS = 64  # of attention in one timing, each on what the one before made
+CALLS = 256  # of attention in one timing, or some more, each on what the one before made
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Of one call of attention."""
+
+    requests: int
+    slots: int
+    used: int
+    nodes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """What came of a call, or why nothing did."""
+
+    found: Any = None
+    failed: str | None = None
 
 
 def run(scale: Scale, record: Record) -> None:
-    kernel = REFERENCE if scale.tiny else KERNEL  # a CPU has no other
-    for requests, slots, used in scale.attention:
-        for nodes in (1, scale.tree[0]):
-            case = made(scale, requests, slots, used, nodes)
-            times = {name: micros(case, name) for name in (REFERENCE, kernel)}
-            record(
-                "attention",
-                requests=requests,
-                slots=slots,
-                used=used,
-                nodes=nodes,
-                xla_us=times[REFERENCE],
-                kernel_us=times[kernel],
-                kernel_speedup=times[REFERENCE] / times[kernel],
-            )
-    answers(scale, record, kernel)
+    """All of plain XLA's comes first: a kernel that fails may leave a device that does nothing any more.
+
+    Raises:
+        RuntimeError: something failed; its row says why, and all others are there.
+    """
+    backends = {"xla": REFERENCE, "kernel": REFERENCE if scale.tiny else KERNEL}  # a CPU has no other
+    sizes = [Size(*cache, nodes) for cache in scale.attention for nodes in (1, scale.tree[0])]
+    pair = few_layers(scale)
+    times: dict[Size, dict[str, Tried]] = {size: {} for size in sizes}
+    texts: dict[str, Tried] = {}
+    for name, backend in backends.items():
+        for size in sizes:
+            times[size][name] = tried(micros, scale, size, backend)
+            record("attention", **attention_row(size, **times[size]))
+        texts[name] = tried(answered, pair, scale, backend)
+        record("answers", backend=name, **answers_row(pair, scale, texts["xla"], texts[name]))
+    failed = [one.failed for tries in (*times.values(), texts) for one in tries.values() if one.failed]
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {2 * len(sizes) + 2} failed, first with: {failed[0]}")
 
 
-def made(scale: Scale, requests: int, slots: int, used: int, nodes: int) -> Case:
-    """One layer's attention, its numbers all alike: time does not hang on them."""
+def tried(call: Callable[..., Any], *given: Any) -> Tried:
+    """Any failure is a result here: it must not keep the other backend's numbers from being taken."""
+    try:
+        return Tried(call(*given))
+    except Exception as error:
+        return Tried(failed=f"{type(error).__name__}: {str(error).strip()[:300]}".splitlines()[0])
+
+
+def attention_row(size: Size, xla: Tried, kernel: Tried | None = None) -> dict[str, object]:
+    kernel = kernel or Tried()
+    return {
+        "attention": f"{size.nodes} nodes, {size.requests} x {size.used} of {size.slots} slots",
+        "xla_us": xla.found,
+        "kernel_us": kernel.found,
+        "kernel_speedup": xla.found / kernel.found if xla.found and kernel.found else None,
+        "failed": xla.failed or kernel.failed,
+    }
+
+
+def answers_row(pair: Synthetic, scale: Scale, xla: Tried, one: Tried) -> dict[str, object]:
+    row: dict[str, object] = {"layers": pair.model.target.config.num_hidden_layers, "failed": one.failed}
+    if one.found is None:
+        return row
+    text, seconds = one.found
+    row |= {"tokens_per_s": len(text) / seconds}
+    if xla.found is not None:
+        row |= {"of_xla": xla.found[1] / seconds, "text_is_xlas": text == xla.found[0]}
+    return row | {"text_is_the_charts": text == pair.chart.answer(scale.asked(pair.chart, 1)[0], scale.tokens)}
+
+
+def micros(scale: Scale, size: Size, backend: str) -> float:
+    """Microseconds of one call, the least of several timings. Calls go through so many caches that none is still near
+    the device's cores when its turn comes again, as in a model, whose weights are read in between.
+    """
+    case, caches = made(scale, size)
+    rounds = math.ceil(CALLS / len(caches))
+
+    @jax.jit
+    def call(q: jax.Array, case: Case, prefix: KV) -> jax.Array:
+        return attend(dataclasses.replace(case, q=q, prefix=prefix), backend)
+
+    @jax.jit
+    def calls(case: Case, caches: list[KV]) -> jax.Array:
+        def through_all(_: object, q: jax.Array) -> jax.Array:
+            for prefix in caches:
+                q = call(q, case, prefix)
+            return q
+
+        return jax.lax.fori_loop(0, rounds, through_all, case.q)
+
+    return 1e6 * least(lambda: calls(case, caches)) / (rounds * len(caches))
+
+
+def made(scale: Scale, size: Size) -> tuple[Case, list[KV]]:
+    """One layer's attention of random numbers, and caches that it goes through."""
     config = Shape.of(scale.shape).target
     heads, dtype = config.num_key_value_heads, jnp.dtype(scale.dtype)
-    group = config.num_attention_heads // heads
+    group, nodes = config.num_attention_heads // heads, size.nodes
 
-    def full(*shape: int) -> jax.Array:
-        return jnp.full((requests, heads, *shape, config.head_dim), 0.1, dtype)
+    def drawn(seed: int, rows: int) -> jax.Array:
+        return jax.random.normal(jax.random.key(seed), (size.requests, heads, rows, config.head_dim), dtype)
 
-    return Case(
-        q=full(group * nodes),
-        fresh=(full(nodes), full(nodes)),
-        visible=jnp.broadcast_to(jnp.tril(jnp.ones((nodes, nodes), bool))[None], (requests, nodes, nodes)),
-        prefix=(full(slots), full(slots)),
-        length=jnp.full(requests, used, jnp.int32),
+    read = 2 * size.requests * heads * size.used * config.head_dim * dtype.itemsize
+    caches = [(drawn(2 * at, size.slots), drawn(2 * at + 1, size.slots)) for at in range(math.ceil(scale.swept / read))]
+    case = Case(
+        q=drawn(-1, group * nodes) / math.sqrt(config.head_dim),
+        fresh=(drawn(-2, nodes), drawn(-3, nodes)),
+        visible=jnp.broadcast_to(jnp.tril(jnp.ones((nodes, nodes), bool))[None], (size.requests, nodes, nodes)),
+        prefix=caches[0],
+        length=jnp.full(size.requests, size.used, jnp.int32),
         first=None,
         softcap=None,
     )
+    return case, caches
 
 
-def micros(case: Case, backend: str) -> float:
-    """Microseconds of one call, the least of several timings."""
-
-    @jax.jit
-    def calls(case: Case) -> jax.Array:
-        def call(_: object, q: jax.Array) -> jax.Array:
-            return attend(dataclasses.replace(case, q=q), backend)
-
-        return jax.lax.fori_loop(0, CALLS, call, case.q)
-
-    return 1e6 * least(lambda: calls(case)) / CALLS
-
-
-def answers(scale: Scale, record: Record, kernel: str) -> None:
-    """Whole answers of a target with few layers through both, drafted with the published tree."""
+def few_layers(scale: Scale) -> Synthetic:
+    """A pair whose target has few layers."""
     shape = Shape.of(scale.shape)
     fewer = min(LAYERS, shape.target.num_hidden_layers)
-    taps = (1, fewer // 2, fewer - 1)
-    shape = Shape(
-        dataclasses.replace(shape.target, num_hidden_layers=fewer), dataclasses.replace(shape.head, taps=taps)
-    )
-    pair = make(shape, scale.error, dtype=scale.dtype)
-    texts, seconds = {}, {}
-    for backend in (REFERENCE, kernel):
-        texts[backend], seconds[backend] = answered(pair, scale, backend)
-    record(
-        "answers",
-        layers=fewer,
-        tokens=scale.tokens,
-        kernel_speedup=seconds[REFERENCE] / seconds[kernel],
-        same_text=texts[REFERENCE] == texts[kernel],
-        text_is_the_charts=texts[kernel] == pair.chart.answer(scale.asked(pair.chart, 1)[0], scale.tokens),
-    )
+    target = dataclasses.replace(shape.target, num_hidden_layers=fewer)
+    head = dataclasses.replace(shape.head, taps=(1, fewer // 2, fewer - 1))
+    return make(Shape(target, head), scale.error, dtype=scale.dtype)
 
 
 def answered(pair: Synthetic, scale: Scale, backend: str) -> tuple[list[int], float]:
-    """The text, and the seconds that the loop took; programs are made anew, as the backend is chosen then."""
+    """The text, drafted with the published tree, and the seconds that the loop took; programs are made anew, as the
+    backend is chosen then.
+    """
     os.environ[VARIABLE] = backend
     for programs in (jax.clear_caches, compiled_advance.cache_clear, compiled_prefill.cache_clear):
         programs()

@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -38,7 +39,20 @@ def probe(environment: dict[str, str]) -> dict[str, Any]:
         raise RuntimeError(f"JAX does not start here: {said[-1]}")
     found = json.loads(shown.stdout.splitlines()[-1])
     found |= {"python": sys.version.split()[0], "cores": os.cpu_count(), "commit": _commit()}
-    return found | {"date": datetime.date.today().isoformat()}
+    return found | {"date": datetime.date.today().isoformat(), "excluded": excluded(found["jax"])}
+
+
+def excluded(version: str) -> str | None:
+    """A sentence about a JAX that the project leaves out; None of one that it takes, or if nothing here can tell."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = next(one for one in map(Requirement, project["dependencies"]) if one.name == "jax")
+    if wanted.specifier.contains(version, prereleases=True):
+        return None
+    return f"pyproject.toml leaves jax {version} out ({wanted}): failures and slowness may be that version's own."
 
 
 def slug(machine: dict[str, Any]) -> str:

@@ -2,8 +2,9 @@
 
 import hf
 from synthetic import Shape, ready, stored
-from turns import in_turns, ours
+from turns import Timed, ours
 
+from gpu.answers import answered, beside
 from gpu.record import Record
 from gpu.scale import Scale
 
@@ -15,13 +16,16 @@ def run(scale: Scale, record: Record) -> None:
     model = ready(target, head)
     methods["eagle_jax plain"] = ours(model, new, "none")
     methods["eagle_jax EAGLE-3"] = ours(model, new, "eagle", scale.tree)
-    timed = in_turns(methods, scale.asked(chart, min(scale.prompts, 2)), 2)
-    known = timed["eagle_jax plain"].texts
-    for name, one in timed.items():
+    first = next(iter(methods))
+    asked = scale.asked(chart, min(scale.prompts, 2))
+    known = [chart.answer(prompt, new) for prompt in asked]
+    timed: dict[str, Timed] = {}
+    for name, one in answered(methods, asked, 2):
+        timed[name] = one
         record(
             "answers",
             method=name,
             tokens_per_s=one.speed(),
-            of_HF_generate=one.speed() / timed[next(iter(timed))].speed(),
-            same_text=one.texts == known,
+            of_HF_generate=one.speed() / beside(timed[first], one).speed(),
+            text_is_the_charts=one.texts == known[: len(one.requests)],
         )

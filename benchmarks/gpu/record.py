@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-# record(table, column=value, ...)
+# record(table, column=value, ...); a later row whose first column is the same takes the place of the earlier
 Record = Callable[..., None]
 Tables = dict[str, list[dict[str, Any]]]
 
@@ -21,10 +21,11 @@ def writer(path: pathlib.Path) -> Record:
 
 
 def tables(path: pathlib.Path) -> Tables:
-    """The rows by table, as they came; a line that was broken off counts for nothing."""
-    found: Tables = {}
+    """The rows by table, in the order of their names; a line that was broken off counts for nothing."""
+    found: dict[str, dict[Any, dict[str, Any]]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         if line.endswith("}}"):
             entry = json.loads(line)
-            found.setdefault(entry["table"], []).append(entry["row"])
-    return found
+            row = entry["row"]
+            found.setdefault(entry["table"], {})[next(iter(row.values()))] = row
+    return {table: list(rows.values()) for table, rows in found.items()}

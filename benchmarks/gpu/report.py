@@ -23,6 +23,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     lines += [REHEARSAL, ""] if results["rehearsal"] else []
     lines += [
         f"{machine['devices']} device(s), {machine['cores']} cores, {versions}, commit {machine['commit'] or '-'}.",
+        *([f"**{machine['excluded']}**"] if machine["excluded"] else []),
         SYNTHETIC,
         "",
         "## Targets",

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu import record, report, targets
 from gpu.machine import ROOT
-from gpu.sections import SECTIONS
+from gpu.sections import SECTIONS, Section
 
 BAD = ("failed", "ended")  # what a section that did not come to its end is called
 SHORTEST = 15  # seconds under which no section is begun
@@ -46,12 +46,12 @@ class Run:
 
     def all(self, names: list[str], scratch: pathlib.Path) -> None:
         """Runs them, and writes what there is after each, and when they are broken off."""
-        for name in names:
+        for at, name in enumerate(names):
             began = time.monotonic()
             shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)  # a section that was ended leaves its weights there
             (scratch / TEMPORARY).mkdir()
             try:
-                state, error = self._one(name, scratch / f"{name}.jsonl", scratch / f"{name}.log")
+                state, error = self._one(name, names[at + 1 :], scratch / f"{name}.jsonl", scratch / f"{name}.log")
             except KeyboardInterrupt:
                 self._note(name, "broken off", None, began, scratch)
                 raise SystemExit(f"broken off in {name}; what there is is in {self.path}") from None
@@ -69,24 +69,36 @@ class Run:
         print(f"{name}: {state} after {seconds:.0f} s{'' if error is None else f': {error}'}", flush=True)
         self._write()
 
-    def _one(self, name: str, rows: pathlib.Path, log: pathlib.Path) -> tuple[str, str | None]:
-        """How a section ended, and its last line if it failed."""
+    def limit(self, name: str, after: list[str], left: float) -> float:
+        """Seconds that a section may take: its own, or what is left when those after it have theirs."""
+        theirs = sum(SECTIONS[other].limit for other in after if self._lacking(other) is None)
+        return min(left, max(SECTIONS[name].limit, left - theirs))
+
+    def _lacking(self, name: str) -> str | None:
+        """What it needs and is not there."""
         section = SECTIONS[name]
         if section.checkout is not None and not self.environment.get(section.checkout):
-            return "left out", f"{section.checkout} names no checkout"
+            return f"{section.checkout} names no checkout"
         if section.package is not None and importlib.util.find_spec(section.package) is None:
-            return "left out", f"{section.package} is not installed"
+            return f"{section.package} is not installed"
+        return None
+
+    def _one(self, name: str, after: list[str], rows: pathlib.Path, log: pathlib.Path) -> tuple[str, str | None]:
+        """How a section ended, and its last line if it failed."""
+        lacking = self._lacking(name)
+        if lacking is not None:
+            return "left out", lacking
         left = self.deadline - time.monotonic()
         if left < SHORTEST:
             return "left out", f"no time was left; run it alone with --only {name}"
-        limit = left if self.tiny else min(section.limit, left)  # a rehearsal may be on a busy machine
+        limit = left if self.tiny else self.limit(name, after, left)  # a rehearsal may be on a busy machine
         command = [sys.executable, "-m", "gpu.section", name, str(rows), "tiny" if self.tiny else "full"]
         with log.open("w") as file:
             process = subprocess.Popen(
                 command,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=self.environment | dict(section.environment),
+                env=environment(self.environment, SECTIONS[name]),
                 start_new_session=True,
             )
             try:
@@ -114,6 +126,14 @@ class Run:
             staged = path.with_name(f".{path.name}")
             staged.write_text(text, encoding="utf-8")
             staged.replace(path)
+
+
+def environment(common: dict[str, str], section: Section) -> dict[str, str]:
+    """Of a section's process."""
+    own = dict(section.environment)
+    if section.flags:
+        own["XLA_FLAGS"] = f"{common.get('XLA_FLAGS', '')} {section.flags}".strip()
+    return common | own
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

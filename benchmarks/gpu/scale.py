@@ -23,10 +23,11 @@ class Scale:
         prompt, tokens: of each request.
         prompts: requests of one at a time.
         batches: requests together.
-        cycles: of one timing.
+        cycles: of a short and a long timing; what a cycle takes is the difference of theirs.
         repeats: timings, of which the least counts.
         copied: bytes of the array that is copied.
         attention: (requests, slots, used slots) of attention alone.
+        swept: bytes of the caches that attention alone reads in turn, more than the device keeps beside its cores.
         error: of the heads.
     """
 
@@ -40,10 +41,11 @@ class Scale:
     tokens: int
     prompts: int
     batches: tuple[int, ...]
-    cycles: int
+    cycles: tuple[int, int]
     repeats: int
     copied: int
     attention: tuple[tuple[int, int, int], ...]
+    swept: int
     error: Error = PUBLISHED
 
     @property
@@ -75,10 +77,11 @@ FULL = Scale(
     tokens=320,
     prompts=4,
     batches=(1, 4, 16, 64),
-    cycles=32,
+    cycles=(8, 40),
     repeats=6,
     copied=4 * 2**30,
     attention=((1, 2048, 512), (1, 8192, 8192), (16, 2048, 2048)),
+    swept=200 * 10**6,
 )
 TINY = Scale(
     tiny=True,
@@ -91,8 +94,9 @@ TINY = Scale(
     tokens=24,
     prompts=1,
     batches=(1, 2),
-    cycles=2,
+    cycles=(1, 4),
     repeats=1,
     copied=2**20,
     attention=((1, 256, 100),),
+    swept=10**5,
 )

@@ -15,10 +15,11 @@ class Section:
     Attributes:
         entry: module and function that answer it.
         question: what stands above its tables.
-        limit: seconds after which it is ended.
+        limit: seconds that it has in any case; it is ended later where those after it leave time.
         package: that must be installed for it, if any.
         checkout: variable of the environment that it needs, if any.
         environment: of its process.
+        flags: that its process has for XLA beside the others.
     """
 
     entry: str
@@ -27,6 +28,7 @@ class Section:
     package: str | None = None
     checkout: str | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    flags: str = ""
 
     def load(self) -> Callable[[Scale, Record], None]:
         module, _, name = self.entry.partition(":")
@@ -49,4 +51,10 @@ SECTIONS = {
     "peers": Section("peers", "How fast is transformers with the same weights?", 90, "torch", None, BESIDE_TORCH),
     "eagle": Section("originals:eagle", "How fast is the original EAGLE?", 150, None, "EAGLE_CHECKOUT", BESIDE_TORCH),
     "gpt-fast": Section("originals:gpt_fast", "How fast is gpt-fast?", 150, None, "GPT_FAST_CHECKOUT", BESIDE_TORCH),
+    "graphs": Section(
+        "cycle:graphs",
+        "Are steps and cycles shorter where XLA makes one CUDA graph of the decoding loop?",
+        110,
+        flags="--xla_gpu_enable_command_buffer=+WHILE",
+    ),
 }

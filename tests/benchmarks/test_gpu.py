@@ -11,11 +11,12 @@ import gpu.__main__ as command
 import pytest
 from gpu import machine, record, report, targets
 from gpu.run import Run
+from gpu.run import environment as environment_of
 from gpu.sections import SECTIONS
 
 SCRIPT = pathlib.Path(command.__file__).parents[1] / "gpu.sh"
 MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "devices": 1, "cores": 16, "jax": "0.11.0", "jaxlib": "0.11.0"}
-MACHINE |= {"torch": None, "python": "3.12.3", "commit": None, "date": "2026-01-02"}
+MACHINE |= {"torch": None, "python": "3.12.3", "commit": None, "date": "2026-01-02", "excluded": None}
 
 
 def rehearsed(path: pathlib.Path, **how: Any) -> Run:
@@ -39,7 +40,8 @@ def test_a_rehearsal_runs_every_section(tmp_path: pathlib.Path):
         wanted = "failed" if name == "eagle" else "left out" if name in left_out else "done"
         assert section["state"] == wanted, (name, section["error"])
         assert bool(section["tables"]) == (wanted == "done")
-    assert sections["eagle"]["error"].endswith("No module named 'eagle'") and sections["eagle"]["log"]
+    lacking = "torch" if results["machine"]["torch"] is None else "eagle"
+    assert sections["eagle"]["error"].endswith(f"No module named '{lacking}'") and sections["eagle"]["log"]
     for row in sections["speedup"]["tables"]["answers"]:
         assert row["text_is_plain_decodings"] and row["text_is_the_charts"], row["method"]
     assert results["rehearsal"] and report.REHEARSAL in text
@@ -69,7 +71,7 @@ def test_wrong_options(given: list[str], said: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_there_is_stays_when_a_run_is_broken_off(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    def one(self: Run, name: str, rows: pathlib.Path, log: pathlib.Path) -> tuple[str, str | None]:
+    def one(self: Run, name: str, after: list[str], rows: pathlib.Path, log: pathlib.Path) -> tuple[str, str | None]:
         rows.write_text('{"table": "rows", "row": {"rows": 60, "of_one_row": 1.1}}\n{"table": "rows", "ro')
         if name == "speedup":
             raise KeyboardInterrupt
@@ -100,6 +102,44 @@ def test_without_time_nothing_is_begun(tmp_path: pathlib.Path):
     assert run.sections["gpt-fast"]["error"] == "GPT_FAST_CHECKOUT names no checkout"
 
 
+def test_a_section_has_its_own_time_and_what_those_after_it_leave(tmp_path: pathlib.Path):
+    run = rehearsed(tmp_path / "here.json")
+    run.environment.pop("EAGLE_CHECKOUT", None)
+    own, later = SECTIONS["cycle"].limit, SECTIONS["speedup"].limit
+    assert run.limit("cycle", ["speedup"], 500) == 500 - later
+    assert run.limit("cycle", ["eagle"], 500) == 500, "what will be left out needs no time"
+    assert run.limit("cycle", ["speedup"], own + 1) == own
+    assert run.limit("cycle", [], 20) == 20
+
+
+def test_flags_of_a_section_stand_beside_the_others():
+    assert environment_of({"XLA_FLAGS": "--xla_a=1"}, SECTIONS["graphs"])["XLA_FLAGS"] == (
+        "--xla_a=1 --xla_gpu_enable_command_buffer=+WHILE"
+    )
+    assert environment_of({"XLA_FLAGS": "--xla_a=1"}, SECTIONS["decode"]) == {"XLA_FLAGS": "--xla_a=1"}
+
+
+def test_compiled_programs_stay_for_the_next_command(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+
+    def folder(scratch: str, tiny: bool = False) -> str:
+        return command._environment(tmp_path / scratch, tiny)["JAX_COMPILATION_CACHE_DIR"]
+
+    assert folder("one") == folder("two") and folder("one").startswith(str(tmp_path / "user" / "eagle_jax"))
+    assert folder("one", tiny=True) == str(tmp_path / "one" / "compiled")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/given")
+    assert folder("one") == "/given"
+
+
+def test_a_jax_that_is_left_out_is_named_on_the_page():
+    assert machine.excluded("0.11.0") is None
+    said = machine.excluded("0.11.1")
+    assert said is not None and said.startswith("pyproject.toml leaves jax 0.11.1 out (jax")
+    page = report.markdown({"machine": MACHINE | {"excluded": said}, "rehearsal": False, "targets": [], "sections": {}})
+    assert said in page
+
+
 def test_targets_are_held_from_their_side():
     found = {
         "decode": {"tables": {"plain": [{"weights": "bfloat16", "of_copy_bandwidth": 0.74}]}},
@@ -120,7 +160,8 @@ def test_rows_come_back_by_table(tmp_path: pathlib.Path):
     write("a", x=1)
     write("b", x=2.5, y=None)
     write("a", x=3, same=True)
+    write("a", x=1, known="better")
     assert record.tables(tmp_path / "rows.jsonl") == {
-        "a": [{"x": 1}, {"x": 3, "same": True}],
+        "a": [{"x": 1, "known": "better"}, {"x": 3, "same": True}],
         "b": [{"x": 2.5, "y": None}],
     }
