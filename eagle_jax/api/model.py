@@ -75,8 +75,8 @@ def load(
         head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads; None is the pair's head,
             the shipped EAGLE-1 head if no target is named either, or else none. The shipped target also has an EAGLE-3
             head, `head="eagle3"`.
-        dtype: "float32", "bfloat16" or "float16"; None keeps the stored one, but is float32 on CPUs that have no
-            bfloat16 instructions.
+        dtype: "float32", "bfloat16" or "float16"; None keeps the target's stored one, but is float32 on CPUs that have
+            no bfloat16 instructions. The head gets the target's.
         head_config: entries that take the place of those in the head's `config.json`, such as
             `{"rope_theta": 10000.0}`.
         mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
@@ -103,7 +103,7 @@ def load(
     tokenizer = tokenizer_in(folder)
     drafting = None
     if head_folder is not None:
-        drafting = load_head(head_folder, lm, dtype=wanted, changes=head_config, scheme=draft_scheme)
+        drafting = load_head(head_folder, lm, dtype=lm.dtype, changes=head_config, scheme=draft_scheme)
     ready = _for_decoding(lm, lm.config.head_dim)
     return Model(
         target=ready if over is None else over.put(ready, over.target),

@@ -1,14 +1,17 @@
 """`load`: what a folder gives, and the sentences that refuse one. What files can hold is tested with the converters."""
 
+import dataclasses
 import json
 import pathlib
 from types import ModuleType
 
+import jax
 import jax.numpy as jnp
 import pytest
 from speller import DYNAMIC, END, SPELLED, SPELLER, TOKENIZER, asked
 
 from eagle_jax.api import generate, load
+from eagle_jax.api import model as model_module
 from eagle_jax.converters import save_head, save_target
 
 
@@ -49,6 +52,17 @@ def test_dtype(folders, dtype):
     model = load(*folders, dtype=dtype)
     expected = jnp.dtype("float32" if dtype is None else dtype)
     assert model.target.dtype == model.head.dtype == expected
+
+
+def test_a_head_of_another_dtype_takes_the_targets(folders, tmp_path, monkeypatch):
+    """Published heads are in float16 beside bfloat16 targets, and TPUs have no float16."""
+    monkeypatch.setattr(
+        model_module, "multiplies_bfloat16", lambda: True
+    )  # so that the target keeps what it is stored in
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float16), SPELLER.head.params)
+    save_head(dataclasses.replace(SPELLER.head, params=narrow), tmp_path)
+    model = load(folders[0], tmp_path)
+    assert model.target.dtype == model.head.dtype == jnp.float32
 
 
 def test_a_folder_without_tokenizer(bare):
