@@ -25,6 +25,7 @@ from eagle_jax.drafters.base import Drafter
 from eagle_jax.sharding import DATA, Sharding, spread, to_host
 
 UNLIMITED = 2**31 - 1
+CHUNK = 256  # prompt tokens that an accelerator reads per pass
 Running = tuple[Request, DecodeState]
 T = TypeVar("T")
 
@@ -341,14 +342,18 @@ def room_for(model: Model, drafter: Drafter, asks: Sequence[Ask], rows: int) -> 
 
 
 def slots_for(model: Model, drafter: Drafter, asks: Sequence[Ask]) -> int:
-    """Slots of a cache that holds the longest of the requests, in a step of about half their size."""
+    """Slots of a cache that holds the longest of the requests."""
     return slots_to_hold(drafter, max(len(ask.prompt) for ask in asks), max(_limit(model, ask) for ask in asks))
 
 
 def slots_to_hold(drafter: Drafter, prompt: int, tokens: int) -> int:
     """Slots for requests of up to `prompt` tokens, with their answers `tokens`."""
-    chunk, path = chunk_tokens(), drafter.shape.depth + 1
-    return bucket(max(tokens + path, -(-prompt // chunk) * chunk))
+    return slots_beside(drafter.shape.depth, prompt, tokens, chunk_tokens())
+
+
+def slots_beside(depth: int, prompt: int, tokens: int, chunk: int) -> int:
+    """`slots_to_hold` beside trees of a depth, with prompts that are read in chunks of `chunk` tokens."""
+    return bucket(max(tokens + depth + 1, -(-prompt // chunk) * chunk))
 
 
 def _limit(model: Model, ask: Ask) -> int:
@@ -390,11 +395,14 @@ def _spread(model: Model, tree: T) -> T:
 
 
 def bucket(slots: int) -> int:
-    """Slots rounded up so that few programs serve all lengths: to 128, or half of the power of two below."""
-    step = max(128, (1 << (slots.bit_length() - 1)) // 2)
+    """Slots rounded up so that few programs serve all lengths: to 128, or half of the power of two below; from 1024 on,
+    where caches weigh more than programs, to an eighth of it.
+    """
+    below = 1 << (slots.bit_length() - 1)
+    step = max(128, below // (2 if slots < 1024 else 8))
     return -(-slots // step) * step
 
 
 def chunk_tokens() -> int:
     """Prompt tokens read per pass: a CPU is busy with 64, an accelerator wants more for its weights' traffic."""
-    return 64 if jax.default_backend() == "cpu" else 256
+    return 64 if jax.default_backend() == "cpu" else CHUNK

@@ -9,12 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from eagle_jax.api.batch import CHUNK, slots_beside
 from eagle_jax.api.model import dtype_of
 from eagle_jax.api.options import whole
 from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
 from eagle_jax.converters import heads, known_pair, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
+from eagle_jax.decoding.budget import eased
+from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -72,7 +75,7 @@ def plan(
             free, or, if none do, as many as divide the target.
         memory: bytes of one chip.
         requests: decoded together by each part of the `data` axis.
-        slots: longest prompt and answer together, in tokens.
+        slots: longest prompt and answer together, in tokens; caches are rounded up as decoding rounds them.
         dtype: of weights and caches.
         nodes: of a draft tree, root included; 1 is plain decoding.
         quantize: what the weights are rounded to, as for `load`; rounded, they take what they take on accelerators.
@@ -89,13 +92,20 @@ def plan(
     """
     config, drafting = configs(target, head)
     counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
-    given = *counts, dtype_of(dtype), *schemes_of(quantize)
+    requests, slots, nodes = counts
+    given = requests, rounded(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize)
     if mesh is not None:
         return of_configs(config, drafting, parse(mesh), *given)
     chips = whole("chips", chips, 1)
     meshes = [{DATA: chips // parts, MODEL: parts} for parts in model_sizes(config) if chips % parts == 0]
     plans = [of_configs(config, drafting, sizes, *given) for sizes in meshes]
     return next((one for one in plans if one.total <= 0.9 * memory), plans[-1])
+
+
+def rounded(tokens: int, nodes: int) -> int:
+    """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, beside trees of `nodes`."""
+    depth = eased(DynamicTree(60, 7, 10), nodes).depth if nodes > 1 else 0
+    return slots_beside(depth, tokens - 1, tokens, CHUNK)
 
 
 def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaConfig, HeadConfig | None]:
@@ -124,7 +134,7 @@ def of_configs(
     scheme: Scheme | None = None,
     head_scheme: Scheme | None = None,
 ) -> Plan:
-    """`plan` for configurations that are at hand."""
+    """`plan` for configurations that are at hand, and caches of exactly `slots`."""
     check(config, sizes)
     config, rows = widened(config, sizes), requests * sizes[DATA]
     weights = bytes_per_device(target_shapes(config, dtype, scheme).params, TARGET, sizes)

@@ -75,7 +75,7 @@ def plan(
     headings = ("model", "chips", "mesh", "requests", *PARTS, f"fits {memory:g} GB")
     rows = [(name, *_row(one), "yes" if one.total <= memory * 1e9 else "no") for name, one in plans]
     write(_markdown(headings, rows))
-    err.print(f"GB on each chip; caches of {slots} tokens for each request.", style="dim")
+    err.print(f"GB on each chip; caches for {slots} tokens of each request.", style="dim")
 
 
 def _markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

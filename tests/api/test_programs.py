@@ -53,7 +53,9 @@ def test_the_one_used_longest_ago_makes_room(monkeypatch):
 def test_buckets_are_few_and_waste_little():
     sizes = range(1, 4097)
     for slots in sizes:
-        assert slots <= bucket(slots) < slots + max(128, slots / 2 + 1)
+        assert slots <= bucket(slots) < slots + max(128, slots / (2 if slots < 1024 else 8) + 1)
         assert bucket(bucket(slots)) == bucket(slots)
     assert [bucket(slots) for slots in sizes] == sorted(bucket(slots) for slots in sizes)
-    assert len({bucket(slots) for slots in sizes}) <= 12
+    assert [size for size in sizes[:1024] if bucket(size) == size] == [128, 256, 384, 512, 768, 1024]
+    assert len({bucket(slots) for slots in sizes}) == 6 + 8 + 8
+    assert bucket(4096 + 9) == 4608

@@ -4,12 +4,23 @@ import dataclasses
 import json
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from eagle_jax.api import Model
+from eagle_jax.api.batch import Batch, Room, slots_to_hold
+from eagle_jax.api.plan import of_configs, rounded
 from eagle_jax.converters import config_to_hf
-from eagle_jax.testing import TINY
+from eagle_jax.decoding.budget import eased
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.sharding import parse
+from eagle_jax.testing import TINY, synthetic_pair
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "scaling.md"
 
@@ -22,14 +33,26 @@ def folder(tmp_path):
 
 def test_a_folder_with_nothing_but_a_config(run, folder):
     whole, half = (
-        json.loads(run("plan", "--target", folder, "--mesh", mesh, "--slots", "64", "--json").stdout)[0]
+        json.loads(run("plan", "--target", folder, "--mesh", mesh, "--slots", "200", "--json").stdout)[0]
         for mesh in ("model:1", "data:2,model:2")
     )
     assert (half["requests"], half["head"]) == (16, 0)
     # keys and values in bfloat16: layers, rows, kv heads, slots, head size; and two lengths a row
-    assert whole["cache"] == 2 * 2 * 2 * 8 * 2 * 64 * 8 + 2 * 4 * 8
-    assert half["cache"] == 2 * 2 * 2 * 8 * 1 * 64 * 8 + 2 * 4 * 8
+    assert whole["cache"] == 2 * 2 * 2 * 8 * 2 * 256 * 8 + 2 * 4 * 8
+    assert half["cache"] == 2 * 2 * 2 * 8 * 1 * 256 * 8 + 2 * 4 * 8
     assert whole["target"] / 2 < half["target"] < whole["target"] * 0.52  # all but norms
+
+
+@pytest.mark.parametrize(("nodes", "tokens"), [(1, 1023), (1, 1024), (60, 1015), (60, 1016), (8, 2048)])
+def test_planned_caches_are_those_of_a_batch(nodes, tokens):
+    config = dataclasses.replace(TINY, vocab_size=64, max_position_embeddings=4096)
+    target, head = synthetic_pair(config)
+    drafter = Plain() if nodes == 1 else Eagle(head=head, policy=eased(DynamicTree(60, 7, 10), nodes))
+    model = Model(target, head, tokenizer=None, stop_ids=(), context=4096)
+    slots = slots_to_hold(drafter, tokens - 1, tokens)
+    batch = Batch(model, drafter, room=Room(rows=2, slots=slots, mode=Sampling(False, False), logprobs=False))
+    planned = of_configs(config, None, parse("model:1"), 2, rounded(tokens, nodes), nodes, jnp.float32)
+    assert planned.cache == sum(leaf.nbytes for leaf in jax.tree.leaves(batch.state.cache))
 
 
 def test_the_page_shows_what_the_command_prints(run):
