@@ -36,8 +36,8 @@ def make_datastore(
 
     Raises:
         FileNotFoundError: a file is not there.
-        ValueError: there is no tokenizer, a file cannot be read, there is no text in any of them, or `to` is one of
-            them, a folder, or something else than a datastore.
+        ValueError: there is no tokenizer, a file cannot be read, a conversation is refused by the chat template, there
+            is no text in any file, or `to` is one of them, a folder, or something else than a datastore.
     """
     if tokenizer is None:
         raise ValueError("a datastore is made of tokens, but the model's folder holds no tokenizer")
@@ -116,6 +116,13 @@ def _texts(path: Path, tokenizer: Any) -> Iterator[list[int]]:
 
 def _said(conversation: Conversation, tokenizer: Any) -> str:
     messages = list(conversation.messages)
-    if getattr(tokenizer, "chat_template", None):
+    if not getattr(tokenizer, "chat_template", None):
+        return "\n".join(message["content"] for message in messages)
+    from jinja2 import TemplateError
+
+    try:
         return tokenizer.apply_chat_template(messages, tokenize=False)
-    return "\n".join(message["content"] for message in messages)
+    except TemplateError as error:
+        raise ValueError(
+            f"the conversation at {conversation.place} does not fit the model's chat template ({error}); leave it out"
+        ) from None

@@ -33,8 +33,10 @@ class TooLong(ValueError):
     """A prompt, or a prompt with its answer, that there is no room for."""
 
 
-def encode(tokenizer: Any, prompt: Prompt, vocab_size: int, where: str) -> list[int]:
+def encode(tokenizer: Any, prompt: Prompt | np.ndarray | jax.Array, vocab_size: int, where: str) -> list[int]:
     """Token ids of one prompt; `where` names it in messages."""
+    if isinstance(prompt, ARRAYS):
+        prompt = prompt.tolist()
     if isinstance(prompt, str):
         ids = _encode_text(tokenizer, prompt, where)
     elif isinstance(prompt, Sequence) and prompt and all(isinstance(item, Mapping) for item in prompt):

@@ -55,6 +55,7 @@ def answers(
             use.used += result.stats.cycles
             yield ask, result
         use.passes += int(batch.state.cycle) * len(batch.state.done)
+        batch.free()  # there may be no room for its caches beside the next one's
 
 
 def _through(batch: Batch, waiting: list[Ask]) -> Iterator[tuple[Ask, Result]]:

@@ -38,7 +38,8 @@ class Regenerated:
         answered: written now.
         before: written by earlier starts.
         cut: of those written now, the ones whose last answer reached the longest length.
-        skipped: records that are no conversation, leave no room for an answer, or got an empty one.
+        skipped: records that are no conversation, leave no room for an answer, are refused by the chat template, or got
+            an empty answer.
     """
 
     answered: int
@@ -150,15 +151,18 @@ def _answer(model: Model, talks: Sequence[_Talk], sampling: dict[str, Any], batc
 
 
 def _goes_on(model: Model, talk: _Talk, turn: int) -> bool:
-    """Whether the last answer ended by itself and the next question leaves room for one."""
+    """Whether the last answer ended by itself and the next question makes a prompt that leaves room for one."""
     if turn and talk.finish != "stop":
         return False
     asked = [*talk.said, talk.questions[turn]]
-    ids = encode(model.tokenizer, asked, model.target.config.vocab_size, f"conversation {talk.id}")
-    if len(ids) < model.context:
-        return True
-    talk.questions = talk.questions[:turn]
-    return False
+    try:
+        ids = encode(model.tokenizer, asked, model.target.config.vocab_size, f"conversation {talk.id}")
+        fits = len(ids) < model.context
+    except ValueError:  # a template may refuse it: some know no system message
+        fits = False
+    if not fits:
+        talk.questions = talk.questions[:turn]
+    return fits
 
 
 def _seed(seed: int, number: int, turn: int) -> int:

@@ -232,6 +232,7 @@ def _tune(
             plain=measured[None],
             speed=measured[tree],
         )
+        start.batch.free()  # there may be no room for its caches beside the next one's
         yield Tuned(budget=budget, costs=costs, estimates=estimates, measured=measured, by_rank=ranks)
 
 

@@ -67,7 +67,8 @@ class Weights:
 
 
 def weights_of(model: Model) -> Weights:
-    """A copy of a model's parameters in the form that trainers and converters use, on the model's devices.
+    """A copy of a model's parameters in the form that trainers and converters use, on the model's devices; it may be
+    donated, and the model stays as it is.
 
     Rounded weights come as the floats that they stand for. Over a mesh with more devices along `model` than there are
     key/value heads, those heads are in it repeatedly.
@@ -77,7 +78,14 @@ def weights_of(model: Model) -> Weights:
 
 
 def _as_floats(params: Params) -> Params:
-    return jax.tree.map(dense, layout.as_stored(params), is_leaf=lambda leaf: isinstance(leaf, QuantArray))
+    """What is the same array in both forms is copied; the rest is new anyway, and a second copy may have no room."""
+    own = {id(leaf) for leaf in jax.tree.leaves(params)}
+
+    def apart(leaf: jax.Array | QuantArray) -> jax.Array:
+        floats = dense(leaf)
+        return jnp.copy(floats) if id(floats) in own else floats
+
+    return jax.tree.map(apart, layout.as_stored(params), is_leaf=lambda leaf: isinstance(leaf, QuantArray))
 
 
 def _own(target: Any) -> LM:

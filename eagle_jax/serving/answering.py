@@ -227,10 +227,14 @@ def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
 
 def eagle_of(answering: Answering, index: int, result: Result) -> dict[str, Any]:
     """How an answer was made."""
-    stats = {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in dataclasses.asdict(result.stats).items()
-    }
+    stats = {name: _no_nan(value) for name, value in dataclasses.asdict(result.stats).items()}
     ticket = answering.tickets[index]
     times = {"waited": ticket.waited, "to_first": ticket.to_first, "seconds": ticket.seconds}
     return {"seed": ticket.ask.seed, "sample": ticket.ask.sample, "stats": stats, "times": times}
+
+
+def _no_nan(value: Any) -> Any:
+    """A statistic with null for nan, which JSON does not have."""
+    if isinstance(value, list):
+        return [_no_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

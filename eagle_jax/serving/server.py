@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -18,6 +18,7 @@ from eagle_jax.serving.service import Limits, Service
 # A family or an address that this machine does not have, as IPv6 in many containers, leaves the others.
 ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 LAST_SECONDS = 5  # that connections have once there is nothing left to answer
+UNREAD_SECONDS = 30.0  # that a client has to read what is left when its connection is closed
 
 
 class Server(uvicorn.Server):
@@ -126,14 +127,38 @@ def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class Closing:
+    """A transport that does not wait for ever, once it is closed, for a client that reads nothing."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop):
+        self._transport, self._loop = transport, loop
+        self._abort: asyncio.TimerHandle | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        self._transport.close()
+        if self._abort is None:
+            self._abort = self._loop.call_later(UNREAD_SECONDS, self._transport.abort)
+
+    def lost(self) -> None:
+        """To be told that the connection is no more."""
+        if self._abort is not None:
+            self._abort.cancel()
+
+
 def _patient(limits: Limits) -> type[H11Protocol]:
     class Patient(H11Protocol):
-        """HTTP/1.1 that waits for a request's head for a while only, and answers what is no HTTP in our form."""
+        """HTTP/1.1 that waits for a request's head and for who reads its answer for a while only, and answers what is
+        no HTTP in our form.
+        """
 
         waiting: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            self._closing = Closing(transport, self.loop)
+            super().connection_made(cast(asyncio.Transport, self._closing))
             self._wait_for_head()
 
         def data_received(self, data: bytes) -> None:
@@ -143,6 +168,7 @@ def _patient(limits: Limits) -> type[H11Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             self._stop_waiting()
+            self._closing.lost()
 
         def send_400_response(self, msg: str) -> None:
             self._end_with(Refused(400, f"this is no HTTP/1.1: {msg}"))

@@ -51,7 +51,7 @@ class Service:
         self.engines, self.limits = dict(engines), limits
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
-        self._key = None if api_key is None else api_key.strip().encode()
+        self._spellings = None if api_key is None else _spellings(api_key.strip())
         for name, engine in self.engines.items():
             self.metrics.watch(name, engine)
 
@@ -69,11 +69,17 @@ class Service:
         return not self.draining and all(engine.alive for engine in self.engines.values())
 
     def knows(self, authorization: str) -> bool:
-        """Whether a request may come in; takes as long whatever of the key is wrong."""
-        if self._key is None:
+        """Whether a request may come in; takes as long whatever of the key is wrong.
+
+        Args:
+            authorization: the header, a character for each byte (latin-1), as Starlette reads it.
+        """
+        if self._spellings is None:
             return True
         kind, _, given = authorization.partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._key)
+        sent = given.encode("latin-1").strip()
+        alike = [hmac.compare_digest(sent, key) for key in self._spellings]
+        return kind.lower() == "bearer" and any(alike)
 
     def name_of(self, model: str | None) -> str:
         """The model that a request means. Raises `Refused` if there is none of that name."""
@@ -114,6 +120,14 @@ class Service:
 
     def _submit(self, engine: Engine, call: Call) -> list[Ticket]:
         return engine.submit_all(call.prompts, samples=range(call.samples), **call.options)
+
+
+def _spellings(key: str) -> list[bytes]:
+    """How clients send a key: most in UTF-8, browsers and some libraries in latin-1."""
+    spellings = [key.encode()]
+    with contextlib.suppress(UnicodeEncodeError):  # latin-1 has no such character
+        spellings.append(key.encode("latin-1"))
+    return spellings
 
 
 def _cancel_all(submitting: "asyncio.Future[list[Ticket]]") -> None:

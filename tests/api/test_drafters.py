@@ -134,6 +134,14 @@ def test_a_datastore_is_made_once_and_drafts(tokenizer, tmp_path):
     assert to.read_bytes() == before
 
 
+def test_a_conversation_that_the_template_refuses_is_named(tokenizer, tmp_path):
+    chats = tmp_path / "chats.jsonl"
+    said = [{"role": role, "content": "Hi"} for role in ("system", "user", "assistant")]
+    chats.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in (said[1:], said)))
+    with pytest.raises(ValueError, match=r"at .*chats.jsonl:2 does not fit the model's chat template \(.+\); leave it"):
+        api.make_datastore(tokenizer, [chats], tmp_path / "store.safetensors")
+
+
 def test_a_datastore_of_tokens_that_the_target_does_not_have_is_refused(tokenizer, tmp_path):
     about = {"kind": "eagle_jax datastore", "tokenizer": fingerprint(tokenizer)}
     save_file({name: np.array([1, 5000], np.int32) for name in ("tokens", "order")}, tmp_path / "store", about)

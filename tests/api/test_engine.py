@@ -6,6 +6,7 @@ import itertools
 import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from speller import CONFIG, DYNAMIC, RANDOM, SPELLED, SPELLER, asked
@@ -59,6 +60,14 @@ def test_answers_are_those_of_generate_and_nothing_is_compiled(random):
         if alone.logprobs is not None:
             np.testing.assert_allclose(results[i].logprobs, alone.logprobs, atol=1e-4)
     assert random.load.busy == random.load.waiting == 0
+
+
+def test_prompts_may_be_arrays(random):
+    alone = generate(RANDOM, [5, 6, 7], max_new_tokens=4, **ALONE)
+    for array in (np.array([5, 6, 7]), jnp.array([5, 6, 7])):
+        assert random.submit(array, max_new_tokens=4).result(60.0).token_ids == alone.token_ids
+    with pytest.raises(TypeError, match="the prompt is neither text, nor chat messages, nor token ids"):
+        random.submit(np.zeros((2, 3), int))
 
 
 def test_several_answers_to_one_prompt(random):

@@ -98,6 +98,22 @@ def test_a_restart_goes_on_and_the_file_comes_out_the_same(model, data, tmp_path
     assert {question for batch in finished.asked for question in batch} <= {"empty"}
 
 
+def test_what_the_template_refuses_is_skipped(model, data, tmp_path, monkeypatch):
+    decode_with(monkeypatch, Decoder())
+    encode = sys.modules["eagle_jax.api.regenerate"].encode
+
+    def refusing(_, asked, *rest):
+        if asked[-1]["content"] in ("c", "e"):
+            raise ValueError("the conversation does not fit the model's chat template")
+        return encode(_, asked, *rest)
+
+    monkeypatch.setattr(sys.modules["eagle_jax.api.regenerate"], "encode", refusing)
+    made = api.regenerate(model, data, tmp_path / "out.jsonl", batch_size=2)
+    assert (made.answered, made.skipped) == (4, 4)
+    records = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert {record["id"]: len(record["messages"]) for record in records} == {1: 2, 2: 2, 6: 2, 8: 2}
+
+
 def test_a_limit_counts_conversations(model, data, tmp_path, monkeypatch):
     decode_with(monkeypatch, Decoder())
     assert api.regenerate(model, data, tmp_path / "out.jsonl", limit=2).answered == 2

@@ -1,10 +1,14 @@
 """More requests than rows: finished ones make room for the next, and nobody notices."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
-from speller import DYNAMIC, RANDOM, SPELLER, TOKENIZER, spelled_from
+from speller import CONFIG, DYNAMIC, RANDOM, SPELLER, TOKENIZER, spelled_from
 
-from eagle_jax.api import batch, generate, programs, queue
+from eagle_jax.api import Model, batch, generate, programs, queue
+from eagle_jax.testing import synthetic_pair
 
 RNG = np.random.default_rng(0)
 SAMPLED = {"temperature": 0.9, "top_p": 0.99, **DYNAMIC}
@@ -12,13 +16,18 @@ SAMPLED = {"temperature": 0.9, "top_p": 0.99, **DYNAMIC}
 
 @pytest.fixture
 def batches(monkeypatch) -> list[batch.Batch]:
-    """The batches that the test makes."""
+    """The batches that the test makes; each finds the memory of the ones before it free."""
     made: list[batch.Batch] = []
 
     class Watched(batch.Batch):
         def __init__(self, *args, **kwargs):
+            assert all(array.is_deleted() for before in made for array in jax.tree.leaves(before.state))
             super().__init__(*args, **kwargs)
             made.append(self)
+
+        def free(self):
+            self.passes = int(self.state.cycle)
+            super().free()
 
     monkeypatch.setattr(queue, "Batch", Watched)
     return made
@@ -39,7 +48,7 @@ def test_answers_of_all_lengths_through_few_rows(batches):
 
     (used,) = batches
     busy = sum(result.stats.cycles for result in results)
-    assert busy > 0.8 * 4 * int(used.state.cycle), "rows stood idle"
+    assert busy > 0.8 * 4 * used.passes, "rows stood idle"
 
 
 def test_sampled_answers_are_those_alone_and_nothing_is_compiled_twice():
@@ -66,7 +75,15 @@ def test_an_answer_of_one_token_makes_room_at_once(batches):
     results = generate(RANDOM, [[5]] * 8, max_new_tokens=limits, batch_size=2, drafter="none")
     assert [len(result.token_ids) for result in results] == limits
     (used,) = batches
-    assert int(used.state.cycle) == 11, "the others waited for the long one, or it for them"
+    assert used.passes == 11, "the others waited for the long one, or it for them"
+
+
+def test_long_requests_find_the_memory_of_short_ones_free(batches):
+    config = dataclasses.replace(CONFIG, max_position_embeddings=300)
+    target, _ = synthetic_pair(config, strength=0.6)
+    model = Model(target, None, TOKENIZER, stop_ids=(), context=300)
+    generate(model, [[5], [7] * 140, [6], [8] * 140], max_new_tokens=2, batch_size=2)
+    assert [one.room.slots for one in batches] == [128, 256]
 
 
 def test_stop_strings_make_room_too():

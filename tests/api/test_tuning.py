@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax
 import pytest
 from speller import RANDOM, TOKENIZER
 from typer.testing import CliRunner
@@ -62,6 +63,20 @@ def test_the_command_finds_keeps_and_tells(monkeypatch, tmp_path):
     assert (kept.rows, kept.slots, kept.method) == (1, 128, "eagle") and kept.speed >= kept.plain > 0
     chosen = drafter_for(RANDOM, "auto", "auto")
     assert chosen == Plain() if kept.tree is None else chosen.policy == DynamicTree(*kept.tree)
+
+
+def test_each_batch_size_finds_the_memory_of_the_last_one_free(monkeypatch):
+    made: list[Start] = []
+
+    class Watched(Start):
+        def __init__(self, *args, **kwargs):
+            assert all(array.is_deleted() for start in made for array in jax.tree.leaves(start.batch.state))
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(tuning, "Start", Watched)
+    found = list(api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16))
+    assert [tuned.budget.rows for tuned in found] == [1, 2] and len(made) == 2
 
 
 def test_a_tree_that_gains_nothing_over_plain_decoding_is_not_drafted():

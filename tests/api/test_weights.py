@@ -72,6 +72,23 @@ def test_what_is_taken_out_can_be_put_back():
     assert same(again.target, model.target)
 
 
+@pytest.mark.parametrize(("mesh", "backend"), [(None, "cpu"), (None, "gpu"), ("data:2,model:2", "cpu")])
+def test_what_is_taken_out_may_be_donated(mesh, backend, monkeypatch):
+    """As on accelerators, too, where the model's matrices are turned as those that are taken out."""
+    with monkeypatch.context() as laying:
+        laying.setattr(jax, "default_backend", lambda: backend)
+        model = loaded(*pair(0), mesh)
+    kept = jax.tree.map(np.array, (model.target.params, model.head.params))
+    weights = eagle_jax.weights_of(model)
+    one, other = (params["embed_tokens"]["embedding"] for params in (weights.target, model.target.params))
+    assert one.sharding == other.sharding
+    for leaf in jax.tree.leaves((weights.target, weights.head)):
+        leaf.block_until_ready()
+        jax.jit(lambda x: 0 * x, donate_argnums=0)(leaf)
+        assert leaf.is_deleted()
+    assert same((model.target.params, model.head.params), kept)
+
+
 def test_weights_are_cast_to_the_models_dtype():
     target, head = pair(0)
     model = loaded(target, head)

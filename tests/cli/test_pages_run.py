@@ -32,6 +32,7 @@ NOT_HERE = {
     ".ci/run": "is what runs this test",
     "python benchmarks/": "takes minutes, and some of them the TPU compiler",
     "benchmarks/gpu.sh": "needs a GPU; tests/benchmarks/test_gpu.py rehearses it",
+    "hf auth login": "asks for a token",
     "pip install ": "installs into the environment that the test runs in",
     "eagle-jax serve": "does not end by itself; tests/serving/test_drain.py has one that runs",
     "eagle-jax ui": "does not end by itself; tests/serving/test_page.py has its page",

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from eagle_jax.serving import create_app
+from eagle_jax.serving import Limits, create_app, server
+from eagle_jax.serving.service import Service
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
@@ -265,6 +266,32 @@ def test_connections_that_break_off(served, client):
         assert time.monotonic() < until
         time.sleep(0.01)
     assert still_serves(client)
+
+
+def test_who_reads_nothing_is_cut_off_some_time_after_the_end(engines, monkeypatch):
+    async def large(request: Request) -> Response:
+        return Response(b"x" * 50_000_000, headers={"connection": "close"})
+
+    monkeypatch.setattr(server, "UNREAD_SECONDS", 0.2)
+    served = Served(engines, routes=[Route("/large", large)])
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as idle:
+        idle.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert idle.recv(1)
+        until = time.monotonic() + 10
+        while served.server.server_state.connections and time.monotonic() < until:
+            time.sleep(0.01)
+        left = len(served.server.server_state.connections)
+    served.stop()
+    assert not left
+
+
+def test_a_key_may_have_any_letters(engines):
+    for key, spelled in (("clé à", "utf-8"), ("clé à", "latin-1"), ("ключ", "utf-8")):
+        service = Service(engines, Limits(), key)
+        sent = key.encode(spelled)
+        assert service.knows(f"Bearer {sent.decode('latin-1')}"), (key, spelled)
+        for wrong in (sent[:-1], sent + b"\xa0", b"?" * len(key)):
+            assert not service.knows(f"Bearer {wrong.decode('latin-1')}")
 
 
 def test_an_empty_key_opens_nothing(engines):

@@ -133,6 +133,13 @@ def test_what_each_pass_committed_on_request(client):
     assert whole["seed"] == 9 and whole["times"]["to_first"] > 0
 
 
+def test_an_answer_that_took_no_pass_has_null_where_there_is_no_number(client):
+    how = dict(model="speller", messages=asked("Spell!"), max_tokens=1, extra_body={"eagle": True})
+    *_, last = [chunk for chunk in client.chat.completions.create(stream=True, **how) if hasattr(chunk, "eagle")]
+    for told in (client.chat.completions.create(**how).choices[0].eagle, last.eagle):
+        assert told["stats"]["accepted_by_depth"] == [None] * 3 and told["stats"]["mean_accepted_length"] is None
+
+
 def test_errors_are_the_clients_own(client, served):
     with pytest.raises(openai.NotFoundError, match="model 'gpt-9' does not exist here; expected one of speller"):
         client.completions.create(model="gpt-9", prompt="a")

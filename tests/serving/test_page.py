@@ -5,6 +5,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import types
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from eagle_jax import api
 from eagle_jax.api import Engine, generate
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.serving.errors import Refused
+from eagle_jax.serving.protocol import chat_call
 from eagle_jax.serving.ui import Page
 from eagle_jax.serving.ui import engines as engines_module
 from eagle_jax.serving.ui.engines import Engines, Way
@@ -128,6 +130,27 @@ def test_a_race_that_takes_too_long_ends_with_a_word(served, monkeypatch):
     assert last["error"]["message"].startswith("the race was ended after 0 seconds, the longest that an answer may")
     monkeypatch.undo()
     assert "verdict" in events(served, "/ui/race")[-1], "the next one runs"
+
+
+def test_of_two_races_at_once_one_is_refused(served, monkeypatch):
+    page = Page(served.engines["speller"], name="speller", device="a desk", **DYNAMIC)
+
+    async def asked_for(request):
+        return WAY, chat_call({"messages": ASKED["messages"]})
+
+    async def gone(*_):
+        raise OSError("the client is gone")
+
+    async def story() -> None:
+        monkeypatch.setattr(page, "_asked", asked_for)
+        request = types.SimpleNamespace(app=served.app)
+        first, second = await asyncio.gather(page.race(request), page.race(request), return_exceptions=True)
+        assert isinstance(second, Refused) and second.status == 429
+        with pytest.raises(OSError, match="gone"):
+            await first({"type": "http"}, gone, gone)
+        await page.race(request)  # the next one may
+
+    asyncio.run(story())
 
 
 def test_what_is_wrong_is_one_sentence(served):

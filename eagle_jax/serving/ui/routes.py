@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import Engine, EngineError, Ticket, achunks
 from eagle_jax.api.drafters import METHODS
@@ -110,8 +111,9 @@ class Page:
         way, call = await self._asked(request)
         if self._racing.locked():
             raise Refused(429, "another race is on; start this one when it is over")
+        await self._racing.acquire()  # at once, since nobody has it: no other request comes between
         seconds = request.app.state.service.limits.answer_seconds
-        return EventStream(_told(self._race(way, call, seconds)), [], seconds)
+        return _Holding(self._racing, _told(self._race(way, call, seconds)), seconds)
 
     async def _asked(self, request: Request) -> tuple[Way, Call]:
         """A request of the page: one for a chat as OpenAI has it, with a drafter and a tree."""
@@ -142,17 +144,30 @@ class Page:
 
     async def _race(self, way: Way, call: Call, seconds: float) -> AsyncIterator[Any]:
         until = time.monotonic() + seconds
-        async with self._racing:
-            yield {"preparing": True}
-            options = {name: value for name, value in call.options.items() if value is not None}
-            asked = call.prompts[0], options.get("max_new_tokens")
-            options["max_new_tokens"] = await asyncio.to_thread(self._engine.room_for, *asked)
-            events = race(self._model, call.prompts[0], drafter=way.drafter, tree=tree_given(way), **options)
-            while (told := await asyncio.to_thread(next, events, None)) is not None:
-                yield told
-                if time.monotonic() > until and "verdict" not in told:
-                    limit = f"{seconds:g} seconds, the longest that an answer may take here"
-                    raise Refused(503, f"the race was ended after {limit}; let the answers be shorter")
+        yield {"preparing": True}
+        options = {name: value for name, value in call.options.items() if value is not None}
+        asked = call.prompts[0], options.get("max_new_tokens")
+        options["max_new_tokens"] = await asyncio.to_thread(self._engine.room_for, *asked)
+        events = race(self._model, call.prompts[0], drafter=way.drafter, tree=tree_given(way), **options)
+        while (told := await asyncio.to_thread(next, events, None)) is not None:
+            yield told
+            if time.monotonic() > until and "verdict" not in told:
+                limit = f"{seconds:g} seconds, the longest that an answer may take here"
+                raise Refused(503, f"the race was ended after {limit}; let the answers be shorter")
+
+
+class _Holding(EventStream):
+    """A stream that gives a lock back when it is over, also where nobody read any of it."""
+
+    def __init__(self, lock: asyncio.Lock, events: AsyncIterator[bytes], seconds: float):
+        super().__init__(events, [], seconds)
+        self._lock = lock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._lock.release()
 
 
 async def _told(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
