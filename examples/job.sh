@@ -26,7 +26,7 @@ setup() {
   on_all "tar -xzf eagle/eagle_jax.tar.gz -C eagle/code &&
     curl -LsSf https://astral.sh/uv/install.sh | sh &&
     .local/bin/uv venv --allow-existing --python 3.12 eagle/venv &&
-    .local/bin/uv pip install --python eagle/venv/bin/python \"eagle-jax[$EXTRA] @ file://\$HOME/eagle/code\""
+    .local/bin/uv pip install --python eagle/venv/bin/python --torch-backend cpu \"eagle-jax[$EXTRA,torch] @ file://\$HOME/eagle/code\""
 }
 
 send() {
