@@ -79,8 +79,10 @@ build/libtpu: .venv/python
 
 # Of the JAX that is installed, and without NVIDIA's libraries, which only a device needs.
 build/cuda: .venv/dev
+	@rm -rf $@
 	@v=$$($(BIN)/python -c "import jax; print(jax.__version__)") && \
 	$(PIP) install --quiet --no-deps --target $@ jax-cuda13-plugin==$$v jax-cuda13-pjrt==$$v
+	@touch $@
 
 # One version by name: without it pip would fetch a CUDA build of several GB where an index has only those.
 .venv/torch: .venv/dev

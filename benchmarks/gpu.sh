@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Benchmarks on one large GPU: `benchmarks/gpu.sh`, and `benchmarks/gpu.sh --help`. PYTHON names the Python that runs
 # them, one with a CUDA build of JAX; without it the project's own, if there is one, or else python3. Where a command
-# may take ten minutes, two of them measure more: `--only decode,cycle,speedup`, then
-# `--only batch,tests,kernels,large,peers`.
+# may take ten minutes, two of them measure more: `--only decode,cycle,speedup,kernels`, then
+# `--only batch,tests,large,peers`.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [ -z "${PYTHON:-}" ]; then

@@ -28,6 +28,7 @@ import jax  # noqa: E402  # after what it reads
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import tpu_compile  # noqa: E402
+from gpu.launches import launches  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 from jax.sharding import Mesh, SingleDeviceSharding  # noqa: E402
 
@@ -53,7 +54,6 @@ gpu_device_info {
 platform_name: "CUDA"
 """
 TREES = {16: (16, 5, 4), 60: (60, 7, 10), 256: (256, 7, 10)}
-STARTED = "fusion custom-call copy sort conditional while scatter gather reduce transpose dynamic-update-slice".split()
 LARGE = 2**23  # numbers: half of the smallest matrix of an 8B target, and four times a cache of 2,048 slots
 
 
@@ -90,7 +90,7 @@ def looked_at(nodes: int, rounding: str, backend: str, options: argparse.Namespa
     text, more = program.as_text(), program.memory_analysis().temp_size_in_bytes
     copies = len(re.findall(rf"= \(?\w+\[\d+,\d+,{options.slots},\d+\][^=]* copy(?:-start)?\(", text))
     unpacked = unpacked_in(text)
-    cells = rounding, backend, nodes, started(body_of(text)), f"{more / 1e6:.1f}", copies, len(unpacked)
+    cells = rounding, backend, nodes, launches(text), f"{more / 1e6:.1f}", copies, len(unpacked)
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
     return copies > 0 or bool(unpacked)
 
@@ -139,12 +139,6 @@ def body_of(text: str) -> str:
     loops = set(re.findall(r"body=%?([\w.\-]+)", text))
     parts = re.split(r"\n(?=%|ENTRY)", text)
     return max((part for part in parts if part.split(" ")[0].lstrip("%") in loops), key=len)
-
-
-def started(body: str) -> int:
-    """Operations of a cycle that are started on their own."""
-    operations = re.findall(r" = .*? ([a-z\-]+)\(", body)
-    return sum(operation in STARTED for operation in operations)
 
 
 def unpacked_in(text: str) -> list[str]:

@@ -91,7 +91,7 @@ def test_a_dry_run_says_what_a_slice_would_be_told(tmp_path, kind, version, host
     assert asked["coordinator"] == ("auto" if hosts > 1 else None)
     assert [line[-1] for line in told["collect"][1:-1]] == [f"--worker={host}" for host in range(hosts)]
     assert told["collect"][-1] == ["eagle-jax", "batch", "--merge", "answers.jsonl"]
-    assert any("eagle-jax[tpu] @ file://" in line[-1] for line in told["setup"])
+    assert any("eagle-jax[tpu,torch] @ file://" in line[-1] for line in told["setup"])
     assert told["delete"] == [["gcloud", "compute", "tpus", "tpu-vm", "delete", "n", "--zone=us-central1-a", "--quiet"]]
     assert not [path for path in tmp_path.iterdir()], "a dry run left something behind"
 
@@ -106,7 +106,7 @@ def test_a_dry_run_says_what_a_gpu_host_would_be_told(tmp_path, host):
         assert "--machine-type=a3-highgpu-8g" in told["create"][0]
     asked = parsed(shlex.split(told["start"][0][-1].split(" batch ")[1].split(" >> ")[0]))
     assert asked["coordinator"] is None and asked["processes"] is None
-    assert any("eagle-jax[cuda] @ file://" in line[-1] for line in told["setup"])
+    assert any("eagle-jax[cuda,torch] @ file://" in line[-1] for line in told["setup"])
 
 
 def test_what_is_not_known_is_refused(tmp_path):

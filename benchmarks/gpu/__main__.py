@@ -7,8 +7,8 @@ everything with tiny shapes on the CPU.
 
 More is measured by two commands than by one, and both write into the same day's files:
 
-    benchmarks/gpu.sh --only decode,cycle,speedup
-    benchmarks/gpu.sh --only batch,tests,kernels,large,peers
+    benchmarks/gpu.sh --only decode,cycle,speedup,kernels
+    benchmarks/gpu.sh --only batch,tests,large,peers
 
 Compiled programs, and XLA's choice of kernels for them, stay for the next command in the folder that
 JAX_COMPILATION_CACHE_DIR names, or else in eagle_jax/benchmarks of the user's cache folder.

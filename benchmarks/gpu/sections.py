@@ -15,7 +15,7 @@ class Section:
     Attributes:
         entry: module and function that answer it.
         question: what stands above its tables.
-        limit: seconds that it has in any case; it is ended later where those after it leave time.
+        limit: seconds that it has, of those that are left; more where those after it leave time.
         package: that must be installed for it, if any.
         checkout: variable of the environment that it needs, if any.
         environment: of its process.

@@ -33,6 +33,10 @@ class TooLong(ValueError):
     """A prompt, or a prompt with its answer, that there is no room for."""
 
 
+class Unfit(ValueError):
+    """Messages that the model's chat template refuses: some know no system message, or want roles to take turns."""
+
+
 def encode(tokenizer: Any, prompt: Prompt | np.ndarray | jax.Array, vocab_size: int, where: str) -> list[int]:
     """Token ids of one prompt; `where` names it in messages."""
     if isinstance(prompt, ARRAYS):
@@ -76,7 +80,7 @@ def _encode_chat(tokenizer: Any, messages: Sequence[Any], where: str) -> list[in
     try:
         text = tokenizer.apply_chat_template([dict(m) for m in messages], tokenize=False, add_generation_prompt=True)
     except TemplateError as error:
-        raise ValueError(f"{where} does not fit the model's chat template: {error}") from None
+        raise Unfit(f"{where} does not fit the model's chat template: {error}") from None
     return _tokenize(tokenizer, text, where, add_special_tokens=False)
 
 

@@ -22,7 +22,7 @@ from eagle_jax.api.jobs import Defaults
 from eagle_jax.api.jobs.lines import contents_of
 from eagle_jax.api.model import Model
 from eagle_jax.api.options import whole
-from eagle_jax.api.prompts import encode
+from eagle_jax.api.prompts import Unfit, encode
 from eagle_jax.durable import append, hold
 from eagle_jax.training.formats import Conversation, Skipped, read
 
@@ -158,7 +158,7 @@ def _goes_on(model: Model, talk: _Talk, turn: int) -> bool:
     try:
         ids = encode(model.tokenizer, asked, model.target.config.vocab_size, f"conversation {talk.id}")
         fits = len(ids) < model.context
-    except ValueError:  # a template may refuse it: some know no system message
+    except Unfit:
         fits = False
     if not fits:
         talk.questions = talk.questions[:turn]

@@ -109,8 +109,17 @@ class Tiling:
             tiles, nodes = case.group * parts, rows * parts
         kv_heads = case.q.shape[1]
         heads = max(n for n in range(1, kv_heads + 1) if kv_heads % n == 0 and (n == 1 or n * rows <= ROWS // 2))
-        block = min(_up(case.slots, LANES), ROWS, max(LANES, SCORES // rows // LANES * LANES))
+        block = _block(case.slots, min(ROWS, max(LANES, SCORES // rows // LANES * LANES)))
         return Tiling(nodes, rows, tiles, heads, block, ragged=case.slots % block != 0)
+
+
+def _block(slots: int, most: int) -> int:
+    """Slots of a step: all there are, or the largest divisor that is not much less than `most`, since a last block that
+    reaches beyond the cache makes every step mask what it reads.
+    """
+    if _up(slots, LANES) <= most:
+        return _up(slots, LANES)
+    return next((size for size in range(most, most // 2, -LANES) if slots % size == 0), most)
 
 
 def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) -> None:

@@ -11,8 +11,8 @@ right operand of every product anew and is quickest with `[in, out]`, a matrix i
 `kernel`. Stacked experts stay as they are. Levels and scales of a rounded matrix (`quant.QuantArray`) move together.
 Scales for groups of inputs turn it on TPUs too: only so does the TPU compiler make floats of it within the product,
 and read 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in groups of 128. For
-GPUs it is `[out, in]` that XLA (from JAX 0.11 on) makes floats of within the product, with scales of the product's own
-dtype; of any other form it would turn a copy in every call, or keep floats in memory (`benchmarks/gpu_compile.py`).
+GPUs it stays `[out, in]`, with scales of the product's own dtype: of any other form XLA turns a copy in every call and
+always makes floats in memory, of this one only in some versions (`benchmarks/gpu_compile.py`).
 """
 
 import dataclasses

@@ -128,7 +128,7 @@ def _address(host: str, port: int) -> str:
 
 
 class Closing:
-    """A transport that does not wait for ever, once it is closed, for a client that reads nothing."""
+    """A transport that does not wait for ever for a client that reads nothing, least of all once it is closed."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop):
         self._transport, self._loop = transport, loop
@@ -138,14 +138,20 @@ class Closing:
         return getattr(self._transport, name)
 
     def close(self) -> None:
+        self.abort_in(UNREAD_SECONDS)
         self._transport.close()
-        if self._abort is None:
-            self._abort = self._loop.call_later(UNREAD_SECONDS, self._transport.abort)
 
-    def lost(self) -> None:
-        """To be told that the connection is no more."""
+    def abort_in(self, seconds: float) -> None:
+        """Drops what is unread after so long, unless that is forgotten; what was closed before keeps its limit."""
+        if not self._transport.is_closing():
+            self.forget()
+            self._abort = self._loop.call_later(seconds, self._transport.abort)
+
+    def forget(self) -> None:
+        """Of what was to be dropped enough was read, or the connection is no more."""
         if self._abort is not None:
             self._abort.cancel()
+            self._abort = None
 
 
 def _patient(limits: Limits) -> type[H11Protocol]:
@@ -168,7 +174,19 @@ def _patient(limits: Limits) -> type[H11Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             self._stop_waiting()
-            self._closing.lost()
+            self._closing.forget()
+
+        def eof_received(self) -> None:
+            self._closing.close()  # or asyncio closes the bare transport
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._closing.abort_in(limits.answer_seconds)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if not self.transport.is_closing():
+                self._closing.forget()
 
         def send_400_response(self, msg: str) -> None:
             self._end_with(Refused(400, f"this is no HTTP/1.1: {msg}"))

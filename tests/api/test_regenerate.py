@@ -7,6 +7,7 @@ import types
 import pytest
 
 from eagle_jax import api
+from eagle_jax.api.prompts import Unfit
 
 QUESTIONS = [["a"], ["b", "c"], ["long"], ["empty"], ["d", "empty"], ["e"], ["cut", "f"]]
 
@@ -104,7 +105,7 @@ def test_what_the_template_refuses_is_skipped(model, data, tmp_path, monkeypatch
 
     def refusing(_, asked, *rest):
         if asked[-1]["content"] in ("c", "e"):
-            raise ValueError("the conversation does not fit the model's chat template")
+            raise Unfit("the conversation does not fit the model's chat template")
         return encode(_, asked, *rest)
 
     monkeypatch.setattr(sys.modules["eagle_jax.api.regenerate"], "encode", refusing)
@@ -112,6 +113,15 @@ def test_what_the_template_refuses_is_skipped(model, data, tmp_path, monkeypatch
     assert (made.answered, made.skipped) == (4, 4)
     records = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert {record["id"]: len(record["messages"]) for record in records} == {1: 2, 2: 2, 6: 2, 8: 2}
+
+
+def test_another_mistake_of_a_prompt_is_none_to_skip(model, data, tmp_path, monkeypatch):
+    def wrong(*_):
+        raise ValueError("conversation 1 holds token id 70; the model's vocabulary is 0 to 63")
+
+    monkeypatch.setattr(sys.modules["eagle_jax.api.regenerate"], "encode", wrong)
+    with pytest.raises(ValueError, match="holds token id 70"):
+        api.regenerate(model, data, tmp_path / "out.jsonl", batch_size=2)
 
 
 def test_a_limit_counts_conversations(model, data, tmp_path, monkeypatch):

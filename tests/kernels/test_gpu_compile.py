@@ -6,18 +6,16 @@ import pathlib
 import subprocess
 import sys
 
-import jax
 import pytest
 from test_tree_attention import CASES
 
 HERE = pathlib.Path(__file__).parent
 WHOLE = HERE.parents[1] / "benchmarks" / "gpu_compile.py"
-# From JAX 0.11 on XLA makes floats of matrices rounded in groups within a product.
-ROUNDED = "none,int8,int4" if jax.__version_info__ >= (0, 11) else "none,int8"
+ROUNDED = "none,int8"  # of int4, in groups, it hangs on XLA's version whether it is unpacked in memory
 
 pytestmark = [
     pytest.mark.proof,
-    pytest.mark.skipif(importlib.util.find_spec("jax_plugins.xla_cuda13") is None, reason="there is no CUDA plugin"),
+    pytest.mark.skipif(importlib.util.find_spec("jax_plugins") is None, reason="there is no CUDA plugin"),
 ]
 
 

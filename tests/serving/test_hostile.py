@@ -268,14 +268,17 @@ def test_connections_that_break_off(served, client):
     assert still_serves(client)
 
 
-def test_who_reads_nothing_is_cut_off_some_time_after_the_end(engines, monkeypatch):
+@pytest.mark.parametrize("how", ["closed", "half closed", "two requests"])
+def test_who_reads_nothing_is_cut_off_some_time_after_the_end(engines, monkeypatch, how):
     async def large(request: Request) -> Response:
-        return Response(b"x" * 50_000_000, headers={"connection": "close"})
+        return Response(b"x" * 50_000_000, headers={"connection": "close"} if how == "closed" else {})
 
     monkeypatch.setattr(server, "UNREAD_SECONDS", 0.2)
-    served = Served(engines, routes=[Route("/large", large)])
+    served = Served(engines, routes=[Route("/large", large)], limits=Limits(answer_seconds=1.0))
     with socket.create_connection(("127.0.0.1", served.port), timeout=10) as idle:
-        idle.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+        idle.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n" * (2 if how == "two requests" else 1))
+        if how == "half closed":
+            idle.shutdown(socket.SHUT_WR)
         assert idle.recv(1)
         until = time.monotonic() + 10
         while served.server.server_state.connections and time.monotonic() < until:
