@@ -31,6 +31,7 @@ import tpu_compile  # noqa: E402
 from gpu.launches import launches  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 from jax.sharding import Mesh, SingleDeviceSharding  # noqa: E402
+from tpu_kernel import TREES, copies_of_caches  # noqa: E402
 
 from eagle_jax.api import plan  # noqa: E402
 from eagle_jax.decoding.decode import advance, compiler_options  # noqa: E402
@@ -53,7 +54,6 @@ gpu_device_info {
 }
 platform_name: "CUDA"
 """
-TREES = {16: (16, 5, 4), 60: (60, 7, 10), 256: (256, 7, 10)}
 LARGE = 2**23  # numbers: half of the smallest matrix of an 8B target, and four times a cache of 2,048 slots
 
 
@@ -88,8 +88,7 @@ def looked_at(nodes: int, rounding: str, backend: str, options: argparse.Namespa
     jax.clear_caches()  # what was traced with another backend
     program = compiled(nodes, None if rounding == "none" else rounding, options)
     text, more = program.as_text(), program.memory_analysis().temp_size_in_bytes
-    copies = len(re.findall(rf"= \(?\w+\[\d+,\d+,{options.slots},\d+\][^=]* copy(?:-start)?\(", text))
-    unpacked = unpacked_in(text)
+    copies, unpacked = copies_of_caches(text, options.slots), unpacked_in(text)
     cells = rounding, backend, nodes, launches(text), f"{more / 1e6:.1f}", copies, len(unpacked)
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
     return copies > 0 or bool(unpacked)

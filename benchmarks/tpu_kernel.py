@@ -130,10 +130,15 @@ def memory(chip: str, nodes: int, options: argparse.Namespace) -> bool:
     loop = compiled(program, (*given, jax.ShapeDtypeStruct((), jnp.int32)), mode=mode, over=over)
     used = loop.memory_analysis()
     kept, more = used.argument_size_in_bytes, used.temp_size_in_bytes
-    copies = len(re.findall(rf"= \(?\w+\[\d+,\d+,{options.slots},\d+\][^=]* copy(?:-start)?\(", loop.as_text()))
+    copies = copies_of_caches(loop.as_text(), options.slots)
     sizes = f"{tpu_compile.gigabytes(kept)} | {tpu_compile.gigabytes(kept + more)} | {more / kept:.1%}"
     print(f"| {chips} x {chip} | {nodes} | {sizes} | {copies} |", flush=True)
     return copies > 0 or more > 0.15 * kept
+
+
+def copies_of_caches(text: str, slots: int) -> int:
+    """Operations of a compiled program that copy an array of so many slots."""
+    return len(re.findall(rf"= \(?\w+\[\d+,\d+,{slots},\d+\][^=]* copy(?:-start)?\(", text))
 
 
 def mesh_of(chip: str, chips: int) -> Sharding:

@@ -93,7 +93,7 @@ def plan(
     config, drafting = configs(target, head)
     counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
     requests, slots, nodes = counts
-    given = requests, rounded(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize)
+    given = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize)
     if mesh is not None:
         return of_configs(config, drafting, parse(mesh), *given)
     chips = whole("chips", chips, 1)
@@ -102,7 +102,7 @@ def plan(
     return next((one for one in plans if one.total <= 0.9 * memory), plans[-1])
 
 
-def rounded(tokens: int, nodes: int) -> int:
+def slots_of_caches(tokens: int, nodes: int) -> int:
     """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, beside trees of `nodes`."""
     depth = eased(DynamicTree(60, 7, 10), nodes).depth if nodes > 1 else 0
     return slots_beside(depth, tokens - 1, tokens, CHUNK)

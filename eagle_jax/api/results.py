@@ -1,6 +1,8 @@
 """What `generate` and `stream` give back."""
 
 import dataclasses
+import math
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,3 +100,12 @@ class Chunk:
     logprobs: list[float] | None = None
     seconds: float = 0.0
     cycle: Cycle | None = None
+
+
+def without_nan(value: Any) -> Any:
+    """Dicts, lists and numbers with None for what JSON has no number for: the speed of an answer of one token."""
+    if isinstance(value, dict):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

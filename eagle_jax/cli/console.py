@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from eagle_jax import api
+from eagle_jax.api.results import without_nan
 
 # Answers and tables go to stdout; everything said about them goes to stderr, so that a pipe carries only the text.
 out = Console(highlight=False, soft_wrap=True)
@@ -94,15 +95,7 @@ def stats_line(result: api.Result) -> str:
 
 def print_json(value: Any) -> None:
     """Prints one line of JSON. What is not a number (the speed of an answer of one token) becomes null."""
-    write(json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    write(json.dumps(without_nan(value), ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _duration(seconds: float) -> str:

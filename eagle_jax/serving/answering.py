@@ -4,7 +4,6 @@ import abc
 import asyncio
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import CANCELLED, Chunk, EngineError, Result, Ticket, achunks
+from eagle_jax.api.results import without_nan
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, encoded, log
 from eagle_jax.serving.protocol import Call
@@ -227,14 +227,7 @@ def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
 
 def eagle_of(answering: Answering, index: int, result: Result) -> dict[str, Any]:
     """How an answer was made."""
-    stats = {name: _no_nan(value) for name, value in dataclasses.asdict(result.stats).items()}
+    stats = without_nan(dataclasses.asdict(result.stats))
     ticket = answering.tickets[index]
     times = {"waited": ticket.waited, "to_first": ticket.to_first, "seconds": ticket.seconds}
     return {"seed": ticket.ask.seed, "sample": ticket.ask.sample, "stats": stats, "times": times}
-
-
-def _no_nan(value: Any) -> Any:
-    """A statistic with null for nan, which JSON does not have."""
-    if isinstance(value, list):
-        return [_no_nan(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from eagle_jax.api import Model
 from eagle_jax.api.batch import Batch, Room, slots_to_hold
-from eagle_jax.api.plan import of_configs, rounded
+from eagle_jax.api.plan import of_configs, slots_of_caches
 from eagle_jax.converters import config_to_hf
 from eagle_jax.decoding.budget import eased
 from eagle_jax.decoding.policy import DynamicTree
@@ -51,7 +51,7 @@ def test_planned_caches_are_those_of_a_batch(nodes, tokens):
     model = Model(target, head, tokenizer=None, stop_ids=(), context=4096)
     slots = slots_to_hold(drafter, tokens - 1, tokens)
     batch = Batch(model, drafter, room=Room(rows=2, slots=slots, mode=Sampling(False, False), logprobs=False))
-    planned = of_configs(config, None, parse("model:1"), 2, rounded(tokens, nodes), nodes, jnp.float32)
+    planned = of_configs(config, None, parse("model:1"), 2, slots_of_caches(tokens, nodes), nodes, jnp.float32)
     assert planned.cache == sum(leaf.nbytes for leaf in jax.tree.leaves(batch.state.cache))
 
 
