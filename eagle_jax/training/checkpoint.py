@@ -158,5 +158,11 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:  # tensorstore and orbax raise kinds of their own
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the other writes fail too, one page each
-        reason = re.sub(r" \[.*?\]$", "", " ".join(str(error).split())).rpartition(": ")[2]
-        raise OSError(f"the checkpoint could not be written to {folder}: {reason}") from error
+        raise OSError(f"the checkpoint could not be written to {folder}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The system's own words: tensorstore says them last in a chain, Python's files in a field."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return re.sub(r" \[.*?\]$", "", " ".join(str(error).split())).rpartition(": ")[2]
