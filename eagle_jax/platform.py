@@ -1,6 +1,8 @@
 """What must be right about the installed JAX before it computes anything, and where this machine keeps things."""
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import platform
@@ -17,6 +19,12 @@ from jax._src import xla_bridge
 BAD_JAXLIB = "0.10.2"
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 SAFE_VALUE = "-LIBRARY_FUSION_TYPE_REDUCE"
+
+# XLA:CPU has as many threads as the first of these says, or as there are cores.
+THREADS = ("PJRT_NPROC", "NPROC")
+# Bytes of weights below which one thread decodes faster than several: waking another for each product takes longer than
+# the product (`benchmarks/threads.py`).
+ONE_THREAD_BELOW = 32 * 2**20
 
 # "off" leaves compiled programs in memory alone.
 KEEPING = "EAGLE_JAX_COMPILATION_CACHE"
@@ -87,6 +95,37 @@ def keep_programs() -> None:
     # The smallest are kept too: loading a model runs dozens, and each takes 20 ms to compile and 1 ms to read.
     if getattr(jax.config, "jax_persistent_cache_min_compile_time_secs") == JAX_KEEPS_FROM:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def start_cpu_for(weights: int) -> None:
+    """Starts JAX on CPU with one thread if a model has few weights; several would take longer.
+
+    Does nothing where JAX is running already, is told its number of threads (PJRT_NPROC or NPROC), or may start with
+    anything but one CPU device.
+
+    Args:
+        weights: bytes that a pass of the model reads.
+    """
+    told = any(name in os.environ for name in THREADS)
+    if weights >= ONE_THREAD_BELOW or told or xla_bridge.backends_are_initialized() or not _one_cpu_device():
+        return
+    os.environ[THREADS[0]] = "1"
+    try:
+        jax.devices()
+    finally:
+        del os.environ[THREADS[0]]
+
+
+def _one_cpu_device() -> bool:
+    """Whether JAX, which is not running yet, can only start with the CPU, and with one device of it."""
+    several = getattr(jax.config, "jax_num_cpu_devices") > 1
+    if several or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return False
+    named = getattr(jax.config, "jax_platforms")
+    if named:
+        return named == "cpu"
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    return not plugins and not any(importlib.util.find_spec(name) for name in ("jax_plugins", "libtpu"))
 
 
 def multiplies_bfloat16() -> bool:

@@ -84,3 +84,43 @@ def test_a_running_backend_is_reported():
 @pytest.mark.skipif(jaxlib.__version__ == BAD_JAXLIB, reason="needs another jaxlib")
 def test_other_versions_are_left_alone():
     assert run("import eagle_jax\n" + PRINT_FLAGS).stdout.strip() == "None"
+
+
+# Prints with how many threads XLA computes after `begin`, and whether the process has its environment back.
+COUNT_THREADS = """
+import os, pathlib
+{begin}
+import jax, jax.numpy as jnp
+many = jnp.ones((1000, 1000))
+jax.block_until_ready(many @ many)
+names = [path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+print(names.count("tf_XLAEigen"), "PJRT_NPROC" in os.environ)
+"""
+SMALL = "import eagle_jax; eagle_jax.load()"
+SEVERAL = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
+
+
+def threads(begin: str, **environment: str) -> list[str]:
+    return run(COUNT_THREADS.format(begin=begin), **environment).stdout.split()
+
+
+@pytest.mark.skipif(SEVERAL == 0, reason="threads are counted in /proc")
+def test_a_small_model_starts_jax_with_one_thread():
+    assert threads(SMALL) == ["1", "False"]
+
+
+@pytest.mark.skipif(SEVERAL == 0, reason="threads are counted in /proc")
+@pytest.mark.parametrize(
+    ("begin", "environment", "count"),
+    [
+        (SMALL, {"PJRT_NPROC": "3"}, "3"),
+        (SMALL, {"NPROC": "3"}, "3"),
+        ("import jax; jax.devices(); " + SMALL, {"NPROC": "3"}, "3"),
+        (SMALL, {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}, "4"),
+        (SMALL, {"JAX_NUM_CPU_DEVICES": "4"}, "4"),
+        ("from eagle_jax import platform; platform.start_cpu_for(2**30)", {}, str(SEVERAL)),
+    ],
+    ids=["PJRT_NPROC is kept", "NPROC is kept", "already running", "virtual devices", "several devices", "large model"],
+)
+def test_otherwise_its_threads_are_left_alone(begin, environment, count):
+    assert threads(begin, **environment)[0] == count

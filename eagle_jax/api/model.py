@@ -20,7 +20,7 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, schemes_of
 from eagle_jax.models.target import Target
-from eagle_jax.platform import keep_programs, multiplies_bfloat16
+from eagle_jax.platform import keep_programs, multiplies_bfloat16, start_cpu_for
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
@@ -96,8 +96,11 @@ def load(
             known, meets weights that are rounded already, or has groups that do not divide a matrix.
     """
     keep_programs()
-    wanted, (scheme, draft_scheme) = dtype_of(dtype), schemes_of(quantize)
+    asked, (scheme, draft_scheme) = _known_dtype(dtype), schemes_of(quantize)
     folder, head_folder = folders_of(target, head)
+    if mesh is None:
+        start_cpu_for(_weights_in(folder))
+    wanted = dtype_of(asked)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))
     lm = _load_target(folder, wanted, over, scheme)
     tokenizer = tokenizer_in(folder)
@@ -128,6 +131,12 @@ def with_head(model: Model, head: str | Path, *, quantize: str | Scheme | None =
     stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))
     loaded = load_head(_head_folder(head), stored, dtype=model.target.dtype, scheme=scheme)
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
+
+
+def _weights_in(folder: Path) -> int:
+    """Bytes of all weight files there; 0 where there is no folder, which `load_target` says better."""
+    files = folder.iterdir() if folder.is_dir() else ()
+    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin"))
 
 
 def _load_draft(
@@ -208,8 +217,14 @@ def _head_for_decoding(head: Any, over: Sharding | None) -> Any:
 
 def dtype_of(dtype: Any) -> Any:
     """The dtype that `load` was asked for; None keeps the stored one, which a CPU without bfloat16 does not."""
+    if dtype is None and jax.default_backend() == "cpu" and not multiplies_bfloat16():
+        return jnp.float32
+    return _known_dtype(dtype)
+
+
+def _known_dtype(dtype: Any) -> Any:
     if dtype is None:
-        return jnp.float32 if jax.default_backend() == "cpu" and not multiplies_bfloat16() else None
+        return None
     known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
     for name, value in known.items():
         if dtype == name or not isinstance(dtype, str) and dtype == value:

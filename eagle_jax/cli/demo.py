@@ -23,9 +23,9 @@ def demo() -> None:
 
     Everything is compiled before it is timed; compiled programs are kept, so the second demo starts at once.
     """
+    model = load(None, None, None)  # before anything asks for devices: it chooses how JAX starts
     device = jax.devices()[0]
     out.print(f"[bold]eagle_jax {eagle_jax.__version__}[/bold] on {device.device_kind} ({device.platform})")
-    model = load(None, None, None)
     size = sum(leaf.size for leaf in jax.tree.leaves(model.target)) / 1e6
     out.print(f"A toy Llama of {size:.0f} million parameters: it has the form of an answer, its sums are often wrong.")
     out.print("Compiling for this machine; the next run finds it done ...", style="dim")
