@@ -24,6 +24,8 @@ from eagle_jax.models import products, quant  # noqa: E402
 SHIPPED = ((256, 512), (256, 1536), (256, 2048), (768, 256))  # of the shipped target: heads, MLP, vocabulary, MLP back
 LARGE = (2048, 8192)
 ROWS = (1, 2, 4, 8, 64)
+WIDER = ((256, 2048), (512, 2048), (768, 2304), (1024, 3072), (2048, 2048))
+COLD = 64 * 2**20  # bytes of weights taken in turn, more than a core keeps
 MANY = 2048
 WEIGHTS, TURNS, ROUNDS = 4, 20, 15
 
@@ -33,20 +35,25 @@ def product(rows: jax.Array, weight: jax.Array | quant.QuantArray) -> jax.Array:
     return products.contract(rows, weight, 0)
 
 
+def as_stored(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """With a weight `[out, in]`, as decoding has wide ones in bfloat16 on CPU."""
+    return products.contract(rows, weight, 1)
+
+
 def whole(rows: jax.Array, weight: quant.QuantArray) -> jax.Array:
     """A rounded weight made floats at once, in every pass anew, which blocks avoid."""
     rows, weight = jax.lax.optimization_barrier((rows, weight))
     return products.contract(rows, quant.dense(weight), 0)
 
 
-def weights(shape: tuple[int, int], dtype: jnp.dtype, rounding: quant.Rounding | None) -> list:
+def weights(shape: tuple[int, int], dtype: jnp.dtype, rounding: quant.Rounding | None, count: int = WEIGHTS) -> list:
     """Several of one shape `[in, out]`, so that none stays in the core's cache for being the only one."""
-    made = [jax.random.normal(key, shape[::-1], dtype) for key in jax.random.split(jax.random.key(0), WEIGHTS)]
+    made = [jax.random.normal(key, shape[::-1], dtype) for key in jax.random.split(jax.random.key(0), count)]
     turned = [weight if rounding is None else quant.quantise(weight, rounding, dtype) for weight in made]
     return jax.block_until_ready([jax.tree.map(jnp.transpose, weight) for weight in turned])
 
 
-def loop(function: Callable, rows: jax.Array, several: list) -> Callable[[], object]:
+def loop(function: Callable, rows: jax.Array, several: list, turns: int = TURNS) -> Callable[[], object]:
     """`function` with every weight in turn, many times over, in one compiled loop; each product waits for the last."""
 
     def once(_: int, rows: jax.Array) -> jax.Array:
@@ -56,22 +63,42 @@ def loop(function: Callable, rows: jax.Array, several: list) -> Callable[[], obj
         return rows
 
     run = jax.jit(
-        lambda rows, several: jax.lax.fori_loop(0, TURNS, lambda i, x: once(i, x), rows),
+        lambda rows, several: jax.lax.fori_loop(0, turns, lambda i, x: once(i, x), rows),
         compiler_options=compiler_options(),
     )
     compiled = run.lower(rows, several).compile()
     return lambda: jax.block_until_ready(compiled(rows, several))
 
 
-def microseconds(cases: dict[tuple, Callable[[], object]]) -> dict[tuple, float]:
+def microseconds(cases: dict[tuple, Callable[[], object]], count: int = TURNS * WEIGHTS) -> dict[tuple, float]:
     """Of one product in each case, in turns; the least of several, since other work only ever adds."""
     least = dict.fromkeys(cases, float("inf"))
     for _ in range(ROUNDS):
         for case, run in cases.items():
             start = time.perf_counter()
             run()
-            least[case] = min(least[case], (time.perf_counter() - start) / TURNS / WEIGHTS * 1e6)
+            least[case] = min(least[case], (time.perf_counter() - start) / count * 1e6)
     return least
+
+
+def layouts() -> None:
+    """Weights `[in, out]` against `[out, in]`, none of them in the core's cache, in bfloat16."""
+    lines = []
+    for shape in WIDER:
+        count = COLD // (2 * shape[0] * shape[1])
+        turned = weights(shape, jnp.bfloat16, None, count)
+        ways = {"[in, out]": (product, turned), "[out, in]": (as_stored, [weight.T for weight in turned])}
+        found = microseconds(
+            {
+                (rows, name): loop(function, jnp.ones((rows, shape[0]), jnp.bfloat16), several, turns=1)
+                for rows in (4, 64)
+                for name, (function, several) in ways.items()
+            },
+            count=count,
+        )
+        lines.append(["{} x {}".format(*shape), *(f"{found[case]:.0f} us" for case in found)])
+    header = ["bfloat16", *(f"{rows} rows, {name}" for rows in (4, 64) for name in ("[in, out]", "[out, in]"))]
+    print("\n" + table(header, lines))
 
 
 def on_this_machine() -> None:
@@ -159,6 +186,7 @@ def main() -> None:
     if topology is not None:
         return on_a_tpu(topology)
     on_this_machine()
+    layouts()
     gradients()
 
 
