@@ -1,5 +1,6 @@
 """The recipe of the shipped pair: its data, its fast training pass, its export, and what came of it."""
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -18,6 +19,7 @@ import export_target  # noqa: E402
 import fast_llama  # noqa: E402
 import make_answers  # noqa: E402
 import make_tokenizer  # noqa: E402
+import narrow_head  # noqa: E402
 import shape  # noqa: E402
 
 from eagle_jax.converters import load_head, load_target  # noqa: E402
@@ -105,6 +107,30 @@ def test_the_shipped_pair_is_complete_and_small():
     assert 1e6 < size <= 25e6
     target = load_target(folder / "target")
     assert target.config == shape.TARGET
+    sizes = {}
     for name, settings in ("head", "eagle1_1.yaml"), ("head_eagle3", "eagle3_1.yaml"):
         asked = read_config(pathlib.Path(export_target.__file__).with_name(settings))
-        assert load_head(folder / name, target).config == heads.shapes(asked.head, shape.TARGET).config
+        sizes[name] = heads.shapes(asked.head, shape.TARGET).config
+    assert load_head(folder / "head_eagle3", target).config == sizes["head_eagle3"]
+    narrower = dataclasses.replace(sizes["head"].layers, intermediate_size=384)
+    assert load_head(folder / "head", target).config == dataclasses.replace(sizes["head"], layers=narrower)
+
+
+def test_a_narrowed_head_keeps_the_neurons_that_say_most(tmp_path, monkeypatch, capsys):
+    target = LM.init(shape.TARGET, jax.random.key(0))
+    folder = pathlib.Path(narrow_head.__file__).parents[2] / "eagle_jax" / "pair" / "head"
+    command = ["narrow_head.py", "--head", str(folder), "--width", "100", "--out", str(tmp_path / "narrow")]
+    monkeypatch.setattr("sys.argv", command)
+    narrow_head.main()
+    whole, narrow = load_head(folder, target), load_head(tmp_path / "narrow", target)
+    assert narrow.config.layers.intermediate_size == 100
+    was, now = (jax.tree.map(np.asarray, head.params["layers_0"]["mlp"]) for head in (whole, narrow))
+    kept = [np.flatnonzero((was["gate_proj"]["weight"] == row).all(1)) for row in now["gate_proj"]["weight"]]
+    assert all(len(found) == 1 for found in kept)
+    places = np.concatenate(kept)
+    assert (np.diff(places) > 0).all()
+    np.testing.assert_array_equal(now["up_proj"]["weight"], was["up_proj"]["weight"][places])
+    np.testing.assert_array_equal(now["down_proj"]["weight"], was["down_proj"]["weight"][:, places])
+    left = np.setdiff1d(np.arange(whole.config.layers.intermediate_size), places)
+    size = np.linalg.norm(was["gate_proj"]["weight"].astype(np.float32), axis=1)
+    assert size[places].mean() > size[left].mean()
