@@ -69,6 +69,9 @@ def load(
     head. From here on compiled programs are kept on disk, unless JAX was told where to keep them, or
     EAGLE_JAX_COMPILATION_CACHE is "off".
 
+    Where JAX is not running yet and can have nothing but one CPU device, a target of less than 32 MB starts it with one
+    thread, which is faster; PJRT_NPROC in the environment says how many there are to be (docs/performance.md).
+
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
             name of a published pair (`eagle-jax models` lists them).
