@@ -31,7 +31,7 @@ WEIGHTS, TURNS, ROUNDS = 4, 20, 15
 
 
 def product(rows: jax.Array, weight: jax.Array | quant.QuantArray) -> jax.Array:
-    """With a weight `[in, out]`, as decoding has it on CPU."""
+    """With a weight `[in, out]`, as decoding has most of them on CPU."""
     return products.contract(rows, weight, 0)
 
 

@@ -109,6 +109,12 @@ def test_a_small_model_starts_jax_with_one_thread():
     assert threads(SMALL) == ["1", "False"]
 
 
+def test_a_larger_model_that_comes_later_is_warned_of():
+    later = "from eagle_jax import platform; platform.start_cpu_for(2**30)"
+    assert "RuntimeWarning: JAX was started with one CPU thread" in run(f"{SMALL}\n{later}").stderr
+    assert "RuntimeWarning" not in run(f"{SMALL}\n{later}", PJRT_NPROC="2").stderr
+
+
 @pytest.mark.skipif(SEVERAL == 0, reason="threads are counted in /proc")
 @pytest.mark.parametrize(
     ("begin", "environment", "count"),

@@ -139,7 +139,7 @@ def with_head(model: Model, head: str | Path, *, quantize: str | Scheme | None =
 def _weights_in(folder: Path) -> int:
     """Bytes of all weight files there; 0 where there is no folder, which `load_target` says better."""
     files = folder.iterdir() if folder.is_dir() else ()
-    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin"))
+    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin") and file.is_file())
 
 
 def _load_draft(

@@ -28,7 +28,7 @@ from eagle_jax.models.quant import QuantArray
 Params = dict[str, Any]
 
 QKV, GATE_UP = "qkv_proj", "gate_up_proj"
-TURNED_BELOW = 768
+TURNED_BELOW = 768  # inputs; with 2,048 packing as stored takes 668 us and turned 1,643
 
 
 def for_decoding(params: Params, head_dim: int) -> Params:

@@ -1,6 +1,6 @@
 """Makes a head's MLP narrower: the neurons that say least are left out. It needs training afterwards.
 
-    python recipes/gsm8k_pair/narrow_head.py --head eagle_jax/pair/head --width 384 --out runs/gsm8k_pair/narrow
+    python recipes/gsm8k_pair/narrow_head.py --head HEAD --width 384 --out runs/gsm8k_pair/narrow
 
 A neuron's share is estimated as the size of its output over inputs drawn at random, as the norm before it makes them:
 independent, of variance one, times the norm's scale.
@@ -35,6 +35,9 @@ def main() -> None:
     args = parser.parse_args()
 
     stored = load_file(args.head / "model.safetensors")
+    neurons = len(stored[MLP.format("gate")])
+    if not 0 < args.width < neurons:
+        parser.error(f"--width {args.width}; the head has {neurons} neurons, expected fewer")
     kept = strongest({name: np.asarray(tensor, np.float64) for name, tensor in stored.items()}, args.width)
     for name, axis in (("gate", 0), ("up", 0), ("down", 1)):
         stored[MLP.format(name)] = stored[MLP.format(name)].take(kept, axis=axis)
