@@ -62,17 +62,17 @@ def main() -> None:
     if size is not None:
         print(json.dumps(measure(*SIZES[size])))
         return
-    cores, rows = str(os.cpu_count()), []
+    cores, lines = str(os.cpu_count()), []
     for size in SIZES:
         found = {}
         for threads in ("1", cores):
             command = [sys.executable, __file__, "--size", size]
             ran = subprocess.run(command, env=os.environ | {"PJRT_NPROC": threads}, stdout=subprocess.PIPE, check=True)
             found[threads] = json.loads(ran.stdout)
-        times = (f"{found[threads][rows]:.2f} ms" for rows in ("one", "four") for threads in ("1", cores))
-        rows.append([f"{found['1']['MB']:.0f} MB", *times])
+        times = (f"{found[threads][nodes]:.2f} ms" for nodes in ("one", "four") for threads in ("1", cores))
+        lines.append([f"{found['1']['MB']:.0f} MB", *times])
     header = [f"{nodes}, {threads} threads" for nodes in ("one token", "four nodes") for threads in ("1", cores)]
-    print(table(["bfloat16 weights", *header], rows))
+    print(table(["bfloat16 weights", *header], lines))
 
 
 if __name__ == "__main__":

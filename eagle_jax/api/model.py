@@ -99,11 +99,12 @@ def load(
             known, meets weights that are rounded already, or has groups that do not divide a matrix.
     """
     keep_programs()
-    asked, (scheme, draft_scheme) = _known_dtype(dtype), schemes_of(quantize)
+    scheme, draft_scheme = schemes_of(quantize)
+    _known_dtype(dtype)  # refused before anything is downloaded
     folder, head_folder = folders_of(target, head)
     if mesh is None:
         start_cpu_for(_weights_in(folder))
-    wanted = dtype_of(asked)
+    wanted = dtype_of(dtype)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))
     lm = _load_target(folder, wanted, over, scheme)
     tokenizer = tokenizer_in(folder)
@@ -226,6 +227,7 @@ def dtype_of(dtype: Any) -> Any:
 
 
 def _known_dtype(dtype: Any) -> Any:
+    """The dtype of that name; None stays None."""
     if dtype is None:
         return None
     known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}

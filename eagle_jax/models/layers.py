@@ -19,7 +19,7 @@ def activation_dtype(weights: DTypeLike) -> np.dtype:
 class Linear(nn.Module):
     """Affine map over the last axis; the result has the dtype of `x`, or `result`.
 
-    The parameter is `weight [.., in]` as stored, or `kernel [in, ..]` as `layout.for_decoding` turns it on CPU; either
+    The parameter is `weight [.., in]` as stored, or `kernel [in, ..]` where `layout.for_decoding` turns it; either
     may be a `QuantArray`.
     """
 

@@ -1,4 +1,4 @@
-"""How weights lie in memory while decoding: fewer and larger products, and on CPU turned as its products like them.
+"""How weights lie in memory while decoding: fewer and larger products, and turned where products are quicker so.
 
 In files, in training and in converters a model has HuggingFace's matrices, `weight [out, in]`. Decoding multiplies a
 few rows at a time, where starting a product costs as much as the product, so those that read the same rows become one:

@@ -52,6 +52,21 @@ def test_on_cpu_wide_bfloat16_matrices_stay_as_stored():
     assert "kernel" in layout.for_decoding(in_float32, config.head_dim)["layers_0"]["mlp"]["down_proj"]
 
 
+def test_merged_matrices_that_stay_as_stored_are_the_same_model(monkeypatch):
+    monkeypatch.setattr(layout, "TURNED_BELOW", 1)
+    params = randomised(LM.init(BIASED, jax.random.key(0), jnp.bfloat16).params, jax.random.key(1))
+    laid = layout.for_decoding(copied(params), BIASED.head_dim)
+    assert laid["layers_0"]["self_attn"]["qkv_proj"]["weight"].ndim == 4
+    assert laid["layers_0"]["mlp"]["gate_up_proj"]["weight"].ndim == 3
+    tokens = jnp.arange(10, dtype=jnp.int32)[None] % BIASED.vocab_size
+    models = (LM(params=either, config=BIASED) for either in (params, laid))
+    for one, other in zip(*(jax.jit(LM.__call__)(model, tokens) for model in models), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-2, atol=2e-2)
+    back = layout.as_stored(laid)
+    assert jax.tree.structure(back) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
 def test_a_head_computes_the_same_in_both_layouts():
     config = EagleConfig(layers=dataclasses.replace(TINY, num_hidden_layers=2, qkv_bias=True), fc_bias=True)
     stored = Head(params=randomised(Head.init(config, jax.random.key(0)).params, jax.random.key(1)), config=config)
