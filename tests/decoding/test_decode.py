@@ -188,6 +188,16 @@ def test_the_loop_holds_no_copy_of_a_cache(name, fused):
     assert donated >= cache_bytes
 
 
+@pytest.mark.parametrize(("name", "passes"), [("plain", 1), ("chain", 2 + DRAFTERS["chain"].policy.depth_steps)])
+def test_sines_of_positions_are_made_once_a_pass(name, passes, fused):
+    """Fused into what they are multiplied with, they would be made anew in every layer, for queries and for keys."""
+    drafter = Plain() if name == "plain" else DRAFTERS[name]
+    request, tokens, mode = ask(PROMPTS)
+    state = start(drafter, request, tokens, mode)
+    program = compiled_advance().lower(TARGET, drafter, request, state, jnp.int32(9), mode=mode).compile(fused)
+    assert TARGET.config.num_hidden_layers > 1 and program.as_text().count(" sine(") == passes
+
+
 def test_gpus_are_asked_for_what_their_xla_has(monkeypatch):
     name = "xla_gpu_experimental_enable_subchannel_dequantisation_fusion"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
