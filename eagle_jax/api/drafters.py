@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.api.budgets import budget_for, tree_of
@@ -27,10 +28,11 @@ from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.sharding import DATA
 
-# Rows that one pass of a target may have before it takes longer than a pass over a single row. On accelerators the
-# weights' traffic hides the arithmetic of about 200 rows in bfloat16 (H200, v5e, v6e: FLOP/s over bytes/s is 206 to
-# 560). On CPU cores no row is free; 16 is where the shipped pair stops to gain.
-FREE_ROWS, FREE_ROWS_ON_CPU = 256, 16
+# Rows of a batch's trees in all. On accelerators the weights' traffic hides the arithmetic of about 200 rows in
+# bfloat16 (H200, v5e, v6e: FLOP/s over bytes/s is 206 to 560). On CPU cores every row costs, in bfloat16 less, where a
+# product spends most of its time on packing weights: with more rows the shipped pair was slower than plain decoding.
+FREE_ROWS = 256
+FREE_ROWS_ON_CPU, FREE_ROWS_ON_CPU_IN_BFLOAT16 = 6, 12
 UNLIMITED = 2**31 - 1
 
 
@@ -63,10 +65,16 @@ def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Calla
 
 def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
-    row costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, the two shortest
-    chains were fastest, within a hundredth of each other; (4, 2, 1) is the longer one.
+    row costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, (6, 2, 2) was
+    fastest in bfloat16, and within a hundredth of the fastest in float32 the chain (4, 2, 1).
     """
-    return eased(DynamicTree(4, 2, 1) if small else DynamicTree(60, 7, 10), most)
+    if not small:
+        return eased(DynamicTree(60, 7, 10), most)
+    return eased(DynamicTree(6, 2, 2) if _in_bfloat16(model) else DynamicTree(4, 2, 1), most)
+
+
+def _in_bfloat16(model: Any) -> bool:
+    return getattr(model.target, "dtype", None) == jnp.bfloat16
 
 
 def _heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
@@ -178,7 +186,8 @@ def _auto_tree(model: Model, name: str, method: Method, small: bool, rows: int, 
     if found is not None:
         return tree_of(found)
     groups = 1 if model.over is None else model.over.sizes[DATA]
-    most = (FREE_ROWS_ON_CPU if small else FREE_ROWS) * groups // rows
+    on_cpu = FREE_ROWS_ON_CPU_IN_BFLOAT16 if _in_bfloat16(model) else FREE_ROWS_ON_CPU
+    most = (on_cpu if small else FREE_ROWS) * groups // rows
     return None if most < 2 or method.trees is None else method.trees(model, small, most)
 
 

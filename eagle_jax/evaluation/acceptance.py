@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from eagle_jax import api
-from eagle_jax.api.batch import rows_for
-from eagle_jax.api.drafters import drafter_for
-from eagle_jax.api.generate import rows_of
 from eagle_jax.evaluation.prompts import Prompter
 from eagle_jax.evaluation.questions import Question
 
@@ -41,7 +38,9 @@ def measure_acceptance(
     chat: bool,
     progress: Callable[[int, int], None] | None = None,
 ) -> Acceptance:
-    """Answers the first turn of each question, each with a seed of its own and all with the same tree.
+    """Answers the first turn of each question, each with a seed of its own, with the method's published tree.
+
+    So what is found is the head's, and neither of this machine nor of how many are answered at a time.
 
     Raises:
         ValueError: no question leaves room for an answer in the context.
@@ -54,12 +53,10 @@ def measure_acceptance(
             f"none of the {len(prompts)} questions leaves room for {max_new_tokens} new tokens in the context of "
             f"{model.context}"
         )
-    # Questions of another length would be a batch of fewer rows, and with tree="auto" have another tree.
-    drafter = drafter_for(model, "auto", "auto", rows_for(model, min(len(fitting), rows_of(model))))
     results = api.generate(
         model,
         fitting,
-        drafter=drafter,
+        tree="published",
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         seed=list(range(len(fitting))),

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import threading
 
+import jax
+import jax.numpy as jnp
 import pytest
 from speller import RANDOM, TOKENIZER
 
@@ -108,7 +110,9 @@ def test_trees_by_rule_shrink_with_the_batch(monkeypatch):
     def nodes(rows, model=RANDOM):
         return drafter_for(model, "auto", "auto", rows).shape.nodes
 
-    assert [nodes(rows) for rows in (1, 4, 8, 16)] == [4, 4, 2, 1]
+    assert [nodes(rows) for rows in (1, 2, 3, 4, 16)] == [4, 3, 2, 1, 1]
+    rough = dataclasses.replace(RANDOM, target=jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), RANDOM.target))
+    assert [nodes(rows, rough) for rows in (1, 2, 3, 4, 6, 8)] == [6, 6, 4, 3, 2, 1], "rows cost less in bfloat16"
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=4))
     assert nodes(1, medusa) == 4 and nodes(16, medusa) == 1
     assert drafter_for(RANDOM, "auto", (8, 2, 2), 64).shape.nodes == 8, "what is asked for is drafted"

@@ -25,12 +25,12 @@ class Letters:
         return "".join(chr(64 + token) for token in ids)
 
 
-def test_short_and_long_questions_have_one_tree():
-    """More than a batch of short ones, and one long one: by itself it would have a deeper tree."""
+def test_short_and_long_questions_have_the_published_tree():
+    """More than a batch of short ones, and one long one: by rule they would have a smaller one, of two sizes."""
     config = dataclasses.replace(TINY, vocab_size=64, max_position_embeddings=300)
     model = Model(*synthetic_pair(config, error=0.1), Letters(), stop_ids=(), context=300)
     questions = [Question(i, "a", ("short" * (30 if i == 8 else 1),)) for i in range(9)]
     found = measure_acceptance(model, questions, max_new_tokens=8, temperature=0.0, chat=False)
     assert (found.tokens, found.skipped) == (72, 0)
-    assert len(found.by_depth) == 1 and found.mean_accepted_length == pytest.approx(1 + sum(found.by_depth))
+    assert len(found.by_depth) == 8 and found.mean_accepted_length == pytest.approx(1 + sum(found.by_depth))
     assert found.passes * found.mean_accepted_length == pytest.approx(72 - 9)
