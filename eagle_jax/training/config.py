@@ -64,7 +64,8 @@ class HeadConfig:
         taps: target layers whose entering residual stream is read (eagle3); the published choice by default.
         fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3).
         draft_vocab_size: draft only so many tokens, the most frequent of the answers; all by default.
-        start: folder of an earlier head of the same method to go on from; its sizes count then.
+        start: folder of an earlier head of the same method to go on from; its sizes count then. With
+            `draft_vocab_size`, one of eagle1 that drafts all tokens drafts only so many from then on.
     """
 
     method: Literal["eagle1", "eagle3", "medusa", "hydra"] = "eagle1"
@@ -85,8 +86,11 @@ class HeadConfig:
         for name in ("intermediate_size", "num_attention_heads", "num_key_value_heads"):
             _at_least(1, f"head.{name}", getattr(self, name))
         _at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
-        if self.start is not None and self.draft_vocab_size is not None:
-            raise ValueError("head.start and head.draft_vocab_size are both set; an earlier head has its vocabulary")
+        if self.start is not None and self.draft_vocab_size is not None and self.method != "eagle1":
+            raise ValueError(
+                f"head.start and head.draft_vocab_size are both set with method {self.method}; expected eagle1, since "
+                "other earlier heads keep their vocabulary"
+            )
         if self.method in ("medusa", "hydra") and self.draft_vocab_size is not None:
             raise ValueError(
                 f"head.draft_vocab_size={self.draft_vocab_size} with method {self.method}; expected none: its heads "

@@ -44,7 +44,7 @@ def first(
     """
     sizes = target.config if sizes is None else sizes
     if config.start is not None:
-        return _earlier(config.start, config.method, target)
+        return _earlier(config, config.start, target, ids)
     if config.method in ("medusa", "hydra"):
         return _parallel(config, target, sizes, steps, key)
     layers = _layers(config, sizes, config.layers)
@@ -54,16 +54,25 @@ def first(
     return head if ids is None else head.trimmed(target, ids)
 
 
-def _earlier(folder: str, method: str, target: LM) -> AnyHead:
-    """A head of the same method: with the method come the objective and the optimizer."""
+def _earlier(config: HeadConfig, folder: str, target: LM, ids: Int[np.ndarray, " d"] | None) -> AnyHead:
+    """A head of the same method, with which come objective and optimizer; one that drafts all is cut to `ids`."""
     head = load_head(resolve(folder), target, "float32")
-    if not isinstance(head, METHODS[method]):
+    if not isinstance(head, METHODS[config.method]):
         found = next(name for name, kind in METHODS.items() if isinstance(head, kind))
         raise ValueError(
-            f"head.start={folder} holds a head of {found} and head.method is {method}; set head.method: {found}, or "
-            "name another head"
+            f"head.start={folder} holds a head of {found} and head.method is {config.method}; set head.method: "
+            f"{found}, or name another head"
         )
-    return dataclasses.replace(head, params=dense_params(head.params))
+    head = dataclasses.replace(head, params=dense_params(head.params))
+    if ids is None:
+        return head
+    assert isinstance(head, Head), "HeadConfig has refused the others"
+    if head.config.draft_vocab_size is not None:
+        raise ValueError(
+            f"head.draft_vocab_size={len(ids)}, and the head in head.start={folder} drafts {head.draft_vocab_size} "
+            "tokens of its own; leave head.draft_vocab_size out, or name a head that drafts all"
+        )
+    return head.trimmed(target, ids)
 
 
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:

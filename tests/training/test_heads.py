@@ -66,6 +66,18 @@ def test_an_earlier_head_is_gone_on_from(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params, head.params)
 
 
+def test_an_earlier_head_that_drafts_all_tokens_can_be_cut_to_some(tmp_path):
+    target, head = pair()
+    save_head(head, tmp_path / "head")
+    ids = np.array([3, 5, 17], np.int32)
+    cut = first(HeadConfig(start=str(tmp_path / "head"), draft_vocab_size=3), target, ids, KEY)
+    np.testing.assert_array_equal(cut.vocabulary, ids)
+    jax.tree.map(np.testing.assert_array_equal, {**cut.params, "lm_head": None}, {**head.params, "lm_head": None})
+    save_head(cut, tmp_path / "cut")
+    with pytest.raises(ValueError, match="draft_vocab_size=2, and the head .* drafts 3 tokens of its own; leave"):
+        first(HeadConfig(start=str(tmp_path / "cut"), draft_vocab_size=2), target, ids[:2], KEY)
+
+
 def test_an_earlier_head_of_another_method_is_refused(tmp_path):
     target, head = pair()
     save_head(head, tmp_path / "head")
@@ -81,8 +93,8 @@ def test_taps_are_the_published_ones_or_those_asked_for():
     assert taps_of(HeadConfig(method="eagle3", taps=(1, 4)), 4) == (1, 4)
     with pytest.raises(ValueError, match=r"head.taps=\(5,\); expected layers 0 to 3, or 4"):
         taps_of(HeadConfig(method="eagle3", taps=(5,)), 4)
-    with pytest.raises(ValueError, match="an earlier head has its vocabulary"):
-        HeadConfig(start="head", draft_vocab_size=3)
+    with pytest.raises(ValueError, match="with method eagle3; expected eagle1, since other earlier heads keep their"):
+        HeadConfig(method="eagle3", start="head", draft_vocab_size=3)
 
 
 @pytest.mark.parametrize("settings", [{"method": "medusa"}, {"method": "hydra"}, {"method": "hydra", "prefix": True}])
