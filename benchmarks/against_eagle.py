@@ -2,8 +2,8 @@
 
 The pair (the shipped one with its EAGLE-1 head, one that is named, or a synthetic one of a published shape with an
 EAGLE-3 head) is written in the formats that the original reads, and the original runs from a checkout in a process of
-its own. Both take turns prompt by prompt. Texts may part where two logits are nearly the same; those that agree are
-counted.
+its own. An EAGLE-1 head drafts all tokens on both sides, since the original knows no draft vocabulary for it. Both take
+turns prompt by prompt. Texts may part where two logits are nearly the same; those that agree are counted.
 """
 
 import argparse

@@ -21,6 +21,7 @@ from turns import Method, Request
 import eagle_jax
 from eagle_jax.api.model import SHIPPED_HEADS, folders_of, tokenizer_of
 from eagle_jax.converters import load_head, load_target, save_target
+from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
@@ -61,9 +62,18 @@ def compared(options: argparse.Namespace) -> Compared:
         raise ValueError("there is nothing to ask: give --questions with a file of questions, or --shape")
     folder, head_folder = folders_of(options.target, options.head or SHIPPED_HEADS["eagle1"])
     target = load_target(folder, dtype=options.dtype)
-    head = load_head(head_folder, target, dtype=options.dtype)
+    head = drafting_all(load_head(head_folder, target, dtype=options.dtype))
     model = dataclasses.replace(ready(_kept(target), _kept(head)), tokenizer=tokenizer_of(options.target))
     return Compared(target, head, model, prompts(model, options.questions, count, options.new_tokens))
+
+
+def drafting_all(head: Any) -> Any:
+    """An EAGLE-1 head without its draft vocabulary: older programs always read tokens off with the target's matrix."""
+    if not isinstance(head, Head) or head.config.draft_vocab_size is None:
+        return head
+    params = {name: part for name, part in head.params.items() if name != "lm_head"}
+    whole = dataclasses.replace(head.config, draft_vocab_size=None)
+    return dataclasses.replace(head, params=params, config=whole, vocabulary=None)
 
 
 def _kept(model: Any) -> Any:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from peer import Worker, compared, write_target
+from peer import Worker, compared, drafting_all, write_target
 from synthetic import Shape
 from turns import Request, Timed, best_of, in_turns, ratios
 
@@ -21,7 +21,7 @@ from eagle_jax.config import Rope
 from eagle_jax.converters import load_target
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
-from eagle_jax.testing import TINY
+from eagle_jax.testing import TINY, synthetic_pair
 
 
 def test_a_tied_target_gets_an_output_matrix_and_an_index(tmp_path: pathlib.Path):
@@ -32,6 +32,13 @@ def test_a_tied_target_gets_an_output_matrix_and_an_index(tmp_path: pathlib.Path
     np.testing.assert_array_equal(read.params["lm_head"]["weight"], tied.params["embed_tokens"]["embedding"])
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
     assert set(index.values()) == {"model.safetensors"} and "model.embed_tokens.weight" in index
+
+
+def test_older_programs_get_eagle1_heads_that_draft_all_tokens():
+    target, head = synthetic_pair(TINY, error=0.1)
+    again = drafting_all(head.trimmed(target, np.arange(5, 40)))
+    assert again.config == head.config and again.vocabulary is None and drafting_all(head) is head
+    jax.tree.map(np.testing.assert_array_equal, again.params, head.params)
 
 
 def test_a_head_for_other_layers_is_refused():
