@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=0, help="of those, leave out so many: another file has them")
     parser.add_argument("--unseen", action="store_true", help="answer the held-out questions instead")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    parser.add_argument("--seed", type=int, default=0, help="of the first answer; others are drawn with those after it")
     parser.add_argument("--batch", type=int, default=64, help="prompts answered at once")
     parser.add_argument("--held-out", type=int, default=200, help="conversations kept for evaluation")
     args = parser.parse_args()
@@ -73,7 +74,7 @@ def main() -> None:
     examples: list[Example] = []
     for at in range(args.skip, len(questions), 8 * args.batch):
         part = questions[at : at + 8 * args.batch]
-        seeds = list(range(at, at + len(part)))  # else every answer would be drawn with the same noise
+        seeds = [args.seed + at + i for i in range(len(part))]  # else every answer would be drawn with the same noise
         examples += answer(model, part, seeds, args.temperature, args.batch)
         save(args.out, examples)
         tokens = sum(int(e.answer.sum()) for e in examples)
