@@ -1,9 +1,9 @@
 """How fast is this project beside the original PyTorch EAGLE: same weights, prompts and tree, batch 1, greedy?
 
-The pair (the shipped one with its EAGLE-1 head, one that is named, or a synthetic one of a published shape with an
-EAGLE-3 head) is written in the formats that the original reads, and the original runs from a checkout in a process of
-its own. An EAGLE-1 head drafts all tokens on both sides, since the original knows no draft vocabulary for it. Both take
-turns prompt by prompt. Texts may part where two logits are nearly the same; those that agree are counted.
+The pair (one that is named, or a synthetic one of a published shape with an EAGLE-3 head) is written in the formats
+that the original reads, and the original runs from a checkout in a process of its own. An EAGLE-1 head has to draft all
+tokens, which the shipped one does not: the original knows no draft vocabulary for it. Both take turns prompt by prompt.
+Texts may part where two logits are nearly the same; those that agree are counted.
 """
 
 import argparse

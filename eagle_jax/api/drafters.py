@@ -30,7 +30,8 @@ from eagle_jax.sharding import DATA
 
 # Rows of a batch's trees in all. On accelerators the weights' traffic hides the arithmetic of about 200 rows in
 # bfloat16 (H200, v5e, v6e: FLOP/s over bytes/s is 206 to 560). On CPU cores every row costs, in bfloat16 less, where a
-# product spends most of its time on packing weights: with more rows the shipped pair was slower than plain decoding.
+# product spends most of its time on packing weights: with more rows the shipped pair was slower than plain decoding
+# (`eagle-jax tune --batch-sizes 1,2,4,8`). Other methods have the same limits.
 FREE_ROWS = 256
 FREE_ROWS_ON_CPU, FREE_ROWS_ON_CPU_IN_BFLOAT16 = 6, 12
 UNLIMITED = 2**31 - 1
@@ -68,12 +69,13 @@ def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     row costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, (6, 2, 2) was
     fastest in bfloat16, and within a hundredth of the fastest in float32 the chain (4, 2, 1).
     """
-    if not small:
-        return eased(DynamicTree(60, 7, 10), most)
-    return eased(DynamicTree(6, 2, 2) if _in_bfloat16(model) else DynamicTree(4, 2, 1), most)
+    if small:
+        return eased(DynamicTree(6, 2, 2) if _in_bfloat16(model) else DynamicTree(4, 2, 1), most)
+    return eased(DynamicTree(60, 7, min(10, model.head.draft_vocab_size)), most)
 
 
 def _in_bfloat16(model: Any) -> bool:
+    """Whether weights are bfloat16, or were before they were rounded; a target that does not say counts as float32."""
     return getattr(model.target, "dtype", None) == jnp.bfloat16
 
 

@@ -38,7 +38,8 @@ def _made_once(make: Callable[[], Angles], positions: Int[Array, "b n"]) -> Angl
     XLA:CPU would work sines out anew for every number that they are multiplied with, in every layer, which for eight
     tokens takes a tenth of a small model's pass. It does not look into conditionals, and barriers do not last.
     """
-    if jax.default_backend() != "cpu" or is_spread() or 0 in positions.shape:
+    traced = isinstance(positions, jax.core.Tracer)  # nothing is fused elsewhere
+    if not traced or jax.default_backend() != "cpu" or is_spread() or 0 in positions.shape:
         return make()
     nothing = jax.tree.map(lambda made: jnp.zeros(made.shape, made.dtype), jax.eval_shape(make))
     return jax.lax.cond(positions[0, 0] > -(2**30), make, lambda: nothing)  # every one is, but XLA cannot know

@@ -6,6 +6,7 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from speller import RANDOM, TOKENIZER
 
@@ -119,6 +120,12 @@ def test_trees_by_rule_shrink_with_the_batch(monkeypatch):
     monkeypatch.setattr(budgets.jax, "default_backend", lambda: "gpu")
     assert [nodes(rows) for rows in (1, 4, 8, 16, 32, 64, 128, 256)] == [60, 60, 32, 16, 6, 4, 2, 1]
     assert [nodes(rows, medusa) for rows in (1, 4, 32)] == [64, 64, 5]
+
+
+def test_the_published_tree_is_no_wider_than_the_draft_vocabulary():
+    few = dataclasses.replace(RANDOM, head=RANDOM.head.trimmed(RANDOM.target, np.arange(6)))
+    assert drafter_for(few, "auto", "published").policy == DynamicTree(60, 7, 6)
+    assert drafter_for(RANDOM, "auto", "published").policy == DynamicTree(60, 7, 10)
 
 
 def test_the_tree_is_the_one_for_the_rows_in_use_and_the_text_the_same():

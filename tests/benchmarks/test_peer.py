@@ -36,9 +36,13 @@ def test_a_tied_target_gets_an_output_matrix_and_an_index(tmp_path: pathlib.Path
 
 def test_older_programs_get_eagle1_heads_that_draft_all_tokens():
     target, head = synthetic_pair(TINY, error=0.1)
-    again = drafting_all(head.trimmed(target, np.arange(5, 40)))
-    assert again.config == head.config and again.vocabulary is None and drafting_all(head) is head
+    cut = head.trimmed(target, np.arange(5, 40))
+    again = drafting_all(cut, target)
+    assert again.config == head.config and again.vocabulary is None and drafting_all(head, target) is head
     jax.tree.map(np.testing.assert_array_equal, again.params, head.params)
+    trained = cut.params | {"lm_head": {"weight": 2 * cut.params["lm_head"]["weight"]}}
+    with pytest.raises(ValueError, match="drafts 35 tokens with an output matrix that was trained with it"):
+        drafting_all(dataclasses.replace(cut, params=trained), target)
 
 
 def test_a_head_for_other_layers_is_refused():

@@ -7,7 +7,7 @@ import pytest
 
 import eagle_jax
 
-SHIPPED = pathlib.Path(eagle_jax.__file__).parent / "pair" / "head"
+SHIPPED = pathlib.Path(eagle_jax.__file__).parent / "pair" / "head_eagle3"
 
 
 def test_arguments(fake, run):
@@ -46,6 +46,6 @@ def test_misuse(fake, run, arguments, sentence):
 def test_a_folder(run, tmp_path):
     shown = run("convert", str(SHIPPED), str(tmp_path / "new"), "--to", "sglang")
     assert shown.exit_code == 0, shown.stderr
-    assert json.loads((tmp_path / "new" / "config.json").read_text())["architectures"] == ["LlamaForCausalLMEagle"]
+    assert json.loads((tmp_path / "new" / "config.json").read_text())["architectures"] == ["LlamaForCausalLMEagle3"]
     again = run("convert", str(tmp_path / "nothing"), str(tmp_path / "new"), "--to", "sglang")
     assert again.exit_code == 2 and again.stderr.startswith("eagle-jax: there is no model folder ")

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +49,9 @@ CASES = {
     "a level of a drafted tree, in a window of a cache mostly empty": Asked(
         7, 700, (330, 10, 300), group=2, beside=9, window=90
     ),
+    "a chunk of a prompt, of a cache mostly empty": Asked(40, 700, (330, 0, 20), group=2, chain=True),
+    "a chunk of a prompt, in a window of such a cache": Asked(40, 700, (330, 200, 300), window=90, chain=True),
+    "nothing is committed yet": Asked(3, 384, (0, 0), group=2),
     "60 nodes, bfloat16, softcap": Asked(60, 300, (300, 77), size=32, softcap=3.0, dtype="bfloat16"),
     "more rows than a tile": Asked(600, 128, (100,), heads=1, group=2, window=64, chain=True),
 }
@@ -140,7 +144,10 @@ class TestXLA(Contract):
 class TestXLAWhole(Contract):
     """As it is off CPUs."""
 
-    attend = staticmethod(lambda case: xla.attend(case, block=case.slots))
+    @staticmethod
+    def attend(case: Case) -> jax.Array:
+        with mock.patch.object(jax, "default_backend", lambda: "gpu"):
+            return xla.attend(case)
 
 
 class TestPallasTPU(Contract):
