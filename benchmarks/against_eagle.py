@@ -13,6 +13,7 @@ from peer import Compared, Worker, arguments, compared, folder_for, write_target
 from turns import Timed, in_turns, ours, ratios
 
 from eagle_jax.converters import save_head
+from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 
 NEEDS = """The checkout is one of https://github.com/SafeAILab/EAGLE. Its code needs PyTorch, transformers 4.53 (5 and
@@ -46,9 +47,9 @@ def measured(both: Compared, options: argparse.Namespace) -> Mapping[str, Timed]
 
     Raises:
         RuntimeError: the original did not run.
-        ValueError: it would read other layers than the head does.
+        ValueError: it would not do with the head what the head was trained for.
     """
-    check_taps(both)
+    check_head(both)
     tree = tuple(int(part) for part in options.tree.split(","))
     new = options.new_tokens
     with folder_for(options) as folder:
@@ -68,8 +69,15 @@ def measured(both: Compared, options: argparse.Namespace) -> Mapping[str, Timed]
             worker.close()
 
 
-def check_taps(both: Compared) -> None:
-    """Refuses a head that does not read what the original gives to all of them: layers 2, n / 2 and n - 3, in order."""
+def check_head(both: Compared) -> None:
+    """Refuses an EAGLE-1 head with a draft vocabulary, which the original does not know, and an EAGLE-3 head that does
+    not read what the original gives to all of them: layers 2, n / 2 and n - 3, in order.
+    """
+    if isinstance(both.head, Head) and both.head.vocabulary is not None:
+        raise ValueError(
+            f"the head drafts {both.head.draft_vocab_size} tokens, and the original knows no draft vocabulary for "
+            "EAGLE-1 heads; give --head one that drafts all tokens, or --shape"
+        )
     layers = both.target.config.num_hidden_layers
     theirs = tuple(sorted({2, layers // 2, layers - 3}))
     if isinstance(both.head, Head3) and both.head.taps != theirs:

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from chart import PUBLISHED
 from common import parser, prompts
 from synthetic import NAMES, Shape, ready, stored
@@ -22,7 +21,6 @@ from turns import Method, Request
 import eagle_jax
 from eagle_jax.api.model import SHIPPED_HEADS, folders_of, tokenizer_of
 from eagle_jax.converters import load_head, load_target, save_target
-from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
@@ -63,28 +61,9 @@ def compared(options: argparse.Namespace) -> Compared:
         raise ValueError("there is nothing to ask: give --questions with a file of questions, or --shape")
     folder, head_folder = folders_of(options.target, options.head or SHIPPED_HEADS["eagle1"])
     target = load_target(folder, dtype=options.dtype)
-    head = drafting_all(load_head(head_folder, target, dtype=options.dtype), target)
+    head = load_head(head_folder, target, dtype=options.dtype)
     model = dataclasses.replace(ready(_kept(target), _kept(head)), tokenizer=tokenizer_of(options.target))
     return Compared(target, head, model, prompts(model, options.questions, count, options.new_tokens))
-
-
-def drafting_all(head: Any, target: LM) -> Any:
-    """An EAGLE-1 head without its draft vocabulary: older programs always read tokens off with the target's matrix.
-
-    Raises:
-        ValueError: the head's part of that matrix was trained with it, and without it the head would draft worse.
-    """
-    if not isinstance(head, Head) or head.config.draft_vocab_size is None:
-        return head
-    own, copied = (one.params["lm_head"]["weight"] for one in (head, head.trimmed(target, np.asarray(head.vocabulary))))
-    if not np.array_equal(own, copied):
-        raise ValueError(
-            f"the head drafts {head.draft_vocab_size} tokens with an output matrix that was trained with it, which the "
-            "original does not read; give --head one that drafts all tokens, or --shape"
-        )
-    params = {name: part for name, part in head.params.items() if name != "lm_head"}
-    whole = dataclasses.replace(head.config, draft_vocab_size=None)
-    return dataclasses.replace(head, params=params, config=whole, vocabulary=None)
 
 
 def _kept(model: Any) -> Any:

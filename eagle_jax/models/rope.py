@@ -35,8 +35,8 @@ def angles(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length:
 def _made_once(make: Callable[[], Angles], positions: Int[Array, "b n"]) -> Angles:
     """What `make` gives, worked out before anything reads it.
 
-    XLA:CPU would work sines out anew for every number that they are multiplied with, in every layer, which for eight
-    tokens takes a tenth of a small model's pass. It does not look into conditionals, and barriers do not last.
+    XLA:CPU would work sines out anew for every number that they are multiplied with, in every layer. It does
+    not look into conditionals, and barriers do not last.
     """
     traced = isinstance(positions, jax.core.Tracer)  # nothing is fused elsewhere
     if not traced or jax.default_backend() != "cpu" or is_spread() or 0 in positions.shape:

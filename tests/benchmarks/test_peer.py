@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from peer import Worker, compared, drafting_all, write_target
+from peer import Worker, compared, write_target
 from synthetic import Shape
 from turns import Request, Timed, best_of, in_turns, ratios
 
@@ -34,15 +34,11 @@ def test_a_tied_target_gets_an_output_matrix_and_an_index(tmp_path: pathlib.Path
     assert set(index.values()) == {"model.safetensors"} and "model.embed_tokens.weight" in index
 
 
-def test_older_programs_get_eagle1_heads_that_draft_all_tokens():
+def test_an_eagle1_head_with_a_draft_vocabulary_is_refused():
     target, head = synthetic_pair(TINY, error=0.1)
-    cut = head.trimmed(target, np.arange(5, 40))
-    again = drafting_all(cut, target)
-    assert again.config == head.config and again.vocabulary is None and drafting_all(head, target) is head
-    jax.tree.map(np.testing.assert_array_equal, again.params, head.params)
-    trained = cut.params | {"lm_head": {"weight": 2 * cut.params["lm_head"]["weight"]}}
-    with pytest.raises(ValueError, match="drafts 35 tokens with an output matrix that was trained with it"):
-        drafting_all(dataclasses.replace(cut, params=trained), target)
+    against_eagle.check_head(types.SimpleNamespace(head=head, target=target))
+    with pytest.raises(ValueError, match="drafts 35 tokens, and the original knows no draft vocabulary for EAGLE-1"):
+        against_eagle.check_head(types.SimpleNamespace(head=head.trimmed(target, np.arange(5, 40)), target=target))
 
 
 def test_a_head_for_other_layers_is_refused():
@@ -51,10 +47,10 @@ def test_a_head_for_other_layers_is_refused():
         head = Head3(params={}, config=shape.head, vocabulary=jnp.zeros(shape.head.draft_vocab_size, jnp.int32))
         return types.SimpleNamespace(head=head, target=types.SimpleNamespace(config=shape.target))
 
-    against_eagle.check_taps(both("small"))
-    against_eagle.check_taps(both("8b"))
+    against_eagle.check_head(both("small"))
+    against_eagle.check_head(both("8b"))
     with pytest.raises(ValueError, match=r"the layers \(2, 2, 1\) of 4, and the original would give it \(1, 2\)"):
-        against_eagle.check_taps(both("tiny"))
+        against_eagle.check_head(both("tiny"))
 
 
 def test_gpt_fast_is_told_the_dimensions():

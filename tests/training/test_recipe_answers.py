@@ -36,3 +36,19 @@ def test_answers_come_out_as_they_were_drawn_and_the_unfinished_are_marked(
     assert "2 conversations" in capsys.readouterr().out
     lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert lines == [{"messages": CHAT, "finish_reason": reason} for reason in ("length", "stop")]
+
+
+@pytest.mark.parametrize(("more", "seeds"), [([], [0, 1]), (["--seed", "7"], [7, 8]), (["--skip", "1"], [1])])
+def test_every_answer_is_drawn_with_a_seed_of_its_own(
+    more: list[str], seeds: list[int], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    problems = [{"question": f"What is {i} + {i}?", "answer": f"{2 * i}\n#### {2 * i}"} for i in range(3)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, problems)))
+    drawn: list[int] = []
+    monkeypatch.setattr(make_answers.eagle_jax, "load", lambda target: None)
+    monkeypatch.setattr(make_answers, "answer", lambda model, asked, seeds, *how: drawn.extend(seeds) or [])
+    folders = ["--target", "target", "--out", str(tmp_path / "out.npz"), "--data", str(tmp_path / "train.jsonl")]
+    monkeypatch.setattr(make_answers, "save", lambda out, examples: None)
+    monkeypatch.setattr(sys, "argv", ["make_answers.py", *folders, "--held-out", "1", *more])
+    make_answers.main()
+    assert drawn == seeds
