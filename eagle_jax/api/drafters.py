@@ -30,8 +30,8 @@ from eagle_jax.sharding import DATA
 
 # Rows of a batch's trees in all. On accelerators the weights' traffic hides the arithmetic of about 200 rows in
 # bfloat16 (H200, v5e, v6e: FLOP/s over bytes/s is 206 to 560). On CPU cores every row costs, in bfloat16 less, where a
-# product spends most of its time on packing weights: with more rows the shipped pair was slower than plain decoding
-# (`eagle-jax tune --batch-sizes 1,2,4,8`). Other methods have the same limits.
+# product spends most of its time on packing weights. The limits are careful ones, of the shipped pair and its EAGLE-1
+# head: nobody should be slower than plain decoding for not having measured. `eagle-jax tune` finds what more there is.
 FREE_ROWS = 256
 FREE_ROWS_ON_CPU, FREE_ROWS_ON_CPU_IN_BFLOAT16 = 6, 12
 UNLIMITED = 2**31 - 1
