@@ -9,6 +9,7 @@ choose by timing them there.
 
     python benchmarks/gpu_compile.py
     python benchmarks/gpu_compile.py --layers 32 --quantize int4 --nodes 60 --attention pallas_gpu
+    python benchmarks/gpu_compile.py --quantize int4 --attention xla --int4 pallas_gpu
 """
 
 import argparse
@@ -36,7 +37,7 @@ from tpu_kernel import TREES, copies_of_caches  # noqa: E402
 from eagle_jax.api import plan  # noqa: E402
 from eagle_jax.decoding.decode import advance, compiler_options  # noqa: E402
 from eagle_jax.decoding.policy import DynamicTree  # noqa: E402
-from eagle_jax.kernels import VARIABLE  # noqa: E402
+from eagle_jax.kernels import VARIABLE, int4_gpu  # noqa: E402
 from eagle_jax.sharding import AXES, Sharding  # noqa: E402
 
 # What the compiler asks about a GPU, in the form of XLA's GpuTargetConfigProto; NVIDIA's H200 data sheet.
@@ -64,10 +65,12 @@ def main() -> None:
     parser.add_argument("--nodes", default="0,60", help=f"0 decodes plainly, or of {', '.join(map(str, TREES))}")
     parser.add_argument("--quantize", default="none,int8,int4", help="as for `load`; none keeps bfloat16")
     parser.add_argument("--attention", default="xla,pallas_gpu", help="of the backends of eagle_jax.kernels")
+    parser.add_argument("--int4", default="xla", help="who multiplies weights of 4 bits: xla or pallas_gpu")
     parser.add_argument("--slots", type=int, default=2048, help="of the cache")
     parser.add_argument("--requests", type=int, default=1)
     options = parser.parse_args()
     options.temperature = 0.0
+    os.environ[int4_gpu.VARIABLE] = options.int4
     print(f"{options.target}, {options.layers} layers, {options.requests} request(s), {options.slots} slots, H200\n")
     print(
         "| weights | attention | nodes | kernels a cycle | on top, MB | copies of a cache | floats of whole matrices |"

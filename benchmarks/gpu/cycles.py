@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jax
+
 from eagle_jax import Model
 from eagle_jax.api.tuning import Start
-from eagle_jax.decoding.decode import compiled_advance
+from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.eagle import Eagle
@@ -17,6 +19,12 @@ from gpu.launches import launches
 from gpu.scale import Scale
 
 ROUNDED = "head in int8"
+
+
+def programs_anew() -> None:
+    """Forgets all programs: which kernel multiplies or attends is chosen when one is compiled."""
+    for forget in (jax.clear_caches, compiled_advance.cache_clear, compiled_prefill.cache_clear):
+        forget()
 
 
 def kernels_a_cycle(start: Start, drafters: Mapping[Any, Drafter]) -> dict[Any, int | None]:

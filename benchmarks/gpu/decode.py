@@ -1,11 +1,15 @@
 """Plain decoding against bandwidth: of what the device copies in a second, how much do weights make up?"""
 
+import contextlib
+import os
 from collections.abc import Iterator
+from unittest import mock
 
 from eagle_jax.api.tuning import Start
 from eagle_jax.drafters.base import Plain
+from eagle_jax.kernels import int4_gpu
 from gpu.bandwidth import copy_bandwidth, streamed
-from gpu.cycles import kernels_a_cycle, seconds_a_cycle
+from gpu.cycles import kernels_a_cycle, programs_anew, seconds_a_cycle
 from gpu.record import Record
 from gpu.scale import Scale
 
@@ -17,6 +21,17 @@ def run(scale: Scale, record: Record) -> None:
     for quantize in (None, "int8", "int4"):
         for row in measured(scale, quantize, max(speeds.values())):
             record("plain", **row)
+    with int4_by_kernel():
+        for row in measured(scale, "int4", max(speeds.values())):
+            record("plain", **row | {"weights": "int4, kernel"})
+
+
+@contextlib.contextmanager
+def int4_by_kernel() -> Iterator[None]:
+    """Programs that are compiled inside multiply int4 with the kernel of ours."""
+    with mock.patch.dict(os.environ, {int4_gpu.VARIABLE: int4_gpu.NAME}):
+        programs_anew()
+        yield
 
 
 def measured(scale: Scale, quantize: str | None, copied: float) -> Iterator[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""Is what runs here right here? The tests of attention and of synthetic pairs, on this device."""
+"""Is what runs here right here? The tests of the kernels and of synthetic pairs, on this device."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ from gpu.record import Record
 from gpu.scale import Scale
 
 ROOT = pathlib.Path(__file__).parents[2]
-SUITES = ("tests/kernels/test_on_gpu.py", "tests/benchmarks/test_synthetic.py")
+SUITES = ("tests/kernels/test_on_gpu.py", "tests/kernels/test_int4_gpu.py", "tests/benchmarks/test_synthetic.py")
 
 
 def run(scale: Scale, record: Record) -> None:

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from synthetic import Shape, Synthetic, make
 from turns import ours
 
-from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.kernels import VARIABLE, Case
 from eagle_jax.kernels.choose import attend
 from eagle_jax.models.cache import KV
+from gpu.cycles import programs_anew
 from gpu.record import Record
 from gpu.scale import Scale
 
@@ -154,8 +154,7 @@ def answered(pair: Synthetic, scale: Scale, backend: str) -> tuple[list[int], fl
     backend is chosen then.
     """
     os.environ[VARIABLE] = backend
-    for programs in (jax.clear_caches, compiled_advance.cache_clear, compiled_prefill.cache_clear):
-        programs()
+    programs_anew()
     run = ours(pair.model, scale.tokens, "eagle", scale.tree)
     found = [run(prompt) for prompt in scale.asked(pair.chart, 1) for _ in range(1 + scale.repeats // 2)]
     return found[0].token_ids, min(one.decoding for one in found)

@@ -39,7 +39,7 @@ class Section:
 BESIDE_TORCH = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 SECTIONS = {
-    "decode": Section("decode", "What of the bandwidth that a copy reaches does plain decoding use?", 110),
+    "decode": Section("decode", "What of the bandwidth that a copy reaches does plain decoding use?", 125),
     "cycle": Section("cycle", "What does a pass over more rows cost, and what is a whole EAGLE-3 cycle made of?", 190),
     "speedup": Section("speedup", "How much faster is EAGLE-3 than plain decoding, one answer at a time?", 140),
     "batch": Section("batch", "Is a batch, with the tree for its size, never slower than plain decoding?", 130),

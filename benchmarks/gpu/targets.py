@@ -38,6 +38,7 @@ TARGETS = (
     Target("plain decoding at the 8B shape in bfloat16, of copy bandwidth", 0.75, True, _weights("bfloat16")),
     Target("the same in int8", 0.60, True, _weights("int8")),
     Target("the same in int4", 0.55, True, _weights("int4")),
+    Target("the same in int4, by our kernel", 0.55, True, _weights("int4, kernel")),
     Target("a pass over 60 nodes, in plain steps", 1.15, False, ("cycle", "rows", "of_one_row", ("rows", 60))),
     Target(
         "a whole EAGLE-3 cycle, depth 7, in plain steps",

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import re
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -144,13 +145,17 @@ def traces_in(folder: Path) -> set[Path]:
     return set(folder.rglob("*.xplane.pb"))
 
 
-def operations(traces: Iterable[Path]) -> Iterator[tuple[str, float]]:
+def operations(traces: Iterable[Path]) -> list[tuple[str, float]]:
     """Names and seconds of what ran during a trace."""
-    for path in traces:
-        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
-            for line in plane.lines:
-                for event in line.events:
-                    yield str(dict(event.stats).get("hlo_op", event.name)).lstrip("%"), event.duration_ns / 1e9
+    with warnings.catch_warnings():  # jaxlib 0.12's reader gives one; as an error it ends the process
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return [
+            (str(dict(event.stats).get("hlo_op", event.name)).lstrip("%"), event.duration_ns / 1e9)
+            for path in traces
+            for plane in jax.profiler.ProfileData.from_file(str(path)).planes
+            for line in plane.lines
+            for event in line.events
+        ]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.cache import KV
-from eagle_jax.models.products import precision
+from eagle_jax.models.precision import precision
 from eagle_jax.struct import pytree, static
 
 # Scores that are not seen, and the largest score of rows that have seen nothing yet. The second is the larger, so that

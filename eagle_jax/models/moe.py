@@ -23,7 +23,8 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import Experts
 from eagle_jax.models.layers import Linear
-from eagle_jax.models.products import factors, matmul, precision
+from eagle_jax.models.precision import precision
+from eagle_jax.models.products import factors, matmul
 from eagle_jax.models.quant import QuantArray
 from eagle_jax.sharding import MODEL, added_up, by_row
 

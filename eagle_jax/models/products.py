@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from eagle_jax.kernels import int4_gpu
+from eagle_jax.models.precision import precision
 from eagle_jax.models.quant import QuantArray, dense
 from eagle_jax.sharding.tracing import is_spread
 
@@ -12,11 +13,6 @@ from eagle_jax.sharding.tracing import is_spread
 # floats before the decoding loop, once, and of every matrix: the rounded model would lie beside a float one. A block's
 # floats stay in the core's cache, so that blocks are also quicker, eight times with 2048 x 8192 (on two cores).
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
-
-
-def precision(dtype: DTypeLike) -> jax.lax.Precision:
-    """float32 means float32: by default TPUs and GPUs multiply it in bfloat16 or TF32, which no comparison survives."""
-    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else jax.lax.Precision.DEFAULT
 
 
 def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"] | QuantArray) -> Float[Array, "..."]:
@@ -77,9 +73,19 @@ _tall_dot.defvjp(_tall_forward, _tall_backward)
 
 
 def _rounded_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> Float[Array, "..."]:
+    if axis == weight.ndim - 1 and _is_for_kernel(rows, weight):
+        flat = weight.levels.reshape(-1, weight.shape[-1]), weight.scales.reshape(-1, weight.scales.shape[-1])
+        return int4_gpu.product(rows, *flat).reshape(-1, *weight.shape[:-1])
     floats, scales = factors(weight, axis)
     product = _dot(rows, floats, axis)
     return product if scales is None else product * scales[None]
+
+
+def _is_for_kernel(rows: Float[Array, "r i"], weight: QuantArray) -> bool:
+    """Whether `int4_gpu` was asked for and takes it; a kernel is not spread over devices."""
+    outputs, (inputs, groups) = weight.size // weight.shape[-1], (weight.shape[-1], weight.scales.shape[-1])
+    right = weight.levels.dtype == jnp.int4 and weight.dtype == jnp.bfloat16 and groups > 1 and not is_spread()
+    return right and int4_gpu.is_asked() and int4_gpu.takes(rows.shape[0], (outputs, inputs), groups)
 
 
 def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:

@@ -148,7 +148,7 @@ def test_targets_are_held_from_their_side():
     }
     states = [row["state"] for row in targets.held(found)]
     rest = targets.UNKNOWN
-    assert states == [targets.MISSED, rest, rest, rest, targets.MISSED, rest, rest, targets.MET]
+    assert states == [targets.MISSED, rest, rest, rest, rest, targets.MISSED, rest, rest, targets.MET]
 
 
 def test_every_target_names_a_section():

@@ -11,7 +11,7 @@ from test_tree_attention import CASES
 
 HERE = pathlib.Path(__file__).parent
 WHOLE = HERE.parents[1] / "benchmarks" / "gpu_compile.py"
-ROUNDED = "none,int8"  # of int4, in groups, it hangs on XLA's version whether it is unpacked in memory
+ROUNDED = "none,int8"  # whether XLA unpacks int4, which has groups, in memory hangs on its version
 
 pytestmark = [
     pytest.mark.proof,
@@ -32,6 +32,12 @@ def test_a_loop_copies_no_cache_and_unpacks_no_matrix():
     assert shown.returncode == 0, shown.stdout + shown.stderr[-3000:]
     rows = [line for line in shown.stdout.splitlines() if line.startswith(("| none", "| int"))]
     assert len(rows) == 4 * len(ROUNDED.split(","))
+
+
+def test_a_loop_of_int4_weights_unpacks_none_with_the_kernel():
+    shown = _run(WHOLE, "--layers", "1", "--quantize", "int4,int4-128", "--attention", "xla", "--int4", "pallas_gpu")
+    assert shown.returncode == 0, shown.stdout + shown.stderr[-3000:]
+    assert sum(line.startswith("| int4") for line in shown.stdout.splitlines()) == 4
 
 
 def test_floats_of_a_whole_matrix_are_seen():

@@ -1,0 +1,130 @@
+"""Rows times weights of 4 bits in groups, for NVIDIA GPUs: bytes become numbers in registers and go nowhere else.
+
+XLA makes bfloat16 of a whole matrix in memory for such a product, and reads that: ten bytes moved where half a byte was
+meant to be. Here a program reads the bytes of some outputs, along some of the inputs; a byte is two neighbouring
+inputs, and the low and the high halves are multiplied with the even and the odd columns of the rows. The weights are
+rounded to bfloat16 as `quant.dense` rounds them, so prompts, which are left to XLA, meet the same ones. How the inputs
+are cut is settled by the weight's shape alone: neither the batch nor the tree around a row moves its sums.
+
+The environment variable `EAGLE_JAX_INT4` set to `pallas_gpu` asks for it; it is read when a program is compiled. It
+goes through Pallas's Triton lowering, is compiled for an H200 and run in Pallas's interpreter by the tests; this
+project had no GPU to run it on, so it is never chosen unasked.
+"""
+
+import functools
+import logging
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float, Int
+
+log = logging.getLogger("eagle_jax.kernels")
+
+VARIABLE, NAME = "EAGLE_JAX_INT4", "pallas_gpu"
+INPUTS, ROWS = 128, 64  # of a program: inputs at a time, and most rows
+NARROW, WIDE = 64, 128  # its outputs; with many rows more of them, since all programs read the same rows
+MOST_ROWS = 256  # with more of them arithmetic takes longer than unpacking the weights in memory
+PROGRAMS, LEAST_STEPS = 256, 4  # cut along the inputs to have so many programs, of no fewer steps than these
+EIGHT = 2**23 + 8  # a float32 whose last bits are the level, its sign turned: what makes floats of them
+
+
+def is_asked() -> bool:
+    """Whether `VARIABLE` names this kernel, and it can run here.
+
+    Raises:
+        ValueError: it names another.
+    """
+    asked = os.environ.get(VARIABLE, "")
+    if asked not in ("", "xla", NAME):
+        raise ValueError(f"{VARIABLE}={asked!r} is no way to multiply int4; expected xla or {NAME}")
+    return asked == NAME and jax.default_backend() == "gpu" and _has_triton()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    try:
+        from jax.experimental.pallas import triton  # noqa: F401  # whether it is there is the question
+    except ImportError:
+        log.warning("%s=%s is left to xla: JAX %s has no Triton lowering", VARIABLE, NAME, jax.__version__)
+        return False
+    return True
+
+
+def takes(rows: int, weight: tuple[int, int], groups: int) -> bool:
+    """Whether so many rows, and a weight `[out, in]` of so many groups, come apart into whole blocks."""
+    outputs, inputs = weight
+    whole = outputs % WIDE == 0 and inputs % INPUTS == 0 and inputs % groups == 0
+    group = inputs // groups
+    return whole and rows <= MOST_ROWS and (INPUTS % group == 0 or group % INPUTS == 0) and group % 2 == 0
+
+
+def product(
+    rows: Float[Array, "r i"], levels: Int[Array, "o i"], scales: Float[Array, "o g"], interpret: bool = False
+) -> Float[Array, "r o"]:
+    """`rows @ weight.T`, multiplied in bfloat16, added up and returned in float32.
+
+    Args:
+        rows: bfloat16.
+        levels: int4, of shapes that `takes` allows.
+        interpret: run in Pallas's interpreter.
+    """
+    from jax.experimental.pallas import triton
+
+    count, inputs = rows.shape
+    outputs, tile = levels.shape[0], min(ROWS, max(16, pl.next_power_of_2(count)))
+    block = WIDE if tile == ROWS else NARROW
+    padded = -(-count // tile) * tile
+    packed = jax.lax.bitcast_convert_type(levels.reshape(outputs, inputs // 2, 2), jnp.uint8)
+    halves = jnp.pad(rows, ((0, padded - count), (0, 0))).reshape(padded, inputs // 2, 2).transpose(2, 1, 0)
+    steps = inputs // INPUTS
+    parts = cut(outputs // NARROW, steps)
+    made = pl.pallas_call(
+        functools.partial(_kernel, steps=steps // parts, inputs=inputs),
+        grid=(outputs // block, padded // tile, parts),
+        in_specs=[
+            pl.BlockSpec((None, inputs // 2, tile), lambda o, r, p: (0, 0, r)),
+            pl.BlockSpec((None, inputs // 2, tile), lambda o, r, p: (1, 0, r)),
+            pl.BlockSpec((block, inputs // 2), lambda o, r, p: (o, 0)),
+            pl.BlockSpec((block, scales.shape[1]), lambda o, r, p: (o, 0)),
+        ],
+        out_specs=pl.BlockSpec((None, block, tile), lambda o, r, p: (p, o, r)),
+        out_shape=jax.ShapeDtypeStruct((parts, outputs, padded), jnp.float32),
+        compiler_params=triton.CompilerParams(num_warps=block // 16, num_stages=4),
+        interpret=interpret,
+        name="int4_product",
+    )(halves, halves, packed, scales)
+    return jnp.sum(made, axis=0)[:, :count].T
+
+
+def cut(blocks: int, steps: int) -> int:
+    """Into how many parts the inputs are cut, where the outputs alone make `blocks` programs."""
+    parts = 1
+    while blocks * parts < PROGRAMS and steps % (2 * parts) == 0 and steps // (2 * parts) >= LEAST_STEPS:
+        parts *= 2
+    return parts
+
+
+def _kernel(even: Any, odd: Any, packed: Any, scales: Any, made: Any, *, steps: int, inputs: int) -> None:
+    from jax.experimental.pallas.triton import load, store
+
+    group, outputs = inputs // scales.shape[1], made.shape[0]
+    each = min(group, INPUTS)  # inputs of a step that have one scale
+    begin = pl.program_id(2) * steps
+
+    def add(step: Any, total: Array) -> Array:
+        at = begin + step
+        pairs = pl.ds(at * (INPUTS // 2), INPUTS // 2)
+        both = load(packed.at[:, pairs]).astype(jnp.int32)
+        scale = load(scales.at[:, pl.ds(at * INPUTS // group, INPUTS // each)]).astype(jnp.float32)[:, :, None]
+        for nibbles, columns in ((both & 15, even), (both >> 4, odd)):
+            turned = (nibbles ^ 8) | 0x4B000000
+            level = jax.lax.bitcast_convert_type(turned, jnp.float32) - EIGHT
+            scaled = level.reshape(outputs, INPUTS // each, each // 2) * scale
+            weight = scaled.reshape(outputs, INPUTS // 2).astype(jnp.bfloat16)
+            total += jnp.dot(weight, load(columns.at[pairs, :]), preferred_element_type=jnp.float32)
+        return total
+
+    store(made.at[:, :], jax.lax.fori_loop(0, steps, add, jnp.zeros(made.shape, jnp.float32)))
