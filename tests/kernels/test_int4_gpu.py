@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from for_cuda import lowered
 
 from eagle_jax.kernels import int4_gpu
 from eagle_jax.models import layout, quant
@@ -38,6 +39,12 @@ def test_it_is_the_product_with_the_dense_weight(shape, group, count, getkey):
     other = dataclasses.replace(weight, scales=jnp.roll(weight.scales, 1, axis=1))  # the control: a neighbour's scales
     if other.scales.shape[1] > 1:
         assert np.abs(product(rows, other.levels, other.scales) - wanted).max() > 1e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(("shape", "group"), SHAPES.values(), ids=SHAPES)
+def test_it_lowers_for_cuda(shape, group, getkey):
+    weight, rows = rounded(shape, group, getkey()), jnp.zeros((60, shape[1]), jnp.bfloat16)
+    assert "triton" in lowered(int4_gpu.product, rows, weight.levels, weight.scales)
 
 
 def test_rows_around_it_do_not_move_a_row(getkey):
