@@ -94,7 +94,10 @@ def looked_at(nodes: int, rounding: str, backend: str, options: argparse.Namespa
     copies, unpacked = copies_of_caches(text, options.slots), unpacked_in(text)
     cells = rounding, backend, nodes, launches(text), f"{more / 1e6:.1f}", copies, len(unpacked)
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    return copies > 0 or bool(unpacked)
+    left_out = "int4" in rounding and options.int4 == int4_gpu.NAME and int4_gpu.IN_PROGRAMS not in text
+    if left_out:
+        print(f"the kernel {options.int4} is not in it", flush=True)
+    return copies > 0 or bool(unpacked) or left_out
 
 
 def compiled(nodes: int, rounding: str | None, options: argparse.Namespace) -> jax.stages.Compiled:
@@ -144,8 +147,8 @@ def body_of(text: str) -> str:
 
 
 def unpacked_in(text: str) -> list[str]:
-    """Floats as large as a matrix of weights that an operation of the loop leaves in memory."""
-    made = re.findall(r" = (?:bf16|f32)\[([\d,]+)\]\S* (?:fusion|convert|copy|transpose)\(", body_of(text))
+    """Floats, or bytes for a kernel, as large as a matrix of weights that an operation of the loop leaves in memory."""
+    made = re.findall(r" = (?:bf16|f32|u8)\[([\d,]+)\]\S* (?:fusion|convert|copy|transpose)\(", body_of(text))
     return [dims for dims in made if math.prod(map(int, dims.split(","))) >= LARGE]
 
 

@@ -18,20 +18,25 @@ def run(scale: Scale, record: Record) -> None:
     speeds = copy_bandwidth(scale)
     for way, speed in speeds.items():
         record("copy", way=way, GB_per_s=speed / 1e9)
-    for quantize in (None, "int8", "int4"):
-        for row in measured(scale, quantize, max(speeds.values())):
-            record("plain", **row)
-    with int4_by_kernel():
+    with int4_by("xla"):
+        for quantize in (None, "int8", "int4"):
+            for row in measured(scale, quantize, max(speeds.values())):
+                record("plain", **row)
+    with int4_by(int4_gpu.NAME):
         for row in measured(scale, "int4", max(speeds.values())):
-            record("plain", **row | {"weights": "int4, kernel"})
+            name = "int4, kernel" if row["int4_kernel"] else "int4, kernel left out"
+            record("plain", **row | {"weights": name})
 
 
 @contextlib.contextmanager
-def int4_by_kernel() -> Iterator[None]:
-    """Programs that are compiled inside multiply int4 with the kernel of ours."""
-    with mock.patch.dict(os.environ, {int4_gpu.VARIABLE: int4_gpu.NAME}):
+def int4_by(way: str) -> Iterator[None]:
+    """Programs that are compiled inside multiply int4 in this way, whatever the environment asks for."""
+    with mock.patch.dict(os.environ, {int4_gpu.VARIABLE: way}):
         programs_anew()
-        yield
+        try:
+            yield
+        finally:
+            programs_anew()
 
 
 def measured(scale: Scale, quantize: str | None, copied: float) -> Iterator[dict[str, object]]:
@@ -44,6 +49,7 @@ def measured(scale: Scale, quantize: str | None, copied: float) -> Iterator[dict
     read = streamed(model.target.params) + cache * model.target.activations.itemsize
     drafters = {"plain": Plain()}
     kernels = kernels_a_cycle(start, drafters)["plain"]
+    ours = int4_gpu.IN_PROGRAMS in start.program(drafters["plain"])
     for each in seconds_a_cycle(start, drafters, scale):
         seconds = each["plain"]
         yield {
@@ -54,4 +60,5 @@ def measured(scale: Scale, quantize: str | None, copied: float) -> Iterator[dict
             "GB_per_s": read / seconds / 1e9,
             "of_copy_bandwidth": read / seconds / copied,
             "kernels_a_step": kernels,
+            "int4_kernel": ours,
         }

@@ -43,7 +43,7 @@ SECTIONS = {
     "cycle": Section("cycle", "What does a pass over more rows cost, and what is a whole EAGLE-3 cycle made of?", 190),
     "speedup": Section("speedup", "How much faster is EAGLE-3 than plain decoding, one answer at a time?", 140),
     "batch": Section("batch", "Is a batch, with the tree for its size, never slower than plain decoding?", 130),
-    "tests": Section("device_tests", "Is what runs here right here?", 100),
+    "tests": Section("device_tests", "Is what runs here right here?", 120),
     "kernels": Section(
         "kernels", "Is the attention kernel faster than plain XLA, and does the text stay the same?", 80
     ),

@@ -17,6 +17,7 @@ import jax
 from eagle_jax.api.model import Model
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.durable import hold, replacing
+from eagle_jax.kernels import VARIABLE, int4_gpu
 from eagle_jax.platform import cache_folder
 
 VERSION = 1
@@ -92,10 +93,11 @@ def place(model: Model, method: str) -> tuple[Any, ...]:
 
 
 def device() -> str:
-    """What is computed on; on CPU with the number of its cores."""
+    """What is computed on, on CPU with the number of its cores; and with which kernels, where some were asked for."""
     first = jax.devices()[0]
     cores = f", {os.cpu_count()} cores" if first.platform == "cpu" else ""
-    return f"{first.platform}: {first.device_kind}{cores}"
+    asked = [f", {name}={value}" for name in (VARIABLE, int4_gpu.VARIABLE) if (value := os.environ.get(name))]
+    return f"{first.platform}: {first.device_kind}{cores}{''.join(asked)}"
 
 
 def fingerprint(model: Model, method: str) -> str:

@@ -1,14 +1,16 @@
 """Rows times weights of 4 bits in groups, for NVIDIA GPUs: bytes become numbers in registers and go nowhere else.
 
-XLA makes bfloat16 of a whole matrix in memory for such a product, and reads that: ten bytes moved where half a byte was
-meant to be. Here a program reads the bytes of some outputs, along some of the inputs; a byte is two neighbouring
-inputs, and the low and the high halves are multiplied with the even and the odd columns of the rows. The weights are
-rounded to bfloat16 as `quant.dense` rounds them, so prompts, which are left to XLA, meet the same ones. How the inputs
-are cut is settled by the weight's shape alone: neither the batch nor the tree around a row moves its sums.
+Some versions of XLA make bfloat16 of a whole matrix in memory for such a product, and read that: four and a half bytes
+a weight where half a byte was meant to move. Here a program reads the bytes of some outputs, along some of the inputs;
+a byte is two neighbouring inputs, and the low and the high halves are multiplied with the even and the odd columns of
+the rows. The weights are rounded to bfloat16 as `quant.dense` rounds them, so products of many rows, which are left to
+XLA, meet the same ones. How the inputs are cut follows from the weight's shape alone, so up to rounding neither the
+batch nor the tree around a row moves its sums.
 
 The environment variable `EAGLE_JAX_INT4` set to `pallas_gpu` asks for it; it is read when a program is compiled. It
 goes through Pallas's Triton lowering, is compiled for an H200 and run in Pallas's interpreter by the tests; this
-project had no GPU to run it on, so it is never chosen unasked.
+project had no GPU to run it on, so it is never chosen unasked. What it does not take is left to XLA, and the logger
+`eagle_jax.kernels` says why.
 """
 
 import functools
@@ -24,11 +26,12 @@ from jaxtyping import Array, Float, Int
 log = logging.getLogger("eagle_jax.kernels")
 
 VARIABLE, NAME = "EAGLE_JAX_INT4", "pallas_gpu"
+IN_PROGRAMS = "int4_product"  # what it is called in compiled ones
 INPUTS, ROWS = 128, 64  # of a program: inputs at a time, and most rows
 NARROW, WIDE = 64, 128  # its outputs; with many rows more of them, since all programs read the same rows
-MOST_ROWS = 256  # with more of them arithmetic takes longer than unpacking the weights in memory
+MOST_ROWS = 128  # not measured: with many more rows unpacking in memory is paid back; prompts are read 256 at a time
 PROGRAMS, LEAST_STEPS = 256, 4  # cut along the inputs to have so many programs, of no fewer steps than these
-EIGHT = 2**23 + 8  # a float32 whose last bits are the level, its sign turned: what makes floats of them
+WHOLE, EIGHT = 0x4B000000, 2**23 + 8  # the bits of 2**23, a float32 that counts in ones; of it, with a level above -8
 
 
 def is_asked() -> bool:
@@ -48,27 +51,35 @@ def _has_triton() -> bool:
     try:
         from jax.experimental.pallas import triton  # noqa: F401  # whether it is there is the question
     except ImportError:
-        log.warning("%s=%s is left to xla: JAX %s has no Triton lowering", VARIABLE, NAME, jax.__version__)
+        tell(f"JAX {jax.__version__} has no Triton lowering")
         return False
     return True
 
 
-def takes(rows: int, weight: tuple[int, int], groups: int) -> bool:
-    """Whether so many rows, and a weight `[out, in]` of so many groups, come apart into whole blocks."""
-    outputs, inputs = weight
-    whole = outputs % WIDE == 0 and inputs % INPUTS == 0 and inputs % groups == 0
+@functools.cache
+def tell(reason: str) -> None:
+    """Warns, once for each reason, that XLA does what was asked of the kernel."""
+    log.warning("%s=%s is left to xla: %s", VARIABLE, NAME, reason)
+
+
+def refusal(outputs: int, inputs: int, groups: int) -> str | None:
+    """Why a weight `[outputs, inputs]` of so many groups is left; None if it comes apart into whole blocks."""
+    if outputs % WIDE or inputs % INPUTS:
+        return f"a weight of {outputs} x {inputs} does not come apart into blocks of {WIDE} x {INPUTS}"
     group = inputs // groups
-    return whole and rows <= MOST_ROWS and (INPUTS % group == 0 or group % INPUTS == 0) and group % 2 == 0
+    if group % 2 or (INPUTS % group and group % INPUTS):
+        return f"groups of {group} do not come apart into blocks of {INPUTS}"
+    return None
 
 
 def product(
-    rows: Float[Array, "r i"], levels: Int[Array, "o i"], scales: Float[Array, "o g"], interpret: bool = False
+    rows: Float[Array, "r i"], levels: Int[Array, "o i"], scales: Float[Array, "o g"], *, interpret: bool = False
 ) -> Float[Array, "r o"]:
     """`rows @ weight.T`, multiplied in bfloat16, added up and returned in float32.
 
     Args:
         rows: bfloat16.
-        levels: int4, of shapes that `takes` allows.
+        levels: int4, of a weight that is not refused.
         interpret: run in Pallas's interpreter.
     """
     from jax.experimental.pallas import triton
@@ -94,7 +105,7 @@ def product(
         out_shape=jax.ShapeDtypeStruct((parts, outputs, padded), jnp.float32),
         compiler_params=triton.CompilerParams(num_warps=block // 16, num_stages=4),
         interpret=interpret,
-        name="int4_product",
+        name=IN_PROGRAMS,
     )(halves, halves, packed, scales)
     return jnp.sum(made, axis=0)[:, :count].T
 
@@ -108,6 +119,7 @@ def cut(blocks: int, steps: int) -> int:
 
 
 def _kernel(even: Any, odd: Any, packed: Any, scales: Any, made: Any, *, steps: int, inputs: int) -> None:
+    """A program: even and odd columns `[in / 2, r]`, bytes `[o, in / 2]`, scales `[o, g]`; makes `[o, r]`."""
     from jax.experimental.pallas.triton import load, store
 
     group, outputs = inputs // scales.shape[1], made.shape[0]
@@ -120,8 +132,7 @@ def _kernel(even: Any, odd: Any, packed: Any, scales: Any, made: Any, *, steps: 
         both = load(packed.at[:, pairs]).astype(jnp.int32)
         scale = load(scales.at[:, pl.ds(at * INPUTS // group, INPUTS // each)]).astype(jnp.float32)[:, :, None]
         for nibbles, columns in ((both & 15, even), (both >> 4, odd)):
-            turned = (nibbles ^ 8) | 0x4B000000
-            level = jax.lax.bitcast_convert_type(turned, jnp.float32) - EIGHT
+            level = jax.lax.bitcast_convert_type((nibbles ^ 8) | WHOLE, jnp.float32) - EIGHT
             scaled = level.reshape(outputs, INPUTS // each, each // 2) * scale
             weight = scaled.reshape(outputs, INPUTS // 2).astype(jnp.bfloat16)
             total += jnp.dot(weight, load(columns.at[pairs, :]), preferred_element_type=jnp.float32)

@@ -1,5 +1,7 @@
 """Where rows meet weights: every matrix product of the models, of float weights and of rounded ones."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -74,18 +76,43 @@ _tall_dot.defvjp(_tall_forward, _tall_backward)
 
 def _rounded_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> Float[Array, "..."]:
     if axis == weight.ndim - 1 and _is_for_kernel(rows, weight):
-        flat = weight.levels.reshape(-1, weight.shape[-1]), weight.scales.reshape(-1, weight.scales.shape[-1])
-        return int4_gpu.product(rows, *flat).reshape(-1, *weight.shape[:-1])
+        return _by_kernel(rows, weight)
+    return _by_xla(rows, weight, axis)
+
+
+def _by_xla(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> Float[Array, "..."]:
     floats, scales = factors(weight, axis)
     product = _dot(rows, floats, axis)
     return product if scales is None else product * scales[None]
 
 
+@jax.custom_vjp
+def _by_kernel(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, "r ..."]:
+    """The kernel has no gradient: where one is taken, XLA multiplies."""
+    levels, scales = (part.reshape(-1, part.shape[-1]) for part in jax.tree.leaves(weight))
+    return int4_gpu.product(rows, levels, scales).reshape(-1, *weight.shape[:-1])
+
+
+_by_kernel.defvjp(
+    lambda rows, weight: jax.vjp(functools.partial(_by_xla, axis=weight.ndim - 1), rows, weight),
+    lambda back, gradient: back(gradient),
+)
+
+
 def _is_for_kernel(rows: Float[Array, "r i"], weight: QuantArray) -> bool:
-    """Whether `int4_gpu` was asked for and takes it; a kernel is not spread over devices."""
-    outputs, (inputs, groups) = weight.size // weight.shape[-1], (weight.shape[-1], weight.scales.shape[-1])
-    right = weight.levels.dtype == jnp.int4 and weight.dtype == jnp.bfloat16 and groups > 1 and not is_spread()
-    return right and int4_gpu.is_asked() and int4_gpu.takes(rows.shape[0], (outputs, inputs), groups)
+    """Whether `int4_gpu` was asked for and takes it; of the reasons against, many rows is no news."""
+    if weight.bits != 4 or not int4_gpu.is_asked():
+        return False
+    *_, inputs = weight.shape
+    if is_spread():
+        reason: str | None = "the program is over several devices"
+    elif weight.dtype != jnp.bfloat16:
+        reason = f"weights are multiplied in {weight.dtype}"
+    else:
+        reason = int4_gpu.refusal(weight.size // inputs, inputs, weight.scales.shape[-1])
+    if reason is not None:
+        int4_gpu.tell(reason)
+    return reason is None and 0 < rows.shape[0] <= int4_gpu.MOST_ROWS
 
 
 def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:

@@ -51,6 +51,17 @@ def test_loads_between_and_beyond_those_that_were_measured():
     assert budget_for(RANDOM, "eagle", 64) == found(8, None), "with more rows drafting loses all the more"
 
 
+def test_findings_are_of_the_kernels_that_were_asked_for(monkeypatch):
+    keep([found(1, (8, 2, 2))])
+    assert budget_for(RANDOM, "eagle", 1) is not None
+    monkeypatch.setenv("EAGLE_JAX_INT4", "pallas_gpu")
+    assert budget_for(RANDOM, "eagle", 1) is None
+    keep([found(1, (6, 2, 2))])
+    assert budget_for(RANDOM, "eagle", 1).tree == (6, 2, 2)
+    monkeypatch.delenv("EAGLE_JAX_INT4")
+    assert budget_for(RANDOM, "eagle", 1).tree == (8, 2, 2)
+
+
 def test_findings_are_of_one_model_and_method():
     keep([found(1, (8, 2, 2))])
     wide = dataclasses.replace(RANDOM.target.config, intermediate_size=64)
