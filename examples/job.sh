@@ -34,7 +34,7 @@ send() {
 }
 
 # `eagle-jax batch` with these arguments on every host, in the background; the same again goes on after a kill. Not beside
-# one that is still at work, whose number would be lost.
+# one that is still at work, whose number would be lost; images for GPUs often have no `ps`.
 start() {
   on_all "cd job && if { tr '\\0' ' ' < \"/proc/\$(cat job.pid)/cmdline\" || ps -o args= -p \"\$(cat job.pid)\"; } 2> /dev/null | grep -q 'eagle-jax batch'; then
       echo \"a job is at work here, process \$(cat job.pid); await or stop it first\" >&2; exit 1

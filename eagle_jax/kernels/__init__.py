@@ -1,4 +1,7 @@
-"""Attention of a tree of fresh tokens over a committed prefix and over itself, by one backend for each platform."""
+"""Attention of a tree of fresh tokens over a committed prefix and over itself, by one backend for each platform.
+
+Beside it `int4_gpu`, a product of rounded weights, which `models.products` calls where it is asked for.
+"""
 
 import math
 

@@ -31,7 +31,8 @@ INPUTS, ROWS = 128, 64  # of a program: inputs at a time, and most rows
 NARROW, WIDE = 64, 128  # its outputs; with many rows more of them, since all programs read the same rows
 MOST_ROWS = 128  # not measured: with many more rows unpacking in memory is paid back; prompts are read 256 at a time
 PROGRAMS, LEAST_STEPS = 256, 4  # cut along the inputs to have so many programs, of no fewer steps than these
-WHOLE, EIGHT = 0x4B000000, 2**23 + 8  # the bits of 2**23, a float32 that counts in ones; of it, with a level above -8
+BITS = 0x4B000000  # of 2**23, a float32 whose lowest bits count in ones
+ZERO = 2**23 + 8  # what level 0 becomes there
 
 
 def is_asked() -> bool:
@@ -132,7 +133,7 @@ def _kernel(even: Any, odd: Any, packed: Any, scales: Any, made: Any, *, steps: 
         both = load(packed.at[:, pairs]).astype(jnp.int32)
         scale = load(scales.at[:, pl.ds(at * INPUTS // group, INPUTS // each)]).astype(jnp.float32)[:, :, None]
         for nibbles, columns in ((both & 15, even), (both >> 4, odd)):
-            level = jax.lax.bitcast_convert_type((nibbles ^ 8) | WHOLE, jnp.float32) - EIGHT
+            level = jax.lax.bitcast_convert_type((nibbles ^ 8) | BITS, jnp.float32) - ZERO
             scaled = level.reshape(outputs, INPUTS // each, each // 2) * scale
             weight = scaled.reshape(outputs, INPUTS // 2).astype(jnp.bfloat16)
             total += jnp.dot(weight, load(columns.at[pairs, :]), preferred_element_type=jnp.float32)
