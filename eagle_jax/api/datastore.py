@@ -12,7 +12,7 @@ from safetensors.numpy import save
 from eagle_jax.api.tokenizers import fingerprint
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.durable import replacing
-from eagle_jax.training.formats import Conversation, read
+from eagle_jax.training.formats import Conversation, Skipped, read
 
 KIND = "eagle_jax datastore"
 
@@ -24,6 +24,7 @@ def make_datastore(
     *,
     limit: int | None = None,
     progress: Callable[[int], None] | None = None,
+    skipped: Callable[[Skipped], None] | None = None,
 ) -> tuple[int, int]:
     """Writes a datastore of the texts in `files`, and tells how many texts and tokens it holds.
 
@@ -33,19 +34,27 @@ def make_datastore(
         to: the file to write; it appears whole or not at all, and may take the place of an older datastore.
         limit: most tokens; what comes later is left out.
         progress: called with the number of tokens so far.
+        skipped: called with each record that is no conversation, or that the chat template refuses, and why.
 
     Raises:
         FileNotFoundError: a file is not there.
-        ValueError: there is no tokenizer, a file cannot be read, a conversation is refused by the chat template, there
-            is no text in any file, or `to` is one of them, a folder, or something else than a datastore.
+        ValueError: there is no tokenizer, a file cannot be read, there is no text in any file, or `to` is one of them,
+            a folder, or something else than a datastore.
     """
     if tokenizer is None:
         raise ValueError("a datastore is made of tokens, but the model's folder holds no tokenizer")
     to = Path(to)
     _check_free(to, files)
     texts: list[list[int]] = []
+    left_out: list[Skipped] = []
     tokens = 0
-    for text in (text for file in files for text in _texts(Path(file), tokenizer) if text):
+    for text in (text for file in files for text in _texts(Path(file), tokenizer)):
+        if isinstance(text, Skipped):
+            left_out.append(text)
+            if skipped is not None:
+                skipped(text)
+        if isinstance(text, Skipped) or not text:
+            continue
         texts.append(text if limit is None else text[: limit - tokens])
         tokens += len(texts[-1])
         if progress is not None:
@@ -53,7 +62,8 @@ def make_datastore(
         if limit is not None and tokens >= limit:
             break
     if not tokens:
-        raise ValueError(f"no text in {', '.join(map(str, files))}; a datastore needs at least one that is not empty")
+        why = f" ({len(left_out)} records left out, {left_out[0].place}: {left_out[0].reason})" if left_out else ""
+        raise ValueError(f"no text in {', '.join(map(str, files))}{why}; a datastore needs one that is not empty")
     store = Datastore.of(texts)
     about = {"kind": KIND, "tokenizer": fingerprint(tokenizer)}
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +111,7 @@ def _check_free(to: Path, files: Sequence[str | Path]) -> None:
         raise ValueError(f"{to} is there already and is no datastore; name another file")
 
 
-def _texts(path: Path, tokenizer: Any) -> Iterator[list[int]]:
+def _texts(path: Path, tokenizer: Any) -> Iterator[list[int] | Skipped]:
     if path.suffix not in (".json", ".jsonl"):
         try:
             text = path.read_text(encoding="utf-8")
@@ -110,11 +120,11 @@ def _texts(path: Path, tokenizer: Any) -> Iterator[list[int]]:
         yield tokenizer.encode(text, add_special_tokens=False)
         return
     for item in read(path):
-        if isinstance(item, Conversation):
-            yield tokenizer.encode(_said(item, tokenizer), add_special_tokens=False)
+        said = item if isinstance(item, Skipped) else _said(item, tokenizer)
+        yield said if isinstance(said, Skipped) else tokenizer.encode(said, add_special_tokens=False)
 
 
-def _said(conversation: Conversation, tokenizer: Any) -> str:
+def _said(conversation: Conversation, tokenizer: Any) -> str | Skipped:
     messages = list(conversation.messages)
     if not getattr(tokenizer, "chat_template", None):
         return "\n".join(message["content"] for message in messages)
@@ -123,6 +133,4 @@ def _said(conversation: Conversation, tokenizer: Any) -> str:
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False)
     except TemplateError as error:
-        raise ValueError(
-            f"the conversation at {conversation.place} does not fit the model's chat template ({error}); leave it out"
-        ) from None
+        return Skipped(conversation.place, f"it does not fit the model's chat template ({error})")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.resources
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from eagle_jax.api.datastore import read_datastore
 from eagle_jax.api.tokenizers import refuse_other_tokenizer, tokenizer_in
 from eagle_jax.converters import describe, known_pair, load_head, load_target, resolve, resolve_pair, target_config
+from eagle_jax.converters.files import read_json
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
@@ -50,6 +50,22 @@ class Model:
     over: Sharding | None = None
     draft: LM | None = None
     datastore: Datastore | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype of the target's weights, or of what it computes in where that is all it tells."""
+        return str(getattr(self.target, "dtype", None) or self.target.activations)
+
+    def __repr__(self) -> str:
+        """A line; the weights themselves would be fetched from the device to be shown."""
+        size = sum(leaf.size for leaf in jax.tree.leaves(self.target))
+        parts = [f"target={type(self.target).__name__} of {size:,} numbers, {self.dtype}", f"context={self.context}"]
+        parts += [
+            f"{name}={type(getattr(self, name)).__name__}"
+            for name in ("head", "draft", "datastore", "over")
+            if getattr(self, name) is not None
+        ]
+        return f"Model({', '.join(parts)})"
 
 
 def load(
@@ -106,8 +122,11 @@ def load(
         start_cpu_for(_weights_in(folder))
     wanted = dtype_of(dtype)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))
+    tokenizer = tokenizer_in(
+        folder
+    )  # it and the end ids are small: what is wrong there is said before weights are read
+    stop_ids = _stop_ids(folder, tokenizer)
     lm = _load_target(folder, wanted, over, scheme)
-    tokenizer = tokenizer_in(folder)
     drafting = None
     if head_folder is not None:
         drafting = load_head(head_folder, lm, dtype=lm.dtype, changes=head_config, scheme=draft_scheme)
@@ -116,7 +135,7 @@ def load(
         target=ready if over is None else over.put(ready, over.target),
         head=None if drafting is None else _head_for_decoding(drafting, over),
         tokenizer=tokenizer,
-        stop_ids=_stop_ids(folder, tokenizer),
+        stop_ids=tuple(id_ for id_ in stop_ids if 0 <= id_ < lm.config.vocab_size),  # others are never drawn
         context=_context(lm),
         over=over,
         draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, wanted, over, draft_scheme),
@@ -226,6 +245,14 @@ def dtype_of(dtype: Any) -> Any:
     return _known_dtype(dtype)
 
 
+def dtype_name(target: str | Path | None = None, dtype: Any = None, *, mesh: Any = None) -> str | None:
+    """Name of the dtype that `load`, given the same, computes in on this machine; None is the target's stored one."""
+    if mesh is None:
+        start_cpu_for(_weights_in(folders_of(target, None)[0]))
+    computed = dtype_of(dtype)
+    return None if computed is None else jnp.dtype(computed).name
+
+
 def _known_dtype(dtype: Any) -> Any:
     """The dtype of that name; None stays None."""
     if dtype is None:
@@ -238,13 +265,20 @@ def _known_dtype(dtype: Any) -> Any:
 
 
 def _stop_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
-    """End-of-text ids: the generation config's, else the config's, and the tokenizer's own."""
+    """End-of-text ids: the generation config's, else the config's, and the tokenizer's own.
+
+    Raises:
+        ValueError: one of the files is damaged, or an id is no whole number.
+    """
     ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        stated = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+        stated = read_json(path).get("eos_token_id") if path.exists() else None
         if stated is not None:
-            ids.update(stated if isinstance(stated, list) else [stated])
+            listed = stated if isinstance(stated, list) else [stated]
+            if not all(type(id_) is int for id_ in listed):
+                raise ValueError(f"{path} has eos_token_id {stated!r}; expected a whole number, or a list of them")
+            ids.update(listed)
             break
     if tokenizer is not None and tokenizer.eos_token_id is not None:
         ids.add(tokenizer.eos_token_id)
@@ -252,6 +286,8 @@ def _stop_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
 
 
 def _context(target: LM) -> int:
-    rope = target.config.rope
-    stretch = rope.factor if rope.kind in ("linear", "dynamic") else 1.0
-    return int(target.config.max_position_embeddings * stretch)
+    """Tokens that the target can read. Beside YaRN's settings configs state the stretched length, or the original."""
+    rope, stated = target.config.rope, target.config.max_position_embeddings
+    if rope.kind == "yarn" and rope.original_max_position_embeddings is not None:
+        return max(stated, round(rope.original_max_position_embeddings * rope.factor))
+    return int(stated * (rope.factor if rope.kind in ("linear", "dynamic") else 1.0))

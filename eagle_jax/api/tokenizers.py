@@ -5,14 +5,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+from eagle_jax.converters.files import first_sentence
+
 
 def tokenizer_in(folder: Path) -> Any:
-    """The tokenizer of a model folder; None if it has none."""
+    """The tokenizer of a model folder; None if it has none.
+
+    Raises:
+        ValueError: its files are damaged, or of a kind that transformers cannot read here.
+    """
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
         return None
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # whatever transformers and tokenizers make of it: some of them are bare ones
+        raise ValueError(
+            f"the tokenizer in {folder} cannot be read ({first_sentence(error)}); copy or download its files again"
+        ) from error
     # what is too long is refused or cut here, and never runs into the errors that transformers would warn of
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer

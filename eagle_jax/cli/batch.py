@@ -102,7 +102,7 @@ def batch(
     )
     made_with = {
         **api.fingerprints(target, head, draft=draft_model, datastore=datastore),
-        "dtype": dtype,
+        "dtype": api.dtype_name(target, dtype, mesh=over),
         "quantize": quantize,
         "drafter": drafter,
         "tree": tree,

@@ -72,7 +72,7 @@ def bench(
             talks[talk.method].append(talk)
     groups = by_group(talks, PLAIN.name, tasks=False)
     if json_output:
-        what = dict(target=target, head=head, dtype=str(model.target.activations), quantize=quantize, mesh=mesh)
+        what = dict(target=target, head=head, dtype=model.dtype, quantize=quantize, mesh=mesh)
         settings = dict(questions=str(questions), max_new_tokens=max_new_tokens, tree=tree, **what, **sampling)
         answers = {name: [dataclasses.asdict(talk) for talk in had] for name, had in talks.items()}
         report = dict(settings=settings, categories=as_dict(groups), skipped=skipped, answers=answers)

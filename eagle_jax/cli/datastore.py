@@ -1,7 +1,7 @@
 """`eagle-jax datastore`: texts to draft from, for `--drafter rest`."""
 
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,8 +32,14 @@ def datastore(
     - `eagle-jax generate --datastore store.safetensors --drafter rest "..."`
     """
     tokenizer = api.tokenizer_of(target)
+    skipped: list[Any] = []
     with err.status("Reading") as status:
-        texts, tokens = api.make_datastore(
-            tokenizer, files, to, limit=limit, progress=lambda tokens: status.update(f"Reading: {tokens:,} tokens")
-        )
+
+        def show(tokens: int) -> None:
+            status.update(f"Reading: {tokens:,} tokens")
+
+        texts, tokens = api.make_datastore(tokenizer, files, to, limit=limit, progress=show, skipped=skipped.append)
     out.print(f"{texts:,} texts, {tokens:,} tokens: {to}", markup=False)
+    if skipped:
+        first = f"{skipped[0].place}: {skipped[0].reason}"
+        err.print(f"{len(skipped):,} records were left out, the first at {first}.", markup=False)

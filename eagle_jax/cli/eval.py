@@ -123,7 +123,8 @@ def run(
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     settings = dict(
         questions=_digest(asked), methods=shapes, target=target, heads=heads or [], draft=draft, datastore=datastore,
-        mesh=mesh, dtype=str(model.target.activations), quantize=quantize, chat=prompter.chat, cut=cut,
+        fingerprints=_fingerprints(target, heads or [], draft, datastore),
+        mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
         max_new_tokens=max_new_tokens, sampling=sampling,
     )  # fmt: skip
     turns = {question.id: len(question.turns) for question in asked}
@@ -266,6 +267,13 @@ def _ask(
             err.print(f"The report does without the parts of a cycle, which could not be timed ({said}).", markup=False)
         else:
             write_json(traces, taken)
+
+
+def _fingerprints(target: str | None, heads: Sequence[str], draft: str | None, datastore: str | None) -> dict[str, Any]:
+    """What lies at the paths that were given: another head may lie there when a run is gone on with."""
+    made_of = api.fingerprints(target, None, draft=draft, datastore=datastore)
+    others = {f"head {head}": api.fingerprints(target, head)["head"] for head in heads}
+    return {f"fingerprint of {name}": digest for name, digest in (made_of | others).items() if digest is not None}
 
 
 def _digest(questions: Sequence[Question]) -> str:

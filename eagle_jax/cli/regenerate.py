@@ -42,7 +42,7 @@ def regenerate(
     model = load(target, head, dtype, quantize=quantize, mesh=mesh)
     made_with = {
         "target": api.fingerprints(target, head)["target"],
-        "dtype": str(model.target.activations),
+        "dtype": model.dtype,
         "quantize": None if (quantize or "").startswith("draft:") else quantize,  # what drafts changes no answer
     }
     with progress_bar("Answering") as bar:

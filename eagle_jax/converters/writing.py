@@ -1,4 +1,4 @@
-"""Writing model folders: everything is written beside the folder first and moved in at the end, or not at all."""
+"""Writing model folders: everything is written aside first and moved in at the end, or not at all."""
 
 import json
 import pathlib
@@ -34,11 +34,13 @@ def write_folder(
         FileExistsError: `folder` holds weights that these would not replace; a reader could not tell which count.
         NotADirectoryError: `folder` is a file, or in one.
     """
+    folder = folder.resolve()  # a link may lead to another disk, where names are not moved to
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise NotADirectoryError(f"{there} is a file; expected a folder to write the model to")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    # in a folder that is there already: it may be where a disk is mounted
+    staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder if folder.exists() else folder.parent))
     try:
         _write_weights(staged, tensors, file)
         for path in beside:

@@ -30,7 +30,8 @@ def read_questions(path: str | pathlib.Path, limit: int | None = None) -> list[Q
     """
     questions: dict[int | str, Question] = {}
     try:
-        lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+        # "\n" alone ends a line: JSON may hold other ends of lines as they are. Some editors begin a file with a mark.
+        lines = pathlib.Path(path).read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     for number, line in enumerate(lines, start=1):

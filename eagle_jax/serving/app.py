@@ -96,7 +96,7 @@ class Door:
             return
         number = secrets.token_hex(12)
         scope.setdefault("state", {})["id"] = number
-        path = scope["path"] if scope["path"] in ENDPOINTS else "other"
+        path = address if (address := _address(scope)) in ENDPOINTS else "other"
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -112,9 +112,9 @@ class Door:
             await self._app(scope, receive, counted)
 
     def _refusal(self, scope: Scope) -> Refused | None:
-        asks = scope["path"].startswith("/v1/")
-        headers = dict(scope["headers"])
-        if asks or scope["path"].startswith("/metrics"):  # a route also takes a line's end behind its address
+        address, headers = _address(scope), dict(scope["headers"])
+        asks = address.startswith("/v1/")
+        if asks or address.startswith("/metrics"):  # a route also takes a line's end behind its address
             if not self._service.knows(headers.get(b"authorization", b"").decode("latin-1")):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
                 more = {"www-authenticate": "Bearer", "connection": "close"}
@@ -123,3 +123,10 @@ class Door:
             message = "the server is about to stop and takes no more requests; ask again in a while"
             return Refused(503, message, code="unavailable", headers={"retry-after": "10", "connection": "close"})
         return None
+
+
+def _address(scope: Scope) -> str:
+    """What the routes match: the path behind the one that this application is mounted at, or that a proxy cuts off."""
+    path, root = scope["path"], scope.get("root_path", "")
+    inside = root and (path == root or path.startswith(f"{root}/"))
+    return path[len(root) :] if inside else path

@@ -1,6 +1,7 @@
 """Everything that decides what a training run computes, in one frozen value that is kept with the run."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -240,9 +241,11 @@ class TrainConfig:
     evaluation: EvaluationConfig = EvaluationConfig()
 
     # What may differ between two starts of one run: it does not change what is computed. Of the data the text itself is
-    # compared, wherever its files are now; on another mesh sums are rounded otherwise, and that is all.
+    # compared, wherever its files are now; on another mesh sums are rounded otherwise, and that is all. The depth to
+    # which heads are measured stays, or the best of them would not be known.
     FREE = ("max_minutes", "log_every", "tensorboard", "checkpoint", "evaluation", "out", "data", "mesh")
     FREE_INSIDE = ("features.folder",)
+    FIXED_INSIDE = ("evaluation.depth",)
 
     def __post_init__(self):
         for name in ("steps", "batch", "accumulate", "log_every"):
@@ -266,7 +269,7 @@ class TrainConfig:
         return [
             said
             for key, said in self._different(other).items()
-            if key.split(".")[0] not in self.FREE and key not in self.FREE_INSIDE
+            if key in self.FIXED_INSIDE or key.split(".")[0] not in self.FREE and key not in self.FREE_INSIDE
         ]
 
     def data_differences(self, other: "TrainConfig") -> list[str]:
@@ -308,9 +311,28 @@ def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> Tr
     if not isinstance(settings, dict):
         raise ValueError(f"{path} holds no settings; expected lines such as steps: 1000")
     try:
-        return build(TrainConfig, _with_published(overlay(settings, assignments)))
+        return _at_home(build(TrainConfig, _with_published(overlay(settings, assignments))))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _at_home(config: TrainConfig) -> TrainConfig:
+    """With `~` in paths as the home folder; target and head, which may be names on the hub, are resolved elsewhere."""
+
+    def at_home(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(at_home, value))
+        return value if value is None else os.path.expanduser(value)
+
+    def with_paths(part: Any, *names: str) -> Any:
+        return dataclasses.replace(part, **{name: at_home(getattr(part, name)) for name in names})
+
+    return dataclasses.replace(
+        with_paths(config, "out"),
+        data=with_paths(config.data, "train", "held_out", "chat_template"),
+        features=with_paths(config.features, "folder"),
+        evaluation=with_paths(config.evaluation, "questions"),
+    )
 
 
 def _with_published(settings: dict[str, Any]) -> dict[str, Any]:

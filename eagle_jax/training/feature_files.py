@@ -10,8 +10,8 @@ A file gets its name when all of it is on disk, so a fill that was stopped goes 
 import dataclasses
 import functools
 import json
-import os
 import shutil
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from jax import P
 from jaxtyping import Array, Float, Int, UInt
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.durable import replacing
+from eagle_jax.durable import PART, replacing
 from eagle_jax.models.lm import LM
 from eagle_jax.platform import whole_sums
 from eagle_jax.sharding import DATA, Sharding, from_first, to_host, traced_over, wait_for_others
@@ -36,6 +36,7 @@ from eagle_jax.training.update import on_devices
 
 FILE_BYTES = 1 << 28  # about the size of a file
 INDEX = "index.json"
+STALE_SECONDS = 600.0  # a file that nobody has written to for so long is nobody's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +92,10 @@ class FeatureFiles:
         Raises:
             OSError: there is no room for it, or the folder cannot be written.
         """
-        part = self._path(number).with_suffix(".part")
         try:
-            with part.open("wb") as file:
+            with replacing(self._path(number)) as file:  # two runs may fill one folder
                 np.save(file, values.astype(self.dtype, copy=False).view(f"u{self.dtype.itemsize}"))
-                os.fsync(file.fileno())
-            part.replace(self._path(number))
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise OSError(f"the features could not be written to {self.folder}: {error.strerror or error}") from error
 
     @property
@@ -231,6 +228,9 @@ def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
             "features.folder, or remove it"
         )
     missing = files.missing
+    for part in files.folder.glob(f"*{PART}"):  # as a kill leaves it; another run's is younger
+        if time.time() - part.stat().st_mtime > STALE_SECONDS:
+            part.unlink(missing_ok=True)
     if jax.process_count() > 1:
         flags = np.isin(np.arange(-(-files.shape[0] // files.rows)), missing)
         missing = np.flatnonzero(from_first(flags)).tolist()

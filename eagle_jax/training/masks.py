@@ -42,7 +42,7 @@ def tokenize(conversation: Sequence[dict[str, str]], tokenizer: Any) -> Example:
         raise ValueError("the target's tokenizer has no chat template; name a file with one as data.chat_template")
     return (
         _by_marks(conversation, tokenizer)
-        if MARK.search(tokenizer.chat_template)
+        if MARK.search(tokenizer.get_chat_template())  # the default one, where there are several
         else _by_offsets(conversation, tokenizer)
     )
 

@@ -6,7 +6,8 @@ checkpoint holds both; so a run that was killed and started again computes what 
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from eagle_jax.training import data, heads, optimizer, prepare
 from eagle_jax.training.checkpoint import Checkpoints
 from eagle_jax.training.config import TrainConfig, read_config
 from eagle_jax.training.events import Finished, Observe, Prepared, Reading
-from eagle_jax.training.feature_files import store
+from eagle_jax.training.feature_files import digest, store
 from eagle_jax.training.metrics import Metrics
 from eagle_jax.training.order import Order
 from eagle_jax.training.trainer import Trainer
@@ -33,7 +34,7 @@ from eagle_jax.training.update import TrainState, begin, without_params
 from eagle_jax.training.vocabulary import most_frequent
 from eagle_jax.training.watch import Diverged
 
-CONFIG, CHECKPOINTS, HEAD, LOCK = "config.yaml", "checkpoints", "head", ".lock"
+CONFIG, SOURCES, CHECKPOINTS, HEAD, LOCK = "config.yaml", "sources.json", "checkpoints", "head", ".lock"
 
 
 def run(
@@ -55,8 +56,8 @@ def run(
         written: the dtype of the head's file; the target's by default.
 
     Raises:
-        ValueError: the folder holds a run of another configuration or text, or one that is going on, the data cannot be
-            used, the mesh does not fit, or the loss is no number any more (`Diverged`).
+        ValueError: the folder holds a run of another configuration, target or text, or one that is going on, the data
+            cannot be used, the mesh does not fit, or the loss is no number any more (`Diverged`).
         OSError: the folder cannot be written, or the disk is full.
     """
     over = mesh_of(config, target)
@@ -84,6 +85,7 @@ def _run(
     if over is not None:
         target = over.put(target, over.target)
         state, frame = over.put((state, frame), over.head)
+    sources = {"target": digest(target, sizes or target.config), "held-out text": held_out.crc}
     order = Order(rows, config.batch * config.accumulate, config.seed)
 
     stored = None
@@ -93,9 +95,10 @@ def _run(
     if checkpoints.latest is not None:
         saved = checkpoints.restore(checkpoints.latest, state)
         order.go_to(saved.position, changed)
+        compare_sources(folder, sources)
         state = saved.state
     metrics = Metrics(folder if jax.process_index() == 0 else None, int(state.step), config.tensorboard)
-    keep(folder, config)
+    keep(folder, config, sources)
     parameters = sum(p.size for p in jax.tree.leaves(state.params))
     observe(Prepared(report, len(rows), len(held_out), parameters, share, int(state.step)))
     trainer = Trainer(config, rule, target, frame, rows, held_out, checkpoints, metrics, observe, over, stored)
@@ -170,13 +173,35 @@ def compare(folder: Path, config: TrainConfig) -> Sequence[str]:
     return there.data_differences(config)
 
 
-def keep(folder: Path, config: TrainConfig) -> None:
+def compare_sources(folder: Path, sources: Mapping[str, int]) -> None:
+    """Sees that the run in the folder has the same target, and the same text to tell which head is best.
+
+    Raises:
+        ValueError: it has not, or the file that says so is damaged.
+    """
+    path = folder / SOURCES
+    if not path.exists():  # begun by an earlier version
+        return
+    try:
+        there = dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it, if target and text are those of the run") from None
+    other = [name for name, value in sources.items() if there.get(name) != value]
+    if other:
+        raise ValueError(
+            f"{folder} holds a run with another {' and another '.join(other)}, under the same settings; bring it back, "
+            "name another out, or remove the folder"
+        )
+
+
+def keep(folder: Path, config: TrainConfig, sources: Mapping[str, int]) -> None:
     """Writes the configuration down, once all processes have compared theirs and nothing but updates is left to do."""
     if jax.process_count() > 1:
         wait_for_others("compared")
     if jax.process_index() == 0:
-        with replacing(folder / CONFIG) as file:
-            file.write(config.as_yaml().encode())
+        for name, content in ((CONFIG, config.as_yaml()), (SOURCES, f"{json.dumps(sources)}\n")):
+            with replacing(folder / name) as file:
+                file.write(content.encode())
 
 
 def texts(

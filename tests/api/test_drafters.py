@@ -134,11 +134,19 @@ def test_a_datastore_is_made_once_and_drafts(tokenizer, tmp_path):
     assert to.read_bytes() == before
 
 
-def test_a_conversation_that_the_template_refuses_is_named(tokenizer, tmp_path):
+def test_records_that_are_no_texts_are_named(tokenizer, tmp_path):
     chats = tmp_path / "chats.jsonl"
     said = [{"role": role, "content": "Hi"} for role in ("system", "user", "assistant")]
     chats.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in (said[1:], said)))
-    with pytest.raises(ValueError, match=r"at .*chats.jsonl:2 does not fit the model's chat template \(.+\); leave it"):
+    chats.write_text(chats.read_text() + "no JSON\n")
+    left_out = []
+    texts, _ = api.make_datastore(tokenizer, [chats], tmp_path / "store.safetensors", skipped=left_out.append)
+    assert texts == 1 and [skipped.place for skipped in left_out] == [f"{chats}:{line}" for line in (2, 3)]
+    assert "does not fit the model's chat template" in left_out[0].reason
+    chats.write_text("no JSON\n" * 2)
+    with pytest.raises(
+        ValueError, match=r"no text in .*chats.jsonl \(2 records left out, .*chats.jsonl:1: .+\); a data"
+    ):
         api.make_datastore(tokenizer, [chats], tmp_path / "store.safetensors")
 
 

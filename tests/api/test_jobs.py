@@ -10,7 +10,7 @@ from speller import DYNAMIC, RANDOM, SPELLED, SPELLER, spelled_from
 from eagle_jax.api import Model, generate
 from eagle_jax.api.jobs import Defaults, Job, job, merge, together
 from eagle_jax.api.jobs.journal import Journal, entries
-from eagle_jax.api.jobs.lines import Line
+from eagle_jax.api.jobs.lines import Line, lines_of
 from eagle_jax.api.jobs.manifest import fingerprint
 from eagle_jax.api.jobs.parts import part_of
 from eagle_jax.api.jobs.rows import Refused, read
@@ -264,3 +264,19 @@ def test_a_fingerprint_tells_weights_apart(tmp_path):
     assert fingerprint(tmp_path / "a") != fingerprint(tmp_path / "b")
     (tmp_path / "b" / "config.json").write_text("{}")
     assert fingerprint(tmp_path / "b" / "model.safetensors") != fingerprint(tmp_path / "a" / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["medusa_lm_head.pt", "pytorch_model.bin", "model.safetensors"])
+def test_every_file_of_weights_counts(tmp_path, name):
+    (tmp_path / name).write_bytes(b"one")
+    before = fingerprint(tmp_path)
+    (tmp_path / name).write_bytes(b"two")
+    assert fingerprint(tmp_path) != before
+
+
+def test_places_tell_files_of_one_name_apart(tmp_path):
+    files = [tmp_path / "a" / "p.jsonl", tmp_path / "b" / "p.jsonl", tmp_path / "c.jsonl"]
+    for path in files:
+        path.parent.mkdir(exist_ok=True)
+        write(path, [{"prompt": "a"}])
+    assert [line.place for line in lines_of(files)] == [f"{files[0]}:1", f"{files[1]}:1", "c.jsonl:1"]

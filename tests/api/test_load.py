@@ -41,6 +41,10 @@ def test_a_stored_pair_gives_the_same_answers(folders):
     assert (result.token_ids, result.stats.cycles) == (expected.token_ids, expected.stats.cycles)
 
 
+def test_a_model_is_shown_in_a_line(folders):
+    assert repr(load(*folders)) == "Model(target=LM of 32,928 numbers, float32, context=56, head=Head)"
+
+
 def test_names_may_be_text_and_the_head_may_be_left_out(folders):
     model = load(str(folders[0]))
     assert model.head is None
@@ -52,6 +56,13 @@ def test_dtype(folders, dtype):
     model = load(*folders, dtype=dtype)
     expected = jnp.dtype("float32" if dtype is None else dtype)
     assert model.target.dtype == model.head.dtype == expected
+
+
+def test_the_dtype_is_known_before_anything_is_loaded(folders, monkeypatch):
+    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: False)
+    assert [model_module.dtype_name(folders[0], dtype) for dtype in (None, "bfloat16")] == ["float32", "bfloat16"]
+    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: True)
+    assert model_module.dtype_name(folders[0]) is None
 
 
 def test_a_head_of_another_dtype_takes_the_targets(folders, tmp_path, monkeypatch):
@@ -76,6 +87,7 @@ def test_a_folder_without_tokenizer(bare):
     [
         ({"generation_config.json": {"eos_token_id": [9, 3]}}, (3, 9)),
         ({"generation_config.json": {"eos_token_id": 5}}, (5,)),
+        ({"generation_config.json": {"eos_token_id": [9, -1, 9999999999]}}, (9,)),
         ({"generation_config.json": {"max_length": 5}}, (END,)),
         ({}, (END,)),
     ],
@@ -91,6 +103,41 @@ def test_linear_scaling_stretches_the_context(bare):
     config = json.loads(path.read_text())
     path.write_text(json.dumps(config | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}))
     assert load(bare).context == 4 * SPELLER.context
+
+
+@pytest.mark.parametrize("original, context", [(32, 128), (8, 64)])
+def test_yarn_gives_the_context_that_its_config_states_or_stretches(bare, original, context):
+    path = bare / "config.json"
+    config = json.loads(path.read_text())
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": original}
+    path.write_text(json.dumps(config | {"max_position_embeddings": 64, "rope_scaling": yarn}))
+    assert load(bare).context == context
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("generation_config.json", '{"eos_token_id": [1', r"generation_config.json is not valid JSON \(Expecting"),
+        ("generation_config.json", "[]", "generation_config.json holds a list; expected a JSON object"),
+        (
+            "generation_config.json",
+            '{"eos_token_id": "2"}',
+            "generation_config.json has eos_token_id '2'; expected a whole",
+        ),
+        (
+            "tokenizer.json",
+            '{"version": "1.0',
+            r"the tokenizer in .* cannot be read \(.*\); copy or download its files",
+        ),
+    ],
+)
+def test_small_files_are_looked_at_before_the_weights_are_read(api: ModuleType, folders, bare, name, content, message):
+    for file in folders[0].iterdir():
+        (bare / file.name).write_bytes(file.read_bytes())
+    (bare / name).write_text(content)
+    (bare / "model.safetensors").write_bytes(b"damaged too")
+    with pytest.raises(ValueError, match=message):
+        api.load(bare)
 
 
 @pytest.mark.parametrize("dtype", ["float8", "int8", "", jnp.int8, 5, "nonsense"])

@@ -19,6 +19,7 @@ from eagle_jax.decoding.budget import Costs, Estimate
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.serving import ui
+from eagle_jax.training.formats import Skipped
 
 
 @dataclasses.dataclass
@@ -61,6 +62,7 @@ class Fake:
     kept: list[Any] = dataclasses.field(default_factory=list)
     pages: list[dict] = dataclasses.field(default_factory=list)
     opened: list[str] = dataclasses.field(default_factory=list)
+    unreadable: list[str] = dataclasses.field(default_factory=list)
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
     engines: list[Any] = dataclasses.field(default_factory=list)
     served: list[tuple[list[str], dict]] = dataclasses.field(default_factory=list)
@@ -125,7 +127,7 @@ class Fake:
         self.quantized.append(quantize)
         model = object.__new__(api.Model)
         fields = dict(
-            target=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9), size=1, activations="float32"),
+            target=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9), size=1, dtype="float32"),
             head=object() if self.head else None,
             tokenizer=FakeTokenizer(self.template),
             context=512,
@@ -222,8 +224,13 @@ class Fake:
     def tokenizer_of(self, target):
         return FakeTokenizer(self.template)
 
-    def make_datastore(self, tokenizer, files, to, *, limit, progress):
+    def dtype_name(self, target, dtype, *, mesh):
+        return dtype
+
+    def make_datastore(self, tokenizer, files, to, *, limit, progress, skipped):
         progress(1200)
+        for place in self.unreadable:
+            skipped(Skipped(place, "not JSON"))
         return len(files), 1200
 
     def profile(self, model, prompt, **request):
@@ -291,6 +298,7 @@ def fake(monkeypatch) -> Fake:
     ):
         monkeypatch.setattr(api, name, getattr(fake, name))
     monkeypatch.setattr(api, "fingerprints", fake.fingerprints)
+    monkeypatch.setattr(api, "dtype_name", fake.dtype_name)
     monkeypatch.setattr(api, "Job", fake.job)
     monkeypatch.setattr(api, "Engine", fake.engine)
     monkeypatch.setattr(serving, "create_app", fake.create_app)

@@ -49,3 +49,10 @@ def test_a_folder(run, tmp_path):
     assert json.loads((tmp_path / "new" / "config.json").read_text())["architectures"] == ["LlamaForCausalLMEagle3"]
     again = run("convert", str(tmp_path / "nothing"), str(tmp_path / "new"), "--to", "sglang")
     assert again.exit_code == 2 and again.stderr.startswith("eagle-jax: there is no model folder ")
+
+
+def test_a_datastore_says_what_it_left_out(fake, run):
+    fake.unreadable = ["chats.jsonl:3", "chats.jsonl:9"]
+    shown = run("datastore", "chats.jsonl", "--out", "store")
+    assert shown.exit_code == 0 and shown.stdout == "1 texts, 1,200 tokens: store\n"
+    assert shown.stderr == "2 records were left out, the first at chats.jsonl:3: not JSON.\n"

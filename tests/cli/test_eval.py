@@ -118,6 +118,18 @@ def test_other_settings_are_refused(fake, run, asked, folder):
     assert shown.exit_code == 2 and "questions was 3 with fingerprint " in shown.stderr
 
 
+def test_another_head_at_the_same_path_is_refused(fake, run, asked, folder, monkeypatch):
+    """The usual loop: train, evaluate, train again, evaluate again into the same folder."""
+    made = {"target": "a", "head": "b", "draft_model": None}
+    monkeypatch.setattr(api, "fingerprints", lambda *_, **__: made)
+    assert run(*asked).exit_code == 0
+    said = json.loads((folder / "run.json").read_text())["settings"]["fingerprints"]
+    assert said == {"fingerprint of target": "a", "fingerprint of head": "b"}
+    made["head"] = "c"
+    shown = run(*asked)
+    assert shown.exit_code == 2 and "other settings: fingerprint of head was b and is c now; give" in shown.stderr
+
+
 def test_settings_that_nothing_was_answered_with_may_change(fake, run, asked, folder):
     fake.error = ValueError("temperature=-1.0 is negative")
     shown = run(*asked, "--temperature", "-1")

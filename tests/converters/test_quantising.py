@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import pathlib
+import shutil
+import tempfile
 
 import jax
 import numpy as np
@@ -193,3 +196,17 @@ def test_bad_folders_are_refused_in_one_sentence(folders, tmp_path):
         save_file(kept, good / "model.safetensors")
         with pytest.raises(ValueError, match=said):
             load_target(good)
+
+
+def test_a_folder_may_be_a_link_or_a_disk_of_its_own(folders, tmp_path):
+    """Names are not moved from disk to disk, so nothing may be put beside a folder that is there."""
+    disk = pathlib.Path(tempfile.mkdtemp(dir="/dev/shm")) if os.access("/dev/shm", os.W_OK) else tmp_path / "disk"
+    try:
+        (disk / "empty").mkdir(parents=True)
+        for name, end in (("there", disk / "empty"), ("dangling", disk / "new")):
+            (tmp_path / name).symlink_to(end)
+            quantize(folders / "target", tmp_path / name, "int8")
+            assert {path.name for path in end.iterdir()} == {"config.json", "model.safetensors", "chat_template.jinja"}
+        assert {path.name for path in disk.iterdir()} == {"empty", "new"}
+    finally:
+        shutil.rmtree(disk)

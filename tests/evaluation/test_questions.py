@@ -56,3 +56,12 @@ def test_files_without_questions(tmp_path, write):
     (tmp_path / "latin.jsonl").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match="not UTF-8"):
         read_questions(tmp_path / "latin.jsonl")
+
+
+def test_a_line_ends_at_its_end_and_the_mark_of_some_editors_is_none(tmp_path):
+    turns = [f"one{end}two" for end in "\u2028\u2029\x85\x0b"]
+    line = json.dumps({**GOOD, "turns": turns}, ensure_ascii=False).replace("\\u000b", "\\u000b")
+    other = json.dumps({**GOOD, "question_id": 82})
+    (tmp_path / "q.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{line}\r\n{other}\n".encode())
+    first, second = read_questions(tmp_path / "q.jsonl")
+    assert first.turns == tuple(turns) and second.id == 82

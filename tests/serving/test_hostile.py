@@ -10,9 +10,11 @@ import time
 import pytest
 from served import KEY, Served
 from speller import SPELLED, asked
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
 
 from eagle_jax.serving import Limits, create_app, server
 from eagle_jax.serving.service import Service
@@ -295,6 +297,21 @@ def test_a_key_may_have_any_letters(engines):
         assert service.knows(f"Bearer {sent.decode('latin-1')}"), (key, spelled)
         for wrong in (sent[:-1], sent + b"\xa0", b"?" * len(key)):
             assert not service.knows(f"Bearer {wrong.decode('latin-1')}")
+
+
+@pytest.mark.parametrize("prefix, root", [("", ""), ("/llm", ""), ("/v1", ""), ("", "/llm")])
+def test_the_key_is_asked_for_wherever_the_application_is_mounted(engines, prefix, root):
+    app = create_app(engines, api_key=KEY)
+    whole = Starlette(routes=[Mount(prefix, app)]) if prefix else app
+    client = TestClient(whole, root_path=root)
+    for path in ("/v1/models", "/v1/models/speller", "/metrics"):
+        assert client.get(prefix + path).status_code == 401, path
+        assert client.get(prefix + path, headers=HEADERS).status_code == 200, path
+    body = {"prompt": "a", "max_tokens": 1}
+    assert client.post(prefix + COMPLETION, json=body).status_code == 401
+    app.state.service.draining = True
+    assert client.post(prefix + COMPLETION, json=body, headers=HEADERS).status_code == 503
+    assert client.get(f"{prefix}/health").status_code == 503
 
 
 def test_an_empty_key_opens_nothing(engines):

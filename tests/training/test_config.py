@@ -121,3 +121,18 @@ def test_a_wrong_file_says_so(tmp_path):
             read_config(path)
     with pytest.raises(FileNotFoundError):
         read_config(tmp_path / "none.yaml")
+
+
+def test_paths_may_begin_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+    (tmp_path / "train.yaml").write_text(
+        "out: ~/run\nsteps: 100\ndata: {train: [~/a.jsonl, b.jsonl], chat_template: ~/t.jinja}\n"
+        "features: {folder: ~/f}\noptimizer: {warmup: 1}\n"
+    )
+    read = read_config(tmp_path / "train.yaml")
+    assert (read.out, read.features.folder, read.data.chat_template) == (
+        "/home/ann/run",
+        "/home/ann/f",
+        "/home/ann/t.jinja",
+    )
+    assert read.data.train == ("/home/ann/a.jsonl", "b.jsonl")

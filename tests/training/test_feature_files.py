@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import os
 import shutil
 
 import jax
@@ -53,11 +54,34 @@ def test_a_fill_that_was_stopped_goes_on(chosen):
     files = stored(chosen)
     first, second = (files.folder / name for name in ("00000.npy", "00001.npy"))
     before = first.stat().st_mtime_ns
-    second.rename(second.with_suffix(".part"))  # as a kill leaves it
+    second.rename(left := second.with_suffix(".part"))  # as a kill leaves it
+    os.utime(left, (0, 0))
+    (files.folder / "00002.part").touch()  # another run's
     told = []
     again = stored(chosen, observe=told.append)
     assert (told[0].files, told[0].missing) == (1, DRAWN * 3 // 7) and first.stat().st_mtime_ns == before
-    assert again[np.array([5])].shape == (1, 12, 32) and not list(files.folder.glob("*.part"))
+    assert again[np.array([5])].shape == (1, 12, 32)
+    assert [path.name for path in files.folder.glob("*.part")] == ["00002.part"]
+
+
+def test_two_runs_may_fill_one_folder(chosen, monkeypatch):
+    """The second one writes the same file while the first one does."""
+    save, values = np.save, np.zeros((4, 12, 32), np.float32)
+    files = stored(chosen)
+    before = files[np.arange(7)]
+
+    def meanwhile(file, bits):
+        monkeypatch.setattr(np, "save", save)
+        monkeypatch.setattr("os.getpid", lambda: 1)
+        stored(chosen)
+        monkeypatch.undo()
+        save(file, bits)
+
+    (files.folder / "00000.npy").unlink()
+    monkeypatch.setattr(np, "save", meanwhile)
+    files.write(0, before[:4] + values)
+    np.testing.assert_array_equal(files[np.arange(7)], before)
+    assert not list(files.folder.glob("*.part"))
 
 
 def test_too_little_room_is_said_before_anything_is_written(chosen, monkeypatch):

@@ -99,6 +99,14 @@ def test_what_cannot_be_masked_says_why():
         tokenize(CHAT, tokenizer)
 
 
+def test_of_several_templates_the_default_one_counts():
+    tokenizer, alone = family("chatml"), family("chatml")
+    tokenizer.chat_template = {"default": CHATML, "tool_use": "{% generation %}{% endgeneration %}"}
+    got, expected = (tokenize(CHAT, one) for one in (tokenizer, alone))
+    np.testing.assert_array_equal(got.tokens, expected.tokens)
+    np.testing.assert_array_equal(got.answer, expected.answer)
+
+
 def test_an_example_is_what_a_row_is_made_of():
     example = tokenize(CHAT[:2], family("ours"))
     assert isinstance(example, Example) and example.tokens.dtype == np.int32 and example.answer.dtype == bool

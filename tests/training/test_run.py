@@ -139,6 +139,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state(tm
         run(config(tmp_path), poisoned, TOKENIZER)
     done = run(config(tmp_path), target, TOKENIZER, stopping_at(1)).done
     kept = weights(tmp_path)
+    (tmp_path / "run" / "sources.json").unlink()  # which would tell the two targets apart
     message = f"update {done + 1} gave a loss of nan .* the last good checkpoint is that of update {done}, .*lower"
     with pytest.raises(Diverged, match=message):
         run(config(tmp_path), poisoned, TOKENIZER)
@@ -154,6 +155,30 @@ def test_a_folder_of_another_run_is_left_alone(whole, tmp_path):
     write_chats(tmp_path / "chats.jsonl", 40, seed=1)
     with pytest.raises(ValueError, match="the text is not what the run was started with"):
         run(config(tmp_path), pair()[0], TOKENIZER)
+
+
+def test_a_run_goes_on_with_the_target_and_the_measure_that_it_was_begun_with(tmp_path):
+    """Else updates of two targets would be one run, and the best head the one that was measured more kindly."""
+    chosen, target = config(tmp_path), pair()[0]
+    run(chosen, target, TOKENIZER)
+    with pytest.raises(ValueError, match=r"another configuration \(evaluation.depth: 2, there 1\)"):
+        run(config(tmp_path, "evaluation.depth=1"), target, TOKENIZER)
+    other = dataclasses.replace(target, params=jax.tree.map(lambda p: p * 1.01, target.params))
+    with pytest.raises(ValueError, match="holds a run with another target, under the same settings; bring it back"):
+        run(chosen, other, TOKENIZER)
+    (tmp_path / "run" / "sources.json").write_text("[")
+    with pytest.raises(ValueError, match="sources.json is damaged"):
+        run(chosen, target, TOKENIZER)
+    (tmp_path / "run" / "sources.json").unlink()  # as runs of earlier versions have it
+    assert run(chosen, target, TOKENIZER).done == 8
+
+    (second := tmp_path / "second").mkdir()
+    write_chats(second / "unseen.jsonl", 20, seed=3)
+    chosen = config(second, f"data.held_out=[{second}/unseen.jsonl]", "max_minutes=1e-9")
+    run(chosen, target, TOKENIZER)
+    write_chats(second / "unseen.jsonl", 20, seed=4)
+    with pytest.raises(ValueError, match="holds a run with another held-out text"):
+        run(chosen, target, TOKENIZER)
 
 
 def test_a_start_that_is_refused_leaves_the_configuration_as_it_was(whole, tmp_path):

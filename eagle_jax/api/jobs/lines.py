@@ -12,7 +12,7 @@ class Line:
 
     Attributes:
         number: among those of all files, in the order given, from 0.
-        place: file and line, `questions.jsonl:7`.
+        place: file and line, `questions.jsonl:7`; with folders where two files of the job have one name.
         content: its bytes.
     """
 
@@ -36,12 +36,13 @@ class Contents:
 
 def lines_of(files: Sequence[Path]) -> Iterator[Line]:
     """The lines of all files; only one at a time is in memory."""
-    number = 0
+    number, names = 0, [path.name for path in files]
     for path in files:
+        name = path.name if names.count(path.name) == 1 else str(path)
         with path.open("rb") as file:
             for at, content in enumerate(file, start=1):
                 if content.strip():
-                    yield Line(number, f"{path.name}:{at}", content)
+                    yield Line(number, f"{name}:{at}", content)
                     number += 1
 
 
