@@ -26,6 +26,13 @@ def main() -> None:
     )
     arguments.add_argument("--temperature", type=float, default=1.0)
     arguments.add_argument("--drafter", default="auto")
+    arguments.add_argument(
+        "--tree",
+        type=int,
+        nargs=3,
+        metavar=("NODES", "DEPTH", "TOP_K"),
+        help="default: auto, which drafts nothing on a CPU for eight rows in float32",
+    )
     arguments.add_argument("--rounds", type=int, default=2)
     arguments.add_argument(
         "--dtype", default="float32", help="of the weights; texts are compared, so one that is exact"
@@ -36,7 +43,7 @@ def main() -> None:
     questions = prompts(model, options.questions, options.limit, options.new_tokens)
     asked = list(itertools.islice(itertools.cycle(questions), options.prompts))
     seeds = list(range(len(asked)))
-    drafter = drafter_for(model, options.drafter, "auto", options.rows)
+    drafter = drafter_for(model, options.drafter, tuple(options.tree or ()) or "auto", options.rows)
     request = dict(max_new_tokens=options.new_tokens, temperature=options.temperature, drafter=drafter)
     how = options_for(
         len(asked), max_new_tokens=options.new_tokens, temperature=options.temperature, top_k=0, top_p=1.0, min_p=0.0

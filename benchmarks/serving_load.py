@@ -163,11 +163,21 @@ def main() -> None:
     arguments.add_argument("--clients", type=int, default=64)
     arguments.add_argument("--seconds", type=float, default=120.0)
     arguments.add_argument("--slots", type=int, default=8)
+    arguments.add_argument("--tree", default="4,2,1", help="auto drafts nothing for so many slots on a CPU")
     arguments.add_argument("--answers", type=int, default=48, help="different requests; each has an offline answer")
     options = arguments.parse_args()
     right = offline(jobs(options.answers))
     command = [sys.executable, "-m", "eagle_jax", "serve", "--dtype", "float32", "--port", "0"]
-    command += ["--slots", str(options.slots), "--max-queue", str(options.clients), "--max-tokens", "256"]
+    command += [
+        "--tree",
+        options.tree,
+        "--slots",
+        str(options.slots),
+        "--max-queue",
+        str(options.clients),
+        "--max-tokens",
+        "256",
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         assert process.stderr is not None
         found = None

@@ -165,13 +165,15 @@ def drafter_for(model: Model, drafter: str | Drafter, tree: Any, rows: int = 1, 
     method = METHODS[name]
     if not method.has(model):
         what, argument = method.needs
-        raise ValueError(f'drafter="{name}" needs {what}, but the model was loaded without; give load() {argument}=')
+        option = "draft-model" if argument == "draft" else argument
+        lacks = "the model has a head of another kind" if argument == "head" and model.head else "the model has none"
+        raise ValueError(f'drafter="{name}" needs {what}, and {lacks}; load it with {argument}= (--{option})')
     small = tree_is(tree, "auto") and jax.default_backend() == "cpu"
     if method.trees is None:
         if asked is not None and name != "none":
             raise ValueError(
-                f'drafter="{name}" has no choice of trees, got tree={tree!r}; expected "auto" or "published", or a '
-                "drafter object of the size you want"
+                f'drafter="{name}" has no choice of trees, got tree={tree!r}; expected "auto" or "published", or in '
+                "Python a drafter object of the size you want"
             )
         return method.make(model, None, small)
     if asked is not None:

@@ -79,6 +79,10 @@ def generate(
     values = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     options = options_for(len(items), stop=stops, logprobs=logprobs, **values)
     num_samples = whole("num_samples", num_samples, 1)
+    if progress is not None and not callable(progress):
+        raise TypeError(
+            f"progress={progress!r} cannot be called; expected a function of (answers done, answers in all)"
+        )
     rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
     drafter_for(model, drafter, tree)  # refuses what is not known before anything else is done
     asks = asks_for(model, items, options, seeds_for(seed, len(items)), num_samples)

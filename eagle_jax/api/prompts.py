@@ -15,6 +15,8 @@ def split(prompts: Any) -> tuple[list[Prompt], bool]:
     """The prompts as a list, and whether a list is what was given (a list in gives a list out)."""
     if isinstance(prompts, str):
         return [prompts], False
+    if isinstance(prompts, Mapping) and "input_ids" in prompts:  # what tokenizers make, and their chat templates
+        prompts = prompts["input_ids"]
     if isinstance(prompts, ARRAYS):
         prompts = prompts.tolist()
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):

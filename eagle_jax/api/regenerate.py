@@ -94,7 +94,10 @@ def regenerate(
         OSError: `out` cannot be written.
     """
     if model.tokenizer is None or not model.tokenizer.chat_template:
-        raise ValueError("the model's tokenizer has no chat template; conversations need one")
+        raise ValueError(
+            "the model's tokenizer has no chat template, and conversations need one; put it into the model's folder as "
+            "chat_template.jinja"
+        )
     sampling: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
     )

@@ -182,6 +182,8 @@ def tune(
     drafter_for(model, drafter, "auto")
     if name not in TUNED:
         known = ", ".join(TUNED)
+        if name == "none":
+            raise ValueError("there is nothing to tune: the model has no head, nor a draft model; load it with one")
         raise ValueError(f'drafter="{name}" has no trees to choose a size of; those that have: {known}')
     sizes = sorted({rows_for(model, whole("batch size", size, 1)) for size in batch_sizes})
     if not sizes:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.api.model import Model
-from eagle_jax.converters import load_head, load_target
+from eagle_jax.converters import from_hf_names, load_head, load_target
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
@@ -30,10 +30,11 @@ def with_weights(
     ...)`). Weights are cast to the model's dtype, and rounded as it is.
 
     Args:
-        target: the target's new parameters as HuggingFace names and turns them (`{"embed_tokens": {"embedding": ...},
-            "layers_0": {"self_attn": {"q_proj": {"weight": [out, in]}}}}`: those of a fresh `LM`, or of `weights_of`),
-            from numpy, or from JAX on any devices; an `LM`; or a folder in HuggingFace's form. None leaves them.
-        head: the head's, in the same way; a draft vocabulary that comes with a head must be the present one.
+        target: the target's new parameters, from numpy, or from JAX on any devices: nested as a fresh `LM` and
+            `weights_of` have them (`{"layers_0": {"self_attn": {"q_proj": {"weight": [out, in]}}}}`), or flat by their
+            names in a HuggingFace checkpoint (`{"model.embed_tokens.weight": ...}`); an `LM`; or a folder in
+            HuggingFace's form. None leaves them.
+        head: the head's, nested, or a folder; a draft vocabulary that comes with a head must be the present one.
 
     Raises:
         ValueError: a weight is missing, unknown or of another shape, or the model is of another kind.
@@ -50,7 +51,7 @@ def with_weights(
         model = dataclasses.replace(model, target=dataclasses.replace(_own(model.target), params=new))
     if head is not None:
         if model.head is None:
-            raise ValueError("weights for a head, but the model was loaded without one; give load() head=")
+            raise ValueError("weights for a head, but the model was loaded without one; load it with head=")
         given = _head_params(model, model.head, head)
         model = dataclasses.replace(
             model, head=dataclasses.replace(model.head, params=_laid_out(model, model.head, given, "head"))
@@ -60,7 +61,7 @@ def with_weights(
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Parameters as HuggingFace names and turns them; `head` is None where there is none."""
+    """Parameters nested by module, matrices `[out, in]`; `head` is None where there is none."""
 
     target: Params
     head: Params | None
@@ -104,6 +105,8 @@ def _target_params(model: Model, given: Any) -> Params:
     if isinstance(given, LM):
         _same("target", own.config, given.config, free=("num_key_value_heads",))
         return given.params
+    if isinstance(given, Mapping) and any("." in str(name) for name in given):
+        return from_hf_names(given, own.config)
     return given
 
 

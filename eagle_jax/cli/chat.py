@@ -86,6 +86,11 @@ def chat(
         seed=seed,
         **drafting,
     )
+    if not getattr(model.tokenizer, "chat_template", None):
+        raise ValueError(
+            "a conversation needs a chat template, and the model's tokenizer has none; put one into its folder as "
+            'chat_template.jinja, or let it go on with plain text: eagle-jax generate --raw "Once upon a time"'
+        )
     conversation = Conversation(system)
     if system is not None:  # some templates have no place for it
         encode(

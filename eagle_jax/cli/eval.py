@@ -105,7 +105,7 @@ def run(
 
     **Examples**
 
-    - `eagle-jax eval question.jsonl --methods plain,eagle --limit 20 --out runs/first`
+    - `eagle-jax eval question.jsonl --methods plain,eagle --limit 20 --out runs/eval`
 
     - `eagle-jax eval question.jsonl --methods plain,eagle:60,7,10,eagle:eagle1 --cut --temperature 1 --out runs/trees`
     """
@@ -150,9 +150,9 @@ def report(
 
     **Examples**
 
-    - `eagle-jax eval report runs/first`
+    - `eagle-jax eval report runs/eval`
 
-    - `eagle-jax eval report runs/first --html report.html`
+    - `eagle-jax eval report runs/eval --html report.html`
     """
     results = read_results(folder)
     if page is not None:
@@ -179,7 +179,7 @@ def compare_answers(
 
     **Examples**
 
-    - `eagle-jax eval compare runs/first/plain.jsonl runs/first/eagle.jsonl`
+    - `eagle-jax eval compare runs/eval/plain.jsonl runs/eval/eagle.jsonl`
     """
     if compare_files(first, second, target, dtype):
         raise typer.Exit(1)

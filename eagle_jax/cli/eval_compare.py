@@ -21,12 +21,15 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     settings = _settings(first)
     if ways := _ways(settings.get("sampling"), _settings(second).get("sampling")):
         err.print(f"The two files were drawn in different ways: {ways}.", markup=False)
+    limits = settings.get("max_new_tokens"), _settings(second).get("max_new_tokens")
     parted = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
     if parted:
         how = dict(mesh=settings.get("mesh"), quantize=settings.get("quantize"))
         model = load(target or settings.get("target"), None, dtype or settings.get("dtype"), **how)
         for one, other, (turn, token) in parted:
-            out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, turn, token), markup=False)
+            said = _cut(limits, one, other, turn, token)
+            said = said or _sentence(model, settings.get("sampling", GREEDY), one, other, turn, token)
+            out.print(said, markup=False)
     longer = [pair for pair in pairs if len(pair[0].answers) != len(pair[1].answers) and not divergence(*pair)]
     for one, other in longer:
         turns = f"{len(one.answers)} turns in the first and {len(other.answers)} in the second"
@@ -57,6 +60,15 @@ def _ways(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
         return ""
     names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
     return ", ".join(f"{name} {a.get(name)} in the first and {b.get(name)} in the second" for name in names)
+
+
+def _cut(limits: tuple[int | None, int | None], one: Conversation, other: Conversation, turn: int, token: int) -> str:
+    """Of an answer that goes on where the other was cut at its limit; nothing where the texts part."""
+    for limit, talk, which in ((limits[0], one, "first"), (limits[1], other, "second")):
+        if token == len(talk.answers[turn].token_ids) == limit and limits[0] != limits[1]:
+            place = f"Question {one.id}, turn {turn + 1}"
+            return f"{place}: identical up to token {token}, where the {which} was cut (max_new_tokens={limit})."
+    return ""
 
 
 def _sentence(

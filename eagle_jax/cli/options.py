@@ -28,8 +28,12 @@ Head = Annotated[
     ),
 ]
 Dtype = Annotated[
-    Literal["float32", "bfloat16"] | None,
-    typer.Option("--dtype", help="Type of the weights; as stored by default.", rich_help_panel=MODEL),
+    Literal["float32", "bfloat16", "float16"] | None,
+    typer.Option(
+        "--dtype",
+        help="Type of the weights; as stored by default, but float32 on a CPU without bfloat16 instructions.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Quantize = Annotated[
     str | None,

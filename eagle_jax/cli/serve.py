@@ -87,7 +87,18 @@ def serve(
     try:
         called = name or target or "shipped"
         app = serving.create_app({called: engine}, limits=serving.Limits(answer_seconds=max_seconds), api_key=api_key)
-        server = serving.Server(app, on_ready=lambda addresses: _greet(addresses, called, engine, slots, api_key))
+        notes = []
+        if max_tokens is not None and max_tokens > engine.max_tokens:
+            notes.append(f"--max-tokens {max_tokens} is more than the model's context of {engine.max_tokens}")
+        if drafter == "auto" and model.head is not None and engine.drafter.shape.nodes == 1 and slots > 1:
+            notes.append("drafting may pay with fewer --slots, and --tree asks for it (docs/performance.md)")
+
+        def greet(addresses: list[str]) -> None:
+            _greet(addresses, called, engine, slots, notes)
+            warn_of_open_doors(addresses, api_key)
+            err.print("  Ctrl-C finishes what is under way and ends.", style="dim", markup=False)
+
+        server = serving.Server(app, on_ready=greet)
         server.run(sockets=sockets)
     finally:
         engine.close(drain=False)
@@ -102,17 +113,17 @@ def serving_room() -> Any:
     return serving
 
 
-def _greet(addresses: list[str], name: str, engine: Any, slots: int, api_key: str | None) -> None:
+def _greet(addresses: list[str], name: str, engine: Any, slots: int, notes: list[str]) -> None:
     """Says where the server is and what it does, once it takes requests."""
     shape, device = engine.drafter.shape, jax.devices()[0]
     drafting = f"trees of {shape.nodes} nodes" if shape.nodes > 1 else "no drafting"
     what = f"{name}: {slots} slots of {engine.max_tokens} tokens, {drafting}, on {device.device_kind}"
     err.print(f"Serving {what}", style="bold", markup=False)
+    for note in notes:
+        err.print(f"  {note}", markup=False)
     for address in addresses:
         paths = f"{address}/v1   models, completions, chat/completions; {address}/health, {address}/metrics"
         err.print(f"  {paths}", markup=False)  # an IPv6 address stands in brackets
-    warn_of_open_doors(addresses, api_key)
-    err.print("  Ctrl-C finishes what is under way and ends.", style="dim", markup=False)
 
 
 def warn_of_open_doors(addresses: list[str], api_key: str | None) -> None:

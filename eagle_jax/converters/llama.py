@@ -12,7 +12,7 @@ import numpy as np
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import names, quant_config
-from eagle_jax.converters.files import Weights, check_folder, read_json
+from eagle_jax.converters.files import Weights, check_folder, listed, read_json
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hf_families import IGNORED, family_of
 from eagle_jax.converters.writing import write_folder
@@ -70,6 +70,29 @@ def load_target(
     place = None if over is None else placing(over, over.target, config)
     params = names.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
     return LM(params=params, config=config if over is None else widened(config, over.sizes))
+
+
+def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Params:
+    """Parameters out of the tensors of a checkpoint, by the names that they have there.
+
+    Raises:
+        ValueError: one is missing, or unknown.
+    """
+    wanted = names.slots(rules(config), shapes(config))
+    keys = {key for slot in wanted.values() for key in slot.keys}
+    if missing := sorted(keys - tensors.keys()):
+        raise ValueError(f"the weights lack {listed(missing)}; expected all of a checkpoint of this target")
+    ignored = (*BUFFERS, *HEADS, *((re.escape(OUTPUT),) if config.tie_word_embeddings else ()))
+    unknown = [key for key in sorted(tensors.keys() - keys) if not any(re.fullmatch(p, key) for p in ignored)]
+    if unknown:
+        raise ValueError(f"the weights have {listed(unknown)}, unknown to the target; expected a checkpoint of it")
+    params: names.Params = {}
+    for path, slot in wanted.items():
+        *parents, name = path.split("/")
+        node = functools.reduce(lambda inner, parent: inner.setdefault(parent, {}), parents, params)
+        parts = [tensors[key] for key in slot.keys]
+        node[name] = jnp.stack(parts) if slot.stacked else parts[0]
+    return params
 
 
 def target_dtype(folder: str | pathlib.Path) -> jnp.dtype:

@@ -4,27 +4,35 @@ import dataclasses
 
 from eagle_jax.config import Eagle3Config, EagleConfig, Experts, LlamaConfig, Rope
 
-# Bytes of one number. Rounded matrices bring scales with them, a few percent more.
-BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5}
+# Bytes of one number. int4 has a scale of four bytes for each 32 numbers; int8's, one for each row, are not counted.
+BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
+OF_OUTPUT = BYTES | {"int4": BYTES["int8"]}  # the output matrix becomes int8 beside int4
 
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """Numbers in a model: those in matrices, which can be rounded to fewer bits, and embeddings, norms and biases."""
+    """Numbers in a model.
+
+    Args:
+        matrices: those in the layers' matrices, which can be rounded to fewer bits.
+        rest: embeddings, norms and biases, which cannot.
+        output: the output matrix's, if it is not the embedding.
+    """
 
     matrices: int
     rest: int
+    output: int = 0
 
     @property
     def total(self) -> int:
-        return self.matrices + self.rest
+        return self.matrices + self.rest + self.output
 
     def __add__(self, other: "Count") -> "Count":
-        return Count(self.matrices + other.matrices, self.rest + other.rest)
+        return Count(self.matrices + other.matrices, self.rest + other.rest, self.output + other.output)
 
     def bytes(self, kind: str) -> float:
         """Memory for the weights when matrices are held in `kind` (see `BYTES`) and the rest in bfloat16."""
-        return self.matrices * BYTES[kind] + self.rest * BYTES["bf16"]
+        return self.matrices * BYTES[kind] + self.output * OF_OUTPUT[kind] + self.rest * BYTES["bf16"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +66,7 @@ class TargetSizes:
         layer += self.hidden * self.experts
         small = 2 * self.hidden + (q + 2 * kv) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
         table = self.vocab * self.hidden
-        return Count(self.layers * layer + (0 if self.tied else table), table + self.layers * small + self.hidden)
+        return Count(self.layers * layer, table + self.layers * small + self.hidden, 0 if self.tied else table)
 
     @property
     def config(self) -> LlamaConfig:
@@ -112,7 +120,7 @@ class HeadSizes:
             biases = (q + 2 * kv) * t.qkv_bias + h * self.fc_bias
             return Count(2 * h * h + h * (q + 2 * kv) + mlp_and_output, h + biases)
         # fc reads three taps, the layer an embedding and a feature, each normed; two more norms; an output matrix.
-        return Count(3 * h * h + 2 * h * (q + 2 * kv) + mlp_and_output + h * self.drafted, 4 * h)
+        return Count(3 * h * h + 2 * h * (q + 2 * kv) + mlp_and_output, 4 * h, h * self.drafted)
 
     @property
     def config(self) -> EagleConfig | Eagle3Config:

@@ -118,9 +118,10 @@ class Scheme:
         for path, leaf in flat(params):
             rounding = self.of(path)
             if rounding is not None and rounding.group is not None and leaf.shape[-1] % rounding.group:
+                smaller = ", or to int4, whose groups are of 32" if leaf.shape[-1] % 32 == 0 else ""
                 raise ValueError(
                     f"groups of {rounding.group} do not divide the {leaf.shape[-1]} inputs of {path}; quantise to "
-                    "int8, which has no groups, or to int4 with others"
+                    f"int8, which has no groups{smaller}"
                 )
 
 

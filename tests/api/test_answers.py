@@ -45,6 +45,14 @@ def test_the_forms_of_a_prompt():
     assert chat.prompt_tokens == len(TOKENIZER("<|user|>xyab<|assistant|>b<|user|>?<|assistant|>")["input_ids"])
 
 
+def test_what_a_tokenizer_makes_is_a_prompt():
+    templated = TOKENIZER.apply_chat_template(asked("?"), add_generation_prompt=True, return_dict=True)
+    expected = generate(SPELLER, asked("?"), **DYNAMIC)
+    assert generate(SPELLER, templated, **DYNAMIC).token_ids == expected.token_ids
+    many = TOKENIZER.apply_chat_template([asked("?")] * 2, add_generation_prompt=True, return_dict=True)
+    assert [result.text for result in generate(SPELLER, many, **DYNAMIC)] == [expected.text] * 2
+
+
 def test_a_list_in_gives_a_list_out():
     mixed = ["ab", asked("?"), TOKENIZER("rs")["input_ids"], np.array([ASSISTANT])]
     results = generate(SPELLER, mixed, max_new_tokens=4, batch_size=2, **DYNAMIC)

@@ -100,6 +100,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
 ]
 ONLY_GENERATE: list[tuple[dict[str, Any], str]] = [
     *[({"num_samples": n}, "num_samples=.*; expected a whole number, 1 or more") for n in (0, -1, 1.5, True)],
+    ({"progress": 3}, "progress=3 cannot be called; expected a function"),
     *[({"batch_size": n}, "batch_size=.*; expected a whole number, 1 or more") for n in (0, -1, 1.5, True)],
 ]
 

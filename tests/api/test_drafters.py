@@ -58,7 +58,7 @@ def test_every_method_is_small_on_a_cpu():
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.needs[0]])
 def test_what_a_method_needs_is_named(name):
-    with pytest.raises(ValueError, match=f'drafter="{name}" needs .*; give load'):
+    with pytest.raises(ValueError, match=f'drafter="{name}" needs .*; load it with'):
         drafter_for(BARE, name, "auto")
 
 

@@ -98,7 +98,7 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_measured(tmp_path):
             api.tune(RANDOM, **given)
     with pytest.raises(ValueError, match="no tokenizer"):
         api.tune(dataclasses.replace(RANDOM, tokenizer=None))
-    with pytest.raises(ValueError, match='drafter="none" has no trees'):
+    with pytest.raises(ValueError, match="nothing to tune: the model has no head"):
         api.tune(dataclasses.replace(RANDOM, head=None))
     assert budgets.read() == []
 

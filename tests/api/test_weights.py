@@ -10,6 +10,8 @@ import pytest
 import eagle_jax
 from eagle_jax.api import Model, programs
 from eagle_jax.converters import quantize, save_head, save_target
+from eagle_jax.converters.llama import rules
+from eagle_jax.converters.names import tensors
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import sharding_of
@@ -38,6 +40,11 @@ def loaded(target, head, mesh=None) -> Model:
     return Model(*ready, tokenizer=None, stop_ids=(), context=96, over=over)
 
 
+def by_names(params) -> dict[str, np.ndarray]:
+    """As a checkpoint has them."""
+    return dict(tensors(rules(CONFIG), params))
+
+
 def same(one, other) -> bool:
     return jax.tree.all(jax.tree.map(np.array_equal, one, other))
 
@@ -58,6 +65,9 @@ def test_texts_are_the_new_weights_and_nothing_is_compiled(mesh):
     assert same(changed.target, fresh.target)
     assert texts(changed) == expected
     assert texts(eagle_jax.with_weights(model, target=jax.tree.map(np.asarray, target.params))) == expected
+    named = by_names(target.params) | {"model.rotary_emb.inv_freq": np.zeros(4)}
+    assert "model.layers.0.self_attn.q_proj.weight" in named
+    assert texts(eagle_jax.with_weights(model, target=named)) == texts(eagle_jax.with_weights(model, target=target))
     assert texts(model) == before, "the old model is as it was"
     assert programs.compiled() == count
 
@@ -142,6 +152,11 @@ def without(params: dict, name: str) -> dict:
         (lambda p: without(p, "norm"), "the new target weights lack norm/scale"),
         (lambda p: p | {"extra": {"weight": np.zeros(3)}}, "have extra/weight, unknown to the model"),
         (lambda p: p | {"norm": {"scale": np.zeros(3)}}, r"norm/scale has shape \(3,\); expected \(32,\)"),
+        (
+            lambda p: {"model.norm.weight": np.zeros(32)},
+            r"the weights lack lm_head.weight, .* and \d+ more; expected all of",
+        ),
+        (lambda p: by_names(p) | {"a.b": 1}, r"the weights have a.b, unknown to the target; expected a checkpoint"),
         (lambda p: 5, "target is a int; expected parameters by name"),
         (lambda p: LM(p, dataclasses.replace(CONFIG, rms_norm_eps=0.5)), "rms_norm_eps=0.5 where the present one has"),
     ],

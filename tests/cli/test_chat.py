@@ -23,6 +23,13 @@ def test_a_system_message_that_has_no_place_is_known_before_anybody_types(run):
     assert shown.exit_code == 2 and "the system message does not fit the model's chat template" in shown.stderr
 
 
+def test_without_a_template_there_is_no_conversation(fake, run):
+    fake.template = None
+    shown = run("chat", input="hi\n")
+    assert shown.exit_code == 2 and "a conversation needs a chat template, and the model's tokenizer" in shown.stderr
+    assert fake.requests == []
+
+
 def test_a_pipe_carries_only_the_text(fake, run):
     assert run("chat", input="hi\n\n").stdout == "Hello [b]world[/b].\n"
 

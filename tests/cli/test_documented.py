@@ -53,8 +53,8 @@ def test_documented_commands_run(fake, run, tmp_path, monkeypatch, line):
     (tmp_path / "prompt.txt").write_text("Hi.")
     (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "Hi."}))
     (tmp_path / "train.yaml").write_text(blocks((ROOT / "docs" / "training.md").read_text(), "yaml")[0])
-    if " runs/first" in line and "--out" not in line:
-        run("eval", "question.jsonl", "--methods", "plain,eagle", "--out", "runs/first")
+    if " runs/eval" in line and "--out" not in line:
+        run("eval", "question.jsonl", "--methods", "plain,eagle", "--out", "runs/eval")
     if " --merge " in line:
         run("batch", "prompts.jsonl", line.split()[-1])
     shown = run(*shlex.split(line)[1:], input="Hi.\n")

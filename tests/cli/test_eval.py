@@ -255,6 +255,17 @@ def test_compare_finds_where_texts_part(fake, run, asked, folder):
     assert ids == [*prompt, 5, 6] and sampling["temperature"] == 1.0 and sampling["seed"] == 4
 
 
+def test_compare_tells_a_limit_from_a_difference(fake, run, asked, folder, tmp_path):
+    run(*asked, "--max-new-tokens", "3")
+    fake.plain_ids, fake.words = [5, 6], ("Hello",)
+    run(*asked[:-1], str(tmp_path / "other"), "--max-new-tokens", "2")
+    files = [str(place / "plain.jsonl") for place in (folder, tmp_path / "other")]
+    for order, which in ((files, "second"), (files[::-1], "first")):
+        shown = run("eval", "compare", *order)
+        said = f"identical up to token 2, where the {which} was cut (max_new_tokens=2)."
+        assert shown.exit_code == 1 and said in shown.stdout and "best two" not in shown.stdout
+
+
 def test_compare_identical_files(fake, run, asked, folder, tmp_path):
     run(*asked)
     loads = len(fake.loads)

@@ -57,7 +57,8 @@ def test_memory():
     assert pair.memory["bf16"] == 2 * numbers
     embedding, norms = 128256 * 4096, 65 * 4096 + 4 * 4096
     assert pair.memory["int8"] == numbers + embedding + norms
-    assert pair.memory["int4"] == (numbers + 3 * (embedding + norms)) / 2
+    outputs = embedding + 32000 * 4096  # in int8, the target's and the head's
+    assert pair.memory["int4"] == 0.625 * (numbers - embedding - norms - outputs) + outputs + 2 * (embedding + norms)
 
 
 def test_folders_of_a_pair(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
