@@ -3,12 +3,18 @@
 import collections
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TextIO
 
 import jax
 
 from eagle_jax.sharding import placement
 
+FULL = 0.6  # share of all maps with which room is made
+MAPS = (  # how many a process may have, and how many this one has
+    ("/proc/sys/vm/max_map_count", lambda file: int(file.read())),
+    ("/proc/self/maps", lambda file: sum(1 for _ in file)),
+)
 MOST = 128  # an engine has a few dozen; trees of callers' own make more, each of some megabytes
 _programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()  # the one that was used last is the last
 _lock = threading.Lock()  # several engines compile and look up at the same time
@@ -40,7 +46,7 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
 def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     """The compiled program that `call` would run, and the seconds spent on compiling it.
 
-    Kept are the `MOST` that were used last.
+    Kept are up to `MOST`, and fewer where the system lets the process have no more.
     """
     global _compiled
     leaves, structure = jax.tree.flatten(args)
@@ -50,6 +56,7 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
         if key in _programs:
             _programs.move_to_end(key)
             return _programs[key], 0.0
+    _make_room()
     start = time.perf_counter()
     program = function.lower(*args, **fixed).compile()
     seconds = time.perf_counter() - start
@@ -57,9 +64,37 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     with _lock:
         _compiled += 1
         _programs[key] = program
-        while len(_programs) > MOST:
-            _programs.popitem(last=False)
+    if len(_programs) > MOST:
+        _drop(-(-MOST // 4))
     return program, seconds
+
+
+def _make_room() -> None:
+    """Drops half of the programs, those that were not used for longest, where they take too much of what there may be.
+
+    On CPU a program's code lies in hundreds of memory maps. Linux lets a process have `vm.max_map_count` of them, and
+    LLVM ends the process when it gets no more.
+    """
+    most, there = (_count_in(*place) for place in MAPS)
+    if most is not None and there is not None and there > FULL * most:
+        _drop(-(-len(_programs) // 2))
+
+
+def _drop(count: int) -> None:
+    """Forgets the programs that were used longest ago; JAX would keep every one that it ever compiled."""
+    with _lock:
+        for _ in range(min(count, len(_programs))):
+            _programs.popitem(last=False)
+    jax.clear_caches()
+
+
+def _count_in(path: str, count: Callable[[TextIO], int]) -> int | None:
+    """What a file of Linux tells; None on other systems."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return count(file)
+    except (OSError, ValueError):
+        return None
 
 
 def compiled() -> int:

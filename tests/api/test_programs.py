@@ -2,6 +2,8 @@
 
 import collections
 import functools
+import gc
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +50,49 @@ def test_the_one_used_longest_ago_makes_room(monkeypatch):
     one, two, three = (jnp.ones(size) for size in (1, 2, 3))
     assert [call(array)[1] for array in (one, two, one, three)] == [True, True, False, True]
     assert [call(array)[1] for array in (one, three, two)] == [False, False, True]
+
+
+def test_programs_make_room_where_the_system_has_no_more(monkeypatch):
+    """Each takes a hundred of a thousand memory maps here; LLVM ends a process that gets no more."""
+    cleared = []
+    counts = {
+        "/proc/sys/vm/max_map_count": lambda: 1000,
+        "/proc/self/maps": lambda: 100 + 100 * len(programs._programs),
+    }
+    monkeypatch.setattr(programs, "_count_in", lambda path, count: counts[path]())
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(len(programs._programs)))
+    arrays = [jnp.ones(size) for size in range(1, 12)]
+    for array in arrays:
+        call(array)
+        assert counts["/proc/self/maps"]() <= 800
+    assert cleared == [3, 3] and not call(arrays[-1])[1] and call(arrays[0])[1]
+    monkeypatch.setattr(programs, "_count_in", lambda path, count: None)  # no Linux
+    assert [call(array)[1] for array in arrays[:2]] == [False, True] and cleared == [3, 3]
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/maps").exists(), reason="counts what Linux tells")
+def test_what_is_dropped_is_gone(monkeypatch):
+    """JAX has caches of its own, which would keep it."""
+
+    def kept() -> int:
+        gc.collect()
+        count = programs._count_in(*programs.MAPS[1])
+        assert count
+        return count
+
+    arrays = [jnp.ones(size) for size in range(100, 140)]
+    before = kept()
+    for array in arrays:
+        call(array)
+    grown = kept() - before
+    programs._drop(len(arrays))
+    assert grown > 40 and kept() - before < grown / 2
+
+
+def test_a_file_that_is_not_there_counts_nothing(tmp_path):
+    (tmp_path / "count").write_text("65530\n")
+    assert programs._count_in(str(tmp_path / "count"), lambda file: int(file.read())) == 65530
+    assert programs._count_in(str(tmp_path / "none"), lambda file: int(file.read())) is None
 
 
 def test_buckets_are_few_and_waste_little():
