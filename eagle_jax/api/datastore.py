@@ -53,7 +53,8 @@ def make_datastore(
             left_out.append(text)
             if skipped is not None:
                 skipped(text)
-        if isinstance(text, Skipped) or not text:
+            continue
+        if not text:
             continue
         texts.append(text if limit is None else text[: limit - tokens])
         tokens += len(texts[-1])
@@ -62,7 +63,7 @@ def make_datastore(
         if limit is not None and tokens >= limit:
             break
     if not tokens:
-        why = f" ({len(left_out)} records left out, {left_out[0].place}: {left_out[0].reason})" if left_out else ""
+        why = f" (records left out: {len(left_out)}, {left_out[0].place}: {left_out[0].reason})" if left_out else ""
         raise ValueError(f"no text in {', '.join(map(str, files))}{why}; a datastore needs one that is not empty")
     store = Datastore.of(texts)
     about = {"kind": KIND, "tokenizer": fingerprint(tokenizer)}

@@ -122,9 +122,8 @@ def load(
         start_cpu_for(_weights_in(folder))
     wanted = dtype_of(dtype)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))
-    tokenizer = tokenizer_in(
-        folder
-    )  # it and the end ids are small: what is wrong there is said before weights are read
+    # these files are small: what is wrong there is said before weights are read
+    tokenizer = tokenizer_in(folder)
     stop_ids = _stop_ids(folder, tokenizer)
     lm = _load_target(folder, wanted, over, scheme)
     drafting = None
@@ -202,7 +201,7 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
-    return resolve(target if pair is None else pair.target), None if head is None else resolve(head)
+    return resolve(target if pair is None else pair.target), None if head is None else _head_folder(head)
 
 
 def _head_folder(head: str | Path) -> Path:

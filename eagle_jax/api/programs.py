@@ -10,7 +10,7 @@ import jax
 
 from eagle_jax.sharding import placement
 
-FULL = 0.6  # share of all maps with which room is made
+FULL, MORE = 0.6, 0.1  # share of all maps with which room is made, and that must be new since it was made
 MAPS = (  # how many a process may have, and how many this one has
     ("/proc/sys/vm/max_map_count", lambda file: int(file.read())),
     ("/proc/self/maps", lambda file: sum(1 for _ in file)),
@@ -19,6 +19,7 @@ MOST = 128  # an engine has a few dozen; trees of callers' own make more, each o
 _programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()  # the one that was used last is the last
 _lock = threading.Lock()  # several engines compile and look up at the same time
 _compiled = 0
+_left = 0  # maps that there were after room was made
 
 
 class _Here(threading.local):
@@ -46,7 +47,8 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
 def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     """The compiled program that `call` would run, and the seconds spent on compiling it.
 
-    Kept are up to `MOST`, and fewer where the system lets the process have no more.
+    Kept are up to `MOST`, and fewer where the system lets the process have no more. To let go of some, JAX's caches of
+    the whole process are cleared: what others had compiled with `jax.jit` is compiled anew when it is called again.
     """
     global _compiled
     leaves, structure = jax.tree.flatten(args)
@@ -64,8 +66,11 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     with _lock:
         _compiled += 1
         _programs[key] = program
-    if len(_programs) > MOST:
-        _drop(-(-MOST // 4))
+        many = len(_programs) > MOST
+        if many:
+            _forget(-(-MOST // 4))
+    if many:
+        jax.clear_caches()
     return program, seconds
 
 
@@ -75,17 +80,20 @@ def _make_room() -> None:
     On CPU a program's code lies in hundreds of memory maps. Linux lets a process have `vm.max_map_count` of them, and
     LLVM ends the process when it gets no more.
     """
+    global _left
     most, there = (_count_in(*place) for place in MAPS)
-    if most is not None and there is not None and there > FULL * most:
-        _drop(-(-len(_programs) // 2))
-
-
-def _drop(count: int) -> None:
-    """Forgets the programs that were used longest ago; JAX would keep every one that it ever compiled."""
+    if most is None or there is None or there <= max(FULL * most, _left + MORE * most):
+        return
     with _lock:
-        for _ in range(min(count, len(_programs))):
-            _programs.popitem(last=False)
+        _forget(-(-len(_programs) // 2))
     jax.clear_caches()
+    _left = _count_in(*MAPS[1]) or 0  # perhaps most are somebody else's
+
+
+def _forget(count: int) -> None:
+    """Drops the programs that were used longest ago, under the lock; JAX has them until its caches are cleared."""
+    for _ in range(min(count, len(_programs))):
+        _programs.popitem(last=False)
 
 
 def _count_in(path: str, count: Callable[[TextIO], int]) -> int | None:

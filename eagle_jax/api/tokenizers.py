@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ def tokenizer_in(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever transformers and tokenizers make of it: some of them are bare ones
-        raise ValueError(
-            f"the tokenizer in {folder} cannot be read ({first_sentence(error)}); copy or download its files again"
-        ) from error
+        lacking = isinstance(error, ImportError) or re.search("is required|requires|not installed", str(error))
+        advice = "install what it needs" if lacking else "copy or download its files again"
+        raise ValueError(f"the tokenizer in {folder} cannot be read ({first_sentence(error)}); {advice}") from error
     # what is too long is refused or cut here, and never runs into the errors that transformers would warn of
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer

@@ -42,4 +42,4 @@ def datastore(
     out.print(f"{texts:,} texts, {tokens:,} tokens: {to}", markup=False)
     if skipped:
         first = f"{skipped[0].place}: {skipped[0].reason}"
-        err.print(f"{len(skipped):,} records were left out, the first at {first}.", markup=False)
+        err.print(f"Records left out: {len(skipped):,}, the first at {first}.", markup=False)

@@ -23,13 +23,14 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
         err.print(f"The two files were drawn in different ways: {ways}.", markup=False)
     limits = settings.get("max_new_tokens"), _settings(second).get("max_new_tokens")
     parted = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
-    if parted:
+    cut = {one.id: said for one, other, (turn, token) in parted if (said := _cut(limits, one, other, turn, token))}
+    for said in cut.values():
+        out.print(said, markup=False)
+    if uncut := [(one, other, place) for one, other, place in parted if one.id not in cut]:
         how = dict(mesh=settings.get("mesh"), quantize=settings.get("quantize"))
         model = load(target or settings.get("target"), None, dtype or settings.get("dtype"), **how)
-        for one, other, (turn, token) in parted:
-            said = _cut(limits, one, other, turn, token)
-            said = said or _sentence(model, settings.get("sampling", GREEDY), one, other, turn, token)
-            out.print(said, markup=False)
+        for one, other, (turn, token) in uncut:
+            out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, turn, token), markup=False)
     longer = [pair for pair in pairs if len(pair[0].answers) != len(pair[1].answers) and not divergence(*pair)]
     for one, other in longer:
         turns = f"{len(one.answers)} turns in the first and {len(other.answers)} in the second"

@@ -75,9 +75,18 @@ def load_target(
 def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Params:
     """Parameters out of the tensors of a checkpoint, by the names that they have there.
 
+    Args:
+        tensors: arrays of numpy or JAX.
+
     Raises:
-        ValueError: one is missing, or unknown.
+        ValueError: one is missing, unknown, or no array; experts have different shapes, or tied matrices are different.
     """
+    foreign = next((key for key, value in tensors.items() if not isinstance(value, np.ndarray | jax.Array)), None)
+    if foreign is not None:
+        raise ValueError(
+            f"{foreign} is a {type(tensors[foreign]).__module__}.{type(tensors[foreign]).__name__}; expected arrays of "
+            "numpy or JAX (of PyTorch's tensors: tensor.detach().float().numpy())"
+        )
     wanted = names.slots(rules(config), shapes(config))
     keys = {key for slot in wanted.values() for key in slot.keys}
     if missing := sorted(keys - tensors.keys()):
@@ -86,11 +95,15 @@ def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Para
     unknown = [key for key in sorted(tensors.keys() - keys) if not any(re.fullmatch(p, key) for p in ignored)]
     if unknown:
         raise ValueError(f"the weights have {listed(unknown)}, unknown to the target; expected a checkpoint of it")
+    if config.tie_word_embeddings and not np.array_equal(tensors.get(OUTPUT, tensors[EMBEDDING]), tensors[EMBEDDING]):
+        raise ValueError(f"the target ties its matrices, and {OUTPUT} is unlike {EMBEDDING}; leave it out")
     params: names.Params = {}
     for path, slot in wanted.items():
         *parents, name = path.split("/")
         node = functools.reduce(lambda inner, parent: inner.setdefault(parent, {}), parents, params)
         parts = [tensors[key] for key in slot.keys]
+        if slot.stacked and (odd := next((key for key in slot.keys if tensors[key].shape != slot.shape), None)):
+            raise ValueError(f"{odd} has shape {tensors[odd].shape}; expected {slot.shape}")
         node[name] = jnp.stack(parts) if slot.stacked else parts[0]
     return params
 

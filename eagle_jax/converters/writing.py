@@ -39,8 +39,8 @@ def write_folder(
     if not there.is_dir():
         raise NotADirectoryError(f"{there} is a file; expected a folder to write the model to")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # in a folder that is there already: it may be where a disk is mounted
-    staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder if folder.exists() else folder.parent))
+    apart = folder.exists() and folder.stat().st_dev != folder.parent.stat().st_dev  # a disk is mounted there
+    staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder if apart else folder.parent))
     try:
         _write_weights(staged, tensors, file)
         for path in beside:

@@ -85,7 +85,7 @@ def _run(
     if over is not None:
         target = over.put(target, over.target)
         state, frame = over.put((state, frame), over.head)
-    sources = {"target": digest(target, sizes or target.config), "held-out text": held_out.crc}
+    sources = {f"target in {target.dtype.name}": digest(target, sizes or target.config), "held-out text": held_out.crc}
     order = Order(rows, config.batch * config.accumulate, config.seed)
 
     stored = None
@@ -186,7 +186,8 @@ def compare_sources(folder: Path, sources: Mapping[str, int]) -> None:
         there = dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it, if target and text are those of the run") from None
-    other = [name for name, value in sources.items() if there.get(name) != value]
+    # a target in another dtype, as another machine may compute in, cannot be compared
+    other = [name.partition(" in ")[0] for name, value in sources.items() if there.get(name, value) != value]
     if other:
         raise ValueError(
             f"{folder} holds a run with another {' and another '.join(other)}, under the same settings; bring it back, "

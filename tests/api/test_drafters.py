@@ -145,7 +145,7 @@ def test_records_that_are_no_texts_are_named(tokenizer, tmp_path):
     assert "does not fit the model's chat template" in left_out[0].reason
     chats.write_text("no JSON\n" * 2)
     with pytest.raises(
-        ValueError, match=r"no text in .*chats.jsonl \(2 records left out, .*chats.jsonl:1: .+\); a data"
+        ValueError, match=r"no text in .*chats.jsonl \(records left out: 2, .*chats.jsonl:1: .+\); a data"
     ):
         api.make_datastore(tokenizer, [chats], tmp_path / "store.safetensors")
 

@@ -156,7 +156,11 @@ def without(params: dict, name: str) -> dict:
             lambda p: {"model.norm.weight": np.zeros(32)},
             r"the weights lack lm_head.weight, .* and \d+ more; expected all of",
         ),
-        (lambda p: by_names(p) | {"a.b": 1}, r"the weights have a.b, unknown to the target; expected a checkpoint"),
+        (
+            lambda p: by_names(p) | {"a.b": np.zeros(1)},
+            r"the weights have a.b, unknown to the target; expected a checkpoint",
+        ),
+        (lambda p: by_names(p) | {"lm_head.weight": 1}, r"lm_head.weight is a builtins.int; expected arrays of numpy"),
         (lambda p: 5, "target is a int; expected parameters by name"),
         (lambda p: LM(p, dataclasses.replace(CONFIG, rms_norm_eps=0.5)), "rms_norm_eps=0.5 where the present one has"),
     ],

@@ -244,7 +244,8 @@ class Fake:
 
     def engine(self, model, **how):
         self.engines.append(how)
-        shape = TreeShape(1, 0) if how["drafter"] == "none" else TreeShape(6, 3)
+        plain = how["drafter"] == "none" or how["tree"] == "auto" and how["rows"] > 4
+        shape = TreeShape(1, 0) if plain else TreeShape(6, 3)
         return types.SimpleNamespace(
             drafter=types.SimpleNamespace(shape=shape),
             max_tokens=512,

@@ -55,4 +55,4 @@ def test_a_datastore_says_what_it_left_out(fake, run):
     fake.unreadable = ["chats.jsonl:3", "chats.jsonl:9"]
     shown = run("datastore", "chats.jsonl", "--out", "store")
     assert shown.exit_code == 0 and shown.stdout == "1 texts, 1,200 tokens: store\n"
-    assert shown.stderr == "2 records were left out, the first at chats.jsonl:3: not JSON.\n"
+    assert shown.stderr == "Records left out: 2, the first at chats.jsonl:3: not JSON.\n"

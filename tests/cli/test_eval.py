@@ -5,6 +5,8 @@ import pathlib
 import pytest
 
 from eagle_jax import api
+from eagle_jax.api.model import PAIR
+from eagle_jax.cli.eval import _fingerprints
 from eagle_jax.evaluation.store import alone
 
 QUESTIONS = [
@@ -120,14 +122,25 @@ def test_other_settings_are_refused(fake, run, asked, folder):
 
 def test_another_head_at_the_same_path_is_refused(fake, run, asked, folder, monkeypatch):
     """The usual loop: train, evaluate, train again, evaluate again into the same folder."""
-    made = {"target": "a", "head": "b", "draft_model": None}
-    monkeypatch.setattr(api, "fingerprints", lambda *_, **__: made)
+    made = {None: "b", "eagle3": "d"}
+    monkeypatch.setattr(
+        api, "fingerprints", lambda target, head, **_: {"target": "a", "head": made[head], "draft_model": None}
+    )
     assert run(*asked).exit_code == 0
     said = json.loads((folder / "run.json").read_text())["settings"]["fingerprints"]
     assert said == {"fingerprint of target": "a", "fingerprint of head": "b"}
-    made["head"] = "c"
+    made[None] = "c"
     shown = run(*asked)
     assert shown.exit_code == 2 and "other settings: fingerprint of head was b and is c now; give" in shown.stderr
+    assert _fingerprints(None, ["eagle3"], None, None)["fingerprint of head eagle3"] == "d"
+
+
+def test_fingerprints_of_what_the_commands_take():
+    """A shipped head by its name, whether or not the target is named."""
+    target, head = str(PAIR / "target"), str(PAIR / "head_eagle3")
+    named, by_path = (_fingerprints(target, [name], None, None) for name in ("eagle3", head))
+    assert named["fingerprint of head eagle3"] == by_path[f"fingerprint of head {head}"]
+    assert named["fingerprint of target"] == _fingerprints(None, [], None, None)["fingerprint of target"]
 
 
 def test_settings_that_nothing_was_answered_with_may_change(fake, run, asked, folder):
@@ -260,10 +273,12 @@ def test_compare_tells_a_limit_from_a_difference(fake, run, asked, folder, tmp_p
     fake.plain_ids, fake.words = [5, 6], ("Hello",)
     run(*asked[:-1], str(tmp_path / "other"), "--max-new-tokens", "2")
     files = [str(place / "plain.jsonl") for place in (folder, tmp_path / "other")]
+    loads = len(fake.loads)
     for order, which in ((files, "second"), (files[::-1], "first")):
         shown = run("eval", "compare", *order)
         said = f"identical up to token 2, where the {which} was cut (max_new_tokens=2)."
         assert shown.exit_code == 1 and said in shown.stdout and "best two" not in shown.stdout
+    assert len(fake.loads) == loads, "nothing to ask the target"
 
 
 def test_compare_identical_files(fake, run, asked, folder, tmp_path):

@@ -6,13 +6,17 @@ import pathlib
 import weakref
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from folders import ENTRIES, assert_same, refused, target, tensors, write
 
-from eagle_jax.converters import config_to_hf, llama, load_target, save_target, writing
+from eagle_jax.config import Experts
+from eagle_jax.converters import config_to_hf, llama, load_target, names, save_target, writing
 from eagle_jax.converters.files import Weights
+from eagle_jax.models.lm import LM
+from eagle_jax.testing import TINY
 
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 3}
@@ -290,3 +294,30 @@ def test_to_transformers_and_back(tmp_path: pathlib.Path, changes: dict[str, Any
     theirs.save_pretrained(tmp_path / "theirs")
     assert_same(load_target(tmp_path / "theirs"), lm)
     assert config_to_hf(lm.config)["model_type"] == theirs.config.model_type
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TINY,
+        dataclasses.replace(TINY, tie_word_embeddings=True),
+        dataclasses.replace(
+            TINY,
+            experts=Experts(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16, norm_topk_prob=True),
+        ),
+    ],
+    ids=["plain", "tied", "experts"],
+)
+def test_tensors_by_their_names_are_the_parameters(config):
+    lm = LM.init(config, jax.random.key(0))
+    named = dict(names.tensors(llama.rules(config), lm.params))
+    jax.tree.map(np.testing.assert_array_equal, llama.from_hf_names(named, config), lm.params)
+    if config.tie_word_embeddings:
+        embedding = named["model.embed_tokens.weight"]
+        llama.from_hf_names(named | {"lm_head.weight": embedding.copy()}, config)
+        with pytest.raises(ValueError, match="ties its matrices, and lm_head.weight is unlike"):
+            llama.from_hf_names(named | {"lm_head.weight": 0 * embedding}, config)
+    if config.experts is not None:
+        key = next(key for key in named if ".experts.1." in key)
+        with pytest.raises(ValueError, match="has shape \\(3,\\); expected"):
+            llama.from_hf_names(named | {key: np.zeros(3, np.float32)}, config)
