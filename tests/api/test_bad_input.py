@@ -145,7 +145,7 @@ def test_cycles_of_a_stream(api: ModuleType, cycles):
 def test_what_the_model_lacks(api: ModuleType):
     refuses(
         lambda: api.generate(HEADLESS, "a", drafter="eagle"),
-        'drafter="eagle" needs an EAGLE head, but',
+        'drafter="eagle" needs an EAGLE head, and the model has none; load it with head=',
     )
     refuses(lambda: api.generate(MUTE, "a"), "the prompt is text, but the model's folder holds no tokenizer")
     refuses(lambda: api.generate(MUTE, asked("?")), "the prompt is text, but the model's folder holds no tokenizer")
