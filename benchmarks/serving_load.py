@@ -168,16 +168,8 @@ def main() -> None:
     options = arguments.parse_args()
     right = offline(jobs(options.answers))
     command = [sys.executable, "-m", "eagle_jax", "serve", "--dtype", "float32", "--port", "0"]
-    command += [
-        "--tree",
-        options.tree,
-        "--slots",
-        str(options.slots),
-        "--max-queue",
-        str(options.clients),
-        "--max-tokens",
-        "256",
-    ]
+    command += ["--slots", str(options.slots), "--max-queue", str(options.clients), "--max-tokens", "256"]
+    command += ["--tree", options.tree]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         assert process.stderr is not None
         found = None
