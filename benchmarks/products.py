@@ -22,7 +22,7 @@ from eagle_jax.decoding.decode import compiler_options  # noqa: E402
 from eagle_jax.models import products, quant  # noqa: E402
 
 SHIPPED = ((256, 512), (256, 1536), (256, 2048), (768, 256))  # of the shipped target: heads, MLP, vocabulary, MLP back
-LARGE = (2048, 8192)
+LARGE, LARGE_ROWS = (2048, 8192), (1, 4, 8)
 ROWS = (1, 2, 4, 8, 64)
 WIDER = ((256, 2048), (512, 2048), (768, 2304), (1024, 3072), (2048, 2048))
 COLD = 64 * 2**20  # bytes of weights taken in turn, more than a core keeps
@@ -36,7 +36,7 @@ def product(rows: jax.Array, weight: jax.Array | quant.QuantArray) -> jax.Array:
 
 
 def as_stored(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """With a weight `[out, in]`, as decoding has wide ones in bfloat16 on CPU."""
+    """With a weight `[out, in]`, as decoding has those in float32 and wide ones in bfloat16 on CPU."""
     return products.contract(rows, weight, 1)
 
 
@@ -111,11 +111,16 @@ def on_this_machine() -> None:
     print(table(header, [[rows, *(f"{found[rows, shape]:.0f} us" for shape in SHIPPED)] for rows in ROWS]))
 
     floats, rounded = (weights(LARGE, jnp.float32, rounding) for rounding in (None, quant.Rounding(8)))
-    ways = {"floats": (product, floats), "int8, in blocks": (product, rounded), "int8, whole": (whole, rounded)}
+    ways = {
+        "floats, [in, out]": (product, floats),
+        "floats, [out, in]": (as_stored, [weight.T for weight in floats]),
+        "int8, in blocks": (product, rounded),
+        "int8, whole": (whole, rounded),
+    }
     found = microseconds(
         {
             (rows, name): loop(function, jnp.ones((rows, LARGE[0])), several)
-            for rows in (1, 4)
+            for rows in LARGE_ROWS
             for name, (function, several) in ways.items()
         }
     )
@@ -123,7 +128,7 @@ def on_this_machine() -> None:
         "\n"
         + table(
             [f"rows, float32, {LARGE[0]} x {LARGE[1]}", *ways],
-            [[rows, *(f"{found[rows, name] / 1000:.1f} ms" for name in ways)] for rows in (1, 4)],
+            [[rows, *(f"{found[rows, name] / 1000:.1f} ms" for name in ways)] for rows in LARGE_ROWS],
         )
     )
 

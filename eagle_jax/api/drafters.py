@@ -33,7 +33,7 @@ from eagle_jax.sharding import DATA
 # product spends most of its time on packing weights. The limits are careful ones, of the shipped pair and its EAGLE-1
 # head: nobody should be slower than plain decoding for not having measured. `eagle-jax tune` finds what more there is.
 FREE_ROWS = 256
-FREE_ROWS_ON_CPU, FREE_ROWS_ON_CPU_IN_BFLOAT16 = 6, 12
+FREE_ROWS_ON_CPU, FREE_ROWS_ON_CPU_IN_BFLOAT16 = 8, 12
 UNLIMITED = 2**31 - 1
 
 
@@ -67,10 +67,10 @@ def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Calla
 def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
     row costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, (6, 2, 2) was
-    fastest in bfloat16, and within a hundredth of the fastest in float32 the chain (4, 2, 1).
+    fastest in bfloat16 and the chain (8, 6, 1) in float32.
     """
     if small:
-        return eased(DynamicTree(6, 2, 2) if _in_bfloat16(model) else DynamicTree(4, 2, 1), most)
+        return eased(DynamicTree(6, 2, 2) if _in_bfloat16(model) else DynamicTree(8, 6, 1), most)
     return eased(DynamicTree(60, 7, min(10, model.head.draft_vocab_size)), most)
 
 

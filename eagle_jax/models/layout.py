@@ -7,9 +7,10 @@ few rows at a time, where starting a product costs as much as the product, so th
     mlp/{gate,up}_proj      ->  mlp/gate_up_proj    [2, out, in]
 
 The leading axes stay apart so that kv heads and MLP columns can be spread over devices. On CPU, where XLA packs the
-right operand of every product anew, a matrix is turned as well, and then called `kernel [in, ..]`, unless packing it as
-stored is quicker: in bfloat16, from `TURNED_BELOW` inputs on (`benchmarks/products.py`). Stacked experts stay as they
-are. Levels and scales of a rounded matrix (`quant.QuantArray`) move together.
+right operand of every product anew, a matrix is turned as well, and then called `kernel [in, ..]`, unless it is quicker
+as stored: from `TURNED_BELOW` inputs on (`benchmarks/products.py`); in float32 it is then the left operand of a few
+rows (`products.FEW_ROWS`). Stacked experts stay as they are. Levels and scales of a rounded matrix
+(`quant.QuantArray`) move together.
 Scales for groups of inputs turn it on TPUs too: only so does the TPU compiler make floats of it within the product,
 and read 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in groups of 128. For
 GPUs it stays `[out, in]`, with scales of the product's own dtype: of any other form XLA turns a copy in every call and
@@ -28,7 +29,7 @@ from eagle_jax.models.quant import QuantArray
 Params = dict[str, Any]
 
 QKV, GATE_UP = "qkv_proj", "gate_up_proj"
-TURNED_BELOW = 768  # inputs; with 2,048 packing as stored takes 668 us and turned 1,643
+TURNED_BELOW = 768  # inputs; in bfloat16 with 2,048 packing as stored takes 668 us and turned 1,643
 
 
 def for_decoding(params: Params, head_dim: int) -> Params:
@@ -92,14 +93,15 @@ def _turned(linear: Params) -> Params:
     weight, platform = linear["weight"], jax.default_backend()
     if platform == "gpu" and _in_groups(weight):
         return linear | {"weight": dataclasses.replace(weight, scales=weight.scales.astype(weight.dtype))}
-    if (platform == "cpu" and not _packs_as_stored(weight)) or _in_groups(weight):
+    if (platform == "cpu" and not _is_quicker_as_stored(weight)) or _in_groups(weight):
         return linear | {"kernel": jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), linear.pop("weight"))}
     return linear
 
 
-def _packs_as_stored(weight: jax.Array | QuantArray) -> bool:
+def _is_quicker_as_stored(weight: jax.Array | QuantArray) -> bool:
     """Whether XLA:CPU is quicker with `[out, in]`."""
-    return not isinstance(weight, QuantArray) and weight.dtype == jnp.bfloat16 and weight.shape[-1] >= TURNED_BELOW
+    floats = not isinstance(weight, QuantArray) and weight.dtype in (jnp.bfloat16, jnp.float32)
+    return floats and weight.shape[-1] >= TURNED_BELOW
 
 
 def _in_groups(weight: jax.Array | QuantArray) -> bool:

@@ -16,6 +16,11 @@ from eagle_jax.sharding.tracing import is_spread
 # floats stay in the core's cache, so that blocks are also quicker, eight times with 2048 x 8192 (on two cores).
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
 
+# Rows that a float32 matrix `[out, in]` is the left operand for on CPU, where XLA packs or strides through the right
+# one: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks/products.py`). Of what lies
+# between these the product is slower than of the next larger.
+FEW_ROWS = (4, 8, 16, 32)
+
 
 def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"] | QuantArray) -> Float[Array, "..."]:
     """`x @ weight.T`, multiplied in the weight's dtype, accumulated and returned in float32."""
@@ -38,11 +43,26 @@ def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, ".
     alone = weight.dtype == jnp.bfloat16 and rows.shape[0] == 1 and jax.default_backend() == "cpu"
     if alone:  # a single bfloat16 row falls off XLA:CPU's fast path, two do not
         rows = jnp.concatenate([rows, rows])
-    tall = weight.ndim == 2 and axis == 1 and weight.shape[0] > weight.shape[1]
-    if tall and weight.dtype == jnp.float32 and jax.default_backend() == "cpu" and not is_spread():
-        return _tall_dot(rows, weight)
+    if weight.dtype == jnp.float32 and axis == weight.ndim - 1 and jax.default_backend() == "cpu" and not is_spread():
+        return _as_stored_dot(rows, weight.reshape(-1, weight.shape[-1])).reshape(-1, *weight.shape[:-1])
     product = _added_up(rows, weight, 1, axis)
     return product[:1] if alone else product
+
+
+def _as_stored_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
+    """`rows @ weight.T` in float32 on CPU."""
+    count = rows.shape[0]
+    if 1 < count <= FEW_ROWS[-1]:
+        return _weight_first(rows, weight)
+    return _tall_dot(rows, weight) if weight.shape[0] > weight.shape[1] else _added_up(rows, weight, 1, 1)
+
+
+def _weight_first(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
+    """`(weight @ rows.T).T`, of as many rows as `FEW_ROWS` has next; without the barriers XLA would turn it round."""
+    count = rows.shape[0]
+    wanted = next(few for few in FEW_ROWS if few >= count)
+    columns = jax.lax.optimization_barrier(jnp.pad(rows, ((0, wanted - count), (0, 0))).T)
+    return jax.lax.optimization_barrier(_added_up(weight, columns, 1, 0)).T[:count]
 
 
 def _added_up(x: Float[Array, "..."], y: Float[Array, "..."], x_axis: int, y_axis: int) -> Float[Array, "..."]:

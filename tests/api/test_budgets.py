@@ -122,7 +122,7 @@ def test_trees_by_rule_shrink_with_the_batch(monkeypatch):
     def nodes(rows, model=RANDOM):
         return drafter_for(model, "auto", "auto", rows).shape.nodes
 
-    assert [nodes(rows) for rows in (1, 2, 3, 4, 16)] == [4, 3, 2, 1, 1]
+    assert [nodes(rows) for rows in (1, 2, 3, 4, 16)] == [8, 4, 2, 2, 1]
     rough = dataclasses.replace(RANDOM, target=jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), RANDOM.target))
     assert [nodes(rows, rough) for rows in (1, 2, 3, 4, 6, 8)] == [6, 6, 4, 3, 2, 1], "rows cost less in bfloat16"
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=4))

@@ -1,10 +1,19 @@
-"""Products have the gradients that autodiff would give them."""
+"""Products are those of numpy, and have the gradients that autodiff would give them."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from eagle_jax.models.products import matmul
+from eagle_jax.models.products import FEW_ROWS, matmul
+
+
+@pytest.mark.parametrize("count", [1, 2, FEW_ROWS[0], FEW_ROWS[0] + 1, FEW_ROWS[-1], FEW_ROWS[-1] + 1])
+@pytest.mark.parametrize("shape", [(48, 16), (16, 48), (2, 24, 16)], ids=["tall", "wide", "in parts"])
+def test_a_product_of_few_or_many_rows(shape, count, getkey):
+    rows, weight = jax.random.normal(getkey(), (count, shape[-1])), jax.random.normal(getkey(), shape)
+    made = jax.jit(matmul)(rows, weight)
+    np.testing.assert_allclose(made, np.einsum("ni,...i->n...", rows, weight), atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(48, 16), (16, 48), (2, 24, 16)], ids=["tall", "wide", "in parts"])
