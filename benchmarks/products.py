@@ -36,7 +36,7 @@ def product(rows: jax.Array, weight: jax.Array | quant.QuantArray) -> jax.Array:
 
 
 def as_stored(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """With a weight `[out, in]`, as decoding has those in float32 and wide ones in bfloat16 on CPU."""
+    """With a weight `[out, in]`, as decoding has wide ones on CPU."""
     return products.contract(rows, weight, 1)
 
 

@@ -31,7 +31,8 @@ from eagle_jax.sharding import DATA
 # Rows of a batch's trees in all. On accelerators the weights' traffic hides the arithmetic of about 200 rows in
 # bfloat16 (H200, v5e, v6e: FLOP/s over bytes/s is 206 to 560). On CPU cores every row costs, in bfloat16 less, where a
 # product spends most of its time on packing weights. The limits are careful ones, of the shipped pair and its EAGLE-1
-# head: nobody should be slower than plain decoding for not having measured. `eagle-jax tune` finds what more there is.
+# head: nobody should be slower than plain decoding for not having measured. One kind of CPU is known where the shipped
+# pair is (README, "Measured"). `eagle-jax tune` finds what holds on a machine.
 FREE_ROWS = 256
 FREE_ROWS_ON_CPU, FREE_ROWS_ON_CPU_IN_BFLOAT16 = 8, 12
 UNLIMITED = 2**31 - 1
@@ -67,11 +68,17 @@ def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Calla
 def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
     row costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, (6, 2, 2) was
-    fastest in bfloat16 and the chain (8, 6, 1) in float32.
+    fastest in bfloat16 and the chain (8, 6, 1) in float32, on a CPU with AVX2 alone.
     """
     if small:
         return eased(DynamicTree(6, 2, 2) if _in_bfloat16(model) else DynamicTree(8, 6, 1), most)
     return eased(DynamicTree(60, 7, min(10, model.head.draft_vocab_size)), most)
+
+
+def _hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+    """Leaves room for the tokens that are copied on top of it."""
+    tree = _eagle_tree(model, small, most)
+    return eased(tree, 7) if small else tree
 
 
 def _in_bfloat16(model: Any) -> bool:
@@ -133,7 +140,7 @@ METHODS = {
     "rest": Method(_rest, needs=("a datastore", "datastore"), has=lambda model: model.datastore is not None),
     "hybrid": Method(
         _hybrid,
-        trees=_eagle_tree,
+        trees=_hybrid_tree,
         needs=("an EAGLE head", "head"),
         has=lambda model: isinstance(model.head, DraftHead),
     ),

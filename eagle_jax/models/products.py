@@ -13,7 +13,8 @@ from eagle_jax.sharding.tracing import is_spread
 
 # Columns that CPUs make floats of at a time: a sixteenth of them within these bounds. Of a whole matrix XLA would make
 # floats before the decoding loop, once, and of every matrix: the rounded model would lie beside a float one. A block's
-# floats stay in the core's cache, so that blocks are also quicker, eight times with 2048 x 8192 (on two cores).
+# floats stay in the core's cache, so that blocks are also quicker: with 2048 x 8192 twice, on two cores
+# (`benchmarks/products.py`).
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
 
 # Rows that a float32 matrix `[out, in]` is the left operand for on CPU, where XLA packs or strides through the right
