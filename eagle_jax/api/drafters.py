@@ -65,7 +65,7 @@ def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Calla
     )
 
 
-def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
     row costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, (6, 2, 2) was
     fastest in bfloat16 and the chain (8, 6, 1) in float32, on a CPU with AVX2 alone.
