@@ -75,15 +75,11 @@ def keep_programs() -> None:
     Raises:
         ValueError: EAGLE_JAX_COMPILATION_CACHE is neither "on" nor "off".
     """
-    wanted = os.environ.get(KEEPING, "on")
-    if wanted not in ("on", "off"):
-        raise ValueError(f'{KEEPING}={wanted!r} is not known; expected "on" or "off"')
     given = getattr(jax.config, "jax_compilation_cache_dir")
-    if wanted == "off" or given or not getattr(jax.config, "jax_enable_compilation_cache"):
+    if not _keeps() or given or not getattr(jax.config, "jax_enable_compilation_cache"):
         return
     try:
-        folder = cache_folder() / "compiled" / f"jaxlib-{jaxlib.__version__}-{_processor()}"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may write there decides what is run
+        folder = _folder_of_programs(f"jaxlib-{jaxlib.__version__}")
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -98,6 +94,28 @@ def keep_programs() -> None:
     # The smallest are kept too: loading a model runs dozens, and each takes 20 ms to compile and 1 ms to read.
     if getattr(jax.config, "jax_persistent_cache_min_compile_time_secs") == JAX_KEEPS_FROM:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def programs_folder(maker: str) -> pathlib.Path | None:
+    """Where programs of another maker than XLA are kept; None where they cannot be, or are not to be."""
+    try:
+        return _folder_of_programs(maker) if _keeps() else None
+    except OSError:
+        return None
+
+
+def _keeps() -> bool:
+    wanted = os.environ.get(KEEPING, "on")
+    if wanted not in ("on", "off"):
+        raise ValueError(f'{KEEPING}={wanted!r} is not known; expected "on" or "off"')
+    return wanted == "on"
+
+
+def _folder_of_programs(maker: str) -> pathlib.Path:
+    """A folder for programs of this processor."""
+    folder = cache_folder() / "compiled" / f"{maker}-{_processor()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may write there decides what is run
+    return folder
 
 
 def start_cpu_for(weights: int) -> None:

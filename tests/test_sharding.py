@@ -45,7 +45,7 @@ ROWS, SLOTS = 4, 128
 
 def laid(model, head_dim=CONFIG.head_dim):
     params = jax.tree.map(lambda leaf: leaf, model.params)
-    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim))
+    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
 
 
 def ragged_request() -> tuple[Request, jax.Array]:

@@ -129,7 +129,7 @@ def load(
     drafting = None
     if head_folder is not None:
         drafting = load_head(head_folder, lm, dtype=lm.dtype, changes=head_config, scheme=draft_scheme)
-    ready = _for_decoding(lm, lm.config.head_dim)
+    ready = _for_decoding(lm, lm.config.head_dim, over)
     return Model(
         target=ready if over is None else over.put(ready, over.target),
         head=None if drafting is None else _head_for_decoding(drafting, over),
@@ -172,7 +172,7 @@ def _load_draft(
             f"the draft model in {folder} has {draft.config.vocab_size} tokens and the target "
             f"{target.config.vocab_size}; expected one with the target's tokenizer"
         )
-    ready = _for_decoding(draft, draft.config.head_dim)
+    ready = _for_decoding(draft, draft.config.head_dim, over)
     return ready if over is None else over.put(ready, over.target)
 
 
@@ -222,19 +222,20 @@ def _load_target(folder: Path, dtype: Any, over: Sharding | None, scheme: Scheme
         ) from error
 
 
-def _for_decoding(model: Any, head_dim: int) -> Any:
-    return dataclasses.replace(model, params=layout.for_decoding(model.params, head_dim))
+def _for_decoding(model: Any, head_dim: int, over: Sharding | None) -> Any:
+    params = layout.for_decoding(model.params, head_dim, spread=over is not None)
+    return dataclasses.replace(model, params=params)
 
 
 def _head_for_decoding(head: Any, over: Sharding | None) -> Any:
     """A head is read whole, which is a layer or a few matrices, and then spread."""
     if over is None:
-        return _for_decoding(head, head.head_dim)
+        return _for_decoding(head, head.head_dim, over)
     if isinstance(head, DraftHead):
         params = place_all(head.params, placing(over, over.head, head.config.layers))
         config = dataclasses.replace(head.config, layers=widened(head.config.layers, over.sizes))
         head = dataclasses.replace(head, params=params, config=config)
-    return over.put(_for_decoding(head, head.head_dim), over.head)
+    return over.put(_for_decoding(head, head.head_dim, over), over.head)
 
 
 def dtype_of(dtype: Any) -> Any:

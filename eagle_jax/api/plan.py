@@ -174,7 +174,7 @@ def _for_decoding(model: Any, head_dim: int, scheme: Scheme | None) -> Any:
     if scheme is not None:
         scheme.check(params)
         params = jax.tree.map(_packed, quantise_params(params, scheme), is_leaf=lambda x: isinstance(x, QuantArray))
-    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim))
+    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
 
 
 def _packed(leaf: Any) -> Any:

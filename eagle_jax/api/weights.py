@@ -145,13 +145,13 @@ def _laid_out(model: Model, own: Any, given: Params, name: str) -> dict[str, Any
     wanted, come = dict(flat(expected)), dict(flat(given))
     _check_fit(wanted, come, name)
     head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dim
-    laid = _lay_out(_fitted(expected, come, head_dim), head_dim)
+    laid = _lay_out(_fitted(expected, come, head_dim), head_dim, spread=model.over is not None)
     if model.over is not None:
         return model.over.put(laid, model.over.target if name == "target" else model.over.head)
     return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), laid, own.params)
 
 
-_lay_out = jax.jit(layout.for_decoding, static_argnums=1)
+_lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="spread")
 
 
 def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> dict[str, Any]:

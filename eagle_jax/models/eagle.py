@@ -92,7 +92,8 @@ class Head(DraftHead):
         if ids.ndim != 1 or not ids.size or (np.diff(ids) <= 0).any() or ids[0] < 0 or ids[-1] >= size:
             raise ValueError(f"the ids of a draft vocabulary must ascend within 0 .. {size - 1}; got {ids}")
         tied = target.config.tie_word_embeddings
-        output = target.params["embed_tokens"]["embedding"] if tied else as_stored(target.params["lm_head"])["weight"]
+        name, kind = ("embed_tokens", "embedding") if tied else ("lm_head", "weight")
+        output = as_stored(target.params[name])[kind]
         rows = dense(jax.tree.map(lambda part: part[ids], output))
         return Head(
             params=self.params | {"lm_head": {"weight": rows.astype(self.dtype)}},

@@ -7,8 +7,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.models.layout import GATE_UP
+from eagle_jax.models.layout import EMBEDDING_STRIPS, GATE_UP, WEIGHT_STRIPS
 from eagle_jax.models.products import contract, matmul
+from eagle_jax.models.strips import Strips, outputs_of
 
 
 def activation_dtype(weights: DTypeLike) -> np.dtype:
@@ -19,8 +20,8 @@ def activation_dtype(weights: DTypeLike) -> np.dtype:
 class Linear(nn.Module):
     """Affine map over the last axis; the result has the dtype of `x`, or `result`.
 
-    The parameter is `weight [.., in]` as stored, or `kernel [in, ..]` where `layout.for_decoding` turns it; either
-    may be a `QuantArray`.
+    The parameter is `weight [.., in]` as stored, or `kernel [in, ..]` where `layout.for_decoding` turns it, either of
+    which may be a `QuantArray`; or `weight_strips`.
     """
 
     features: int | tuple[int, ...]
@@ -31,7 +32,9 @@ class Linear(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*rows i"]) -> Float[Array, "..."]:
         shape = (self.features,) if isinstance(self.features, int) else self.features
-        if self.has_variable("params", "kernel"):
+        if self.has_variable("params", WEIGHT_STRIPS):
+            out = matmul(x, self.get_variable("params", WEIGHT_STRIPS))
+        elif self.has_variable("params", "kernel"):
             out = contract(x, self.get_variable("params", "kernel"), 0)
         else:
             out = matmul(x, self.param("weight", nn.initializers.normal(0.02), (*shape, x.shape[-1]), self.dtype))
@@ -59,18 +62,23 @@ class RMSNorm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token table, also the output matrix where embeddings are tied."""
+    """Token table, also the output matrix where embeddings are tied, and then perhaps in strips."""
 
     vocab_size: int
     hidden_size: int
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
-        shape = (self.vocab_size, self.hidden_size)
-        self.embedding = self.param("embedding", nn.initializers.normal(0.02), shape, self.dtype)
+        if self.has_variable("params", EMBEDDING_STRIPS):
+            self.embedding = self.get_variable("params", EMBEDDING_STRIPS)
+        else:
+            shape = (self.vocab_size, self.hidden_size)
+            self.embedding = self.param("embedding", nn.initializers.normal(0.02), shape, self.dtype)
 
     def __call__(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        return jnp.take(self.embedding, tokens, axis=0).astype(activation_dtype(self.dtype))
+        table = self.embedding
+        taken = outputs_of(table, tokens) if isinstance(table, Strips) else jnp.take(table, tokens, axis=0)
+        return taken.astype(activation_dtype(self.dtype))
 
     def attend(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
         """Logits by the transposed table, in float32."""

@@ -39,7 +39,8 @@ class LM:
     @property
     def dtype(self) -> np.dtype:
         """Dtype of the weights."""
-        return self.params["embed_tokens"]["embedding"].dtype
+        (table,) = self.params["embed_tokens"].values()
+        return table.dtype
 
     @property
     def activations(self) -> np.dtype:

@@ -1,4 +1,4 @@
-"""Where rows meet weights: every matrix product of the models, of float weights and of rounded ones."""
+"""Where rows meet weights: every matrix product of the models, of float weights, in strips or not, and rounded ones."""
 
 import functools
 
@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from eagle_jax.kernels import int4_gpu
+from eagle_jax.kernels import int4_gpu, native
 from eagle_jax.models.precision import precision
 from eagle_jax.models.quant import QuantArray, dense
+from eagle_jax.models.strips import Strips, out_of_strips
 from eagle_jax.sharding.tracing import is_spread
 
 # Columns that CPUs make floats of at a time: a sixteenth of them within these bounds. Of a whole matrix XLA would make
@@ -23,8 +24,11 @@ SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
 FEW_ROWS = (4, 8, 16, 32)
 
 
-def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"] | QuantArray) -> Float[Array, "..."]:
+def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"] | QuantArray | Strips) -> Float[Array, "..."]:
     """`x @ weight.T`, multiplied in the weight's dtype, accumulated and returned in float32."""
+    if isinstance(weight, Strips):
+        rows = x.reshape(-1, x.shape[-1]).astype(weight.dtype)
+        return _by_strips(rows, weight).reshape(*x.shape[:-1], *weight.shape[:-1])
     return contract(x, weight, weight.ndim - 1)
 
 
@@ -38,6 +42,22 @@ def contract(x: Float[Array, "*rows i"], weight: Array | QuantArray, axis: int) 
     else:
         product = _rounded_dot(rows, weight, axis)
     return product.reshape(*x.shape[:-1], *product.shape[1:])
+
+
+@jax.custom_vjp
+def _by_strips(rows: Float[Array, "r i"], strips: Strips) -> Float[Array, "r o"]:
+    """The machine code has no gradient: where one is taken, XLA multiplies."""
+    return native.product(rows, strips.data)[:, : strips.size // strips.shape[-1]]
+
+
+_by_strips.defvjp(
+    lambda rows, strips: jax.vjp(lambda rows, strips: _dot(rows, _as_matrix(strips), 1), rows, strips),
+    lambda back, gradient: back(gradient),
+)
+
+
+def _as_matrix(strips: Strips) -> Float[Array, "o i"]:
+    return out_of_strips(strips).reshape(-1, strips.shape[-1])
 
 
 def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, "..."]:

@@ -31,7 +31,8 @@ def loaded(target, head, mesh=None) -> Model:
     over = sharding_of(mesh, target.config)
 
     def laid(model, rules, head_dim):
-        params = layout.for_decoding(jax.tree.map(lambda leaf: leaf, model.params), head_dim)
+        copy = jax.tree.map(lambda leaf: leaf, model.params)
+        params = layout.for_decoding(copy, head_dim, spread=over is not None)
         placed = dataclasses.replace(model, params=params)
         return placed if over is None else over.put(placed, rules)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from for_cuda import lowered
 
-from eagle_jax.kernels import VARIABLE, Case, choose, pallas_gpu, pallas_tpu, tree_attention, xla
+from eagle_jax.kernels import VARIABLE, Case, choose, native, pallas_gpu, pallas_tpu, tree_attention, xla
 from eagle_jax.kernels.choose import attend
 from eagle_jax.sharding import parse, spread
 from eagle_jax.sharding.mesh import sharding_of
@@ -35,7 +35,7 @@ class Asked:
     lengths: tuple[int, ...]
     heads: int = 2
     group: int = 1
-    size: int = 8
+    size: int = 16
     beside: int = 0
     chain: bool = False
     window: int | None = None
@@ -151,6 +151,30 @@ class TestXLAWhole(Contract):
             return xla.attend(case)
 
 
+class TestNative(Contract):
+    """Without softcap, and in float32; what it refuses is `xla`'s."""
+
+    @staticmethod
+    def attend(case: Case) -> jax.Array:
+        try:
+            return native.attend(case)
+        except NotImplementedError as reason:
+            assert case.softcap is not None or not native.is_used(), reason
+            pytest.skip(str(reason))
+
+    def test_a_row_is_the_same_alone(self):
+        """To the bit: a row's sums are made in the same order."""
+        case = made(CASES["a tree of 26, two queries a key"])
+        node, row = 17, 2
+        alone = dataclasses.replace(
+            jax.tree.map(lambda part: part[row:], case),
+            q=case.q.reshape(*case.q.shape[:2], case.group, case.nodes, -1)[row:, :, :, node],
+            visible=case.visible[row:, node : node + 1],
+        )
+        together = jax.jit(self.attend)(case).reshape(*case.q.shape[:2], case.group, case.nodes, -1)
+        np.testing.assert_array_equal(jax.jit(self.attend)(alone), together[row:, :, :, node])
+
+
 class TestPallasTPU(Contract):
     attend = staticmethod(functools.partial(pallas_tpu.attend, interpret=True))
 
@@ -171,7 +195,7 @@ def test_a_backend_by_name_is_that_one_or_none():
     case = made(CASES["a chunk of a prompt"])
     with pytest.raises(NotImplementedError, match="there is no GPU"):
         attend(case, "pallas_gpu")
-    with pytest.raises(ValueError, match="implementation='triton' is no backend .* one of xla, pallas_tpu, pallas_gpu"):
+    with pytest.raises(ValueError, match="implementation='triton' is no backend .* one of xla, native, pallas_tpu, "):
         attend(case, "triton")
 
 
@@ -183,7 +207,7 @@ def test_what_falls_back_says_why(monkeypatch: pytest.MonkeyPatch, caplog: pytes
         mixed = [attend(made(asked)) for _ in range(2)][1]
     np.testing.assert_allclose(mixed, expected(asked), atol=1e-5)
     assert caplog.messages == [
-        "pallas_gpu does not take 2 x 7 nodes, 128 slots, 2 x 1 heads of 8, float32: there is no GPU"
+        "pallas_gpu does not take 2 x 7 nodes, 128 slots, 2 x 1 heads of 16, float32: there is no GPU"
     ]
     monkeypatch.setenv(VARIABLE, "cuda")
     with pytest.raises(ValueError, match=f"{VARIABLE}='cuda' is no backend"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from eagle_jax.config import EagleConfig
+from eagle_jax.kernels import native
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
@@ -29,18 +30,29 @@ def randomised(params, key):
     return jax.tree.unflatten(structure, values)
 
 
+@pytest.fixture(params=["on", "off"])
+def native_(request, monkeypatch) -> bool:
+    """Whether there is machine code of ours on this CPU, and so strips."""
+    monkeypatch.setenv(native.VARIABLE, request.param)
+    return native.is_used()
+
+
 @pytest.mark.parametrize("config", [TINY, BIASED, TIED], ids=["plain", "biases", "tied"])
-def test_a_target_computes_the_same_in_both_layouts(config):
+def test_a_target_computes_the_same_in_both_layouts(config, native_):
     stored = LM(params=randomised(LM.init(config, jax.random.key(0)).params, jax.random.key(1)), config=config)
     laid = LM(params=layout.for_decoding(copied(stored.params), config.head_dim), config=config)
-    assert "qkv_proj" in laid.params["layers_0"]["self_attn"] and "gate_up_proj" in laid.params["layers_0"]["mlp"]
+    assert "qkv_proj" in laid.params["layers_0"]["self_attn"]
+    assert ("kernel" in laid.params["layers_0"]["mlp"]["gate_up_proj"]) != native_
+    assert (layout.WEIGHT_STRIPS in laid.params["layers_0"]["mlp"]["gate_up_proj"]) == native_
+    assert (layout.EMBEDDING_STRIPS in laid.params["embed_tokens"]) == (native_ and config.tie_word_embeddings)
     tokens = jnp.arange(10, dtype=jnp.int32)[None] % config.vocab_size
     for one, other in zip(*(jax.jit(LM.__call__)(target, tokens) for target in (stored, laid)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype, close", [(jnp.bfloat16, 2e-2), (jnp.float32, 1e-4)], ids=["bfloat16", "float32"])
-def test_on_cpu_wide_matrices_stay_as_stored(dtype, close):
+def test_without_strips_wide_matrices_stay_as_stored(dtype, close, monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, "off")
     config = dataclasses.replace(TINY, intermediate_size=layout.TURNED_BELOW, num_hidden_layers=1)
     stored = LM.init(config, jax.random.key(0), dtype)
     laid = LM(params=layout.for_decoding(copied(stored.params), config.head_dim), config=config)
@@ -53,6 +65,7 @@ def test_on_cpu_wide_matrices_stay_as_stored(dtype, close):
 
 def test_merged_matrices_that_stay_as_stored_are_the_same_model(monkeypatch):
     monkeypatch.setattr(layout, "TURNED_BELOW", 1)
+    monkeypatch.setenv(native.VARIABLE, "off")
     params = randomised(LM.init(BIASED, jax.random.key(0), jnp.bfloat16).params, jax.random.key(1))
     laid = layout.for_decoding(copied(params), BIASED.head_dim)
     assert laid["layers_0"]["self_attn"]["qkv_proj"]["weight"].ndim == 4
@@ -76,8 +89,8 @@ def test_a_head_computes_the_same_in_both_layouts():
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("config", [TINY, BIASED], ids=["plain", "biases"])
-def test_the_way_back_is_exact(config):
+@pytest.mark.parametrize("config", [TINY, BIASED, TIED], ids=["plain", "biases", "tied"])
+def test_the_way_back_is_exact(config, native_):
     params = randomised(LM.init(config, jax.random.key(0)).params, jax.random.key(1))
     back = layout.as_stored(layout.for_decoding(copied(params), config.head_dim))
     assert jax.tree.structure(back) == jax.tree.structure(params)

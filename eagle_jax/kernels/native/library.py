@@ -1,0 +1,48 @@
+"""All that XLA can call, made and made known to it once a process."""
+
+import re
+import threading
+from pathlib import Path
+
+import jax
+from llvmlite import ir
+
+from eagle_jax.kernels.native import attention, products
+from eagle_jax.kernels.native.calls import register
+from eagle_jax.kernels.native.code import Code
+
+NAMES = (*products.NAMES.values(), attention.NAME, attention.WINDOWED)
+KNOWN_VERSION = "0"  # of XLA's interface, the number before the point
+
+_lock = threading.Lock()
+_code: Code | None = None
+
+
+def make() -> None:
+    """Makes the code, or reads it where it was kept.
+
+    Raises:
+        NotImplementedError: this XLA has another interface.
+        RuntimeError: LLVM cannot do it.
+    """
+    global _code
+    with _lock:
+        if _code is None:
+            if (version := _version()) != KNOWN_VERSION:
+                raise NotImplementedError(f"XLA's interface has version {version}; expected {KNOWN_VERSION}")
+            code = Code("eagle_jax", _build)
+            for name in NAMES:
+                register(code, name)
+            _code = code
+
+
+def _build(module: ir.Module) -> None:
+    for part in (products, attention):
+        part.build(module)
+
+
+def _version() -> str:
+    """Of the interface, as its header has it."""
+    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    found = re.search(r"^#define XLA_FFI_API_MAJOR (\d+)", header.read_text(), re.MULTILINE)
+    return found[1] if found else "unknown"

@@ -1,0 +1,68 @@
+"""Functions of vectors."""
+
+import math
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from eagle_jax.kernels.native.code import F32, FLOATS, I32, INTEGERS, LANES, declared, every
+
+LOWEST = -87.0  # e to the power of less is taken as 0
+LOG_2 = (0.693359375, -2.12194440e-4)  # together ln 2; the first has so few digits that its multiples are exact
+TERMS = 8
+
+
+def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """`a * b + c`, rounded once."""
+    found = declared(builder.module, f"llvm.fma.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS] * 3))
+    return builder.call(found, [a, b, c])
+
+
+def exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """e to the power of numbers that are not positive, to within 2e-7 of it: 2**k times a series in what is left."""
+    usual = builder.fcmp_unordered(">=", x, every(LOWEST))
+    bounded = builder.select(usual, x, every(LOWEST))
+    nearest = declared(builder.module, f"llvm.rint.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
+    k = builder.call(nearest, [builder.fmul(bounded, every(1 / math.log(2)))])
+    left = bounded
+    for part in LOG_2:
+        left = fma(builder, k, every(-part), left)
+    series = every(1 / math.factorial(TERMS - 1))
+    for power in reversed(range(TERMS - 1)):
+        series = fma(builder, series, left, every(1 / math.factorial(power)))
+    exponent = builder.add(builder.fptosi(k, INTEGERS), ir.Constant(INTEGERS, [127] * LANES))
+    scale = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * LANES)), FLOATS)
+    return builder.select(usual, builder.fmul(series, scale), every(0.0))
+
+
+def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The larger of each two."""
+    found = declared(builder.module, f"llvm.maxnum.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS] * 2))
+    return builder.call(found, [a, b])
+
+
+def largest(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The largest number of a vector."""
+    found = declared(builder.module, f"llvm.vector.reduce.fmax.v{LANES}f32", ir.FunctionType(F32, [FLOATS]))
+    return builder.call(found, [x])
+
+
+def summed(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The sum of a vector, half and half, so always in the same order."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        halves = [ir.Constant(ir.VectorType(I32, width), list(range(begin, begin + width))) for begin in (0, width)]
+        x = builder.fadd(*(builder.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), half) for half in halves))
+    return builder.extract_element(x, ir.Constant(I32, 0))
+
+
+def turned(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:
+    """The columns of 16 rows of 16: four times, row i is woven with row i + 8."""
+    half = LANES // 2
+    woven_ = [lane // 2 + LANES * (lane % 2) for lane in range(LANES)]
+    parts = [ir.Constant(INTEGERS, [lane + begin for lane in woven_]) for begin in (0, half)]
+    columns = list(rows)
+    for _ in range(4):
+        columns = [builder.shuffle_vector(columns[i], columns[i + half], part) for i in range(half) for part in parts]
+    return columns

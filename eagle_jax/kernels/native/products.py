@@ -1,0 +1,55 @@
+"""Products of rows with a weight that lies in strips (`models.strips`)."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from llvmlite import ir
+
+from eagle_jax.kernels.native.calls import Call, add_handler
+from eagle_jax.kernels.native.code import VECTOR, WORD, at, i64
+from eagle_jax.kernels.native.threads import share
+from eagle_jax.kernels.native.tiles import Strides, Tiles
+
+NAMES = {jnp.dtype(jnp.float32): "eagle_jax_product_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_product_bf16"}
+
+
+def product(rows: Float[Array, "r i"], strips: Float[Array, "s _ _"]) -> Float[Array, "r o"]:
+    """`rows @ weight.T`, multiplied in the dtype of both, added up in float32.
+
+    Args:
+        strips: `[out / w, in, w]` in float32, `[out / w, in / 2, 2 w]` in bfloat16; w is a multiple of 16.
+    """
+    outputs = strips.size // rows.shape[1]
+    made = jax.ShapeDtypeStruct((rows.shape[0], outputs), jnp.float32)
+    return jax.ffi.ffi_call(NAMES[strips.dtype], made)(rows, strips)
+
+
+def build(module: ir.Module) -> None:
+    """Adds the handlers."""
+    for dtype, name in NAMES.items():
+        tiles = Tiles(module, paired=dtype == jnp.bfloat16)
+        add_handler(module, name, functools.partial(_body, tiles=tiles, itemsize=dtype.itemsize), arguments=2)
+
+
+def _body(call: Call, tiles: Tiles, itemsize: int) -> None:
+    builder, (x, weight) = call.builder, call.arguments
+    strips, steps, width = (weight.size(axis) for axis in range(3))
+    step = builder.mul(width, i64(itemsize))
+    rows, columns = x.size(0), builder.udiv(step, i64(VECTOR))
+    y_row = builder.mul(call.results[0].size(1), i64(WORD))
+    work = builder.mul(builder.mul(rows, steps), builder.mul(strips, columns))
+
+    def strip(builder: ir.IRBuilder, index: ir.Value, values: Sequence[ir.Value]) -> None:
+        x, w, y, rows, columns, steps, step, y_row = values
+        from_, to = (
+            at(builder, w, index, builder.mul(steps, step)),
+            at(builder, y, index, builder.mul(columns, i64(VECTOR))),
+        )
+        strides = Strides(x_row=builder.mul(steps, i64(WORD)), y_row=y_row, w_column=i64(VECTOR), w_step=step)
+        tiles.any_rows(builder, (x, from_, to), (rows, columns, steps), strides)
+
+    values = [x.data, weight.data, call.results[0].data, rows, columns, steps, step, y_row]
+    share(call, strips, work, values, strip)

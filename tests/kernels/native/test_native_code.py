@@ -1,0 +1,142 @@
+"""The machine code is made for this CPU, works for lesser ones, and is kept on disk without being trusted blindly."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from eagle_jax.kernels import native
+
+pytestmark = pytest.mark.skipif(not native.is_used(), reason="there is no llvmlite for this machine")
+
+PRODUCTS_OF_A_LESSER_CPU = """
+import sys
+from eagle_jax.kernels.native import code
+lacks = set(sys.argv[1].split(","))
+has = frozenset(name for name in code.features() if not any(name.startswith(lack) for lack in lacks))
+code.features = lambda: has
+from eagle_jax.kernels.native import tiles
+tiles.features = code.features
+code.binding.get_host_cpu_name = lambda: "x86-64-v3"
+import jax, jax.numpy as jnp, numpy as np
+from eagle_jax.kernels import Case, native, xla
+from eagle_jax.models.products import matmul
+from eagle_jax.models.strips import in_strips
+assert native.is_used()
+for dtype in (jnp.float32, jnp.bfloat16):
+    for rows in range(1, 9):
+        x, w = (jax.random.normal(jax.random.key(i), (n, 96), dtype) for i, n in ((0, rows), (1, 144)))
+        wanted = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
+        np.testing.assert_allclose(jax.jit(matmul)(x, in_strips(w)), wanted, atol=1e-4)
+q, k, v, old, older = (jax.random.normal(jax.random.key(i), (2, 2, n, 32)) for i, n in enumerate((14, 7, 7, 90, 90)))
+see = jnp.broadcast_to(jnp.tril(jnp.ones((7, 7), bool)), (2, 7, 7))
+length = jnp.array([70, 3], jnp.int32)
+case = Case(q=q, fresh=(k, v), visible=see, prefix=(old, older), length=length, first=None, softcap=None)
+np.testing.assert_allclose(jax.jit(native.attend)(case), jax.jit(xla.attend)(case), atol=1e-5)
+print("right")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lacks", ["avx512", "avx512bf16"])
+def test_code_for_cpus_without_an_instruction(lacks, tmp_path):
+    if "avx512bf16" not in native_features():
+        pytest.skip("this CPU lacks them anyway")
+    made = subprocess.run(
+        [sys.executable, "-c", PRODUCTS_OF_A_LESSER_CPU, lacks],
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert made.stdout.strip() == "right", made.stderr
+
+
+def native_features() -> frozenset[str]:
+    from eagle_jax.kernels.native.code import features
+
+    return features()
+
+
+def three(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[Path]]:
+    """What a function made in a cache folder returns, and the files there."""
+    import ctypes
+
+    from llvmlite import ir
+
+    from eagle_jax.kernels.native.code import I64, Code, i64
+
+    def build(module: ir.Module) -> None:
+        function = ir.Function(module, ir.FunctionType(I64, []), "three")
+        ir.IRBuilder(function.append_basic_block("entry")).ret(i64(3))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    code = Code("numbers", build)
+    return ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("three"))(), sorted(folder.rglob("*.o"))
+
+
+def test_code_is_kept_and_a_damaged_file_is_made_again(tmp_path, monkeypatch):
+    value, (path,) = three(tmp_path, monkeypatch)
+    assert value == 3 and path.parent.stat().st_mode & 0o777 == 0o700
+    whole = path.read_bytes()
+    assert three(tmp_path, monkeypatch) == (3, [path]) and path.read_bytes() == whole
+    for damaged in (b"", whole[:-1], whole[:100] + b"\x90" + whole[101:]):
+        path.write_bytes(damaged)
+        assert three(tmp_path, monkeypatch) == (3, [path])
+        assert path.read_bytes() == whole
+
+
+def test_nothing_is_kept_where_programs_are_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("EAGLE_JAX_COMPILATION_CACHE", "off")
+    assert three(tmp_path, monkeypatch) == (3, [])
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
+    (tmp_path / "eagle_jax").write_text("no folder")
+    assert three(tmp_path, monkeypatch) == (3, [])
+
+
+def test_it_can_be_switched_off(monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, "off")
+    assert not native.is_used()
+    monkeypatch.setenv(native.VARIABLE, "yes")
+    with pytest.raises(ValueError, match='EAGLE_JAX_NATIVE=\'yes\' is not known; expected "on" or "off"'):
+        native.is_used()
+
+
+def test_without_llvmlite_or_with_an_unknown_xla_it_is_left_to_xla(monkeypatch, caplog):
+    from eagle_jax.kernels.native import library
+
+    monkeypatch.setattr(library, "_code", None)
+    monkeypatch.setattr(library, "_version", lambda: "1")
+    with caplog.at_level(logging.WARNING, "eagle_jax.kernels"):
+        assert not native._works.__wrapped__()
+    assert "XLA's interface has version 1; expected 0" in caplog.text
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not native._works.__wrapped__()
+
+
+def test_exp_is_exact_to_two_digits_of_the_last_place():
+    """By the weights of attention over one key and one that scores lower."""
+    import jax.numpy as jnp
+
+    from eagle_jax.kernels.base import Case
+
+    lower = np.linspace(0, 100, 4001, dtype=np.float32)
+    q = jnp.ones((len(lower), 1, 1, 16), jnp.float32)
+    keys = jnp.stack([jnp.zeros((len(lower), 16)), jnp.tile(-lower[:, None] / 16, (1, 16))], axis=1)[:, None]
+    values = jnp.stack([jnp.zeros((len(lower), 16)), jnp.ones((len(lower), 16))], axis=1)[:, None]
+    fresh = jnp.zeros((len(lower), 1, 1, 16))
+    case = Case(
+        q=q, fresh=(fresh - 100, fresh), visible=jnp.ones((len(lower), 1, 1), bool), prefix=(keys, values),
+        length=jnp.full(len(lower), 2, jnp.int32), first=None, softcap=None,
+    )  # fmt: skip
+    found = np.asarray(jax.jit(native.attend)(case))[:, 0, 0, 0].astype(np.float64)
+    wanted = 1 / (1 + np.exp(lower.astype(np.float64)))
+    usual = lower < 80
+    np.testing.assert_allclose(found[usual], wanted[usual], rtol=1e-5)
+    np.testing.assert_allclose(found, wanted, atol=1e-7)
