@@ -51,6 +51,11 @@ DRAFTED = 32000
 OWN_SHAPES = {
     "tiny": (TargetSizes(layers=4, hidden=64, intermediate=96, heads=4, kv_heads=4, head_dim=16, vocab=256), 128),
     "small": (TargetSizes(layers=8, hidden=256, intermediate=768, heads=8, kv_heads=8, head_dim=32, vocab=2048), 1024),
+    # as TinyLlama's
+    "1.1b": (
+        TargetSizes(layers=22, hidden=2048, intermediate=5632, heads=32, kv_heads=4, head_dim=64, vocab=32000),
+        8000,
+    ),
 }
 NAMES = (*OWN_SHAPES, *PUBLISHED_SHAPES)
 

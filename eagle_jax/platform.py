@@ -1,13 +1,10 @@
 """What must be right about the installed JAX before it computes anything, and where this machine keeps things."""
 
 import hashlib
-import importlib.metadata
-import importlib.util
 import os
 import pathlib
 import platform
 import tempfile
-import threading
 import warnings
 
 import jax
@@ -20,14 +17,6 @@ from jax._src import xla_bridge
 BAD_JAXLIB = "0.10.2"
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 SAFE_VALUE = "-LIBRARY_FUSION_TYPE_REDUCE"
-
-# XLA:CPU has as many threads as the first of these says, or as there are cores.
-THREADS = ("PJRT_NPROC", "NPROC")
-# Bytes of weights below which one thread decodes faster than several: waking another for each product takes longer than
-# the product (`benchmarks/threads.py`).
-ONE_THREAD_BELOW = 32 * 2**20
-_STARTING = threading.Lock()
-_started_with_one = False
 
 # "off" leaves compiled programs in memory alone.
 KEEPING = "EAGLE_JAX_COMPILATION_CACHE"
@@ -116,50 +105,6 @@ def _folder_of_programs(maker: str) -> pathlib.Path:
     folder = cache_folder() / "compiled" / f"{maker}-{_processor()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may write there decides what is run
     return folder
-
-
-def start_cpu_for(weights: int) -> None:
-    """Starts JAX on CPU with one thread if a model has few weights; several would take longer.
-
-    Does nothing where JAX is running already, is told its number of threads (PJRT_NPROC or NPROC), or may start with
-    anything but one CPU device. JAX keeps its threads until the process ends: warns (RuntimeWarning) when a model with
-    more weights comes later.
-
-    Args:
-        weights: bytes of the target's weight files.
-    """
-    global _started_with_one
-    with _STARTING:
-        if weights >= ONE_THREAD_BELOW and _started_with_one:
-            warnings.warn(
-                "JAX was started with one CPU thread, for a smaller model, and this one would be faster with several; "
-                f"load it first, or set {THREADS[0]} to the number of cores before the process starts",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        told = any(name in os.environ for name in THREADS)
-        if weights >= ONE_THREAD_BELOW or told or xla_bridge.backends_are_initialized() or not _one_cpu_device():
-            return
-        os.environ[THREADS[0]] = "1"
-        try:
-            jax.devices()
-            _started_with_one = True
-        finally:
-            os.environ.pop(THREADS[0], None)
-
-
-def _one_cpu_device() -> bool:
-    """Whether JAX, which is not running yet, can only start with the CPU, and with one device of it."""
-    several = getattr(jax.config, "jax_num_cpu_devices") > 1
-    if several or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        return False
-    named = getattr(jax.config, "jax_platforms")
-    if named:
-        return named == "cpu"
-    if any(name in os.environ for name in ("PJRT_NAMES_AND_LIBRARY_PATHS", "TPU_LIBRARY_PATH")):
-        return False
-    plugins = importlib.metadata.entry_points(group="jax_plugins")
-    return not plugins and not any(importlib.util.find_spec(name) for name in ("jax_plugins", "libtpu"))
 
 
 def multiplies_bfloat16() -> bool:

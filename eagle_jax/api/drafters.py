@@ -22,20 +22,41 @@ from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.kernels import native
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
+from eagle_jax.models.quant import is_quantised
 from eagle_jax.sharding import DATA
 
-# Rows of a batch's trees in all. On accelerators the weights' traffic hides the arithmetic of about 200 rows in
-# bfloat16 (H200, v5e, v6e: FLOP/s over bytes/s is 206 to 560). On CPU cores every row costs, in bfloat16 less, where a
-# product spends most of its time on packing weights. The limits are careful ones, of the shipped pair and its EAGLE-1
-# head: nobody should be slower than plain decoding for not having measured. One kind of CPU is known where the shipped
-# pair is (README, "Measured"). `eagle-jax tune` finds what holds on a machine.
+# Rows of a batch's trees in all, on accelerators: the weights' traffic hides the arithmetic of about 200 rows in
+# bfloat16 (H200, v5e, v6e: FLOP/s over bytes/s is 206 to 560).
 FREE_ROWS = 256
-FREE_ROWS_ON_CPU, FREE_ROWS_ON_CPU_IN_BFLOAT16 = 8, 12
+IN_CACHE = 64 * 2**20  # bytes of weights that a CPU's cache may hold
 UNLIMITED = 2**31 - 1
+
+
+class Rule(NamedTuple):
+    """What EAGLE draws on a CPU where nothing was measured: nobody should be slower than plain decoding for that.
+
+    Attributes:
+        tree: for one answer.
+        rows: of a batch's trees in all.
+        least: nodes of each tree, below which plain decoding is faster.
+    """
+
+    tree: DynamicTree
+    rows: int
+    least: int
+
+
+# By whether products are our own (`kernels.native`), whether weights are in the cache, and whether they are bfloat16.
+# On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of some rows
+# (`benchmarks/wide.py`), beside those in a cache more. XLA spends most of a product on packing its weight.
+OURS_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
+OURS_IN_CACHE = {True: Rule(DynamicTree(4, 2, 1), rows=4, least=3), False: Rule(DynamicTree(5, 3, 1), rows=6, least=3)}
+OF_XLA = {True: Rule(DynamicTree(6, 2, 2), rows=12, least=2), False: Rule(DynamicTree(8, 6, 1), rows=8, least=2)}
 
 
 class Method(NamedTuple):
@@ -67,11 +88,10 @@ def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Calla
 
 def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
-    row costs, so little of a tree pays: of the nine that `benchmarks/against_hf.py --search` times, (6, 2, 2) was
-    fastest in bfloat16 and the chain (8, 6, 1) in float32, on a CPU with AVX2 alone.
+    row costs, so little of a tree pays.
     """
     if small:
-        return eased(DynamicTree(6, 2, 2) if _in_bfloat16(model) else DynamicTree(8, 6, 1), most)
+        return eased(_rule(model).tree, most)
     return eased(DynamicTree(60, 7, min(10, model.head.draft_vocab_size)), most)
 
 
@@ -79,6 +99,14 @@ def _hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """Leaves room for the tokens that are copied on top of it."""
     tree = _eagle_tree(model, small, most)
     return eased(tree, 7) if small else tree
+
+
+def _rule(model: Any) -> Rule:
+    """What holds for a model on this CPU."""
+    if model.over is not None or is_quantised(getattr(model.target, "params", {})) or not native.is_used():
+        return OF_XLA[_in_bfloat16(model)]
+    in_cache = sum(leaf.nbytes for leaf in jax.tree.leaves(model.target)) < IN_CACHE
+    return OURS_IN_CACHE[_in_bfloat16(model)] if in_cache else OURS_FROM_MEMORY
 
 
 def _in_bfloat16(model: Any) -> bool:
@@ -197,9 +225,9 @@ def _auto_tree(model: Model, name: str, method: Method, small: bool, rows: int, 
     if found is not None:
         return tree_of(found)
     groups = 1 if model.over is None else model.over.sizes[DATA]
-    on_cpu = FREE_ROWS_ON_CPU_IN_BFLOAT16 if _in_bfloat16(model) else FREE_ROWS_ON_CPU
-    most = (on_cpu if small else FREE_ROWS) * groups // rows
-    return None if most < 2 or method.trees is None else method.trees(model, small, most)
+    _, free, least = _rule(model) if small else (None, FREE_ROWS, 2)
+    most = free * groups // rows
+    return None if most < least or method.trees is None else method.trees(model, small, most)
 
 
 def method_of(model: Model, drafter: str) -> str:

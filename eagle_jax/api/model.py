@@ -20,7 +20,7 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, schemes_of
 from eagle_jax.models.target import Target
-from eagle_jax.platform import keep_programs, multiplies_bfloat16, start_cpu_for
+from eagle_jax.platform import keep_programs, multiplies_bfloat16
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
@@ -85,9 +85,6 @@ def load(
     head. From here on compiled programs are kept on disk, unless JAX was told where to keep them, or
     EAGLE_JAX_COMPILATION_CACHE is "off".
 
-    Where JAX is not running yet and can have nothing but one CPU device, a target of less than 32 MB starts it with one
-    thread, which is faster; PJRT_NPROC in the environment says how many there are to be (docs/performance.md).
-
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
             name of a published pair (`eagle-jax models` lists them).
@@ -118,8 +115,6 @@ def load(
     scheme, draft_scheme = schemes_of(quantize)
     _known_dtype(dtype)  # refused before anything is downloaded
     folder, head_folder = folders_of(target, head)
-    if mesh is None:
-        start_cpu_for(_weights_in(folder))
     wanted = dtype_of(dtype)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))
     # these files are small: what is wrong there is said before weights are read
@@ -153,12 +148,6 @@ def with_head(model: Model, head: str | Path, *, quantize: str | Scheme | None =
     stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))
     loaded = load_head(_head_folder(head), stored, dtype=model.target.dtype, scheme=scheme)
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
-
-
-def _weights_in(folder: Path) -> int:
-    """Bytes of all weight files there; 0 where there is no folder, which `load_target` says better."""
-    files = folder.iterdir() if folder.is_dir() else ()
-    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin") and file.is_file())
 
 
 def _load_draft(
@@ -245,10 +234,8 @@ def dtype_of(dtype: Any) -> Any:
     return _known_dtype(dtype)
 
 
-def dtype_name(target: str | Path | None = None, dtype: Any = None, *, mesh: Any = None) -> str | None:
+def dtype_name(dtype: Any = None) -> str | None:
     """Name of the dtype that `load`, given the same, computes in on this machine; None is the target's stored one."""
-    if mesh is None:
-        start_cpu_for(_weights_in(folders_of(target, None)[0]))
     computed = dtype_of(dtype)
     return None if computed is None else jnp.dtype(computed).name
 

@@ -102,7 +102,7 @@ def batch(
     )
     made_with = {
         **api.fingerprints(target, head, draft=draft_model, datastore=datastore),
-        "dtype": api.dtype_name(target, dtype, mesh=over),
+        "dtype": api.dtype_name(dtype),
         "quantize": quantize,
         "drafter": drafter,
         "tree": tree,

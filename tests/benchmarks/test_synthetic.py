@@ -95,5 +95,7 @@ def test_shapes_are_the_published_ones():
     eight = heads["8b"]
     assert (eight.target.hidden_size, eight.target.num_key_value_heads, eight.head.taps) == (4096, 8, (2, 16, 29))
     assert dataclasses.replace(eight.head.layers, num_hidden_layers=32) == eight.target
-    with pytest.raises(ValueError, match="shape '9b' is not known; expected one of tiny, small, 7b, 8b, 13b, 70b"):
+    with pytest.raises(
+        ValueError, match="shape '9b' is not known; expected one of tiny, small, 1.1b, 7b, 8b, 13b, 70b"
+    ):
         Shape.of("9b")

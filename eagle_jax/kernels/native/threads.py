@@ -28,7 +28,8 @@ from eagle_jax.kernels.native.code import (
 )
 
 SCHEDULE, COUNT_THREADS = 136, 144  # of XLA's functions, in its table of them
-WORTH = 2**17  # vectors multiplied, from which other threads are woken: some 40 us of arithmetic, 130 of reading
+# Vectors multiplied that are worth another thread: the first is awake, since the pool keeps one waiting for some 30 us.
+WORTH_ONE, WORTH_MORE = 11, 14  # 2**11 are 0.6 us of arithmetic, or 2 of reading; 2**14 for each that has to be woken
 NEXT, DONE, USERS, TASKS, VALUES = 0, 8, 16, 24, 32  # of what they share
 
 Task = Callable[[ir.IRBuilder, ir.Value, Sequence[ir.Value]], None]
@@ -59,13 +60,7 @@ def share(call: Call, tasks: ir.Value, work: ir.Value, values: Sequence[ir.Value
 
     if os.name != "posix":
         return by_one()
-    few = builder.or_(builder.icmp_unsigned("<", work, i64(WORTH)), builder.icmp_unsigned("<", tasks, i64(2)))
-    helpers = room(builder, 8)
-    write(builder, i64(0), helpers)
-    with builder.if_then(builder.not_(few)):
-        wanted = builder.sub(smaller(builder, _threads(call), tasks), i64(1))
-        write(builder, wanted, helpers)
-    count = read(builder, helpers, I64)
+    count = _worth(call, tasks, work)
     with builder.if_else(builder.icmp_unsigned("==", count, i64(0))) as (then, otherwise):
         with then:
             by_one()
@@ -74,6 +69,18 @@ def share(call: Call, tasks: ir.Value, work: ir.Value, values: Sequence[ir.Value
             job = builder.call(declared(call.module, "malloc", ir.FunctionType(POINTER, [I64])), [size])
             filled(job)
             _with_help(call, job, claim, count)
+
+
+def _worth(call: Call, tasks: ir.Value, work: ir.Value) -> ir.Value:
+    """How many other threads should come."""
+    builder, found = call.builder, room(call.builder, 8)
+    write(builder, i64(0), found)
+    is_one, is_more = builder.lshr(work, i64(WORTH_ONE)), builder.lshr(work, i64(WORTH_MORE))
+    several = builder.and_(builder.icmp_unsigned("!=", is_one, i64(0)), builder.icmp_unsigned(">", tasks, i64(1)))
+    with builder.if_then(several):
+        most = builder.sub(smaller(builder, _threads(call), tasks), i64(1))
+        write(builder, smaller(builder, builder.add(is_more, i64(1)), most), found)
+    return read(builder, found, I64)
 
 
 def _runner(call: Call, values: Sequence[ir.Value], task: Task) -> ir.Function:

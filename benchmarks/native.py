@@ -1,0 +1,87 @@
+"""What do machine code of our own and a second CPU thread save, for models of several sizes?
+
+Decodes random models, plainly and checking four and sixteen nodes a pass (prompt lookup), each size in processes of its
+own: with `kernels.native` and with XLA's products and attention, with one thread and with as many as there are cores.
+Prints the least time of a pass.
+
+    python benchmarks/native.py
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+from common import table
+
+SIZES = {"256 x 8": (256, 8), "512 x 8": (512, 8), "1024 x 8": (1024, 8), "1024 x 24": (1024, 24)}
+PROMPT, TOKENS, RUNS = list(range(40)), 48, 5
+DRAFTED = {"one": 0, "four": 3, "sixteen": 15}
+
+
+def measure(width: int, layers: int, dtype: str) -> dict[str, float]:
+    """MB of weights, and milliseconds of a pass in this process, by the nodes that it checks."""
+    import jax
+    import jax.numpy as jnp
+
+    import eagle_jax
+    from eagle_jax.config import LlamaConfig, Rope
+    from eagle_jax.drafters.prompt_lookup import PromptLookup
+    from eagle_jax.models import layout
+    from eagle_jax.models.lm import LM
+
+    config = LlamaConfig(
+        vocab_size=4096,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        num_key_value_heads=width // 64,
+        head_dim=64,
+        max_position_embeddings=1024,
+        rms_norm_eps=1e-5,
+        rope=Rope(theta=10000.0),
+        attention_bias=False,
+        mlp_bias=False,
+        tie_word_embeddings=True,
+    )
+    lm = LM.init(config, jax.random.key(0), jnp.dtype(dtype))
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(lm.params))
+    ready = LM(params=layout.for_decoding(lm.params, config.head_dim), config=config)
+    model = eagle_jax.Model(target=ready, head=None, tokenizer=None, stop_ids=(), context=1024)
+    found = {"MB": weights / 1e6}
+    for name, copied in DRAFTED.items():
+        drafter = PromptLookup(copied=copied) if copied else "none"
+        runs = [eagle_jax.generate(model, PROMPT, max_new_tokens=TOKENS, drafter=drafter) for _ in range(RUNS)]
+        found[name] = min(1e3 * run.stats.decode_seconds / run.stats.cycles for run in runs)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--size", choices=SIZES, help=argparse.SUPPRESS)  # what a process of its own measures
+    options = parser.parse_args()
+    if options.size is not None:
+        print(json.dumps(measure(*SIZES[options.size], options.dtype)))
+        return
+    cores, lines = str(os.cpu_count()), []
+    ways = [(native, threads) for native in ("on", "off") for threads in ("1", cores)]
+    for size in SIZES:
+        found = {}
+        for native, threads in ways:
+            command = [sys.executable, __file__, "--size", size, "--dtype", options.dtype]
+            environment = os.environ | {"PJRT_NPROC": threads, "EAGLE_JAX_NATIVE": native}
+            ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+            found[native, threads] = json.loads(ran.stdout)
+        for nodes in DRAFTED:
+            times = [f"{found[way][nodes]:.2f} ms" for way in ways]
+            lines.append([f"{found[ways[0]]['MB']:.0f} MB", nodes, *times])
+    names = {"on": "ours", "off": "XLA"}
+    header = [f"{names[native]}, {threads} threads" for native, threads in ways]
+    print(table([f"{options.dtype} weights", "nodes", *header], lines))
+
+
+if __name__ == "__main__":
+    main()
