@@ -174,6 +174,16 @@ class TestNative(Contract):
         together = jax.jit(self.attend)(case).reshape(*case.q.shape[:2], case.group, case.nodes, -1)
         np.testing.assert_array_equal(jax.jit(self.attend)(alone), together[row:, :, :, node])
 
+    def test_its_gradient_is_that_of_xla(self):
+        case = made(CASES["nothing is committed yet"])
+
+        def total(attend, q):
+            return jnp.sum(attend(dataclasses.replace(case, q=q)) ** 2)
+
+        whole = functools.partial(xla.attend, block=case.slots)
+        found, wanted = (jax.grad(functools.partial(total, way))(case.q) for way in (self.attend, whole))
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
 
 class TestPallasTPU(Contract):
     attend = staticmethod(functools.partial(pallas_tpu.attend, interpret=True))

@@ -7,9 +7,10 @@ small operations for attention. Here weights lie as they are read (`models.strip
     calls      what XLA calls: handlers of its foreign function interface
     threads    work that several threads take part in
     math       exp, sums, transposition
-    tiles      sums of products in registers; the two below are made of them
+    tiles      sums of products in registers; those below are made of them
     products   rows times a weight
-    attention  `kernels.base.Case`
+    blocks     rows of a head over some keys and values
+    attention  `kernels.base.Case`, made of them
     library    all of it, once a process
 """
 

@@ -1,0 +1,200 @@
+"""Attention of the rows of one kv head over some keys and values, 64 of them at a time.
+
+Keys are turned, and multiplied with all rows; the softmax goes along with the blocks (Milakov and Gimelshein 2018).
+Blocks are cut by slot: what a row gets does not hang on the other rows.
+"""
+
+import dataclasses
+
+from llvmlite import ir
+
+from eagle_jax.kernels.base import NOTHING_SEEN, UNSEEN
+from eagle_jax.kernels.native.code import (
+    F32,
+    FLOATS,
+    I8,
+    I32,
+    I64,
+    LANES,
+    NULL,
+    POINTER,
+    VECTOR,
+    WORD,
+    at,
+    by_tiles,
+    counting,
+    every,
+    everywhere,
+    i64,
+    internal,
+    read,
+    room,
+    smaller,
+    write,
+)
+from eagle_jax.kernels.native.math import exp, larger, largest, summed, turned
+from eagle_jax.kernels.native.tiles import MOST_ROWS, Strides, Tiles
+
+BLOCK = 64  # keys at a time
+LINE = BLOCK * WORD  # bytes of their scores
+WIDEST = 256  # of a head
+SUMS = 2 * WORD  # bytes of each row's largest score so far, and of the sum of its weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The rows of one kv head: queries of a group of heads times nodes.
+
+    Attributes:
+        queries: `[rows, size]`.
+        mixed: weighted values so far, of the same shape.
+        sums: `[rows, 2]`, see `SUMS`.
+        count, size: how many rows, and of what size.
+        nodes: row r is of node r % nodes.
+    """
+
+    queries: ir.Value
+    mixed: ir.Value
+    sums: ir.Value
+    count: ir.Value
+    size: ir.Value
+    nodes: ir.Value
+
+    def begin(self, builder: ir.IRBuilder) -> None:
+        """They have seen nothing yet."""
+        with counting(builder, builder.mul(self.count, self.size), step=LANES) as index:
+            write(builder, every(0.0), at(builder, self.mixed, index, WORD))
+        with counting(builder, self.count) as row:
+            here = at(builder, self.sums, row, SUMS)
+            write(builder, ir.Constant(F32, NOTHING_SEEN), here)
+            write(builder, ir.Constant(F32, 0.0), at(builder, here, WORD))
+
+    def end(self, builder: ir.IRBuilder) -> None:
+        """Sums become averages."""
+        with counting(builder, self.count) as row:
+            total = read(builder, at(builder, at(builder, self.sums, row, SUMS), WORD), F32)
+            self.scale(builder, row, everywhere(builder, builder.fdiv(ir.Constant(F32, 1.0), total)))
+
+    def scale(self, builder: ir.IRBuilder, row: ir.Value, factor: ir.Value) -> None:
+        """What a row has so far, times a number."""
+        line = at(builder, self.mixed, row, builder.mul(self.size, i64(WORD)))
+        with counting(builder, self.size, step=LANES) as index:
+            here = at(builder, line, index, WORD)
+            write(builder, builder.fmul(read(builder, here, FLOATS), factor), here)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """Which keys each node sees.
+
+    Attributes:
+        kind: "all" of them; those that a "mask" names; or those from some slot on, in a "window".
+        told: the mask's bytes, or the first slot of each node.
+        told_row: bytes of the mask's rows.
+    """
+
+    kind: str
+    told: ir.Value = NULL
+    told_row: ir.Value = dataclasses.field(default_factory=lambda: i64(0))
+
+    def of(self, builder: ir.IRBuilder, node: ir.Value, start: ir.Value, group: ir.Value, count: ir.Value) -> ir.Value:
+        """Of the 16 keys of a group, in a block of `count` that begins at slot `start`, which one node sees."""
+        first = builder.mul(group, i64(LANES))
+        lanes = ir.Constant(ir.VectorType(I64, LANES), list(range(LANES)))
+        keys = builder.add(everywhere(builder, first), lanes)
+        seen = builder.icmp_unsigned("<", keys, everywhere(builder, count))
+        if self.kind == "mask":
+            line = at(builder, at(builder, self.told, node, self.told_row), start)
+            named = read(builder, at(builder, line, first), ir.VectorType(I8, LANES))
+            seen = builder.and_(seen, builder.icmp_unsigned("!=", named, ir.Constant(named.type, None)))
+        if self.kind == "window":
+            low = builder.sext(read(builder, at(builder, self.told, node, WORD), I32), I64)
+            slots = builder.add(keys, everywhere(builder, start))
+            seen = builder.and_(seen, builder.icmp_signed(">=", slots, everywhere(builder, low)))
+        return seen
+
+
+def see(
+    builder: ir.IRBuilder, rows: Rows, keys: ir.Value, values: ir.Value, begin: ir.Value, end: ir.Value, sight: Sight
+) -> None:
+    """Rows see the keys and values of the slots from `begin`, a multiple of `BLOCK`, to `end`."""
+    row = builder.mul(rows.size, i64(WORD))
+    with counting(builder, end, begin, step=BLOCK) as start:
+        count = smaller(builder, builder.sub(end, start), i64(BLOCK))
+        here = [at(builder, base, start, row) for base in (keys, values)]
+        told = [sight.told, sight.told_row]
+        known = [getattr(rows, field.name) for field in dataclasses.fields(Rows)]
+        builder.call(_block(builder.module, sight.kind), [*known, *here, start, count, *told])
+
+
+def _block(module: ir.Module, kind: str) -> ir.Function:
+    """`see` of one block."""
+    name = f"see_{kind}"
+    if name in module.globals:
+        return module.globals[name]
+    kinds = [POINTER] * 3 + [I64] * 3 + [POINTER] * 2 + [I64] * 2 + [POINTER, I64]
+    function = internal(module, name, kinds)
+    *known, keys, values, start, count, told, told_row = function.args
+    rows, sight = Rows(*known), Sight(kind, told, told_row)
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    columns, scores = room(builder, BLOCK * WIDEST * WORD), room(builder, MOST_ROWS * LINE)
+    groups = builder.lshr(builder.add(count, i64(LANES - 1)), i64(4))
+    row = builder.mul(rows.size, i64(WORD))
+    _turn(builder, keys, columns, count, rows.size)
+
+    def some(first: ir.Value, number: int) -> None:
+        queries, mixed = (at(builder, base, first, row) for base in (rows.queries, rows.mixed))
+        by_key = Strides(x_row=row, y_row=i64(LINE), w_column=i64(VECTOR), w_step=i64(LINE))
+        Tiles(module).few_rows(builder, (queries, columns, scores), (number, groups, rows.size), by_key)
+        with counting(builder, i64(number)) as index:
+            one, line = builder.add(first, index), at(builder, scores, index, LINE)
+            node = builder.urem(one, rows.nodes)
+            with counting(builder, groups) as group:
+                place = at(builder, line, group, VECTOR)
+                seen = sight.of(builder, node, start, group, count)
+                write(builder, builder.select(seen, read(builder, place, FLOATS), every(UNSEEN)), place)
+            rows.scale(builder, one, _weigh(builder, line, groups, at(builder, rows.sums, one, SUMS)))
+        by_number = Strides(x_row=i64(LINE), y_row=row, w_column=i64(VECTOR), w_step=row)
+        sizes = (number, builder.lshr(rows.size, i64(4)), count)
+        Tiles(module, adding=True).few_rows(builder, (scores, values, mixed), sizes, by_number)
+
+    by_tiles(builder, rows.count, MOST_ROWS, some)
+    builder.ret_void()
+    return function
+
+
+def _turn(builder: ir.IRBuilder, keys: ir.Value, columns: ir.Value, count: ir.Value, size: ir.Value) -> None:
+    """Keys `[count, size]` to `[size, 64]`; what fills the last group of 16 is like the last key."""
+    last = builder.sub(count, i64(1))
+    with counting(builder, count, step=LANES) as first:
+        slots = [smaller(builder, builder.add(first, i64(lane)), last) for lane in range(LANES)]
+        lines = [at(builder, keys, slot, builder.mul(size, i64(WORD))) for slot in slots]
+        to = at(builder, columns, first, WORD)
+        with counting(builder, size, step=LANES) as begin:
+            block = [read(builder, at(builder, line, begin, WORD), FLOATS) for line in lines]
+            for index, column in enumerate(turned(builder, block)):
+                write(builder, column, at(builder, to, builder.add(begin, i64(index)), LINE))
+
+
+def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, sums: ir.Value) -> ir.Value:
+    """Scores of one row become weights; returns what its weights so far are to be multiplied with."""
+    top, total = room(builder, VECTOR), room(builder, VECTOR)
+    before = everywhere(builder, read(builder, sums, F32))
+    write(builder, before, top)
+    write(builder, every(0.0), total)
+    with counting(builder, groups) as group:
+        score = read(builder, at(builder, scores, group, VECTOR), FLOATS)
+        write(builder, larger(builder, read(builder, top, FLOATS), score), top)
+    highest = largest(builder, read(builder, top, FLOATS))
+    new = everywhere(builder, highest)
+    with counting(builder, groups) as group:
+        place = at(builder, scores, group, VECTOR)
+        weight = exp(builder, builder.fsub(read(builder, place, FLOATS), new))
+        write(builder, weight, place)
+        write(builder, builder.fadd(read(builder, total, FLOATS), weight), total)
+    kept = exp(builder, builder.fsub(before, new))
+    of_old = read(builder, at(builder, sums, WORD), F32)
+    of_old = builder.fmul(of_old, builder.extract_element(kept, ir.Constant(I32, 0)))
+    write(builder, builder.fadd(of_old, summed(builder, read(builder, total, FLOATS))), at(builder, sums, WORD))
+    write(builder, highest, sums)
+    return kept
