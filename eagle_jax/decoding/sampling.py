@@ -78,6 +78,8 @@ def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> Key[Array, "b"
     words = np.array([(seed >> 32, seed & 0xFFFFFFFF) for seed in seeds], np.uint32).reshape(-1, 2)
     first = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     counted_down = np.array([-sample % 2**32 for sample in samples], np.uint32)
+    if not counted_down.any():  # nearly always; the rest takes a millisecond
+        return first
     others = jax.vmap(jax.random.fold_in)(first, jnp.asarray(counted_down))
     return jnp.where(jnp.asarray(counted_down == 0), first, others)
 

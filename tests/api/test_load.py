@@ -58,11 +58,11 @@ def test_dtype(folders, dtype):
     assert model.target.dtype == model.head.dtype == expected
 
 
-def test_the_dtype_is_known_before_anything_is_loaded(folders, monkeypatch):
+def test_the_dtype_is_known_before_anything_is_loaded(monkeypatch):
     monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: False)
-    assert [model_module.dtype_name(folders[0], dtype) for dtype in (None, "bfloat16")] == ["float32", "bfloat16"]
+    assert [model_module.dtype_name(dtype) for dtype in (None, "bfloat16")] == ["float32", "bfloat16"]
     monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: True)
-    assert model_module.dtype_name(folders[0]) is None
+    assert model_module.dtype_name() is None
 
 
 def test_a_head_of_another_dtype_takes_the_targets(folders, tmp_path, monkeypatch):

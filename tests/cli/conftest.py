@@ -224,7 +224,7 @@ class Fake:
     def tokenizer_of(self, target):
         return FakeTokenizer(self.template)
 
-    def dtype_name(self, target, dtype, *, mesh):
+    def dtype_name(self, dtype):
         return dtype
 
     def make_datastore(self, tokenizer, files, to, *, limit, progress, skipped):
