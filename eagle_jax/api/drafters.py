@@ -27,7 +27,6 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
-from eagle_jax.models.quant import is_quantised
 from eagle_jax.sharding import DATA
 
 # Rows of a batch's trees in all, on accelerators: the weights' traffic hides the arithmetic of about 200 rows in
@@ -55,7 +54,7 @@ class Rule(NamedTuple):
 # On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of some rows
 # (`benchmarks/wide.py`), beside those in a cache more. XLA spends most of a product on packing its weight.
 OURS_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
-OURS_IN_CACHE = {True: Rule(DynamicTree(4, 2, 1), rows=4, least=3), False: Rule(DynamicTree(5, 3, 1), rows=6, least=3)}
+OURS_IN_CACHE = {True: Rule(DynamicTree(3, 1, 1), rows=3, least=3), False: Rule(DynamicTree(5, 3, 1), rows=6, least=3)}
 OF_XLA = {True: Rule(DynamicTree(6, 2, 2), rows=12, least=2), False: Rule(DynamicTree(8, 6, 1), rows=8, least=2)}
 
 
@@ -103,10 +102,9 @@ def _hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
 
 def _rule(model: Any) -> Rule:
     """What holds for a model on this CPU."""
-    if model.over is not None or is_quantised(getattr(model.target, "params", {})) or not native.is_used():
+    if model.over is not None or model.quantised or not native.is_used():
         return OF_XLA[_in_bfloat16(model)]
-    in_cache = sum(leaf.nbytes for leaf in jax.tree.leaves(model.target)) < IN_CACHE
-    return OURS_IN_CACHE[_in_bfloat16(model)] if in_cache else OURS_FROM_MEMORY
+    return OURS_IN_CACHE[_in_bfloat16(model)] if model.weights_size < IN_CACHE else OURS_FROM_MEMORY
 
 
 def _in_bfloat16(model: Any) -> bool:

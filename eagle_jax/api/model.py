@@ -1,6 +1,7 @@
 """Loading a target, its tokenizer and its draft head."""
 
 import dataclasses
+import functools
 import importlib.resources
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import Scheme, schemes_of
+from eagle_jax.models.quant import Scheme, is_quantised, schemes_of
 from eagle_jax.models.target import Target
 from eagle_jax.platform import keep_programs, multiplies_bfloat16
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
@@ -55,6 +56,16 @@ class Model:
     def dtype(self) -> str:
         """Name of the dtype of the target's weights, or of what it computes in where that is all it tells."""
         return str(getattr(self.target, "dtype", None) or self.target.activations)
+
+    @functools.cached_property
+    def weights_size(self) -> int:
+        """Bytes of the target's weights."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.target))
+
+    @functools.cached_property
+    def quantised(self) -> bool:
+        """Whether any weight of the target is rounded."""
+        return is_quantised(getattr(self.target, "params", {}))
 
     def __repr__(self) -> str:
         """A line; the weights themselves would be fetched from the device to be shown."""

@@ -149,6 +149,7 @@ def read_prompts(
             following=here[:, 1:],
             hidden=output.hidden,
             taps=output.taps,
+            more=True,
         )
         draft = drafter.observe(target, draft, observed)
         rows = (output.hidden, *output.taps)

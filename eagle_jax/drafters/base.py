@@ -10,7 +10,7 @@ from eagle_jax.decoding.policy import NO_TREE
 from eagle_jax.decoding.sampling import Sampling, Settings
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.models.target import Target
-from eagle_jax.struct import pytree
+from eagle_jax.struct import pytree, static
 
 
 @pytree
@@ -66,6 +66,7 @@ class Observed:
         hidden: the target's final hidden state at each row (EAGLE-1/2's feature).
         taps: the residual streams that the drafter asked for.
         checked: the tree that these rows are the accepted path of; None while the prompt is read.
+        more: whether further rows come before the drafter is asked, so that what only a guess needs can be left out.
     """
 
     start: Int[Array, "b"]
@@ -75,6 +76,7 @@ class Observed:
     hidden: Float[Array, "b r h"]
     taps: tuple[Float[Array, "b r h"], ...]
     checked: Checked | None = None
+    more: bool = static(default=False)
 
     def last(self, rows: Float[Array, "b r h"], before: Float[Array, "b h"]) -> Float[Array, "b h"]:
         """Of values made of the rows those of the last true one; `before` where there is none."""

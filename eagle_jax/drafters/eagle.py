@@ -81,7 +81,10 @@ class Eagle(Drafter):
         )
 
     def observe(self, target: Target, state: EagleState, observed: Observed) -> EagleState:
-        """Feeds slots of true features: slot i has the feature of row i and the embedding of the token after it."""
+        """Feeds slots of true features: slot i has the feature of row i and the embedding of the token after it.
+
+        Of a chunk of the prompt only keys and values are needed: the last layer's attention and MLP are not computed.
+        """
         steps, chain = causal(*observed.following.shape)
         with jax.named_scope("draft_observe"):
             out, kv = self.head.forward(
@@ -91,11 +94,12 @@ class Eagle(Drafter):
                 chain,
                 state.cache,
             )
-            # keys and values do not hang on what attention reads of the cache; written sooner, they cost a copy of it
-            out, kv = jax.lax.optimization_barrier((out, kv))
+            if not observed.more:
+                # keys and values do not hang on what attention reads of the cache; written sooner they cost a copy
+                out, kv = jax.lax.optimization_barrier((out, kv))
         return EagleState(
             cache=state.cache.write(kv, observed.start, state.cache.length + observed.count),
-            guess=observed.last(out, state.guess),
+            guess=state.guess if observed.more else observed.last(out, state.guess),
         )
 
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
