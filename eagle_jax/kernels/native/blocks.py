@@ -5,6 +5,7 @@ Blocks are cut by slot: what a row gets does not hang on the other rows.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 from llvmlite import ir
 
@@ -149,11 +150,8 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
         with counting(builder, i64(number)) as index:
             one, line = builder.add(first, index), at(builder, scores, index, LINE)
             node = builder.urem(one, rows.nodes)
-            with counting(builder, groups) as group:
-                place = at(builder, line, group, VECTOR)
-                seen = sight.of(builder, node, start, group, count)
-                write(builder, builder.select(seen, read(builder, place, FLOATS), every(UNSEEN)), place)
-            rows.scale(builder, one, _weigh(builder, line, groups, at(builder, rows.sums, one, SUMS)))
+            top = _masked(builder, line, groups, lambda group: sight.of(builder, node, start, group, count))
+            rows.scale(builder, one, _weigh(builder, line, groups, top, at(builder, rows.sums, one, SUMS)))
         by_number = Strides(x_row=i64(LINE), y_row=row, w_column=i64(VECTOR), w_step=row)
         sizes = (number, builder.lshr(rows.size, i64(4)), count)
         Tiles(module, adding=True).few_rows(builder, (scores, values, mixed), sizes, by_number)
@@ -176,17 +174,26 @@ def _turn(builder: ir.IRBuilder, keys: ir.Value, columns: ir.Value, count: ir.Va
                 write(builder, column, at(builder, to, builder.add(begin, i64(index)), LINE))
 
 
-def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, sums: ir.Value) -> ir.Value:
-    """Scores of one row become weights; returns what its weights so far are to be multiplied with."""
-    top, total = room(builder, VECTOR), room(builder, VECTOR)
-    before = everywhere(builder, read(builder, sums, F32))
-    write(builder, before, top)
-    write(builder, every(0.0), total)
+def _masked(
+    builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, seen: Callable[[ir.Value], ir.Value]
+) -> ir.Value:
+    """The largest of one row's scores; those of keys that it does not see become `UNSEEN`."""
+    top = room(builder, VECTOR)
+    write(builder, every(UNSEEN), top)
     with counting(builder, groups) as group:
-        score = read(builder, at(builder, scores, group, VECTOR), FLOATS)
+        place = at(builder, scores, group, VECTOR)
+        score = builder.select(seen(group), read(builder, place, FLOATS), every(UNSEEN))
+        write(builder, score, place)
         write(builder, larger(builder, read(builder, top, FLOATS), score), top)
-    highest = largest(builder, read(builder, top, FLOATS))
-    new = everywhere(builder, highest)
+    return largest(builder, read(builder, top, FLOATS))
+
+
+def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, top: ir.Value, sums: ir.Value) -> ir.Value:
+    """Scores of one row become weights; returns what its weights so far are to be multiplied with."""
+    total, old = room(builder, VECTOR), read(builder, sums, F32)
+    write(builder, every(0.0), total)
+    highest = builder.select(builder.fcmp_unordered(">", top, old), top, old)
+    before, new = everywhere(builder, old), everywhere(builder, highest)
     with counting(builder, groups) as group:
         place = at(builder, scores, group, VECTOR)
         weight = exp(builder, builder.fsub(read(builder, place, FLOATS), new))

@@ -112,12 +112,12 @@ class Tiles:
         def some(first: ir.Value, count: int) -> None:
             tile.build((x, at(builder, w, first, tile.strides.w_column), at(builder, y, first, VECTOR)), steps, count)
 
-        whole = builder.sub(columns, builder.urem(columns, i64(together)))
-        with counting(builder, whole, step=together) as first:
-            some(first, together)
-        if together > 1:
-            with counting(builder, columns, whole) as first:
-                some(first, 1)
+        done = i64(0)
+        while together:
+            upto = builder.sub(columns, builder.urem(columns, i64(together)))
+            with counting(builder, upto, done, step=together) as first:
+                some(first, together)
+            done, together = upto, together // 2
         builder.ret_void()
         return function
 
