@@ -20,6 +20,7 @@ from jax.experimental import topologies  # noqa: E402
 import eagle_jax  # noqa: E402, F401  # sets XLA's flags
 from eagle_jax.decoding.decode import compiler_options  # noqa: E402
 from eagle_jax.models import products, quant  # noqa: E402
+from eagle_jax.models.strips import Strips, in_strips  # noqa: E402
 
 SHIPPED = ((256, 512), (256, 1536), (256, 2048), (768, 256))  # of the shipped target: heads, MLP, vocabulary, MLP back
 LARGE, LARGE_ROWS = (2048, 8192), (1, 4, 8)
@@ -38,6 +39,11 @@ def product(rows: jax.Array, weight: jax.Array | quant.QuantArray) -> jax.Array:
 def as_stored(rows: jax.Array, weight: jax.Array) -> jax.Array:
     """With a weight `[out, in]`, as decoding has wide ones on CPU."""
     return products.contract(rows, weight, 1)
+
+
+def ours(rows: jax.Array, weight: Strips) -> jax.Array:
+    """With a weight in strips, as decoding has float ones on a CPU."""
+    return products.matmul(rows, weight)
 
 
 def whole(rows: jax.Array, weight: quant.QuantArray) -> jax.Array:
@@ -105,10 +111,14 @@ def on_this_machine() -> None:
     cases = {}
     for shape in SHIPPED:
         floats = weights(shape, jnp.bfloat16, None)
-        cases |= {(rows, shape): loop(product, jnp.ones((rows, shape[0]), jnp.bfloat16), floats) for rows in ROWS}
+        strips = [in_strips(weight.T) for weight in floats]
+        for rows in ROWS:
+            given = jnp.ones((rows, shape[0]), jnp.bfloat16)
+            cases |= {(rows, shape): loop(product, given, floats), (rows, shape, "ours"): loop(ours, given, strips)}
     found = microseconds(cases)
-    header = ["rows, bfloat16", *(f"{i} x {o}" for i, o in SHIPPED)]
-    print(table(header, [[rows, *(f"{found[rows, shape]:.0f} us" for shape in SHIPPED)] for rows in ROWS]))
+    ways = [(shape, *way) for shape in SHIPPED for way in ((), ("ours",))]
+    header = ["rows, bfloat16", *(f"{i} x {o}, {way[0] if way else 'XLA'}" for (i, o), *way in ways)]
+    print(table(header, [[rows, *(f"{found[rows, *way]:.0f} us" for way in ways)] for rows in ROWS]))
 
     floats, rounded = (weights(LARGE, jnp.float32, rounding) for rounding in (None, quant.Rounding(8)))
     ways = {

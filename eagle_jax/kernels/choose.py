@@ -2,7 +2,7 @@
 
 | platform | default | why |
 |---|---|---|
-| CPU | `native` | it takes a quarter to a half of `xla`'s time (`benchmarks/native.py`) |
+| CPU | `native` | one operation and less work: passes are quicker with it (`benchmarks/native.py`) |
 | TPU | `xla` | no kernel of ours has been measured on one |
 | GPU | `xla` | no kernel of ours has been measured on one |
 
