@@ -22,7 +22,6 @@ from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
-from eagle_jax.kernels import native
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -102,7 +101,7 @@ def _hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
 
 def _rule(model: Any) -> Rule:
     """What holds for a model on this CPU."""
-    if model.over is not None or model.quantised or not native.is_used():
+    if not model.in_strips:
         return OF_XLA[_in_bfloat16(model)]
     return OURS_IN_CACHE[_in_bfloat16(model)] if model.weights_size < IN_CACHE else OURS_FROM_MEMORY
 

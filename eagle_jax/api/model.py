@@ -19,7 +19,8 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import Scheme, is_quantised, schemes_of
+from eagle_jax.models.quant import Scheme, schemes_of
+from eagle_jax.models.strips import Strips
 from eagle_jax.models.target import Target
 from eagle_jax.platform import keep_programs, multiplies_bfloat16
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
@@ -63,9 +64,10 @@ class Model:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self.target))
 
     @functools.cached_property
-    def quantised(self) -> bool:
-        """Whether any weight of the target is rounded."""
-        return is_quantised(getattr(self.target, "params", {}))
+    def in_strips(self) -> bool:
+        """Whether the target's products are machine code of our own."""
+        leaves = jax.tree.leaves(self.target, is_leaf=lambda leaf: isinstance(leaf, Strips))
+        return any(isinstance(leaf, Strips) for leaf in leaves)
 
     def __repr__(self) -> str:
         """A line; the weights themselves would be fetched from the device to be shown."""

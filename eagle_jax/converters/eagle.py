@@ -102,7 +102,7 @@ def save_eagle(
         if head.vocabulary is not None:
             yield from mapping_tensors(np.asarray(head.vocabulary), head.config.layers.vocab_size)
         if eagle1 and target is not None and format == "safeailab":
-            yield EMBEDDING, np.asarray(target.params["embed_tokens"]["embedding"].astype(head.dtype))
+            yield EMBEDDING, np.asarray(target.table.astype(head.dtype))
 
     write_folder(pathlib.Path(folder), entries, tensors())
 
@@ -205,7 +205,7 @@ def _own_embedding(weights: Weights, config: Eagle3Config, target: LM) -> np.nda
     # A Gemma multiplies its embeddings by a constant, and a head does not.
     if config.layers.hidden_size != config.target_hidden_size or target.config.gemma is not None:
         return table
-    theirs = np.asarray(target.params["embed_tokens"]["embedding"])
+    theirs = np.asarray(target.table)
     # Some rows at a time, so that rounding copies little, and tables that differ are told apart at once.
     blocks = [slice(start, start + 4096) for start in range(0, len(table), 4096)]
     with np.errstate(over="ignore"):

@@ -13,7 +13,6 @@ from eagle_jax.config import EagleConfig
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import Linear
-from eagle_jax.models.layout import as_stored
 from eagle_jax.models.llama import DecoderLayer, Sight
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import dense
@@ -91,10 +90,7 @@ class Head(DraftHead):
         ids, size = np.asarray(ids), target.config.vocab_size
         if ids.ndim != 1 or not ids.size or (np.diff(ids) <= 0).any() or ids[0] < 0 or ids[-1] >= size:
             raise ValueError(f"the ids of a draft vocabulary must ascend within 0 .. {size - 1}; got {ids}")
-        tied = target.config.tie_word_embeddings
-        name, kind = ("embed_tokens", "embedding") if tied else ("lm_head", "weight")
-        output = as_stored(target.params[name])[kind]
-        rows = dense(jax.tree.map(lambda part: part[ids], output))
+        rows = dense(jax.tree.map(lambda part: part[ids], target.output_matrix))
         return Head(
             params=self.params | {"lm_head": {"weight": rows.astype(self.dtype)}},
             config=dataclasses.replace(self.config, draft_vocab_size=len(ids)),

@@ -11,7 +11,9 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.config import LlamaConfig
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import activation_dtype
+from eagle_jax.models.layout import as_stored
 from eagle_jax.models.llama import Llama
+from eagle_jax.models.quant import QuantArray
 from eagle_jax.models.target import Output
 from eagle_jax.struct import pytree, static
 
@@ -46,6 +48,16 @@ class LM:
     def activations(self) -> np.dtype:
         """Dtype of embeddings, hidden states and cache; float32 on CPU, where XLA rewrites whole bfloat16 caches."""
         return activation_dtype(self.dtype)
+
+    @property
+    def table(self) -> Float[Array, "v h"]:
+        """The token table as files have it."""
+        return as_stored(self.params["embed_tokens"])["embedding"]
+
+    @property
+    def output_matrix(self) -> Array | QuantArray:
+        """What hidden states are multiplied with, as files have it: `[v, h]`, the table where that is tied."""
+        return self.table if self.config.tie_word_embeddings else as_stored(self.params["lm_head"])["weight"]
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
         """A cache for `slots` tokens a row."""

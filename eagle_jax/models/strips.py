@@ -65,6 +65,11 @@ def _strips_of(weight: Float[Array, "*o i"]) -> Float[Array, "s _ _"]:
 
 def out_of_strips(strips: Strips) -> Float[Array, "*o i"]:
     """The weight as it was."""
+    return _weight_of(strips)
+
+
+@jax.jit
+def _weight_of(strips: Strips) -> Float[Array, "*o i"]:
     whole = _apart(strips).swapaxes(1, 2).reshape(-1, strips.shape[-1])
     return whole[: strips.size // strips.shape[-1]].reshape(strips.shape)
 

@@ -156,9 +156,7 @@ def _passing_on(params: Params, target: LM) -> Params:
 
 
 def _output_matrix(target: LM) -> jax.Array:
-    tied = target.config.tie_word_embeddings
-    output = target.params["embed_tokens"]["embedding"] if tied else dense(target.params["lm_head"]["weight"])
-    return jnp.asarray(to_host(output), jnp.float32)
+    return jnp.asarray(to_host(dense(target.output_matrix)), jnp.float32)
 
 
 def _layers(config: HeadConfig, target: LlamaConfig, count: int) -> LlamaConfig:

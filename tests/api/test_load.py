@@ -7,12 +7,14 @@ from types import ModuleType
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from speller import DYNAMIC, END, SPELLED, SPELLER, TOKENIZER, asked
 
 from eagle_jax.api import generate, load
 from eagle_jax.api import model as model_module
 from eagle_jax.converters import save_head, save_target
+from eagle_jax.models import layout
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +182,15 @@ def test_settings_of_a_head(api: ModuleType, folders):
     assert model.head.config.layers.rope.theta == 7.0
     with pytest.raises(ValueError, match="config.json: config key rope_tetha=7.0 is not known"):
         api.load(*folders, head_config={"rope_tetha": 7.0})
+
+
+def test_a_head_of_a_loaded_tied_target_is_saved_and_loaded(tmp_path):
+    """Its table lies in strips, and files of EAGLE-1 heads hold one."""
+    model = load()
+    assert model.target.config.tie_word_embeddings
+    params = {name: part for name, part in model.head.params.items() if name != "lm_head"}
+    config = dataclasses.replace(model.head.config, draft_vocab_size=None)
+    whole = dataclasses.replace(model.head, params=params, config=config, vocabulary=None)
+    save_head(whole, tmp_path, format="safeailab", target=model.target)
+    again = model_module.with_head(model, tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, layout.as_stored(again.head.params), layout.as_stored(params))

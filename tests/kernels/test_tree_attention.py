@@ -174,6 +174,19 @@ class TestNative(Contract):
         together = jax.jit(self.attend)(case).reshape(*case.q.shape[:2], case.group, case.nodes, -1)
         np.testing.assert_array_equal(jax.jit(self.attend)(alone), together[row:, :, :, node])
 
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            Asked(5, 300, (0, 2, 300), size=256, window=7),
+            Asked(70, 130, (129, 64), group=3, size=48, beside=9),
+            Asked(9, 64, (64, 63, 1), heads=5, size=80, chain=True),
+            Asked(64, 65, (65,), heads=1, size=32, window=1),
+        ],
+        ids=["wide heads, windows before the text", "many fresh rows", "odd heads", "whole blocks"],
+    )
+    def test_edges_of_blocks(self, asked):
+        np.testing.assert_allclose(jax.jit(self.attend)(made(asked)), expected(asked), atol=3e-5, rtol=1e-5)
+
     def test_its_gradient_is_that_of_xla(self):
         case = made(CASES["nothing is committed yet"])
 

@@ -15,10 +15,8 @@ small operations for attention. Here weights lie as they are read (`models.strip
 """
 
 import functools
-import importlib.util
 import logging
 import os
-import platform
 import sys
 
 import jax
@@ -38,45 +36,53 @@ def is_used() -> bool:
     Raises:
         ValueError: `VARIABLE` is neither "on" nor "off".
     """
+    return _refusal() is None
+
+
+def _refusal() -> str | None:
+    """Why it is not."""
     wanted = os.environ.get(VARIABLE, "on")
     if wanted not in ("on", "off"):
         raise ValueError(f'{VARIABLE}={wanted!r} is not known; expected "on" or "off"')
-    return wanted == "on" and jax.default_backend() == "cpu" and _works()
+    if jax.default_backend() != "cpu":
+        return "it is for CPUs"
+    return f"{VARIABLE} is off" if wanted == "off" else _fault()
 
 
 @functools.cache
-def _works() -> bool:
-    """Whether LLVM is there and its code is known to XLA; tells once if not."""
-    if sys.maxsize < 2**32 or sys.byteorder != "little" or importlib.util.find_spec("llvmlite") is None:
-        log.info("products and attention are left to XLA: there is no llvmlite for %s", platform.machine())
-        return False
-    from eagle_jax.kernels.native import library
-
+def _fault() -> str | None:
+    """Why it cannot be made here, which is told once; None if XLA knows it."""
     try:
+        if sys.maxsize < 2**32 or sys.byteorder != "little":
+            raise NotImplementedError("it is for machines of 64 bits, lowest byte first")
+        from eagle_jax.kernels.native import library
+
         library.make()
-    except (NotImplementedError, OSError, RuntimeError) as error:
-        log.warning("products and attention are left to XLA: %s", error)
-        return False
-    return True
+    # an llvmlite that is too old has other functions, or takes other arguments
+    except (AttributeError, ImportError, NotImplementedError, OSError, RuntimeError, TypeError) as error:
+        log.warning("products and attention are left to XLA, which takes longer: %s", error)
+        return str(error)
+    return None
 
 
 def product(rows: Float[Array, "r i"], strips: Float[Array, "s _ _"]) -> Float[Array, "r o"]:
-    """`rows @ weight.T` of a weight in strips; `is_used` comes before."""
-    from eagle_jax.kernels.native.products import product
+    """`rows @ weight.T` of a weight in strips."""
+    from eagle_jax.kernels.native import library, products
 
-    return product(rows, strips)
+    library.make()
+    return products.product(rows, strips)
 
 
 def attend(case: Case) -> Float[Array, "b k r c"]:
     """Tree attention on one CPU device.
 
     Raises:
-        NotImplementedError: the case is none of those that it is made for.
+        NotImplementedError: it is not used, or the case is none of those that it is made for.
     """
-    if not is_used():
-        raise NotImplementedError("it is for CPUs")
+    if (reason := _refusal()) is not None:
+        raise NotImplementedError(reason)
     if is_spread():
         raise NotImplementedError("the program is over several devices")
-    from eagle_jax.kernels.native.attention import attend
+    from eagle_jax.kernels.native import attention
 
-    return attend(case)
+    return attention.attend(case)

@@ -16,6 +16,7 @@ from eagle_jax.kernels.native.code import I32, I64, NULL, POINTER, Code, at, is_
 EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS = 8, 16, 24, 40, 80  # of a frame
 LISTED = 32  # of its lists of arguments and results: where their pointers are
 DATA, DIMS = 24, 40  # of a buffer
+EXTENSION_KIND, ASKS_FOR_METADATA = 8, 1
 METADATA, MAJOR, MINOR = 24, 24, 28  # of an extension that asks for metadata, and of these
 API_MAJOR, API_MINOR = 32, 36
 
@@ -62,8 +63,10 @@ def add_handler(
     builder = ir.IRBuilder(handler.append_basic_block("entry"))
     extension = read(builder, at(builder, frame, EXTENSION), POINTER)
     with builder.if_then(builder.not_(is_null(builder, extension))):
-        _tell_version(builder, frame, extension)
-        builder.ret(NULL)
+        kind = read(builder, at(builder, extension, EXTENSION_KIND), I32)
+        with builder.if_then(builder.icmp_unsigned("==", kind, ir.Constant(I32, ASKS_FOR_METADATA))):
+            _tell_version(builder, frame, extension)
+            builder.ret(NULL)
 
     def listed(of: int, count: int) -> list[Buffer]:
         pointers = read(builder, at(builder, frame, of + LISTED), POINTER)

@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import hashlib
+import os
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import llvmlite
 from llvmlite import binding, ir
 
 from eagle_jax.durable import replacing
+from eagle_jax.kernels import base
 from eagle_jax.platform import programs_folder
 
 POINTER, VOID = ir.PointerType(), ir.VoidType()
@@ -139,6 +142,10 @@ def features() -> frozenset[str]:
     return frozenset(name for name, has in known.items() if has)
 
 
+def is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
 class Code:
     """The functions of a module as machine code, which lives as long as this does.
 
@@ -152,7 +159,8 @@ class Code:
     def __init__(self, name: str, build: Callable[[ir.Module], None]):
         _start()
         # LLVM would rather have registers of 256 bits on CPUs that once ran slower with wider ones
-        wanted = ",".join([*(f"+{feature}" for feature in sorted(features())), "-prefer-256-bit"])
+        wide = ["-prefer-256-bit"] if is_x86() else []
+        wanted = ",".join([*(f"+{feature}" for feature in sorted(features())), *wide])
         target = binding.Target.from_default_triple()
         self._machine = target.create_target_machine(cpu=binding.get_host_cpu_name(), features=wanted, opt=3)
         key = "\n".join([name, wanted, binding.get_host_cpu_name(), llvmlite.__version__, _sources()])
@@ -177,9 +185,10 @@ class Code:
 
 @functools.cache
 def _sources() -> str:
-    """A hash of this package, whose functions build what is compiled."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+    """A hash of this package, whose functions build what is compiled; a new one each time where it has no sources."""
+    files = [*sorted(Path(__file__).parent.glob("*.py")), Path(base.__file__)]
+    held = b"\0".join(file.read_bytes() for file in files if file.suffix == ".py" and file.is_file())
+    return hashlib.sha256(held or os.urandom(32)).hexdigest()
 
 
 def _kept(key: str, make: Callable[[], bytes]) -> bytes:

@@ -9,10 +9,11 @@ from llvmlite import ir
 
 from eagle_jax.kernels.native import attention, products
 from eagle_jax.kernels.native.calls import register
-from eagle_jax.kernels.native.code import Code
+from eagle_jax.kernels.native.code import Code, features, is_x86
 
 NAMES = (*products.NAMES.values(), attention.NAME, attention.WINDOWED)
 KNOWN_VERSION = "0"  # of XLA's interface, the number before the point
+NEEDED_ON_X86 = {"avx2", "fma"}  # without them every product is a call of the C library's
 
 _lock = threading.Lock()
 _code: Code | None = None
@@ -22,7 +23,7 @@ def make() -> None:
     """Makes the code, or reads it where it was kept.
 
     Raises:
-        NotImplementedError: this XLA has another interface.
+        NotImplementedError: this XLA has another interface, or the CPU no instructions for it.
         RuntimeError: LLVM cannot do it.
     """
     global _code
@@ -30,6 +31,8 @@ def make() -> None:
         if _code is None:
             if (version := _version()) != KNOWN_VERSION:
                 raise NotImplementedError(f"XLA's interface has version {version}; expected {KNOWN_VERSION}")
+            if is_x86() and not features() >= NEEDED_ON_X86:
+                raise NotImplementedError(f"this CPU lacks one of {', '.join(sorted(NEEDED_ON_X86))}")
             code = Code("eagle_jax", _build)
             for name in NAMES:
                 register(code, name)

@@ -4,7 +4,6 @@ Whoever is free takes the next task; the one that called waits only for tasks th
 wake up, since all of them may be waiting so. So what they share outlives the call until the last one has looked at it.
 """
 
-import os
 from collections.abc import Callable, Sequence
 
 from llvmlite import ir
@@ -27,9 +26,9 @@ from eagle_jax.kernels.native.code import (
     write,
 )
 
-SCHEDULE, COUNT_THREADS = 136, 144  # of XLA's functions, in its table of them
-# Vectors multiplied that are worth another thread: the first is awake, since the pool keeps one waiting for some 30 us.
-WORTH_ONE, WORTH_MORE = 11, 14  # 2**11 are 0.6 us of arithmetic, or 2 of reading; 2**14 for each that has to be woken
+DESTROY_ERROR, SCHEDULE, COUNT_THREADS = 64, 136, 144  # of XLA's functions, in its table of them
+# Vectors multiplied, as powers of two, that are worth one thread more, which the pool keeps awake, and each asleep.
+WORTH_ONE, WORTH_MORE = 11, 14
 NEXT, DONE, USERS, TASKS, VALUES = 0, 8, 16, 24, 32  # of what they share
 
 Task = Callable[[ir.IRBuilder, ir.Value, Sequence[ir.Value]], None]
@@ -58,8 +57,6 @@ def share(call: Call, tasks: ir.Value, work: ir.Value, values: Sequence[ir.Value
         with counting(builder, tasks) as index:
             builder.call(run, [alone, index])
 
-    if os.name != "posix":
-        return by_one()
     count = _worth(call, tasks, work)
     with builder.if_else(builder.icmp_unsigned("==", count, i64(0))) as (then, otherwise):
         with then:
@@ -126,6 +123,7 @@ def _with_help(call: Call, job: ir.Value, claim: ir.Function, helpers: ir.Value)
             write(builder, value, at(builder, told, offset))
         error = builder.call(schedule, [told])
         with builder.if_then(builder.not_(is_null(builder, error))):  # nobody comes
+            _destroy(call, error)
             builder.atomic_rmw("sub", at(builder, job, USERS), i64(1), "acq_rel")
     builder.call(claim, [job])
     tasks = read(builder, at(builder, job, TASKS), I64)
@@ -168,7 +166,18 @@ def _threads(call: Call) -> ir.Value:
     for offset, value in ((0, i64(32)), (8, i64(0)), (16, context), (24, found)):
         write(builder, value, at(builder, told, offset))
     error = builder.call(_function_of_xla(call, COUNT_THREADS), [told])
-    return builder.select(is_null(builder, error), read(builder, found, I64), i64(1))
+    with builder.if_then(builder.not_(is_null(builder, error))):
+        _destroy(call, error)
+        write(builder, i64(1), found)
+    return read(builder, found, I64)
+
+
+def _destroy(call: Call, error: ir.Value) -> None:
+    """Errors are their receiver's."""
+    told = room(call.builder, 24)
+    for offset, value in ((0, i64(24)), (8, i64(0)), (16, error)):
+        write(call.builder, value, at(call.builder, told, offset))
+    call.builder.call(_function_of_xla(call, DESTROY_ERROR), [told])
 
 
 def _function_of_xla(call: Call, offset: int) -> ir.Value:

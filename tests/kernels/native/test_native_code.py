@@ -100,9 +100,24 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     assert three(tmp_path, monkeypatch) == (3, [])
 
 
+NEVER_ASKED = """
+import jax.numpy as jnp
+from eagle_jax.models.products import matmul
+from eagle_jax.models.strips import in_strips
+print(matmul(jnp.ones((1, 4)), in_strips(jnp.ones((16, 4))))[0, 0])
+"""
+
+
+def test_strips_are_multiplied_in_a_process_that_never_asked():
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    made = subprocess.run([sys.executable, "-c", NEVER_ASKED], env=environment, capture_output=True, text=True)
+    assert made.stdout.strip() == "4.0", made.stderr
+
+
 def test_it_can_be_switched_off(monkeypatch):
     monkeypatch.setenv(native.VARIABLE, "off")
     assert not native.is_used()
+    assert native._refusal() == "EAGLE_JAX_NATIVE is off"
     monkeypatch.setenv(native.VARIABLE, "yes")
     with pytest.raises(ValueError, match='EAGLE_JAX_NATIVE=\'yes\' is not known; expected "on" or "off"'):
         native.is_used()
@@ -112,12 +127,20 @@ def test_without_llvmlite_or_with_an_unknown_xla_it_is_left_to_xla(monkeypatch, 
     from eagle_jax.kernels.native import library
 
     monkeypatch.setattr(library, "_code", None)
-    monkeypatch.setattr(library, "_version", lambda: "1")
-    with caplog.at_level(logging.WARNING, "eagle_jax.kernels"):
-        assert not native._works.__wrapped__()
-    assert "XLA's interface has version 1; expected 0" in caplog.text
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert not native._works.__wrapped__()
+    for name, value, reason in (
+        ("_version", lambda: "1", "XLA's interface has version 1; expected 0"),
+        ("features", lambda: frozenset({"sse2"}), "this CPU lacks one of avx2, fma"),
+        ("Code", lambda *_: (_ for _ in ()).throw(OSError("libLLVM.so is damaged")), "libLLVM.so is damaged"),
+    ):
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "eagle_jax.kernels"):
+            patch.setattr(library, name, value)
+            if name == "features":
+                patch.setattr(library, "is_x86", lambda: True)
+            assert native._fault.__wrapped__() == reason
+        assert caplog.messages[-1] == f"products and attention are left to XLA, which takes longer: {reason}"
+    monkeypatch.delattr(native, "library")
+    monkeypatch.setitem(sys.modules, "eagle_jax.kernels.native.library", None)
+    assert "eagle_jax.kernels.native.library" in native._fault.__wrapped__()
 
 
 def test_exp_is_exact_to_two_digits_of_the_last_place():

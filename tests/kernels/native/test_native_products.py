@@ -51,9 +51,10 @@ def test_strips_hold_the_weight(dtype, shape, getkey):
 
 
 @DTYPES
-def test_single_outputs_are_found(dtype, getkey):
-    weight = normal(getkey(), 96, 10, dtype=dtype)
-    indices = jnp.array([[0, 95, 31], [32, 33, 7]])
+@pytest.mark.parametrize("outputs", [96, 101])
+def test_single_outputs_are_found(dtype, outputs, getkey):
+    weight = normal(getkey(), outputs, 10, dtype=dtype)
+    indices = jnp.array([[0, outputs - 1, 31], [32, 64, 7]])
     np.testing.assert_array_equal(outputs_of(in_strips(weight), indices), weight[indices])
 
 
