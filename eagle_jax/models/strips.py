@@ -40,6 +40,11 @@ class Strips:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes, zeros behind it included."""
+        return self.data.nbytes
+
 
 def fit(weight: Any) -> bool:
     """Whether a weight is multiplied with in strips here: a float one, on CPU."""
