@@ -79,7 +79,7 @@ def main() -> None:
             times = [f"{found[way][nodes]:.2f} ms" for way in ways]
             lines.append([f"{found[ways[0]]['MB']:.0f} MB", nodes, *times])
     names = {"on": "ours", "off": "XLA"}
-    header = [f"{names[native]}, {threads} thread{'s'[: threads != '1']}" for native, threads in ways]
+    header = [f"{names[native]}, {threads} {'thread' if threads == '1' else 'threads'}" for native, threads in ways]
     print(table([f"{options.dtype} weights", "nodes", *header], lines))
 
 

@@ -1,6 +1,7 @@
 """Attention of a tree of fresh tokens over a committed prefix and over itself, by one backend for each platform.
 
-Beside it `int4_gpu`, a product of rounded weights, which `models.products` calls where it is asked for.
+Beside it products, which `models.products` calls: `int4_gpu`, of rounded weights, where it is asked for, and on CPUs
+those of `native`.
 """
 
 import math

@@ -53,28 +53,20 @@ def fit(weight: Any) -> bool:
     return weight.shape[-1] % PAIRED[weight.dtype] == 0 and native.is_used()
 
 
+@jax.jit  # step by step it would be copied several times
 def in_strips(weight: Float[Array, "*o i"]) -> Strips:
     """A weight that fits, in strips."""
-    return Strips(data=_strips_of(weight), shape=weight.shape)
-
-
-@jax.jit  # step by step it would be copied several times
-def _strips_of(weight: Float[Array, "*o i"]) -> Float[Array, "s _ _"]:
     inputs, pair = weight.shape[-1], PAIRED[weight.dtype]
     outputs = weight.size // inputs
     width = next((width for width in WIDTHS if outputs % width == 0), WIDTHS[0])
     whole = jnp.pad(weight.reshape(outputs, inputs), ((0, -outputs % width), (0, 0)))
     apart = whole.reshape(-1, width, inputs // pair, pair)
-    return apart.swapaxes(1, 2).reshape(-1, inputs // pair, width * pair)
-
-
-def out_of_strips(strips: Strips) -> Float[Array, "*o i"]:
-    """The weight as it was."""
-    return _weight_of(strips)
+    return Strips(data=apart.swapaxes(1, 2).reshape(-1, inputs // pair, width * pair), shape=weight.shape)
 
 
 @jax.jit
-def _weight_of(strips: Strips) -> Float[Array, "*o i"]:
+def out_of_strips(strips: Strips) -> Float[Array, "*o i"]:
+    """The weight as it was."""
     whole = _apart(strips).swapaxes(1, 2).reshape(-1, strips.shape[-1])
     return whole[: strips.size // strips.shape[-1]].reshape(strips.shape)
 

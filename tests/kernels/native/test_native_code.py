@@ -143,8 +143,33 @@ def test_without_llvmlite_or_with_an_unknown_xla_it_is_left_to_xla(monkeypatch, 
     assert "eagle_jax.kernels.native.library" in native._fault.__wrapped__()
 
 
-def test_exp_is_exact_to_two_digits_of_the_last_place():
-    """By the weights of attention over one key and one that scores lower."""
+def test_exp_is_within_what_it_says(tmp_path, monkeypatch):
+    import ctypes
+
+    from llvmlite import ir
+
+    from eagle_jax.kernels.native.code import FLOATS, POINTER, VECTOR, VOID, Code, at, counting, i64, read, write
+    from eagle_jax.kernels.native.math import LOWEST, exp
+
+    numbers = np.concatenate([np.linspace(LOWEST, 0, 2**16, dtype=np.float32), np.full(16, -1e30, np.float32)])
+
+    def build(module: ir.Module) -> None:
+        function = ir.Function(module, ir.FunctionType(VOID, [POINTER]), "exp_of_all")
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        with counting(builder, i64(len(numbers) // 16)) as index:
+            place = at(builder, function.args[0], index, VECTOR)
+            write(builder, exp(builder, read(builder, place, FLOATS)), place)
+        builder.ret_void()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code, found = Code("exponentials", build), numbers.copy()
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address("exp_of_all"))(found.ctypes.data)
+    np.testing.assert_allclose(found[:-16], np.exp(numbers[:-16].astype(np.float64)), rtol=2e-7)
+    assert not found[-16:].any()
+
+
+def test_attention_weighs_scores_that_lie_far_apart():
+    """Over one key and one that scores up to 100 lower."""
     import jax.numpy as jnp
 
     from eagle_jax.kernels.base import Case
