@@ -48,8 +48,10 @@ def for_decoding(params: Params, head_dim: int, *, spread: bool = False) -> Para
     for name in list(params):
         node = params.pop(name)
         if isinstance(node, dict):
-            part = _merged(node, head_dim, spread)
-            node = _laid(node, spread) if _is_matrix(node) else for_decoding(part, head_dim, spread=spread)
+            if _is_matrix(node):
+                node = _laid(node, spread)
+            else:
+                node = for_decoding(_merged(node, head_dim, spread), head_dim, spread=spread)
         laid[name] = node
     if tied and not spread and fit(table := laid["embed_tokens"]["embedding"]):
         laid["embed_tokens"] = {EMBEDDING_STRIPS: in_strips(table)}
