@@ -1,7 +1,8 @@
 """Are the token ids of every draft tree those of plain decoding, greedy and sampled, alone and in ragged batches?
 
 Decodes every question plainly, one at a time; then plainly in batches, and with EAGLE-1's and EAGLE-2's tree alone and
-in batches, and counts the answers that are the same, token for token. Exits with 1 if one differs. Float32.
+in batches, and counts the answers that are the same, token for token. Exits with 1 if one differs. In float32, and on
+CPUs in any dtype and with any rounded weights, all should be.
 """
 
 import sys
@@ -19,8 +20,10 @@ def main() -> int:
     arguments = parser(__doc__.splitlines()[0], new_tokens=64)
     arguments.add_argument("--batches", type=int, nargs="+", default=[1, 4], help="batch sizes (default: 1 4)")
     arguments.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="default: 0 1")
+    arguments.add_argument("--dtype", default="float32", help="default: %(default)s")
+    arguments.add_argument("--quantize", default=None, help="int8, int4, ..., as for eagle_jax.load")
     options = arguments.parse_args()
-    model = eagle_jax.load(options.target, options.head, dtype="float32")
+    model = eagle_jax.load(options.target, options.head, dtype=options.dtype, quantize=options.quantize)
     asked = prompts(model, options.questions, options.limit, options.new_tokens)
 
     rows, different = [], 0

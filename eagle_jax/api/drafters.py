@@ -22,6 +22,7 @@ from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.kernels import native
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -51,8 +52,10 @@ class Rule(NamedTuple):
 
 # By whether products are our own (`kernels.native`), whether weights are in the cache, and whether they are bfloat16.
 # On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of some rows
-# (`benchmarks/wide.py`), beside those in a cache more. XLA spends most of a product on packing its weight.
+# (`benchmarks/wide.py`), of fewer where weights are rounded but rows hardly are; beside those in a cache more. XLA
+# spends most of a product on packing its weight.
 OURS_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
+OURS_ROUNDED = Rule(DynamicTree(4, 2, 1), rows=5, least=3)
 OURS_IN_CACHE = {True: Rule(DynamicTree(3, 1, 1), rows=3, least=3), False: Rule(DynamicTree(5, 3, 1), rows=6, least=3)}
 OF_XLA = {True: Rule(DynamicTree(6, 2, 2), rows=12, least=2), False: Rule(DynamicTree(8, 6, 1), rows=8, least=2)}
 
@@ -103,7 +106,9 @@ def _rule(model: Any) -> Rule:
     """What holds for a model on this CPU."""
     if not model.in_strips:
         return OF_XLA[_in_bfloat16(model)]
-    return OURS_IN_CACHE[_in_bfloat16(model)] if model.weights_size < IN_CACHE else OURS_FROM_MEMORY
+    if model.weights_size < IN_CACHE:
+        return OURS_IN_CACHE[_in_bfloat16(model) or model.in_rounded_strips]
+    return OURS_ROUNDED if model.in_rounded_strips and native.row_bits() == 16 else OURS_FROM_MEMORY
 
 
 def _in_bfloat16(model: Any) -> bool:

@@ -20,7 +20,7 @@ from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, schemes_of
-from eagle_jax.models.strips import Strips
+from eagle_jax.models.strips import AnyStrips, RoundedStrips
 from eagle_jax.models.target import Target
 from eagle_jax.platform import keep_programs, multiplies_bfloat16
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
@@ -66,8 +66,12 @@ class Model:
     @functools.cached_property
     def in_strips(self) -> bool:
         """Whether the target's products are machine code of our own."""
-        leaves = jax.tree.leaves(self.target, is_leaf=lambda leaf: isinstance(leaf, Strips))
-        return any(isinstance(leaf, Strips) for leaf in leaves)
+        return _has(self.target, AnyStrips)
+
+    @functools.cached_property
+    def in_rounded_strips(self) -> bool:
+        """Whether they are, of rounded weights."""
+        return _has(self.target, RoundedStrips)
 
     def __repr__(self) -> str:
         """A line; the weights themselves would be fetched from the device to be shown."""
@@ -79,6 +83,11 @@ class Model:
             if getattr(self, name) is not None
         ]
         return f"Model({', '.join(parts)})"
+
+
+def _has(target: Target, kind: Any) -> bool:
+    """Whether any of its weights is of some kind."""
+    return any(isinstance(leaf, kind) for leaf in jax.tree.leaves(target, is_leaf=lambda leaf: isinstance(leaf, kind)))
 
 
 def load(

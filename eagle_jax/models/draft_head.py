@@ -91,7 +91,8 @@ class DraftHead(AnyHead):
 
     @property
     def dtype(self) -> np.dtype:
-        return self.params["layers_0"]["post_attention_layernorm"]["scale"].dtype
+        (scale,) = self.params["layers_0"]["post_attention_layernorm"].values()
+        return scale.dtype
 
     @property
     def draft_vocab_size(self) -> int:

@@ -6,12 +6,12 @@ few rows at a time, where starting a product costs as much as the product, so th
     self_attn/{q,k,v}_proj  ->  self_attn/qkv_proj  [k, g + 2, c, in]  of each kv head its g queries, its key, its value
     mlp/{gate,up}_proj      ->  mlp/gate_up_proj    [2, out, in]
 
-The leading axes stay apart so that kv heads and MLP columns can be spread over devices. On a single CPU float matrices
-lie in strips (`strips.Strips`), called `weight_strips`, and so does a tied embedding, `embedding_strips`. Matrices that
-do not fit are XLA's on CPUs too, which packs the right operand of every product anew: they are turned, and then called
-`kernel [in, ..]`, unless they are quicker as stored: from `TURNED_BELOW` inputs on (`benchmarks/products.py`); in
-float32 they are then the left operand of a few rows (`products.FEW_ROWS`). Stacked experts stay as they are. Levels and
-scales of a rounded matrix (`quant.QuantArray`) move together.
+The leading axes stay apart so that kv heads and MLP columns can be spread over devices. On a single CPU matrices lie in
+strips (`models.strips`), called `weight_strips`, and so does a tied embedding, `embedding_strips`; the scales of norms
+are called `native_scale`. Matrices that do not fit are XLA's on CPUs too, which packs the right operand of every
+product anew: they are turned, and then called `kernel [in, ..]`, unless they are quicker as stored: from `TURNED_BELOW`
+inputs on (`benchmarks/products.py`); in float32 they are then the left operand of a few rows (`products.FEW_ROWS`).
+Stacked experts stay as they are. Levels and scales of a rounded matrix (`quant.QuantArray`) move together.
 Scales for groups of inputs turn it on TPUs too: only so does the TPU compiler make floats of it within the product,
 and read 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in groups of 128. For
 GPUs it stays `[out, in]`, with scales of the product's own dtype: of any other form XLA turns a copy in every call and
@@ -25,13 +25,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from eagle_jax.kernels import native
 from eagle_jax.models.quant import QuantArray
 from eagle_jax.models.strips import fit, in_strips, out_of_strips
 
 Params = dict[str, Any]
 
 QKV, GATE_UP = "qkv_proj", "gate_up_proj"
-WEIGHT_STRIPS, EMBEDDING_STRIPS = "weight_strips", "embedding_strips"
+WEIGHT_STRIPS, EMBEDDING_STRIPS, NATIVE_SCALE = "weight_strips", "embedding_strips", "native_scale"
 TURNED_BELOW = 768  # inputs; in bfloat16 with 2,048 packing as stored takes 668 us and turned 1,643
 
 
@@ -50,6 +51,8 @@ def for_decoding(params: Params, head_dim: int, *, spread: bool = False) -> Para
         if isinstance(node, dict):
             if _is_matrix(node):
                 node = _laid(node, spread)
+            elif _is_norm(node) and not spread and native.is_used():
+                node = {NATIVE_SCALE: node.pop("scale")}
             else:
                 node = for_decoding(_merged(node, head_dim, spread), head_dim, spread=spread)
         laid[name] = node
@@ -64,6 +67,8 @@ def as_stored(params: Mapping[str, Any]) -> Params:
     for name, strips in (("weight", WEIGHT_STRIPS), ("embedding", EMBEDDING_STRIPS)):
         if strips in stored:
             stored[name] = out_of_strips(stored.pop(strips))
+    if NATIVE_SCALE in stored:
+        stored["scale"] = stored.pop(NATIVE_SCALE)
     if "kernel" in stored:
         stored["weight"] = jax.tree.map(lambda part: jnp.moveaxis(part, 0, -1), stored.pop("kernel"))
     return _parted(stored)
@@ -71,6 +76,10 @@ def as_stored(params: Mapping[str, Any]) -> Params:
 
 def _is_matrix(node: Params) -> bool:
     return "weight" in node and node["weight"].ndim == 2
+
+
+def _is_norm(node: Params) -> bool:
+    return list(node) == ["scale"] and node["scale"].shape[0] % native.NORM_MULTIPLE == 0
 
 
 def _merged(node: Params, head_dim: int, spread: bool) -> Params:

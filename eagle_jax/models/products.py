@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from eagle_jax.kernels import int4_gpu, native
 from eagle_jax.models.precision import precision
 from eagle_jax.models.quant import QuantArray, dense
-from eagle_jax.models.strips import Strips, out_of_strips
+from eagle_jax.models.strips import AnyStrips, Strips, out_of_strips
 from eagle_jax.sharding.tracing import is_spread
 
 # Columns that CPUs make floats of at a time: a sixteenth of them within these bounds. Of a whole matrix XLA would make
@@ -24,10 +24,13 @@ SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
 FEW_ROWS = (4, 8, 16, 32)
 
 
-def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"] | QuantArray | Strips) -> Float[Array, "..."]:
-    """`x @ weight.T`, multiplied in the weight's dtype, accumulated and returned in float32."""
-    if isinstance(weight, Strips):
-        rows = x.reshape(-1, x.shape[-1]).astype(weight.dtype)
+def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"] | QuantArray | AnyStrips) -> Float[Array, "..."]:
+    """`x @ weight.T`, multiplied in the weight's dtype, accumulated and returned in float32.
+
+    With rounded strips `x` is rounded too, to 16 bits, and whole numbers are multiplied and accumulated.
+    """
+    if isinstance(weight, AnyStrips):
+        rows = x.reshape(-1, x.shape[-1]).astype(weight.dtype if isinstance(weight, Strips) else jnp.float32)
         return _by_strips(rows, weight).reshape(*x.shape[:-1], *weight.shape[:-1])
     return contract(x, weight, weight.ndim - 1)
 
@@ -45,9 +48,13 @@ def contract(x: Float[Array, "*rows i"], weight: Array | QuantArray, axis: int) 
 
 
 @jax.custom_vjp
-def _by_strips(rows: Float[Array, "r i"], strips: Strips) -> Float[Array, "r o"]:
+def _by_strips(rows: Float[Array, "r i"], strips: AnyStrips) -> Float[Array, "r o"]:
     """The machine code has no gradient: where one is taken, XLA multiplies."""
-    return native.product(rows, strips.data)[:, : strips.size // strips.shape[-1]]
+    if isinstance(strips, Strips):
+        made = native.product(rows, strips.data)
+    else:
+        made = native.rounded_product(rows, strips.words, strips.scales, strips.bits)
+    return made[:, : strips.size // strips.shape[-1]]
 
 
 _by_strips.defvjp(
@@ -56,8 +63,8 @@ _by_strips.defvjp(
 )
 
 
-def _as_matrix(strips: Strips) -> Float[Array, "o i"]:
-    return out_of_strips(strips).reshape(-1, strips.shape[-1])
+def _as_matrix(strips: AnyStrips) -> Float[Array, "o i"]:
+    return dense(out_of_strips(strips)).reshape(-1, strips.shape[-1])
 
 
 def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, "..."]:

@@ -6,12 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped, UInt32
 
 from eagle_jax.kernels import native
+from eagle_jax.models.quant import QuantArray, level_dtype
 from eagle_jax.struct import pytree, static
 
 WIDTHS = (64, 32, 16)  # outputs of a strip: the most that a weight's come apart into, or else 64 with zeros behind
+ROUNDED_GROUP = 16  # inputs of a rounded weight's groups are a multiple of it
 PAIRED = {jnp.dtype(jnp.float32): 1, jnp.dtype(jnp.bfloat16): 2}  # inputs that lie beside each other
 
 
@@ -46,29 +48,102 @@ class Strips:
         return self.data.nbytes
 
 
+@pytree
+class RoundedStrips:
+    """A `QuantArray` in another form. Its axes stay where they are.
+
+    Attributes:
+        words: `[s, in bits / 32, w]`, whose levels lie as `numbers.Levels` has them, without a sign.
+        scales: `[s, groups, w]`.
+        shape, bits, dtype: of the weight.
+    """
+
+    words: UInt32[Array, "s _ w"]
+    scales: Float[Array, "s g w"]
+    shape: tuple[int, ...] = static()
+    bits: int = static()
+    dtype: np.dtype = static()
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self.words.nbytes + self.scales.nbytes
+
+
+AnyStrips = Strips | RoundedStrips
+
+
 def fit(weight: Any) -> bool:
-    """Whether a weight is multiplied with in strips here: a float one, on CPU."""
+    """Whether a weight is multiplied with in strips here, on CPU: a float one, or a rounded one with usual groups."""
+    if isinstance(weight, QuantArray):
+        *_, inputs = weight.shape
+        whole = weight.size > 0 and (inputs // weight.scales.shape[-1]) % ROUNDED_GROUP == 0
+        return whole and weight.scales.dtype == jnp.float32 and native.is_used()
     if not isinstance(weight, jax.Array) or weight.dtype not in PAIRED or weight.size == 0:
         return False
     return weight.shape[-1] % PAIRED[weight.dtype] == 0 and native.is_used()
 
 
 @jax.jit  # step by step it would be copied several times
-def in_strips(weight: Float[Array, "*o i"]) -> Strips:
+def in_strips(weight: Float[Array, "*o i"] | QuantArray) -> AnyStrips:
     """A weight that fits, in strips."""
+    if isinstance(weight, QuantArray):
+        words, scales = _words(_cut(weight.levels), weight.bits), _cut(weight.scales).swapaxes(1, 2)
+        return RoundedStrips(words=words, scales=scales, shape=weight.shape, bits=weight.bits, dtype=weight.dtype)
     inputs, pair = weight.shape[-1], PAIRED[weight.dtype]
-    outputs = weight.size // inputs
-    width = next((width for width in WIDTHS if outputs % width == 0), WIDTHS[0])
-    whole = jnp.pad(weight.reshape(outputs, inputs), ((0, -outputs % width), (0, 0)))
-    apart = whole.reshape(-1, width, inputs // pair, pair)
-    return Strips(data=apart.swapaxes(1, 2).reshape(-1, inputs // pair, width * pair), shape=weight.shape)
+    cut = _cut(weight)
+    apart = cut.reshape(*cut.shape[:2], inputs // pair, pair)
+    return Strips(data=apart.swapaxes(1, 2).reshape(-1, inputs // pair, cut.shape[1] * pair), shape=weight.shape)
 
 
 @jax.jit
-def out_of_strips(strips: Strips) -> Float[Array, "*o i"]:
+def out_of_strips(strips: AnyStrips) -> Float[Array, "*o i"] | QuantArray:
     """The weight as it was."""
-    whole = _apart(strips).swapaxes(1, 2).reshape(-1, strips.shape[-1])
-    return whole[: strips.size // strips.shape[-1]].reshape(strips.shape)
+    if isinstance(strips, RoundedStrips):
+        levels, scales = _levels(strips), _whole(strips.scales.swapaxes(1, 2), strips.shape)
+        return QuantArray(levels=levels, scales=scales, bits=strips.bits, dtype=strips.dtype)
+    apart = _apart(strips).swapaxes(1, 2)
+    return _whole(apart.reshape(*apart.shape[:2], -1), strips.shape)
+
+
+def _cut(weight: Shaped[Array, "*o i"]) -> Shaped[Array, "s w i"]:
+    """Strips of outputs, with zeros behind the last one."""
+    whole = weight.reshape(-1, weight.shape[-1])
+    outputs = whole.shape[0]
+    width = next((width for width in WIDTHS if outputs % width == 0), WIDTHS[0])
+    return jnp.pad(whole, ((0, -outputs % width), (0, 0))).reshape(-1, width, weight.shape[-1])
+
+
+def _whole(cut: Shaped[Array, "s w i"], shape: tuple[int, ...]) -> Shaped[Array, "*o i"]:
+    """A weight of some shape, but for its inputs."""
+    outputs = math.prod(shape[:-1])
+    return cut.reshape(-1, cut.shape[-1])[:outputs].reshape(*shape[:-1], -1)
+
+
+def _places(bits: int) -> UInt32[np.ndarray, "1 1 1 n"]:
+    """The first bit of each input in its word."""
+    inputs = np.arange(32 // bits, dtype=np.uint32)[None, None, None]
+    return inputs // 2 * bits + inputs % 2 * 16
+
+
+def _words(levels: Int[Array, "s w i"], bits: int) -> UInt32[Array, "s _ w"]:
+    without_sign = (levels.astype(jnp.int32) + 2 ** (bits - 1)).astype(jnp.uint32)
+    apart = without_sign.reshape(*levels.shape[:2], -1, 32 // bits)
+    return jnp.sum(apart << _places(bits), axis=-1, dtype=jnp.uint32).swapaxes(1, 2)
+
+
+def _levels(strips: RoundedStrips) -> Int[Array, "*o i"]:
+    apart = strips.words.swapaxes(1, 2)[..., None] >> _places(strips.bits) & np.uint32(2**strips.bits - 1)
+    levels = (apart.astype(jnp.int32) - 2 ** (strips.bits - 1)).astype(level_dtype(strips.bits))
+    return _whole(levels.reshape(*levels.shape[:2], -1), strips.shape)
 
 
 def outputs_of(strips: Strips, indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:

@@ -9,6 +9,7 @@ import pytest
 import eagle_jax
 from eagle_jax.api import with_head
 from eagle_jax.converters import save_head, save_target
+from eagle_jax.models.layout import as_stored
 from eagle_jax.models.quant import QuantArray, flat, is_quantised
 from eagle_jax.testing import TINY, synthetic_pair
 
@@ -32,10 +33,15 @@ def ids(model, drafter, temperature):
     return [result.token_ids for result in results], results
 
 
+def bits_of(model) -> set[int]:
+    """What its matrices are rounded to."""
+    return {leaf.bits for _, leaf in flat(as_stored(model.params)) if isinstance(leaf, QuantArray)}
+
+
 @pytest.mark.parametrize("quantize, meshes", [("int8", ["data:1,model:4"]), ("int4/int4", [])])
 def test_speculative_text_is_the_plain_text_of_the_same_rounded_target(folders, quantize, meshes):
     alone = eagle_jax.load(*folders, quantize=quantize)
-    assert is_quantised(alone.target.params) and is_quantised(alone.head.params)
+    assert is_quantised(as_stored(alone.target.params)) and is_quantised(as_stored(alone.head.params))
     temperature = [0.0, 1.0, 1.0]
     plain, _ = ids(alone, "none", temperature)
     drafted, results = ids(alone, "eagle", temperature)
@@ -51,9 +57,9 @@ def test_speculative_text_is_the_plain_text_of_the_same_rounded_target(folders, 
 def test_target_and_head_are_rounded_on_their_own(folders):
     model = eagle_jax.load(folders[0], quantize="int8")
     head = with_head(model, folders[1]).head
-    assert is_quantised(model.target.params) and not is_quantised(head.params)
+    assert is_quantised(as_stored(model.target.params)) and not is_quantised(as_stored(head.params))
     head = with_head(model, folders[1], quantize="int4").head
-    assert {leaf.bits for _, leaf in flat(head.params) if isinstance(leaf, QuantArray)} == {4}
+    assert bits_of(head) == {4}
 
 
 def test_what_drafts_may_be_rounded_alone_and_every_text_stays(folders):
@@ -61,7 +67,7 @@ def test_what_drafts_may_be_rounded_alone_and_every_text_stays(folders):
     model = eagle_jax.load(*folders, draft=folders[0], quantize="draft:int4")
     jax.tree.map(np.testing.assert_array_equal, model.target, whole.target)
     for drafting in (model.head, model.draft):
-        assert 4 in {leaf.bits for _, leaf in flat(drafting.params) if isinstance(leaf, QuantArray)}
+        assert 4 in bits_of(drafting)
     again = with_head(model, folders[1], quantize="draft:int4").head
     jax.tree.map(np.testing.assert_array_equal, again, model.head)
     temperature = [0.0, 1.0, 1.0]

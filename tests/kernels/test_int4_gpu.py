@@ -109,7 +109,7 @@ def test_a_whole_model_goes_through_it(asked, monkeypatch):
     monkeypatch.setattr(quant, "level_dtype", lambda bits: np.dtype(jnp.int4 if bits == 4 else jnp.int8))
     monkeypatch.setattr(layout, "_turned", as_on_gpus)
     floats = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), LM.init(CONFIG, jax.random.key(0)).params)
-    params = layout.for_decoding(quant.quantise_params(floats, quant.scheme_of("int4")), CONFIG.head_dim)
+    params = layout.for_decoding(quant.quantise_params(floats, quant.scheme_of("int4")), CONFIG.head_dim, spread=True)
     model, tokens = LM(params=params, config=CONFIG), jnp.arange(6)[None]
     logits = model(tokens)[1]
     through = {(6, 256, 128), (6, 128, 128), (6, 512, 128), (6, 128, 256)}  # qkv, o, gate and up, down

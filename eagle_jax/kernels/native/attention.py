@@ -40,7 +40,7 @@ def _attend(case: Case) -> Float[Array, "b k r c"]:
     name = NAME
     if case.first is not None:
         name, given = WINDOWED, [*given, case.first]
-    sums = jax.ShapeDtypeStruct((*case.q.shape[:-1], 2), jnp.float32)
+    sums = jax.ShapeDtypeStruct((*case.q.shape[:-1], 2, LANES), jnp.float32)
     return jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(case.q.shape, jnp.float32), sums])(*given)[0]
 
 

@@ -1,7 +1,9 @@
 """Attention of the rows of one kv head over some keys and values, 64 of them at a time.
 
 Keys are turned, and multiplied with all rows; the softmax goes along with the blocks (Milakov and Gimelshein 2018).
-Blocks are cut by slot: what a row gets does not hang on the other rows.
+Weights are `exp(score) / 2**top`, and where a block has a larger score the sums so far are scaled down by a power of
+two, which rounds nothing; all sums go key by key. So what a row gets hangs neither on the other rows, nor on where
+blocks end, nor on keys between that it does not see: a node of a tree gets the bits of the same token behind a cache.
 """
 
 import dataclasses
@@ -33,13 +35,14 @@ from eagle_jax.kernels.native.code import (
     smaller,
     write,
 )
-from eagle_jax.kernels.native.math import exp, larger, largest, summed, turned
-from eagle_jax.kernels.native.tiles import MOST_ROWS, Strides, Tiles
+from eagle_jax.kernels.native.math import exp_over, larger, largest, to_the_power, turned, twos
+from eagle_jax.kernels.native.numbers import Singles
+from eagle_jax.kernels.native.tiles import MOST_ROWS, Places, Strides, Tiles
 
 BLOCK = 64  # keys at a time
 LINE = BLOCK * WORD  # bytes of their scores
 WIDEST = 256  # of a head
-SUMS = 2 * WORD  # bytes of each row's largest score so far, and of the sum of its weights
+SUMS = 2 * VECTOR  # bytes of the sum of each row's weights, in every lane, and of its top, in the next one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Rows:
     Attributes:
         queries: `[rows, size]`.
         mixed: weighted values so far, of the same shape.
-        sums: `[rows, 2]`, see `SUMS`.
+        sums: `[rows, 2, 16]`, see `SUMS`.
         count, size: how many rows, and of what size.
         nodes: row r is of node r % nodes.
     """
@@ -67,14 +70,15 @@ class Rows:
             write(builder, every(0.0), at(builder, self.mixed, index, WORD))
         with counting(builder, self.count) as row:
             here = at(builder, self.sums, row, SUMS)
-            write(builder, ir.Constant(F32, NOTHING_SEEN), here)
-            write(builder, ir.Constant(F32, 0.0), at(builder, here, WORD))
+            write(builder, every(0.0), here)
+            write(builder, ir.Constant(F32, NOTHING_SEEN), at(builder, here, VECTOR))
 
     def end(self, builder: ir.IRBuilder) -> None:
-        """Sums become averages."""
+        """Sums become averages; that of nothing is 0."""
         with counting(builder, self.count) as row:
-            total = read(builder, at(builder, at(builder, self.sums, row, SUMS), WORD), F32)
-            self.scale(builder, row, everywhere(builder, builder.fdiv(ir.Constant(F32, 1.0), total)))
+            total = read(builder, at(builder, self.sums, row, SUMS), FLOATS)
+            nothing = builder.fcmp_ordered("==", total, every(0.0))
+            self.scale(builder, row, builder.fdiv(every(1.0), builder.select(nothing, every(1.0), total)))
 
     def scale(self, builder: ir.IRBuilder, row: ir.Value, factor: ir.Value) -> None:
         """What a row has so far, times a number."""
@@ -138,23 +142,30 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
     *known, keys, values, start, count, told, told_row = function.args
     rows, sight = Rows(*known), Sight(kind, told, told_row)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    columns, scores = room(builder, BLOCK * WIDEST * WORD), room(builder, MOST_ROWS * LINE)
+    columns, scores, ones = (room(builder, size) for size in (BLOCK * WIDEST * WORD, MOST_ROWS * LINE, VECTOR))
+    write(builder, every(1.0), ones)
     groups = builder.lshr(builder.add(count, i64(LANES - 1)), i64(4))
     row = builder.mul(rows.size, i64(WORD))
     _turn(builder, keys, columns, count, rows.size)
 
     def some(first: ir.Value, number: int) -> None:
         queries, mixed = (at(builder, base, first, row) for base in (rows.queries, rows.mixed))
+        sums = at(builder, rows.sums, first, SUMS)
         by_key = Strides(x_row=row, y_row=i64(LINE), w_column=i64(VECTOR), w_step=i64(LINE))
-        Tiles(module).few_rows(builder, (queries, columns, scores), (number, groups, rows.size), by_key)
+        sizes = (number, groups, rows.size)
+        Tiles(module, Singles()).few_rows(builder, Places(queries, columns, scores), sizes, by_key)
         with counting(builder, i64(number)) as index:
             one, line = builder.add(first, index), at(builder, scores, index, LINE)
             node = builder.urem(one, rows.nodes)
-            top = _masked(builder, line, groups, lambda group: sight.of(builder, node, start, group, count))
-            rows.scale(builder, one, _weigh(builder, line, groups, top, at(builder, rows.sums, one, SUMS)))
+            highest = _masked(builder, line, groups, lambda group: sight.of(builder, node, start, group, count))
+            kept = _weigh(builder, line, groups, highest, at(builder, sums, index, SUMS))
+            rows.scale(builder, one, kept)
         by_number = Strides(x_row=i64(LINE), y_row=row, w_column=i64(VECTOR), w_step=row)
         sizes = (number, builder.lshr(rows.size, i64(4)), count)
-        Tiles(module, adding=True).few_rows(builder, (scores, values, mixed), sizes, by_number)
+        adding = Tiles(module, Singles(adding=True))
+        adding.few_rows(builder, Places(scores, values, mixed), sizes, by_number)
+        by_one = dataclasses.replace(by_number, y_row=i64(SUMS), w_step=i64(0))
+        adding.few_rows(builder, Places(scores, ones, sums), (number, i64(1), count), by_one)
 
     by_tiles(builder, rows.count, MOST_ROWS, some)
     builder.ret_void()
@@ -188,20 +199,17 @@ def _masked(
     return largest(builder, read(builder, top, FLOATS))
 
 
-def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, top: ir.Value, sums: ir.Value) -> ir.Value:
-    """Scores of one row become weights; returns what its weights so far are to be multiplied with."""
-    total, old = room(builder, VECTOR), read(builder, sums, F32)
-    write(builder, every(0.0), total)
-    highest = builder.select(builder.fcmp_unordered(">", top, old), top, old)
-    before, new = everywhere(builder, old), everywhere(builder, highest)
+def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, highest: ir.Value, sums: ir.Value) -> ir.Value:
+    """Scores of one row become weights; returns what its weights so far are to be multiplied with, their sum is."""
+    place = at(builder, sums, VECTOR)
+    old = everywhere(builder, read(builder, place, F32))
+    top = larger(builder, twos(builder, everywhere(builder, highest)), old)
     with counting(builder, groups) as group:
-        place = at(builder, scores, group, VECTOR)
-        weight = exp(builder, builder.fsub(read(builder, place, FLOATS), new))
-        write(builder, weight, place)
-        write(builder, builder.fadd(read(builder, total, FLOATS), weight), total)
-    kept = exp(builder, builder.fsub(before, new))
-    of_old = read(builder, at(builder, sums, WORD), F32)
-    of_old = builder.fmul(of_old, builder.extract_element(kept, ir.Constant(I32, 0)))
-    write(builder, builder.fadd(of_old, summed(builder, read(builder, total, FLOATS))), at(builder, sums, WORD))
-    write(builder, highest, sums)
+        here = at(builder, scores, group, VECTOR)
+        score = read(builder, here, FLOATS)
+        seen = builder.fcmp_unordered("!=", score, every(UNSEEN))
+        write(builder, builder.select(seen, exp_over(builder, score, top), every(0.0)), here)
+    kept = to_the_power(builder, builder.fsub(old, top))
+    write(builder, builder.fmul(read(builder, sums, FLOATS), kept), sums)
+    write(builder, builder.extract_element(top, ir.Constant(I32, 0)), place)
     return kept

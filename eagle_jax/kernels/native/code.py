@@ -17,7 +17,7 @@ from eagle_jax.kernels import base
 from eagle_jax.platform import programs_folder
 
 POINTER, VOID = ir.PointerType(), ir.VoidType()
-I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+I8, I16, I32, I64, F32 = *(ir.IntType(bits) for bits in (8, 16, 32, 64)), ir.FloatType()
 
 
 class _BFloat(ir.Type):

@@ -7,11 +7,11 @@ from pathlib import Path
 import jax
 from llvmlite import ir
 
-from eagle_jax.kernels.native import attention, products
+from eagle_jax.kernels.native import attention, norms, products, rounded
 from eagle_jax.kernels.native.calls import register
 from eagle_jax.kernels.native.code import Code, features, is_x86
 
-NAMES = (*products.NAMES.values(), attention.NAME, attention.WINDOWED)
+NAMES = (*products.NAMES.values(), attention.NAME, attention.WINDOWED, norms.NAME)
 KNOWN_VERSION = "0"  # of XLA's interface, the number before the point
 NEEDED_ON_X86 = {"avx2", "fma"}  # without them every product is a call of the C library's
 
@@ -34,13 +34,13 @@ def make() -> None:
             if is_x86() and not features() >= NEEDED_ON_X86:
                 raise NotImplementedError(f"this CPU lacks one of {', '.join(sorted(NEEDED_ON_X86))}")
             code = Code("eagle_jax", _build)
-            for name in NAMES:
+            for name in (*NAMES, *rounded.names()):
                 register(code, name)
             _code = code
 
 
 def _build(module: ir.Module) -> None:
-    for part in (products, attention):
+    for part in (products, rounded, attention, norms):
         part.build(module)
 
 

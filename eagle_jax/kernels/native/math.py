@@ -7,7 +7,7 @@ from llvmlite import ir
 
 from eagle_jax.kernels.native.code import F32, FLOATS, I32, INTEGERS, LANES, declared, every
 
-LOWEST = -87.0  # e to the power of less is taken as 0
+LOWEST = -126.0  # a smaller power of two is taken as 0
 LOG_2 = (0.693359375, -2.12194440e-4)  # together ln 2; the first has so few digits that its multiples are exact
 TERMS = 8
 
@@ -18,21 +18,35 @@ def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
     return builder.call(found, [a, b, c])
 
 
-def exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """e to the power of numbers that are not positive, to within 2e-7 of it: 2**k times a series in what is left."""
-    usual = builder.fcmp_unordered(">=", x, every(LOWEST))
-    bounded = builder.select(usual, x, every(LOWEST))
+def twos(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Of what power of two e to the power of some numbers is, to the next whole number."""
     nearest = declared(builder.module, f"llvm.rint.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
-    k = builder.call(nearest, [builder.fmul(bounded, every(1 / math.log(2)))])
-    left = bounded
+    return builder.call(nearest, [builder.fmul(x, every(1 / math.log(2)))])
+
+
+def to_the_power(builder: ir.IRBuilder, k: ir.Value) -> ir.Value:
+    """2 to the power of whole numbers that are not positive."""
+    usual = builder.fcmp_ordered(">=", k, every(LOWEST))
+    bounded = builder.select(usual, k, every(LOWEST))
+    exponent = builder.add(builder.fptosi(bounded, INTEGERS), ir.Constant(INTEGERS, [127] * LANES))
+    scale = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * LANES)), FLOATS)
+    return builder.select(usual, scale, every(0.0))
+
+
+def exp_over(builder: ir.IRBuilder, x: ir.Value, top: ir.Value) -> ir.Value:
+    """`exp(x) / 2**top` where `twos(x)` is not above `top`: a series in what is left of x, times a power of two.
+
+    With another `top` it is another power of two times the same numbers, to the bit.
+    """
+    k, left = twos(builder, x), x
     for part in LOG_2:
         left = fma(builder, k, every(-part), left)
     series = every(1 / math.factorial(TERMS - 1))
     for power in reversed(range(TERMS - 1)):
         series = fma(builder, series, left, every(1 / math.factorial(power)))
-    exponent = builder.add(builder.fptosi(k, INTEGERS), ir.Constant(INTEGERS, [127] * LANES))
-    scale = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * LANES)), FLOATS)
-    return builder.select(usual, builder.fmul(series, scale), every(0.0))
+    below = builder.fsub(k, top)
+    usual = builder.fcmp_unordered(">=", below, every(LOWEST))
+    return builder.select(usual, builder.fmul(series, to_the_power(builder, below)), every(0.0))
 
 
 def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -55,6 +69,12 @@ def summed(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
         halves = [ir.Constant(ir.VectorType(I32, width), list(range(begin, begin + width))) for begin in (0, width)]
         x = builder.fadd(*(builder.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), half) for half in halves))
     return builder.extract_element(x, ir.Constant(I32, 0))
+
+
+def summed_up(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The sum of a vector of integers."""
+    found = declared(builder.module, f"llvm.vector.reduce.add.v{LANES}i32", ir.FunctionType(I32, [INTEGERS]))
+    return builder.call(found, [x])
 
 
 def turned(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:

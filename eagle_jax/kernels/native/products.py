@@ -10,8 +10,9 @@ from llvmlite import ir
 
 from eagle_jax.kernels.native.calls import Call, add_handler
 from eagle_jax.kernels.native.code import VECTOR, WORD, at, i64
+from eagle_jax.kernels.native.numbers import Pairs, Singles
 from eagle_jax.kernels.native.threads import share
-from eagle_jax.kernels.native.tiles import Strides, Tiles
+from eagle_jax.kernels.native.tiles import Places, Strides, Tiles
 
 NAMES = {jnp.dtype(jnp.float32): "eagle_jax_product_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_product_bf16"}
 
@@ -30,7 +31,7 @@ def product(rows: Float[Array, "r i"], strips: Float[Array, "s _ _"]) -> Float[A
 def build(module: ir.Module) -> None:
     """Adds the handlers."""
     for dtype, name in NAMES.items():
-        tiles = Tiles(module, paired=dtype == jnp.bfloat16)
+        tiles = Tiles(module, Pairs() if dtype == jnp.bfloat16 else Singles())
         add_handler(module, name, functools.partial(_body, tiles=tiles, itemsize=dtype.itemsize), arguments=2)
 
 
@@ -49,7 +50,7 @@ def _body(call: Call, tiles: Tiles, itemsize: int) -> None:
             at(builder, y, index, builder.mul(columns, i64(VECTOR))),
         )
         strides = Strides(x_row=builder.mul(steps, i64(WORD)), y_row=y_row, w_column=i64(VECTOR), w_step=step)
-        tiles.any_rows(builder, (x, from_, to), (rows, columns, steps), strides)
+        tiles.any_rows(builder, Places(x, from_, to), (rows, columns, steps), strides)
 
     values = [x.data, weight.data, call.results[0].data, rows, columns, steps, step, y_row]
     share(call, strips, work, values, strip)

@@ -1,0 +1,222 @@
+"""What is multiplied, and how: float32, pairs of bfloat16, rounded weights.
+
+A vector of weights has 16 words of 32 bits, one for each output, with as many inputs in a word as there is room for.
+"""
+
+import dataclasses
+from typing import Protocol, runtime_checkable
+
+from llvmlite import ir
+
+from eagle_jax.kernels.native.code import (
+    F32,
+    FLOATS,
+    I16,
+    I32,
+    INTEGERS,
+    LANES,
+    PAIRS,
+    WORD,
+    at,
+    declared,
+    everywhere,
+    features,
+    read,
+    write,
+)
+from eagle_jax.kernels.native.math import fma
+
+PRODUCTS_OF_PAIRS = "avx512bf16"
+SHORTS, WIDE = ir.VectorType(I16, 2 * LANES), ir.VectorType(I32, 2 * LANES)
+Factors = list[ir.Value]  # vectors, of which each is multiplied with one
+
+
+@dataclasses.dataclass(frozen=True)
+class Spot:
+    """Addresses of 16 outputs of one row.
+
+    Attributes:
+        y: of the outputs.
+        origin: of the number that the row's sums begin with and, behind it, the row's scale.
+        scales: of those of the outputs.
+    """
+
+    y: ir.Value
+    origin: ir.Value
+    scales: ir.Value
+
+
+@runtime_checkable
+class Numbers(Protocol):
+    """One way to multiply."""
+
+    @property
+    def name(self) -> str:
+        """For functions made with it."""
+
+    @property
+    def sums(self) -> ir.Type:
+        """The kind of 16 sums, in registers."""
+
+    @property
+    def words(self) -> int:
+        """Of x, of one row, that belong to a vector of weights."""
+
+    def begin(self, builder: ir.IRBuilder, spot: Spot) -> ir.Value:
+        """What sums begin with."""
+
+    def part(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
+        """Of a vector of weights what one of the `words` of x is multiplied with."""
+
+    def spread(self, builder: ir.IRBuilder, word: ir.Value) -> Factors:
+        """A word of x as factors, the same for every output."""
+
+    def added(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
+        """`total` and the products."""
+
+    def end(self, builder: ir.IRBuilder, total: ir.Value, spot: Spot) -> None:
+        """Writes the outputs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Singles:
+    """float32.
+
+    Attributes:
+        adding: y is added to what it holds.
+    """
+
+    adding: bool = False
+    sums = FLOATS
+    words = 1
+
+    @property
+    def name(self) -> str:
+        return "adding" if self.adding else "single"
+
+    def begin(self, builder: ir.IRBuilder, spot: Spot) -> ir.Value:
+        return read(builder, spot.y, FLOATS) if self.adding else ir.Constant(FLOATS, None)
+
+    def part(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
+        return [builder.bitcast(weight, FLOATS)]
+
+    def spread(self, builder: ir.IRBuilder, word: ir.Value) -> Factors:
+        return [builder.bitcast(everywhere(builder, word), FLOATS)]
+
+    def added(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
+        return _added(builder, total, x, weight)
+
+    def end(self, builder: ir.IRBuilder, total: ir.Value, spot: Spot) -> None:
+        write(builder, total, spot.y)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Two bfloat16 in a word, added up in float32."""
+
+    name = "paired"
+    sums = FLOATS
+    words = 1
+
+    def begin(self, builder: ir.IRBuilder, spot: Spot) -> ir.Value:
+        return ir.Constant(FLOATS, None)
+
+    def part(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
+        return self._factors(builder, weight)
+
+    def spread(self, builder: ir.IRBuilder, word: ir.Value) -> Factors:
+        return self._factors(builder, everywhere(builder, word))
+
+    def _factors(self, builder: ir.IRBuilder, words: ir.Value) -> Factors:
+        """As they are, where this CPU multiplies pairs; else as two float32, of which they are the upper halves."""
+        if PRODUCTS_OF_PAIRS in features():
+            return [builder.bitcast(words, PAIRS)]
+        low, high = builder.shl(words, _all(16)), builder.and_(words, _all(-(2**16)))
+        return [builder.bitcast(low, FLOATS), builder.bitcast(high, FLOATS)]
+
+    def added(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
+        if PRODUCTS_OF_PAIRS not in features():
+            return _added(builder, total, x, weight)
+        kind = ir.FunctionType(FLOATS, [FLOATS, PAIRS, PAIRS])
+        product = declared(builder.module, "llvm.x86.avx512bf16.dpbf16ps.512", kind)
+        return builder.call(product, [total, *x, *weight])
+
+    def end(self, builder: ir.IRBuilder, total: ir.Value, spot: Spot) -> None:
+        write(builder, total, spot.y)
+
+
+@dataclasses.dataclass(frozen=True)
+class Levels:
+    """Rounded weights, of which x is integers too; sums are whole numbers, y float32 and added to what it holds.
+
+    A word of weights has 32 / bits inputs without a sign: 2j begins at bit j `bits`, 2j + 1 at 16 + j `bits`. So shift
+    and mask make numbers of it that are as wide as those of x, which CPUs multiply and add up in one go.
+
+    Attributes:
+        bits: of a weight, 8 or 4.
+        x_bits: of a number of x, 16; or 8 where `by_bytes`.
+    """
+
+    bits: int
+    x_bits: int
+    sums = INTEGERS
+
+    @property
+    def name(self) -> str:
+        return f"int{self.bits}_by_int{self.x_bits}"
+
+    @property
+    def inputs(self) -> int:
+        """In a word of weights."""
+        return 32 // self.bits
+
+    @property
+    def words(self) -> int:
+        return self.x_bits // self.bits
+
+    @property
+    def order(self) -> list[int]:
+        """Which of the inputs of a word x has first, second, ..."""
+        begin = [word * self.bits + bit for word in range(self.words) for bit in range(0, 32, self.x_bits)]
+        return [bit % 16 // self.bits * 2 + bit // 16 for bit in begin]
+
+    def begin(self, builder: ir.IRBuilder, spot: Spot) -> ir.Value:
+        return everywhere(builder, read(builder, spot.origin, I32))
+
+    def part(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
+        mask = sum((2**self.bits - 1) << bit for bit in range(0, 32, self.x_bits))
+        return [builder.and_(builder.lshr(weight, _all(self.bits * word)), _all(mask))]
+
+    def spread(self, builder: ir.IRBuilder, word: ir.Value) -> Factors:
+        return [everywhere(builder, word)]
+
+    def added(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
+        if self.x_bits == 8:
+            kind = ir.FunctionType(INTEGERS, [INTEGERS] * 3)
+            product = declared(builder.module, "llvm.x86.avx512.vpdpbusd.512", kind)
+            return builder.call(product, [total, *weight, *x])
+        # LLVM knows this as one instruction
+        products = builder.mul(*(builder.sext(builder.bitcast(factor, SHORTS), WIDE) for factor in (*x, *weight)))
+        undefined = ir.Constant(WIDE, ir.Undefined)
+        halves = [ir.Constant(INTEGERS, list(range(begin, 2 * LANES, 2))) for begin in (0, 1)]
+        return builder.add(total, builder.add(*(builder.shuffle_vector(products, undefined, half) for half in halves)))
+
+    def end(self, builder: ir.IRBuilder, total: ir.Value, spot: Spot) -> None:
+        x_scale = everywhere(builder, read(builder, at(builder, spot.origin, WORD), F32))
+        scaled = builder.fmul(builder.sitofp(total, FLOATS), x_scale)
+        write(builder, fma(builder, scaled, read(builder, spot.scales, FLOATS), read(builder, spot.y, FLOATS)), spot.y)
+
+
+def by_bytes() -> bool:
+    """Whether this CPU multiplies and adds up four bytes at a time."""
+    return "avx512vnni" in features()
+
+
+def _added(builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
+    for one, other in zip(x, weight, strict=True):
+        total = fma(builder, one, other, total)
+    return total
+
+
+def _all(value: int) -> ir.Constant:
+    return ir.Constant(INTEGERS, [value] * LANES)
