@@ -1,5 +1,7 @@
 """Drafters by name, with sizes that suit the machine."""
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,34 +31,40 @@ from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.sharding import DATA
 
-# Rows of a batch's trees in all, on accelerators: the weights' traffic hides the arithmetic of about 200 rows in
-# bfloat16 (H200, v5e, v6e: FLOP/s over bytes/s is 206 to 560).
-FREE_ROWS = 256
 IN_CACHE = 64 * 2**20  # bytes of weights that a CPU's cache may hold
 UNLIMITED = 2**31 - 1
 
 
 class Rule(NamedTuple):
-    """What EAGLE draws on a CPU where nothing was measured: nobody should be slower than plain decoding for that.
+    """What EAGLE draws where nothing was measured: nobody should be slower than plain decoding for that.
 
     Attributes:
         tree: for one answer.
         rows: of a batch's trees in all.
         least: nodes of each tree, below which plain decoding is faster.
+        longest: tokens of a prompt for each that its answer may have; with more, reading the prompt with the head too
+            costs more than drafts save.
     """
 
     tree: DynamicTree
     rows: int
     least: int
+    longest: float = math.inf
 
 
-# By whether products are our own (`kernels.native`), whether weights are in the cache, and whether they are bfloat16.
-# On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of some rows
-# (`benchmarks/wide.py`), of fewer where weights are rounded but rows hardly are; beside those in a cache more. XLA
-# spends most of a product on packing its weight.
+# On accelerators the weights' traffic hides the arithmetic of about 200 rows in bfloat16 (H200, v5e, v6e: FLOP/s over
+# bytes/s is 206 to 560).
+ON_ACCELERATORS = Rule(DynamicTree(60, 7, 10), rows=256, least=2)
+# By whether products are our own (`kernels.native`), whether weights are in the cache, and whether they are narrower
+# than float32. On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of
+# some rows (`benchmarks/wide.py`), of fewer where rounded weights are read in half the time and rows keep 16 bits;
+# beside those in a cache more. XLA spends most of a product on packing its weight.
 OURS_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
 OURS_ROUNDED = Rule(DynamicTree(4, 2, 1), rows=5, least=3)
-OURS_IN_CACHE = {True: Rule(DynamicTree(3, 1, 1), rows=3, least=3), False: Rule(DynamicTree(5, 3, 1), rows=6, least=3)}
+OURS_IN_CACHE = {
+    True: Rule(DynamicTree(3, 1, 1), rows=3, least=3, longest=6),
+    False: Rule(DynamicTree(5, 3, 1), rows=6, least=3, longest=6),
+}
 OF_XLA = {True: Rule(DynamicTree(6, 2, 2), rows=12, least=2), False: Rule(DynamicTree(8, 6, 1), rows=8, least=2)}
 
 
@@ -93,7 +101,8 @@ def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """
     if small:
         return eased(_rule(model).tree, most)
-    return eased(DynamicTree(60, 7, min(10, model.head.draft_vocab_size)), most)
+    tree = ON_ACCELERATORS.tree
+    return eased(dataclasses.replace(tree, top_k=min(tree.top_k, model.head.draft_vocab_size)), most)
 
 
 def _hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
@@ -180,7 +189,9 @@ NAMES = ("auto", *METHODS)
 TUNED = ("eagle", "medusa", "hydra", "draft-model")
 
 
-def drafter_for(model: Model, drafter: str | Drafter, tree: Any, rows: int = 1, slots: int | None = None) -> Drafter:
+def drafter_for(
+    model: Model, drafter: str | Drafter, tree: Any, rows: int = 1, slots: int | None = None, prompts: float = 0.0
+) -> Drafter:
     """The drafter that was asked for; "auto" is the model's head if it has one, or its draft model.
 
     With `tree="auto"` it has the tree that `eagle-jax tune` found fastest for so many answers at a time, or else one by
@@ -189,6 +200,7 @@ def drafter_for(model: Model, drafter: str | Drafter, tree: Any, rows: int = 1, 
     Args:
         rows: of the batch that it is for.
         slots: of that batch's caches, if known.
+        prompts: its tokens of prompts for each that answers may have.
     """
     if isinstance(drafter, Drafter):
         if not tree_is(tree, "auto"):
@@ -217,19 +229,18 @@ def drafter_for(model: Model, drafter: str | Drafter, tree: Any, rows: int = 1, 
         return method.make(model, asked, small)
     if not tree_is(tree, "auto"):
         return method.make(model, method.trees(model, small), small)
-    policy = _auto_tree(model, name, method, small, rows, slots)
+    found = budget_for(model, name, rows, slots) if name in TUNED else None
+    policy = _tree_by_rule(model, method, small, rows, prompts) if found is None else tree_of(found)
     return Plain() if policy is None else method.make(model, policy, small)
 
 
-def _auto_tree(model: Model, name: str, method: Method, small: bool, rows: int, slots: int | None) -> TreePolicy | None:
-    """The tree for a batch of so many rows: the one found fastest here, or one by rule; None where none pays."""
-    found = budget_for(model, name, rows, slots) if name in TUNED else None
-    if found is not None:
-        return tree_of(found)
+def _tree_by_rule(model: Model, method: Method, small: bool, rows: int, prompts: float) -> TreePolicy | None:
+    """The tree for a batch of so many rows; None where none pays."""
     groups = 1 if model.over is None else model.over.sizes[DATA]
-    _, free, least = _rule(model) if small else (None, FREE_ROWS, 2)
-    most = free * groups // rows
-    return None if most < least or method.trees is None else method.trees(model, small, most)
+    rule = _rule(model) if small else ON_ACCELERATORS
+    most = rule.rows * groups // rows
+    pays = most >= rule.least and (prompts <= rule.longest or not method.needs[1])
+    return method.trees(model, small, most) if pays and method.trees is not None else None
 
 
 def method_of(model: Model, drafter: str) -> str:

@@ -147,7 +147,8 @@ def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
 
 def drafter_of(model: Model, drafter: str | Drafter, tree: Any, asks: Sequence[Ask]) -> Drafter:
     """The drafter that was asked for, with a tree that suits a batch of these requests."""
-    return drafter_for(model, drafter, tree, rows_for(model, len(asks)), slots_for(model, Plain(), asks))
+    prompts = sum(len(ask.prompt) for ask in asks) / sum(ask.options.max_new_tokens for ask in asks)
+    return drafter_for(model, drafter, tree, rows_for(model, len(asks)), slots_for(model, Plain(), asks), prompts)
 
 
 def rows_of(model: Model) -> int:

@@ -19,7 +19,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import Scheme, schemes_of
+from eagle_jax.models.quant import QuantArray, Scheme, schemes_of
 from eagle_jax.models.strips import AnyStrips, RoundedStrips
 from eagle_jax.models.target import Target
 from eagle_jax.platform import keep_programs, multiplies_bfloat16
@@ -70,12 +70,13 @@ class Model:
 
     @functools.cached_property
     def in_rounded_strips(self) -> bool:
-        """Whether they are, of rounded weights."""
+        """Whether any of its products is that of a rounded weight by machine code of our own."""
         return _has(self.target, RoundedStrips)
 
     def __repr__(self) -> str:
         """A line; the weights themselves would be fetched from the device to be shown."""
-        size = sum(leaf.size for leaf in jax.tree.leaves(self.target))
+        packed = (QuantArray, AnyStrips)
+        size = sum(leaf.size for leaf in jax.tree.leaves(self.target, is_leaf=lambda leaf: isinstance(leaf, packed)))
         parts = [f"target={type(self.target).__name__} of {size:,} numbers, {self.dtype}", f"context={self.context}"]
         parts += [
             f"{name}={type(getattr(self, name)).__name__}"

@@ -91,7 +91,7 @@ class DraftHead(AnyHead):
 
     @property
     def dtype(self) -> np.dtype:
-        (scale,) = self.params["layers_0"]["post_attention_layernorm"].values()
+        (scale,) = self.params["layers_0"]["post_attention_layernorm"].values()  # whatever the layout calls it
         return scale.dtype
 
     @property

@@ -25,9 +25,8 @@ FEW_ROWS = (4, 8, 16, 32)
 
 
 def matmul(x: Float[Array, "*rows i"], weight: Float[Array, "*o i"] | QuantArray | AnyStrips) -> Float[Array, "..."]:
-    """`x @ weight.T`, multiplied in the weight's dtype, accumulated and returned in float32.
-
-    With rounded strips `x` is rounded too, to 16 bits, and whole numbers are multiplied and accumulated.
+    """`x @ weight.T` in float32; multiplied in the weight's dtype and accumulated in float32, but with rounded strips
+    `x` is rounded too (`native.row_bits`), and whole numbers are multiplied and accumulated.
     """
     if isinstance(weight, AnyStrips):
         rows = x.reshape(-1, x.shape[-1]).astype(weight.dtype if isinstance(weight, Strips) else jnp.float32)

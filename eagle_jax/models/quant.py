@@ -2,7 +2,8 @@
 
     weight [out, in]   ~   levels [out, in]  *  scales [out, groups], each over in / groups inputs
 
-Only weights are rounded; activations stay what they are. The largest number of a group becomes the lowest level, -128
+Only weights are rounded; activations stay what they are, but that CPUs round rows too as they meet rounded weights
+(`kernels.native.rounded`). The largest number of a group becomes the lowest level, -128
 or -8, exactly: its scale takes that number's sign. Against scales that map it to +7 or -7 this leaves a tenth less
 error at 4 bits.
 """
@@ -29,8 +30,8 @@ class QuantArray:
     """A rounded weight in the place of a float one. Its axes may be moved, split and stacked as the weight's may.
 
     Attributes:
-        levels: integers, of the weight's shape. Those of 4 bits take half a byte, but a whole one on CPU, where
-            nothing multiplies half bytes quickly.
+        levels: integers, of the weight's shape. Those of 4 bits take half a byte, but a whole one on CPU, where XLA
+            does not multiply half bytes quickly; in `strips` they take half a byte there too.
         scales: of the weight's shape, but along the input axis as long as there are groups.
         bits: 8 or 4.
         dtype: what it is multiplied in; what it was rounded from.

@@ -13,7 +13,7 @@ from eagle_jax.models.quant import QuantArray, level_dtype
 from eagle_jax.struct import pytree, static
 
 WIDTHS = (64, 32, 16)  # outputs of a strip: the most that a weight's come apart into, or else 64 with zeros behind
-ROUNDED_GROUP = 16  # inputs of a rounded weight's groups are a multiple of it
+ROUNDED_GROUP = 16  # numbers that are computed together
 PAIRED = {jnp.dtype(jnp.float32): 1, jnp.dtype(jnp.bfloat16): 2}  # inputs that lie beside each other
 
 
@@ -82,11 +82,13 @@ AnyStrips = Strips | RoundedStrips
 
 
 def fit(weight: Any) -> bool:
-    """Whether a weight is multiplied with in strips here, on CPU: a float one, or a rounded one with usual groups."""
+    """Whether a weight is multiplied with in strips here, on CPU: a float one, or a rounded one in groups of a multiple
+    of `ROUNDED_GROUP` inputs.
+    """
     if isinstance(weight, QuantArray):
         *_, inputs = weight.shape
         whole = weight.size > 0 and (inputs // weight.scales.shape[-1]) % ROUNDED_GROUP == 0
-        return whole and weight.scales.dtype == jnp.float32 and native.is_used()
+        return whole and weight.scales.dtype == jnp.float32 and native.is_used(rounded=True)
     if not isinstance(weight, jax.Array) or weight.dtype not in PAIRED or weight.size == 0:
         return False
     return weight.shape[-1] % PAIRED[weight.dtype] == 0 and native.is_used()

@@ -54,6 +54,11 @@ def test_speculative_text_is_the_plain_text_of_the_same_rounded_target(folders, 
         assert down.levels.addressable_shards[0].data.shape == (CONFIG.intermediate_size // 4, CONFIG.hidden_size)
 
 
+def test_a_rounded_model_tells_how_many_numbers_it_has(folders):
+    floats, rounded = (eagle_jax.load(*folders, quantize=quantize) for quantize in (None, "int4/int4"))
+    assert repr(rounded) == repr(floats)
+
+
 def test_target_and_head_are_rounded_on_their_own(folders):
     model = eagle_jax.load(folders[0], quantize="int8")
     head = with_head(model, folders[1]).head

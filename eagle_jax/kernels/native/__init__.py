@@ -2,7 +2,8 @@
 
 XLA:CPU packs the weight of every product anew, which takes longer than a product of few rows, and begins some twenty
 small operations for attention. Here weights lie as they are read (`models.strips`), and attention is one operation.
-What a row gets is the same to the bit whatever is beside it: a token's logits are the same in any tree and batch.
+What a row gets is the same to the bit whatever is beside it: where all of a model is made of these, a token's logits
+are the same in any tree and batch.
 
     code       what LLVM makes machine code of: pointers, loops, vectors of 16 numbers
     calls      what XLA calls: handlers of its foreign function interface
@@ -15,7 +16,7 @@ What a row gets is the same to the bit whatever is beside it: a token's logits a
     blocks     rows of a head over some keys and values
     attention  `kernels.base.Case`, made of them
     norms      root mean square norms
-    library    all of it, once a process
+    library    all of it, in two parts, once a process
 """
 
 import functools
@@ -30,44 +31,54 @@ from eagle_jax.kernels.base import Case
 from eagle_jax.sharding.tracing import is_spread
 
 VARIABLE = "EAGLE_JAX_NATIVE"
-ACTIVATIONS_VARIABLE = "EAGLE_JAX_ACTIVATIONS"
+ACTIVATIONS_VARIABLE, ROWS = "EAGLE_JAX_ACTIVATIONS", ("int16", "int8")  # read when a program is compiled
 
-NORM_MULTIPLE = 16
+NORM_MULTIPLE = 16  # numbers that are computed together, `code.LANES`
 
 log = logging.getLogger("eagle_jax.kernels")
 
 
-def is_used() -> bool:
-    """Whether this code is used: on CPUs, unless `VARIABLE` is "off".
+def is_used(rounded: bool = False) -> bool:
+    """Whether this code is used, or that for rounded weights: on CPUs, unless `VARIABLE` is "off".
 
     Raises:
-        ValueError: `VARIABLE` is neither "on" nor "off".
+        ValueError: `VARIABLE` or `ACTIVATIONS_VARIABLE` is none of its values.
     """
-    return _refusal() is None
+    _asked(ACTIVATIONS_VARIABLE, ROWS)  # told where a model is loaded, and not only where it is used
+    return _refusal(rounded) is None
 
 
-def _refusal() -> str | None:
+def _asked(variable: str, known: tuple[str, str]) -> str:
+    """The value of a variable, the first one if nothing is said."""
+    wanted = os.environ.get(variable, known[0])
+    if wanted not in known:
+        raise ValueError(f'{variable}={wanted!r} is not known; expected "{known[0]}" or "{known[1]}"')
+    return wanted
+
+
+def _refusal(rounded: bool = False) -> str | None:
     """Why it is not."""
-    wanted = os.environ.get(VARIABLE, "on")
-    if wanted not in ("on", "off"):
-        raise ValueError(f'{VARIABLE}={wanted!r} is not known; expected "on" or "off"')
+    wanted = _asked(VARIABLE, ("on", "off"))
     if jax.default_backend() != "cpu":
         return "it is for CPUs"
-    return f"{VARIABLE} is off" if wanted == "off" else _fault()
+    if wanted == "off":
+        return f"{VARIABLE} is off"
+    return _fault() or (_fault(rounded=True) if rounded else None)
 
 
 @functools.cache
-def _fault() -> str | None:
+def _fault(rounded: bool = False) -> str | None:
     """Why it cannot be made here, which is told once; None if XLA knows it."""
     try:
         if sys.maxsize < 2**32 or sys.byteorder != "little":
             raise NotImplementedError("it is for machines of 64 bits, lowest byte first")
         from eagle_jax.kernels.native import library
 
-        library.make()
+        library.make(library.ROUNDED if rounded else library.FLOATS)
     # an llvmlite that is too old has other functions, or takes other arguments
     except (AttributeError, ImportError, NotImplementedError, OSError, RuntimeError, TypeError) as error:
-        log.warning("products and attention are left to XLA, which takes longer: %s", error)
+        what = "products of rounded weights" if rounded else "products and attention"
+        log.warning("%s are left to XLA, which takes longer: %s", what, error)
         return str(error)
     return None
 
@@ -86,22 +97,24 @@ def rounded_product(
     """`rows @ weight.T` of a rounded weight in strips."""
     from eagle_jax.kernels.native import library, rounded
 
-    library.make()
+    library.make(library.ROUNDED)
     return rounded.product(rows, words, scales, bits, row_bits())
 
 
 def row_bits() -> int:
-    """What rows are rounded to that meet rounded weights, 16 or, if asked for and this CPU multiplies bytes, 8.
-
-    Raises:
-        ValueError: `ACTIVATIONS_VARIABLE` is neither "int16" nor "int8".
-    """
+    """What rows are rounded to that meet rounded weights, 16 or, if asked for and this CPU multiplies bytes, 8."""
     from eagle_jax.kernels.native.numbers import by_bytes
 
-    wanted = os.environ.get(ACTIVATIONS_VARIABLE, "int16")
-    if wanted not in ("int16", "int8"):
-        raise ValueError(f'{ACTIVATIONS_VARIABLE}={wanted!r} is not known; expected "int16" or "int8"')
-    return 8 if wanted == "int8" and by_bytes() else 16
+    if _asked(ACTIVATIONS_VARIABLE, ROWS) == "int16":
+        return 16
+    if not by_bytes():
+        _tell_of_bytes()
+    return 8 if by_bytes() else 16
+
+
+@functools.cache
+def _tell_of_bytes() -> None:
+    log.warning("rows are rounded to 16 bits, not to the 8 of %s: this CPU lacks avx512_vnni", ACTIVATIONS_VARIABLE)
 
 
 def norm(x: Float[Array, "r h"], scale: Float[Array, "h"], eps: float) -> Float[Array, "r h"]:

@@ -49,6 +49,11 @@ _attend.defvjp(
 )
 
 
+def names() -> list[str]:
+    """Of the handlers."""
+    return [NAME, WINDOWED]
+
+
 def build(module: ir.Module) -> None:
     """Adds the handlers."""
     add_handler(module, NAME, functools.partial(_body, windowed=False), arguments=7, results=2)

@@ -33,16 +33,18 @@ from eagle_jax.kernels.native.code import (
     read,
     room,
     smaller,
+    values_of,
     write,
 )
 from eagle_jax.kernels.native.math import exp_over, larger, largest, to_the_power, turned, twos
 from eagle_jax.kernels.native.numbers import Singles
-from eagle_jax.kernels.native.tiles import MOST_ROWS, Places, Strides, Tiles
+from eagle_jax.kernels.native.places import Places, Strides
+from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
 
 BLOCK = 64  # keys at a time
 LINE = BLOCK * WORD  # bytes of their scores
 WIDEST = 256  # of a head
-SUMS = 2 * VECTOR  # bytes of the sum of each row's weights, in every lane, and of its top, in the next one
+SUMS = 2 * VECTOR  # bytes of each row: the sum of its weights in every lane of a vector, then its top in one lane
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +130,7 @@ def see(
         count = smaller(builder, builder.sub(end, start), i64(BLOCK))
         here = [at(builder, base, start, row) for base in (keys, values)]
         told = [sight.told, sight.told_row]
-        known = [getattr(rows, field.name) for field in dataclasses.fields(Rows)]
-        builder.call(_block(builder.module, sight.kind), [*known, *here, start, count, *told])
+        builder.call(_block(builder.module, sight.kind), [*values_of(rows), *here, start, count, *told])
 
 
 def _block(module: ir.Module, kind: str) -> ir.Function:
@@ -200,7 +201,9 @@ def _masked(
 
 
 def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, highest: ir.Value, sums: ir.Value) -> ir.Value:
-    """Scores of one row become weights; returns what its weights so far are to be multiplied with, their sum is."""
+    """Scores of one row become weights. The sum of those so far is scaled down with them; returns the power of two that
+    the row's values so far have to be scaled with.
+    """
     place = at(builder, sums, VECTOR)
     old = everywhere(builder, read(builder, place, F32))
     top = larger(builder, twos(builder, everywhere(builder, highest)), old)

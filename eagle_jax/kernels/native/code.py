@@ -1,6 +1,7 @@
 """Functions that are written with llvmlite's builder, and the machine code that LLVM makes of them for this CPU."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
@@ -110,6 +111,11 @@ def by_tiles(builder: ir.IRBuilder, count: ir.Value, most: int, build: Callable[
     for size in range(1, most):
         with builder.if_then(builder.icmp_unsigned("==", left, i64(size))):
             build(whole, size)
+
+
+def values_of(record: Any) -> list[ir.Value]:
+    """The fields of a dataclass of values, in order, as a function that is built is given them."""
+    return [getattr(record, field.name) for field in dataclasses.fields(record)]
 
 
 def declared(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:

@@ -1,4 +1,4 @@
-"""All that XLA can call, made and made known to it once a process."""
+"""All that XLA can call, in two parts, each made and made known to it once a process."""
 
 import re
 import threading
@@ -11,37 +11,39 @@ from eagle_jax.kernels.native import attention, norms, products, rounded
 from eagle_jax.kernels.native.calls import register
 from eagle_jax.kernels.native.code import Code, features, is_x86
 
-NAMES = (*products.NAMES.values(), attention.NAME, attention.WINDOWED, norms.NAME)
+# What float models need is made in half the time that all of it takes.
+FLOATS, ROUNDED = "eagle_jax", "eagle_jax_rounded"
+PARTS = {FLOATS: (products, attention, norms), ROUNDED: (rounded,)}
 KNOWN_VERSION = "0"  # of XLA's interface, the number before the point
 NEEDED_ON_X86 = {"avx2", "fma"}  # without them every product is a call of the C library's
 
 _lock = threading.Lock()
-_code: Code | None = None
+_made: dict[str, Code] = {}
 
 
-def make() -> None:
-    """Makes the code, or reads it where it was kept.
+def make(part: str = FLOATS) -> None:
+    """Makes the code of a part, or reads it where it was kept.
 
     Raises:
         NotImplementedError: this XLA has another interface, or the CPU no instructions for it.
         RuntimeError: LLVM cannot do it.
     """
-    global _code
     with _lock:
-        if _code is None:
+        if part not in _made:
             if (version := _version()) != KNOWN_VERSION:
                 raise NotImplementedError(f"XLA's interface has version {version}; expected {KNOWN_VERSION}")
             if is_x86() and not features() >= NEEDED_ON_X86:
                 raise NotImplementedError(f"this CPU lacks one of {', '.join(sorted(NEEDED_ON_X86))}")
-            code = Code("eagle_jax", _build)
-            for name in (*NAMES, *rounded.names()):
-                register(code, name)
-            _code = code
+            code = Code(part, lambda module: _build(module, part))
+            for piece in PARTS[part]:
+                for name in piece.names():
+                    register(code, name)
+            _made[part] = code
 
 
-def _build(module: ir.Module) -> None:
-    for part in (products, rounded, attention, norms):
-        part.build(module)
+def _build(module: ir.Module, part: str) -> None:
+    for piece in PARTS[part]:
+        piece.build(module)
 
 
 def _version() -> str:

@@ -31,6 +31,11 @@ def norm(x: Float[Array, "r h"], scale: Float[Array, "h"], eps: float) -> Float[
     return jax.ffi.ffi_call(NAME, jax.ShapeDtypeStruct(x.shape, jnp.float32))(x, scale, jnp.float32(eps))
 
 
+def names() -> list[str]:
+    """Of the handlers."""
+    return [NAME]
+
+
 def build(module: ir.Module) -> None:
     """Adds the handler."""
     add_handler(module, NAME, _body, arguments=3)

@@ -25,25 +25,11 @@ from eagle_jax.kernels.native.code import (
     write,
 )
 from eagle_jax.kernels.native.math import fma
+from eagle_jax.kernels.native.places import Places
 
 PRODUCTS_OF_PAIRS = "avx512bf16"
 SHORTS, WIDE = ir.VectorType(I16, 2 * LANES), ir.VectorType(I32, 2 * LANES)
 Factors = list[ir.Value]  # vectors, of which each is multiplied with one
-
-
-@dataclasses.dataclass(frozen=True)
-class Spot:
-    """Addresses of 16 outputs of one row.
-
-    Attributes:
-        y: of the outputs.
-        origin: of the number that the row's sums begin with and, behind it, the row's scale.
-        scales: of those of the outputs.
-    """
-
-    y: ir.Value
-    origin: ir.Value
-    scales: ir.Value
 
 
 @runtime_checkable
@@ -62,7 +48,7 @@ class Numbers(Protocol):
     def words(self) -> int:
         """Of x, of one row, that belong to a vector of weights."""
 
-    def begin(self, builder: ir.IRBuilder, spot: Spot) -> ir.Value:
+    def begin(self, builder: ir.IRBuilder, places: Places) -> ir.Value:
         """What sums begin with."""
 
     def part(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
@@ -74,8 +60,8 @@ class Numbers(Protocol):
     def added(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
         """`total` and the products."""
 
-    def end(self, builder: ir.IRBuilder, total: ir.Value, spot: Spot) -> None:
-        """Writes the outputs."""
+    def end(self, builder: ir.IRBuilder, total: ir.Value, places: Places) -> None:
+        """Writes outputs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +80,8 @@ class Singles:
     def name(self) -> str:
         return "adding" if self.adding else "single"
 
-    def begin(self, builder: ir.IRBuilder, spot: Spot) -> ir.Value:
-        return read(builder, spot.y, FLOATS) if self.adding else ir.Constant(FLOATS, None)
+    def begin(self, builder: ir.IRBuilder, places: Places) -> ir.Value:
+        return read(builder, places.y, FLOATS) if self.adding else ir.Constant(FLOATS, None)
 
     def part(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
         return [builder.bitcast(weight, FLOATS)]
@@ -104,10 +90,10 @@ class Singles:
         return [builder.bitcast(everywhere(builder, word), FLOATS)]
 
     def added(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
-        return _added(builder, total, x, weight)
+        return _with_products(builder, total, x, weight)
 
-    def end(self, builder: ir.IRBuilder, total: ir.Value, spot: Spot) -> None:
-        write(builder, total, spot.y)
+    def end(self, builder: ir.IRBuilder, total: ir.Value, places: Places) -> None:
+        write(builder, total, places.y)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +104,7 @@ class Pairs:
     sums = FLOATS
     words = 1
 
-    def begin(self, builder: ir.IRBuilder, spot: Spot) -> ir.Value:
+    def begin(self, builder: ir.IRBuilder, places: Places) -> ir.Value:
         return ir.Constant(FLOATS, None)
 
     def part(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
@@ -131,18 +117,18 @@ class Pairs:
         """As they are, where this CPU multiplies pairs; else as two float32, of which they are the upper halves."""
         if PRODUCTS_OF_PAIRS in features():
             return [builder.bitcast(words, PAIRS)]
-        low, high = builder.shl(words, _all(16)), builder.and_(words, _all(-(2**16)))
+        low, high = builder.shl(words, _integers(16)), builder.and_(words, _integers(-(2**16)))
         return [builder.bitcast(low, FLOATS), builder.bitcast(high, FLOATS)]
 
     def added(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
         if PRODUCTS_OF_PAIRS not in features():
-            return _added(builder, total, x, weight)
+            return _with_products(builder, total, x, weight)
         kind = ir.FunctionType(FLOATS, [FLOATS, PAIRS, PAIRS])
         product = declared(builder.module, "llvm.x86.avx512bf16.dpbf16ps.512", kind)
         return builder.call(product, [total, *x, *weight])
 
-    def end(self, builder: ir.IRBuilder, total: ir.Value, spot: Spot) -> None:
-        write(builder, total, spot.y)
+    def end(self, builder: ir.IRBuilder, total: ir.Value, places: Places) -> None:
+        write(builder, total, places.y)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,12 +166,12 @@ class Levels:
         begin = [word * self.bits + bit for word in range(self.words) for bit in range(0, 32, self.x_bits)]
         return [bit % 16 // self.bits * 2 + bit // 16 for bit in begin]
 
-    def begin(self, builder: ir.IRBuilder, spot: Spot) -> ir.Value:
-        return everywhere(builder, read(builder, spot.origin, I32))
+    def begin(self, builder: ir.IRBuilder, places: Places) -> ir.Value:
+        return everywhere(builder, read(builder, places.origin, I32))
 
     def part(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
         mask = sum((2**self.bits - 1) << bit for bit in range(0, 32, self.x_bits))
-        return [builder.and_(builder.lshr(weight, _all(self.bits * word)), _all(mask))]
+        return [builder.and_(builder.lshr(weight, _integers(self.bits * word)), _integers(mask))]
 
     def spread(self, builder: ir.IRBuilder, word: ir.Value) -> Factors:
         return [everywhere(builder, word)]
@@ -201,10 +187,14 @@ class Levels:
         halves = [ir.Constant(INTEGERS, list(range(begin, 2 * LANES, 2))) for begin in (0, 1)]
         return builder.add(total, builder.add(*(builder.shuffle_vector(products, undefined, half) for half in halves)))
 
-    def end(self, builder: ir.IRBuilder, total: ir.Value, spot: Spot) -> None:
-        x_scale = everywhere(builder, read(builder, at(builder, spot.origin, WORD), F32))
+    def end(self, builder: ir.IRBuilder, total: ir.Value, places: Places) -> None:
+        x_scale = everywhere(builder, read(builder, at(builder, places.origin, WORD), F32))
         scaled = builder.fmul(builder.sitofp(total, FLOATS), x_scale)
-        write(builder, fma(builder, scaled, read(builder, spot.scales, FLOATS), read(builder, spot.y, FLOATS)), spot.y)
+        write(
+            builder,
+            fma(builder, scaled, read(builder, places.scales, FLOATS), read(builder, places.y, FLOATS)),
+            places.y,
+        )
 
 
 def by_bytes() -> bool:
@@ -212,11 +202,11 @@ def by_bytes() -> bool:
     return "avx512vnni" in features()
 
 
-def _added(builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
+def _with_products(builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
     for one, other in zip(x, weight, strict=True):
         total = fma(builder, one, other, total)
     return total
 
 
-def _all(value: int) -> ir.Constant:
+def _integers(value: int) -> ir.Constant:
     return ir.Constant(INTEGERS, [value] * LANES)

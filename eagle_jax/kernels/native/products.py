@@ -11,8 +11,9 @@ from llvmlite import ir
 from eagle_jax.kernels.native.calls import Call, add_handler
 from eagle_jax.kernels.native.code import VECTOR, WORD, at, i64
 from eagle_jax.kernels.native.numbers import Pairs, Singles
+from eagle_jax.kernels.native.places import Places, Strides
 from eagle_jax.kernels.native.threads import share
-from eagle_jax.kernels.native.tiles import Places, Strides, Tiles
+from eagle_jax.kernels.native.tiles import Tiles
 
 NAMES = {jnp.dtype(jnp.float32): "eagle_jax_product_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_product_bf16"}
 
@@ -26,6 +27,11 @@ def product(rows: Float[Array, "r i"], strips: Float[Array, "s _ _"]) -> Float[A
     outputs = strips.size // rows.shape[1]
     made = jax.ShapeDtypeStruct((rows.shape[0], outputs), jnp.float32)
     return jax.ffi.ffi_call(NAMES[strips.dtype], made)(rows, strips)
+
+
+def names() -> list[str]:
+    """Of the handlers."""
+    return list(NAMES.values())
 
 
 def build(module: ir.Module) -> None:

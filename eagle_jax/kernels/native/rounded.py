@@ -41,10 +41,11 @@ from eagle_jax.kernels.native.code import (
 )
 from eagle_jax.kernels.native.math import fma, larger, largest, summed, summed_up
 from eagle_jax.kernels.native.numbers import Levels, by_bytes
+from eagle_jax.kernels.native.places import Places, Strides
 from eagle_jax.kernels.native.threads import share
-from eagle_jax.kernels.native.tiles import MOST_ROWS, Places, Strides, Tiles
+from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
 
-MOST_INPUTS = 128  # of a block: 128 * 32767 * 255, and half of that for what no level is, are within 32 bits
+MOST_INPUTS = 128  # of a block: 128 * 32767 * (255 + 128), products and what sums begin with, is 1.6e9, below 2**31
 LEAST = float(np.float32(1e-34))  # of a block's scale; with less its numbers are zeros
 ORIGIN = 2 * WORD  # bytes of what a row's block has beside its integers
 
@@ -62,7 +63,7 @@ def product(
     """
     count, inputs = rows.shape
     groups = scales.shape[1]
-    blocks = groups * -(-inputs // groups // MOST_INPUTS)
+    blocks = groups * -(-inputs // groups // MOST_INPUTS)  # of which `_blocks` has as many
     levels = Levels(bits, x_bits)
     y = jax.ShapeDtypeStruct((count, words.shape[0] * words.shape[2]), jnp.float32)
     x = jax.ShapeDtypeStruct((count, inputs), f"int{levels.x_bits}")
@@ -90,6 +91,25 @@ def _name(levels: Levels) -> str:
     return f"eagle_jax_product_{levels.name}"
 
 
+class _Buffers(NamedTuple):
+    """Addresses: rounded rows, and what else there is of theirs; words and scales of the weight; outputs."""
+
+    whole: ir.Value
+    origins: ir.Value
+    words: ir.Value
+    scales: ir.Value
+    y: ir.Value
+
+
+class _Block(NamedTuple):
+    """Which it is, in which group, and its inputs."""
+
+    index: ir.Value
+    group: ir.Value
+    start: ir.Value
+    size: ir.Value
+
+
 class _Sizes(NamedTuple):
     """Numbers, not bytes.
 
@@ -111,18 +131,19 @@ class _Sizes(NamedTuple):
 def _body(call: Call, levels: Levels) -> None:
     builder, (x, weight, scales), (y, whole, origins) = call.builder, call.arguments, call.results
     rows, inputs, width = x.size(0), x.size(1), weight.size(2)
+    buffers = _Buffers(whole.data, origins.data, weight.data, scales.data, y.data)
     sizes = _Sizes(rows, inputs, builder.udiv(inputs, scales.size(1)), origins.size(1), width, y.size(1))
-    _round(builder, (x.data, whole.data, origins.data), sizes, levels)
+    _round(builder, x.data, buffers, sizes, levels)
     vectors = builder.mul(weight.size(0), builder.udiv(width, i64(LANES)))
     work = builder.mul(builder.mul(rows, weight.size(1)), vectors)
-    values = [*(buffer.data for buffer in (whole, weight, y, origins, scales)), *sizes]
     strip = functools.partial(_strip, tiles=Tiles(call.module, levels), levels=levels)
-    share(call, weight.size(0), work, values, strip)
+    share(call, weight.size(0), work, [*buffers, *sizes], strip)
 
 
 def _strip(builder: ir.IRBuilder, index: ir.Value, values: Sequence[ir.Value], tiles: Tiles, levels: Levels) -> None:
     """All rows times one strip."""
-    (x, w, y, origin, scales), sizes = values[:5], _Sizes(*values[5:])
+    given = len(_Buffers._fields)
+    buffers, sizes = _Buffers(*values[:given]), _Sizes(*values[given:])
     line, in_word, x_size = builder.mul(sizes.width, i64(WORD)), i64(levels.inputs), levels.x_bits // 8
     columns, groups = builder.udiv(sizes.width, i64(LANES)), builder.udiv(sizes.inputs, sizes.group)
     strides = Strides(
@@ -132,48 +153,51 @@ def _strip(builder: ir.IRBuilder, index: ir.Value, values: Sequence[ir.Value], t
         w_step=line,
         origin_row=builder.mul(sizes.blocks, i64(ORIGIN)),
     )
-    w = at(builder, w, index, builder.mul(builder.udiv(sizes.inputs, in_word), line))
-    scales = at(builder, scales, index, builder.mul(groups, line))
-    all_rows = Places(x=x, w=w, y=at(builder, y, index, line), origin=origin, scales=scales)
+    all_rows = Places(
+        x=buffers.whole,
+        w=at(builder, buffers.words, index, builder.mul(builder.udiv(sizes.inputs, in_word), line)),
+        y=at(builder, buffers.y, index, line),
+        origin=buffers.origins,
+        scales=at(builder, buffers.scales, index, builder.mul(groups, line)),
+    )
 
     def some(first: ir.Value, count: int) -> None:
         places = all_rows.row(builder, first, strides)
         with counting(builder, i64(count)) as row, counting(builder, columns) as column:
             write(builder, every(0.0), at(builder, at(builder, places.y, row, strides.y_row), column, VECTOR))
-        with _blocks(builder, sizes) as (block, group, start, size):
+        with _blocks(builder, sizes) as block:
             here = dataclasses.replace(
                 places,
-                x=at(builder, places.x, start, x_size),
-                w=at(builder, places.w, builder.udiv(start, in_word), line),
-                origin=at(builder, places.origin, block, ORIGIN),
-                scales=at(builder, places.scales, group, line),
+                x=at(builder, places.x, block.start, x_size),
+                w=at(builder, places.w, builder.udiv(block.start, in_word), line),
+                origin=at(builder, places.origin, block.index, ORIGIN),
+                scales=at(builder, places.scales, block.group, line),
             )
-            tiles.few_rows(builder, here, (count, columns, builder.udiv(size, in_word)), strides)
+            tiles.few_rows(builder, here, (count, columns, builder.udiv(block.size, in_word)), strides)
 
     by_tiles(builder, sizes.rows, MOST_ROWS, some)
 
 
 @contextlib.contextmanager
-def _blocks(builder: ir.IRBuilder, sizes: _Sizes) -> Iterator[tuple[ir.Value, ir.Value, ir.Value, ir.Value]]:
-    """Each block: its index, that of its group, its first input and how many it has."""
+def _blocks(builder: ir.IRBuilder, sizes: _Sizes) -> Iterator[_Block]:
+    """Around what is built for each block."""
     groups = builder.udiv(sizes.inputs, sizes.group)
     each = builder.udiv(sizes.blocks, groups)
     with counting(builder, groups) as group, counting(builder, sizes.group, step=MOST_INPUTS) as start:
-        block = builder.add(builder.mul(group, each), builder.udiv(start, i64(MOST_INPUTS)))
+        index = builder.add(builder.mul(group, each), builder.udiv(start, i64(MOST_INPUTS)))
         size = smaller(builder, builder.sub(sizes.group, start), i64(MOST_INPUTS))
-        yield block, group, builder.add(builder.mul(group, sizes.group), start), size
+        yield _Block(index, group, builder.add(builder.mul(group, sizes.group), start), size)
 
 
-def _round(builder: ir.IRBuilder, places: tuple[ir.Value, ir.Value, ir.Value], sizes: _Sizes, levels: Levels) -> None:
+def _round(builder: ir.IRBuilder, x: ir.Value, buffers: _Buffers, sizes: _Sizes, levels: Levels) -> None:
     """Rounds all rows: integers, and for each block what sums begin with and its scale."""
-    x, whole, origins = places
     x_size, none = levels.x_bits // 8, ir.Constant(I32, -(2 ** (levels.bits - 1)))
-    with counting(builder, sizes.rows) as row, _blocks(builder, sizes) as (block, _, start, size):
-        first = builder.add(builder.mul(row, sizes.inputs), start)
-        line, to = at(builder, x, first, WORD), at(builder, whole, first, x_size)
-        origin = at(builder, origins, builder.add(builder.mul(row, sizes.blocks), block), ORIGIN)
-        scale, steps = _scale(builder, line, size, 2 ** (levels.x_bits - 1) - 1)
-        total = _rounded(builder, line, to, size, everywhere(builder, steps), levels)
+    with counting(builder, sizes.rows) as row, _blocks(builder, sizes) as block:
+        first = builder.add(builder.mul(row, sizes.inputs), block.start)
+        line, to = at(builder, x, first, WORD), at(builder, buffers.whole, first, x_size)
+        origin = at(builder, buffers.origins, builder.add(builder.mul(row, sizes.blocks), block.index), ORIGIN)
+        scale, steps = _scale(builder, line, block.size, 2 ** (levels.x_bits - 1) - 1)
+        total = _rounded(builder, line, to, block.size, everywhere(builder, steps), levels)
         write(builder, builder.mul(total, none), origin)
         write(builder, scale, at(builder, origin, WORD))
 

@@ -14,9 +14,7 @@ from eagle_jax.kernels.native.code import (
     I32,
     I64,
     INTEGERS,
-    NULL,
     POINTER,
-    VECTOR,
     WORD,
     at,
     by_tiles,
@@ -25,57 +23,13 @@ from eagle_jax.kernels.native.code import (
     i64,
     internal,
     read,
+    values_of,
 )
-from eagle_jax.kernels.native.numbers import Numbers, Spot
+from eagle_jax.kernels.native.numbers import Numbers
+from eagle_jax.kernels.native.places import Places, Strides
 
 MOST_ROWS = 6  # together, of x: with 4 columns all their sums are in registers of AVX-512, with 1 in those of AVX2
 MOST_COLUMNS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Strides:
-    """Bytes between numbers. Words of a row of x follow each other, columns of y and scales are a vector apart.
-
-    Attributes:
-        x_row, y_row, origin_row: between rows.
-        w_column: between columns of w.
-        w_step: between the steps of one.
-    """
-
-    x_row: ir.Value
-    y_row: ir.Value
-    w_column: ir.Value
-    w_step: ir.Value
-    origin_row: ir.Value = dataclasses.field(default_factory=lambda: i64(0))
-
-
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Where things begin. Of the last two only some `Numbers` know."""
-
-    x: ir.Value
-    w: ir.Value
-    y: ir.Value
-    origin: ir.Value = NULL
-    scales: ir.Value = NULL
-
-    def row(self, builder: ir.IRBuilder, index: ir.Value | int, strides: Strides) -> "Places":
-        """Those of a row and the ones behind it."""
-        return dataclasses.replace(
-            self,
-            x=at(builder, self.x, index, strides.x_row),
-            y=at(builder, self.y, index, strides.y_row),
-            origin=at(builder, self.origin, index, strides.origin_row),
-        )
-
-    def column(self, builder: ir.IRBuilder, index: ir.Value | int, strides: Strides) -> "Places":
-        """Those of a column and the ones behind it."""
-        return dataclasses.replace(
-            self,
-            w=at(builder, self.w, index, strides.w_column),
-            y=at(builder, self.y, index, VECTOR),
-            scales=at(builder, self.scales, index, VECTOR),
-        )
 
 
 class Tiles:
@@ -108,7 +62,7 @@ class Tiles:
     ) -> None:
         """The same for at most `MOST_ROWS` rows, whose number is known."""
         rows, columns, steps = sizes
-        builder.call(self._function(rows), [*_values(places), columns, steps, *_values(strides)])
+        builder.call(self._function(rows), [*values_of(places), columns, steps, *values_of(strides)])
 
     def _function(self, rows: int) -> ir.Function:
         name = f"tile_of_{rows}_{self._numbers.name}"
@@ -142,30 +96,23 @@ class _Tile:
         builder, numbers = self.builder, self.numbers
         lines = [places.row(builder, row, self.strides) for row in range(self.rows)]
         weights = [places.column(builder, column, self.strides).w for column in range(columns)]
-        spots = [
-            (self.sums[row][column], self._spot(line.column(builder, column, self.strides)))
+        outputs = [
+            (self.sums[row][column], line.column(builder, column, self.strides))
             for row, line in enumerate(lines)
             for column in range(columns)
         ]
-        for sum_, spot in spots:
-            builder.store(numbers.begin(builder, spot), sum_)
+        for sum_, place in outputs:
+            builder.store(numbers.begin(builder, place), sum_)
         with counting(builder, steps) as step:
             offset = builder.mul(step, self.strides.w_step)
             here = [read(builder, at(builder, weight, offset), INTEGERS) for weight in weights]
             for word in range(numbers.words):
                 parts = [numbers.part(builder, weight, word) for weight in here]
                 for line, sums in zip(lines, self.sums, strict=True):
-                    place = at(builder, at(builder, line.x, step, WORD * numbers.words), word, WORD)
-                    x = numbers.spread(builder, read(builder, place, I32))
+                    at_word = at(builder, at(builder, line.x, step, WORD * numbers.words), word, WORD)
+                    x = numbers.spread(builder, read(builder, at_word, I32))
                     for part, sum_ in zip(parts, sums):
                         total = builder.load(sum_, typ=numbers.sums)
                         builder.store(numbers.added(builder, total, x, part), sum_)
-        for sum_, spot in spots:
-            numbers.end(builder, builder.load(sum_, typ=numbers.sums), spot)
-
-    def _spot(self, places: Places) -> Spot:
-        return Spot(y=places.y, origin=places.origin, scales=places.scales)
-
-
-def _values(record: Places | Strides) -> list[ir.Value]:
-    return [getattr(record, field.name) for field in dataclasses.fields(record)]
+        for sum_, place in outputs:
+            numbers.end(builder, builder.load(sum_, typ=numbers.sums), place)

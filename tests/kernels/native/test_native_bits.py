@@ -1,6 +1,7 @@
-"""On a CPU a token's logits are the same to the bit in any tree, in any batch and one after another, in every dtype.
+"""On a CPU a token's logits are the same to the bit in any tree, in any batch and one after another.
 
-So plain decoding and every drafter give the same text there, of rounded weights and in bfloat16 too, not up to ties.
+So plain decoding and every drafter give the same text there, in bfloat16 and of rounded weights too, not up to ties. It
+holds where all of a model is machine code of ours: not in float16, with experts, or where attention is XLA's.
 """
 
 import dataclasses

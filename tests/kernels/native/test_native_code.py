@@ -133,7 +133,7 @@ def test_it_can_be_switched_off(monkeypatch):
 def test_without_llvmlite_or_with_an_unknown_xla_it_is_left_to_xla(monkeypatch, caplog):
     from eagle_jax.kernels.native import library
 
-    monkeypatch.setattr(library, "_code", None)
+    monkeypatch.setattr(library, "_made", {})
     for name, value, reason in (
         ("_version", lambda: "1", "XLA's interface has version 1; expected 0"),
         ("features", lambda: frozenset({"sse2"}), "this CPU lacks one of avx2, fma"),

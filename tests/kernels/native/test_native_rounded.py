@@ -1,6 +1,7 @@
 """Rounded weights are multiplied as whole numbers, as numpy does with the same ones, and a row's bits are its own."""
 
 import dataclasses
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -144,8 +145,25 @@ def test_a_large_product_is_shared_among_threads_and_the_same(getkey):
         np.testing.assert_allclose(found, with_rounded_rows(rows, weight, Rounding(4, 128), 16), rtol=1e-5, atol=1e-4)
 
 
-def test_what_rows_cannot_be_rounded_to_is_refused(monkeypatch, getkey):
+def test_what_rows_cannot_be_rounded_to_is_refused_before_anything_is_made(monkeypatch, getkey):
     monkeypatch.setenv(native.ACTIVATIONS_VARIABLE, "int4")
-    strips = in_strips(rounded(getkey(), Rounding(8), 16, INPUTS))
     with pytest.raises(ValueError, match='EAGLE_JAX_ACTIVATIONS=\'int4\' is not known; expected "int16" or "int8"'):
-        matmul(normal(getkey(), 3, INPUTS), strips)
+        fit(rounded(getkey(), Rounding(8), 16, INPUTS))
+
+
+def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, caplog):
+    from eagle_jax.kernels.native import numbers
+
+    monkeypatch.setenv(native.ACTIVATIONS_VARIABLE, "int8")
+    monkeypatch.setattr(numbers, "by_bytes", lambda: False)
+    native._tell_of_bytes.cache_clear()
+    with caplog.at_level(logging.WARNING, "eagle_jax.kernels"):
+        assert [native.row_bits() for _ in range(3)] == [16] * 3
+    assert caplog.messages == [
+        "rows are rounded to 16 bits, not to the 8 of EAGLE_JAX_ACTIVATIONS: this CPU lacks avx512_vnni"
+    ]
+
+
+def test_what_cannot_be_made_is_left_to_xla(monkeypatch, getkey):
+    monkeypatch.setattr(native, "_fault", lambda rounded=False: "LLVM does not know it" if rounded else None)
+    assert not fit(rounded(getkey(), Rounding(8), 16, INPUTS)) and fit(normal(getkey(), 16, INPUTS))
