@@ -21,6 +21,7 @@ def main() -> None:
     arguments.add_argument("--shape", choices=NAMES, default="1.1b")
     arguments.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     arguments.add_argument("--quantize", default=None, help="int8, int4, ..., as for eagle_jax.load")
+    arguments.add_argument("--auto", action="store_true", help="plain decoding and auto alone, without other trees")
     arguments.add_argument("--new-tokens", type=int, default=64)
     arguments.add_argument("--prompts", type=int, default=2)
     arguments.add_argument("--repeats", type=int, default=2)
@@ -29,7 +30,8 @@ def main() -> None:
     asked = [pair.chart.prompt(40, seed) for seed in range(options.prompts)]
     methods = {"plain": ours(pair.model, options.new_tokens, "none")}
     methods |= {"EAGLE-3, auto": ours(pair.model, options.new_tokens, "eagle")}
-    methods |= {f"EAGLE-3, {tree}": ours(pair.model, options.new_tokens, "eagle", tree) for tree in TREES}
+    trees = [] if options.auto else TREES
+    methods |= {f"EAGLE-3, {tree}": ours(pair.model, options.new_tokens, "eagle", tree) for tree in trees}
     timed = in_turns(methods, asked, options.repeats)
     plain = timed["plain"].speed("decoding")
     rows = []
