@@ -17,8 +17,26 @@ ROUNDED_GROUP = 16  # numbers that are computed together
 PAIRED = {jnp.dtype(jnp.float32): 1, jnp.dtype(jnp.bfloat16): 2}  # inputs that lie beside each other
 
 
+class _Weight:
+    """What a weight in another form still tells of itself.
+
+    Attributes:
+        shape: `[.., in]`.
+    """
+
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
 @pytree
-class Strips:
+class Strips(_Weight):
     """A weight `[.., in]` in another form.
 
     Attributes:
@@ -35,21 +53,13 @@ class Strips:
         return self.data.dtype
 
     @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
     def nbytes(self) -> int:
         """Bytes that it takes, zeros behind it included."""
         return self.data.nbytes
 
 
 @pytree
-class RoundedStrips:
+class RoundedStrips(_Weight):
     """A `QuantArray` in another form. Its axes stay where they are.
 
     Attributes:
@@ -63,14 +73,6 @@ class RoundedStrips:
     shape: tuple[int, ...] = static()
     bits: int = static()
     dtype: np.dtype = static()
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

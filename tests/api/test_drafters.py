@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 import eagle_jax
 from eagle_jax import api
+from eagle_jax.api import drafters
 from eagle_jax.api.drafters import METHODS, drafter_for
 from eagle_jax.api.model import PAIR
 from eagle_jax.api.tokenizers import fingerprint, refuse_other_tokenizer, tokenizer_in
@@ -20,6 +21,7 @@ from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
+from eagle_jax.drafters.token_recycling import TokenRecycling
 from eagle_jax.testing import synthetic_hydra, synthetic_medusa, synthetic_pair
 
 TARGET, HEAD = synthetic_pair()
@@ -209,3 +211,14 @@ def test_a_draft_model_drafts():
     asked = dict(max_new_tokens=13, drafter="draft-model", tree=(4, 2, 1))
     result = eagle_jax.generate(model, [{"role": "user", "content": "How far is 60 miles?"}], **asked)
     assert result.stats.accepted_lengths == [4, 4, 4]
+
+
+def test_where_a_prompt_is_long_for_its_answer_a_rule_may_draft_nothing(monkeypatch):
+    monkeypatch.setattr(drafters, "budget_for", lambda *_: None)
+    monkeypatch.setattr(
+        drafters, "_rule", lambda model: drafters.Rule(DynamicTree(3, 1, 1), rows=3, least=3, longest=6)
+    )
+    assert isinstance(drafter_for(WITH_HEAD, "auto", "auto", prompts=6.0), Eagle)
+    assert drafter_for(WITH_HEAD, "auto", "auto", prompts=6.1) == Plain()
+    assert isinstance(drafter_for(WITH_HEAD, "auto", (3, 1, 1), prompts=6.1), Eagle), "a tree that was asked for"
+    assert isinstance(drafter_for(BARE, "token-recycling", "auto", prompts=6.1), TokenRecycling), "it reads no prompt"
