@@ -235,7 +235,7 @@ class Batch:
 
     def _advance(self, until: int, enough: int) -> tuple[float, float]:
         """Decodes until cycle `until`, or until `enough` rows are done; the seconds that compiling and running took."""
-        limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
+        limits = np.int32(until), np.int32(enough)
         self.state, compiling, seconds = timed(
             compiled_advance(),
             *(self.model.target, self.drafter, self.request, self.state, *limits),
@@ -384,7 +384,7 @@ def layout(model: Model, drafter: Drafter, asks: Sequence[Ask], slots: int) -> t
         ),
         prompt_length=jnp.asarray(lengths),
         limit=jnp.asarray(limit),
-        stop_ids=jnp.asarray(model.stop_ids or (-1,), jnp.int32),
+        stop_ids=jnp.asarray(np.array(model.stop_ids or (-1,), np.int32)),
     )
     return _spread(model, (request, jnp.asarray(tokens)))
 

@@ -81,14 +81,14 @@ def mode_of(options: Iterable[Options]) -> Sampling:
 def settings_of(options: Sequence[Options], seeds: Sequence[int], samples: Sequence[int]) -> Settings:
     """How the rows of a batch draw: each with its own options, seed and number of answer."""
 
-    def column(name: str, dtype: Any) -> jax.Array:
-        return jnp.asarray([getattr(one, name) for one in options], dtype)
+    def column(name: str) -> jax.Array:
+        return jnp.asarray(np.array([getattr(one, name) for one in options], np.float32))
 
     return Settings(
-        temperature=column("temperature", jnp.float32),
-        top_k=jnp.asarray([min(one.top_k, LARGEST_INT32) for one in options], jnp.int32),
-        top_p=column("top_p", jnp.float32),
-        min_p=column("min_p", jnp.float32),
+        temperature=column("temperature"),
+        top_k=jnp.asarray(np.array([min(one.top_k, LARGEST_INT32) for one in options], np.int32)),
+        top_p=column("top_p"),
+        min_p=column("min_p"),
         key=request_keys(seeds, samples),
     )
 

@@ -52,7 +52,7 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     """
     global _compiled
     leaves, structure = jax.tree.flatten(args)
-    kinds = tuple((leaf.shape, str(leaf.dtype), placement(getattr(leaf, "sharding", None))) for leaf in leaves)
+    kinds = tuple((leaf.shape, leaf.dtype, placement(getattr(leaf, "sharding", None))) for leaf in leaves)
     key = (function, structure, kinds, tuple(sorted(fixed.items())))
     with _lock:
         if key in _programs:

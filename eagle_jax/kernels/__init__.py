@@ -9,10 +9,10 @@ import math
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.kernels.base import Case
-from eagle_jax.kernels.choose import BACKENDS, VARIABLE, attend
+from eagle_jax.kernels.choose import BACKENDS, VARIABLE, attend, first_choice
 from eagle_jax.models.cache import KV
 
-__all__ = ["BACKENDS", "VARIABLE", "Case", "tree_attention"]
+__all__ = ["BACKENDS", "VARIABLE", "Case", "first_choice", "tree_attention"]
 
 
 def tree_attention(

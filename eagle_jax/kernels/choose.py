@@ -70,6 +70,11 @@ def attend(case: Case, implementation: str | None = None) -> Float[Array, "b k r
     return xla.attend(case)
 
 
+def first_choice() -> str | None:
+    """The backend that is tried first."""
+    return os.environ.get(VARIABLE) or DEFAULTS.get(jax.default_backend())
+
+
 def _tell(level: int, name: str, case: Case, reason: str) -> None:
     """A program asks once for each layer, and a loop of several programs for each of them; one line says it all."""
     if (level, name, reason) not in _told:

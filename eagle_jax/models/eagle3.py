@@ -54,9 +54,8 @@ class FirstLayer(nn.Module):
         normed = self.hidden_norm(features)
         residual = normed if self.config.norm_before_residual else features
         both = constrain(jnp.concatenate([self.input_layernorm(embeddings), normed], axis=-1))
-        mixed, kv = self.self_attn(both, sight, prefix, beside)
-        x = residual + mixed
-        return x + self.mlp(self.post_attention_layernorm(x)), kv
+        x, kv = self.self_attn.added(residual, both, None, sight, prefix, beside)
+        return self.mlp.added(x, self.post_attention_layernorm), kv
 
 
 class Eagle3Head(nn.Module):

@@ -1,6 +1,8 @@
 """The pieces every decoder is made of. Parameters keep HuggingFace's names and shapes: weights are `[out, in]`."""
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -10,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.kernels import native
+from eagle_jax.models import halves
 from eagle_jax.models.layout import EMBEDDING_STRIPS, GATE_UP, NATIVE_SCALE, WEIGHT_STRIPS
 from eagle_jax.models.products import contract, matmul
 from eagle_jax.models.strips import Strips, outputs_of
@@ -139,3 +142,16 @@ class MLP(nn.Module):
         else:
             gate, up = self.gate_proj(x), self.up_proj(x)
         return self.down_proj((nn.gelu(gate, approximate=True) if self.gelu else nn.silu(gate)) * up)
+
+    def added(self, x: Float[Array, "b n h"], norm: RMSNorm) -> Float[Array, "b n h"]:
+        """`x + mlp(norm(x))`."""
+        if not self.gelu and not norm.plus_one:
+            made = halves.mlp(x, held(norm), norm.eps, held(self))
+            if made is not None:
+                return made
+        return x + self(norm(x))
+
+
+def held(module: nn.Module) -> Mapping[str, Any]:
+    """A module's parameters; none before they are made."""
+    return module.variables.get("params", {})

@@ -8,9 +8,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.kernels import tree_attention
+from eagle_jax.kernels.native.given import Seen
+from eagle_jax.models import halves
 from eagle_jax.models.attention import first_slot, window_mask
 from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
+from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm, held
 from eagle_jax.models.layout import QKV
 from eagle_jax.models.moe import SparseMLP
 from eagle_jax.models.rope import Angles, angles, rotate
@@ -92,6 +94,26 @@ class Attention(nn.Module):
         mixed = tree_attention(q, fresh, *seen, scale=scale, softcap=softcap)
         return self.o_proj(mixed.swapaxes(1, 2).reshape(batch, n, -1)), own
 
+    def added(
+        self,
+        residual: Float[Array, "b n h"],
+        x: Float[Array, "b n i"],
+        norm: RMSNorm | None,
+        sight: Sight,
+        prefix: KV,
+        beside: KV | None,
+    ) -> tuple[Float[Array, "b n h"], KV]:
+        """`residual + attention(norm(x))`, and the tokens' own keys and values; without a norm, of `x` as it is."""
+        if self.config.gemma is None and sight.first is None:
+            beside_ = (prefix[0][:, :, :0], prefix[1][:, :, :0]) if beside is None else beside
+            seen = Seen(sight.turns, beside_, sight.fresh, prefix, sight.length)
+            normed = None if norm is None else held(norm)
+            made = halves.mixing(residual, x, normed, self.config.rms_norm_eps, held(self), seen)
+            if made is not None:
+                return made
+        mixed, kv = self(x if norm is None else norm(x), sight, prefix, beside)
+        return residual + mixed, kv
+
     def _project(
         self, x: Float[Array, "b n i"]
     ) -> tuple[Float[Array, "b h n c"], Float[Array, "b k n c"], Float[Array, "b k n c"]]:
@@ -135,12 +157,16 @@ class DecoderLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None
     ) -> tuple[Float[Array, "b n h"], KV]:
-        with jax.named_scope("attention"):
-            mixed, kv = self.self_attn(self.input_layernorm(x) if self.input_norm else x, sight, prefix, beside)
+        norm = self.input_layernorm if self.input_norm else None
         if self.config.gemma is None:
-            x = x + mixed
+            with jax.named_scope("attention"):
+                x, kv = self.self_attn.added(x, x, norm, sight, prefix, beside)
             with jax.named_scope("mlp"):
+                if isinstance(self.mlp, MLP):
+                    return self.mlp.added(x, self.post_attention_layernorm), kv
                 return x + self.mlp(self.post_attention_layernorm(x)), kv
+        with jax.named_scope("attention"):
+            mixed, kv = self.self_attn(x if norm is None else norm(x), sight, prefix, beside)
         x = x + self.post_attention_layernorm(mixed)
         with jax.named_scope("mlp"):
             return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))), kv

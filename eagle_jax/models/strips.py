@@ -57,6 +57,16 @@ class Strips(_Weight):
         """Bytes that it takes, zeros behind it included."""
         return self.data.nbytes
 
+    @property
+    def width(self) -> int:
+        """Outputs of a strip."""
+        return self.data.shape[2] // PAIRED[self.dtype]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no zeros are behind it."""
+        return self.data.size == self.size
+
 
 @pytree
 class RoundedStrips(_Weight):

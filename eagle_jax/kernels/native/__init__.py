@@ -16,6 +16,10 @@ are the same in any tree and batch.
     blocks     rows of a head over some keys and values
     attention  `kernels.base.Case`, made of them
     norms      root mean square norms
+    given      what the halves of a decoder layer are given
+    parts      what the halves of a decoder layer have in common
+    first_half norm, projections, rotation, attention, output matrix
+    second_half norm, MLP
     library    all of it, in two parts, once a process
 """
 
@@ -28,6 +32,8 @@ import jax
 from jaxtyping import Array, Float, UInt32
 
 from eagle_jax.kernels.base import Case
+from eagle_jax.kernels.native.given import Gated, Mixing, Seen
+from eagle_jax.models.cache import KV
 from eagle_jax.sharding.tracing import is_spread
 
 VARIABLE = "EAGLE_JAX_NATIVE"
@@ -123,6 +129,24 @@ def norm(x: Float[Array, "r h"], scale: Float[Array, "h"], eps: float) -> Float[
 
     library.make()
     return norms.norm(x, scale, eps)
+
+
+def mixing(
+    residual: Float[Array, "b n h"], x: Float[Array, "b n i"], eps: float, weights: Mixing, seen: Seen, factor: float
+) -> tuple[Float[Array, "b n h"], KV]:
+    """`residual + o(attention(qkv(norm(x))))`, and the keys and values of its own; h and i are multiples of 16."""
+    from eagle_jax.kernels.native import first_half, library
+
+    library.make()
+    return first_half.mixing(residual, x, eps, weights, seen, factor)
+
+
+def mlp(x: Float[Array, "r h"], eps: float, weights: Gated, inner: int) -> Float[Array, "r h"]:
+    """`x + down(silu(gate(norm(x))) up(norm(x)))`, with `inner` numbers in between; h is a multiple of 16."""
+    from eagle_jax.kernels.native import library, second_half
+
+    library.make()
+    return second_half.mlp(x, eps, weights, inner)
 
 
 def attend(case: Case) -> Float[Array, "b k r c"]:

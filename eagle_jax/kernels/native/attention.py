@@ -13,7 +13,7 @@ from eagle_jax.kernels.base import Case
 from eagle_jax.kernels.native.blocks import BLOCK, SUMS, WIDEST, Rows, Sight, see
 from eagle_jax.kernels.native.calls import Call, add_handler
 from eagle_jax.kernels.native.code import I32, I64, LANES, WORD, at, counting, i64, read, room, smaller, write
-from eagle_jax.kernels.native.threads import share
+from eagle_jax.kernels.native.threads import Phase, share
 
 NAME, WINDOWED = "eagle_jax_attention", "eagle_jax_attention_windowed"
 
@@ -69,7 +69,8 @@ def _body(call: Call, windowed: bool) -> None:
     numbers = builder.mul(builder.mul(tasks, rows), builder.mul(size, builder.add(slots, fresh)))
     data = [one.data for one in (*call.arguments, *call.results)]
     values = [*data, heads, rows, size, fresh, slots, nodes, padded]
-    share(call, tasks, builder.lshr(numbers, i64(4)), values, functools.partial(_head, windowed=windowed))
+    head = Phase(tasks, functools.partial(_head, windowed=windowed))
+    share(call, [head], builder.lshr(numbers, i64(4)), values)
 
 
 def _head(builder: ir.IRBuilder, index: ir.Value, values: Sequence[ir.Value], windowed: bool) -> None:

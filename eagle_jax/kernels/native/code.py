@@ -83,6 +83,27 @@ def smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.icmp_unsigned("<", a, b), a, b)
 
 
+def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.select(builder.icmp_unsigned(">", a, b), a, b)
+
+
+@contextlib.contextmanager
+def repeating(builder: ir.IRBuilder) -> Iterator[ir.Block]:
+    """`while True` around what is built inside; whoever branches to the block leaves it."""
+    body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
+    builder.branch(body)
+    builder.position_at_end(body)
+    yield after
+    builder.branch(body)
+    builder.position_at_end(after)
+
+
+def pause(builder: ir.IRBuilder) -> None:
+    """A moment of a thread that waits for another one, which may share the core."""
+    if is_x86():
+        builder.call(declared(builder.module, "llvm.x86.sse2.pause", ir.FunctionType(VOID, [])), [])
+
+
 @contextlib.contextmanager
 def counting(
     builder: ir.IRBuilder, stop: ir.Value, start: ir.Value | None = None, step: int = 1

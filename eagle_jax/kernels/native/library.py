@@ -7,13 +7,13 @@ from pathlib import Path
 import jax
 from llvmlite import ir
 
-from eagle_jax.kernels.native import attention, norms, products, rounded
+from eagle_jax.kernels.native import attention, crew, first_half, norms, products, rounded, second_half
 from eagle_jax.kernels.native.calls import register
 from eagle_jax.kernels.native.code import Code, features, is_x86
 
 # What float models need is made in half the time that all of it takes.
 FLOATS, ROUNDED = "eagle_jax", "eagle_jax_rounded"
-PARTS = {FLOATS: (products, attention, norms), ROUNDED: (rounded,)}
+PARTS = {FLOATS: (products, attention, norms, first_half, second_half), ROUNDED: (rounded,)}
 KNOWN_VERSION = "0"  # of XLA's interface, the number before the point
 NEEDED_ON_X86 = {"avx2", "fma"}  # without them every product is a call of the C library's
 
@@ -35,6 +35,7 @@ def make(part: str = FLOATS) -> None:
             if is_x86() and not features() >= NEEDED_ON_X86:
                 raise NotImplementedError(f"this CPU lacks one of {', '.join(sorted(NEEDED_ON_X86))}")
             code = Code(part, lambda module: _build(module, part))
+            crew.introduce(code)
             for piece in PARTS[part]:
                 for name in piece.names():
                     register(code, name)
@@ -42,6 +43,7 @@ def make(part: str = FLOATS) -> None:
 
 
 def _build(module: ir.Module, part: str) -> None:
+    crew.build(module)
     for piece in PARTS[part]:
         piece.build(module)
 

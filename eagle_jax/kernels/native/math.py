@@ -49,6 +49,16 @@ def exp_over(builder: ir.IRBuilder, x: ir.Value, top: ir.Value) -> ir.Value:
     return builder.select(usual, builder.fmul(series, to_the_power(builder, below)), every(0.0))
 
 
+def silu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """`x / (1 + exp(-x))`."""
+    positive = builder.fcmp_unordered(">=", x, every(0.0))
+    power = exp_over(
+        builder, builder.select(positive, builder.fneg(x), x), every(0.0)
+    )  # of a number that is not above 0
+    share = builder.select(positive, every(1.0), power)
+    return builder.fdiv(builder.fmul(x, share), builder.fadd(every(1.0), power))
+
+
 def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """The larger of each two."""
     found = declared(builder.module, f"llvm.maxnum.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS] * 2))

@@ -1,5 +1,8 @@
 """Root mean square norms. In which order XLA:CPU adds up the squares of a row hangs on the number of rows; here not."""
 
+import dataclasses
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -43,21 +46,44 @@ def build(module: ir.Module) -> None:
 
 def _body(call: Call) -> None:
     builder, (x, scale, eps) = call.builder, call.arguments
-    rows, size, squares = x.size(0), x.size(1), room(builder, VECTOR)
-    count = everywhere(builder, builder.uitofp(size, F32))
-    least, known = everywhere(builder, read(builder, eps.data, F32)), scale.data
-    root = declared(builder.module, f"llvm.sqrt.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
+    rows, size = x.size(0), x.size(1)
+    norm_ = Norm(scale.data, read(builder, eps.data, F32), size)
     with counting(builder, rows) as row:
         first = builder.mul(row, size)
         line, to = (at(builder, buffer.data, first, WORD) for buffer in (x, call.results[0]))
+
+        def put(index: ir.Value, numbers: ir.Value, to: ir.Value = to) -> None:
+            write(builder, numbers, at(builder, to, index, WORD))
+
+        norm_.build(builder, line, put)
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """What rows are normed with.
+
+    Attributes:
+        scale: its address.
+        eps: a float.
+        size: of a row.
+    """
+
+    scale: ir.Value
+    eps: ir.Value
+    size: ir.Value
+
+    def build(self, builder: ir.IRBuilder, line: ir.Value, then: Callable[[ir.Value, ir.Value], None]) -> None:
+        """Norms a row; `then(index, numbers)` is built for every 16 of it."""
+        squares = room(builder, VECTOR)
+        root = declared(builder.module, f"llvm.sqrt.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
         write(builder, every(0.0), squares)
-        with counting(builder, size, step=LANES) as index:
+        with counting(builder, self.size, step=LANES) as index:
             number = read(builder, at(builder, line, index, WORD), FLOATS)
             write(builder, fma(builder, number, number, read(builder, squares, FLOATS)), squares)
         total = everywhere(builder, summed(builder, read(builder, squares, FLOATS)))
-        mean = builder.fadd(builder.fdiv(total, count), least)
+        count = everywhere(builder, builder.uitofp(self.size, F32))
+        mean = builder.fadd(builder.fdiv(total, count), everywhere(builder, self.eps))
         factor = builder.fdiv(every(1.0), builder.call(root, [mean]))
-        with counting(builder, size, step=LANES) as index:
+        with counting(builder, self.size, step=LANES) as index:
             number = builder.fmul(read(builder, at(builder, line, index, WORD), FLOATS), factor)
-            number = builder.fmul(number, read(builder, at(builder, known, index, WORD), FLOATS))
-            write(builder, number, at(builder, to, index, WORD))
+            then(index, builder.fmul(number, read(builder, at(builder, self.scale, index, WORD), FLOATS)))

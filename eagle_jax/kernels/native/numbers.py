@@ -70,15 +70,21 @@ class Singles:
 
     Attributes:
         adding: y is added to what it holds.
+        size: bytes of a number of x.
     """
 
     adding: bool = False
     sums = FLOATS
     words = 1
+    size = 4
 
     @property
     def name(self) -> str:
         return "adding" if self.adding else "single"
+
+    def of(self, builder: ir.IRBuilder, floats: ir.Value) -> ir.Value:
+        """16 numbers of x, as they lie in memory."""
+        return floats
 
     def begin(self, builder: ir.IRBuilder, places: Places) -> ir.Value:
         return read(builder, places.y, FLOATS) if self.adding else ir.Constant(FLOATS, None)
@@ -103,6 +109,15 @@ class Pairs:
     name = "paired"
     sums = FLOATS
     words = 1
+    size = 2
+
+    def of(self, builder: ir.IRBuilder, floats: ir.Value) -> ir.Value:
+        """16 numbers of x, as they lie in memory: the nearest ones, ties to even."""
+        bits = builder.bitcast(floats, INTEGERS)
+        odd = builder.and_(builder.lshr(bits, _integers(16)), _integers(1))
+        nearest = builder.lshr(builder.add(bits, builder.add(odd, _integers(2**15 - 1))), _integers(16))
+        none = builder.fcmp_unordered("uno", floats, floats)
+        return builder.trunc(builder.select(none, _integers(0x7FC0), nearest), ir.VectorType(I16, LANES))
 
     def begin(self, builder: ir.IRBuilder, places: Places) -> ir.Value:
         return ir.Constant(FLOATS, None)

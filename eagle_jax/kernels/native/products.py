@@ -12,7 +12,7 @@ from eagle_jax.kernels.native.calls import Call, add_handler
 from eagle_jax.kernels.native.code import VECTOR, WORD, at, i64
 from eagle_jax.kernels.native.numbers import Pairs, Singles
 from eagle_jax.kernels.native.places import Places, Strides
-from eagle_jax.kernels.native.threads import share
+from eagle_jax.kernels.native.threads import Phase, share
 from eagle_jax.kernels.native.tiles import Tiles
 
 NAMES = {jnp.dtype(jnp.float32): "eagle_jax_product_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_product_bf16"}
@@ -59,4 +59,4 @@ def _body(call: Call, tiles: Tiles, itemsize: int) -> None:
         tiles.any_rows(builder, Places(x, from_, to), (rows, columns, steps), strides)
 
     values = [x.data, weight.data, call.results[0].data, rows, columns, steps, step, y_row]
-    share(call, strips, work, values, strip)
+    share(call, [Phase(strips, strip)], work, values)

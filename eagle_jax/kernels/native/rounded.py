@@ -42,7 +42,7 @@ from eagle_jax.kernels.native.code import (
 from eagle_jax.kernels.native.math import fma, larger, largest, summed, summed_up
 from eagle_jax.kernels.native.numbers import Levels, by_bytes
 from eagle_jax.kernels.native.places import Places, Strides
-from eagle_jax.kernels.native.threads import share
+from eagle_jax.kernels.native.threads import Phase, share
 from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
 
 MOST_INPUTS = 128  # of a block: 128 * 32767 * (255 + 128), products and what sums begin with, is 1.6e9, below 2**31
@@ -137,7 +137,7 @@ def _body(call: Call, levels: Levels) -> None:
     vectors = builder.mul(weight.size(0), builder.udiv(width, i64(LANES)))
     work = builder.mul(builder.mul(rows, weight.size(1)), vectors)
     strip = functools.partial(_strip, tiles=Tiles(call.module, levels), levels=levels)
-    share(call, weight.size(0), work, [*buffers, *sizes], strip)
+    share(call, [Phase(weight.size(0), strip)], work, [*buffers, *sizes])
 
 
 def _strip(builder: ir.IRBuilder, index: ir.Value, values: Sequence[ir.Value], tiles: Tiles, levels: Levels) -> None:

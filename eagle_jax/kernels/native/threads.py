@@ -1,13 +1,28 @@
-"""Work that the threads of XLA's pool take part in, if it is enough to be worth waking them.
+"""Work that the threads of XLA's pool take part in, if it is enough to be worth calling them.
 
-Whoever is free takes the next task; the one that called waits only for tasks that others are at, never for a thread to
-wake up, since all of them may be waiting so. So what they share outlives the call until the last one has looked at it.
+Work comes in phases, of which none begins before the one before is done, and the tasks of a phase in as many shares as
+there are threads. Each begins with a share of its own, so that it finds in its core's cache what it wrote there in the
+phase before; who is done, and sees after a moment that others are not, takes tasks of theirs. Nobody waits for a thread
+to come, since all of them may be waiting so, but only for tasks that others are at. What they have in common, the job,
+outlives the call until the last one has looked at it. It has these lines, of the cache, and those of each phase behind:
+
+    USERS JOINED                  written by all
+    PHASES SHARES KNOWN MEMORY    read by all; what is known is the caller's
+
+    DONE                          of a phase: tasks
+    TASKS RUN                     `RUN(KNOWN, index)` is one
+    next task of a share          of each share in turn
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
 from llvmlite import ir
 
+from eagle_jax.kernels.native import crew
 from eagle_jax.kernels.native.calls import API, CONTEXT, Call
 from eagle_jax.kernels.native.code import (
     I32,
@@ -20,100 +35,218 @@ from eagle_jax.kernels.native.code import (
     i64,
     internal,
     is_null,
+    larger,
+    pause,
     read,
+    repeating,
     room,
     smaller,
     write,
 )
+from eagle_jax.kernels.native.crew import LINE
 
 DESTROY_ERROR, SCHEDULE, COUNT_THREADS = 64, 136, 144  # of XLA's functions, in its table of them
-# Vectors multiplied, as powers of two, that are worth one thread more, which the pool keeps awake, and each asleep.
-WORTH_ONE, WORTH_MORE = 11, 14
-NEXT, DONE, USERS, TASKS, VALUES = 0, 8, 16, 24, 32  # of what they share
+# Vectors multiplied, as powers of two, that are worth a thread that waits in the crew; one of the pool, which keeps one
+# awake; and each further one, asleep.
+WORTH_WAITING, WORTH_ONE, WORTH_MORE = 9, 11, 14
+USERS, JOINED = 0, 8
+PHASES, SHARES, KNOWN, MEMORY = LINE, LINE + 8, LINE + 16, LINE + 24
+FIRST = 2 * LINE  # phase
+DONE, TASKS, RUN, NEXT = 0, LINE, LINE + 8, 2 * LINE  # of a phase
+GRACE, PATIENCE = 32, 1000  # looks at what is done, before others' shares are taken, and before others may have the CPU
+RUN_KIND = ir.FunctionType(VOID, [POINTER, I64]).as_pointer()
 
-Task = Callable[[ir.IRBuilder, ir.Value, Sequence[ir.Value]], None]
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """Tasks that wait for nothing but the phase before.
+
+    Attributes:
+        tasks: how many.
+        task: `task(builder, index, known)` builds one.
+    """
+
+    tasks: ir.Value
+    task: Callable[[ir.IRBuilder, ir.Value, Any], None]
 
 
-def share(call: Call, tasks: ir.Value, work: ir.Value, values: Sequence[ir.Value], task: Task) -> None:
-    """Builds `task(builder, index, values)` for every index below `tasks`.
+def share(call: Call, phases: Sequence[Phase], work: ir.Value, known: Any) -> None:
+    """Builds all tasks of all phases.
 
     Args:
         work: vectors multiplied in all.
-        values: what tasks know, handed to functions of their own.
+        known: the values that tasks know, in any pytree; they are handed to functions of their own.
     """
     builder = call.builder
-    run = _runner(call, values, task)
-    claim = _claimer(call, run)
-    alone = room(builder, VALUES + 8 * len(values))
-
-    def filled(job: ir.Value) -> None:
-        for offset, value in ((NEXT, i64(0)), (DONE, i64(0)), (USERS, i64(1)), (TASKS, tasks)):
-            write(builder, value, at(builder, job, offset))
-        for index, value in enumerate(values):
-            write(builder, value, at(builder, job, VALUES + 8 * index))
-
-    def by_one() -> None:
-        filled(alone)
-        with counting(builder, tasks) as index:
-            builder.call(run, [alone, index])
-
-    count = _worth(call, tasks, work)
-    with builder.if_else(builder.icmp_unsigned("==", count, i64(0))) as (then, otherwise):
+    values, tree = jax.tree.flatten(known)
+    runs = [_runner(call, f"{call.name}_run_{index}", values, tree, phase) for index, phase in enumerate(phases)]
+    place = room(builder, 8 * len(values))
+    for index, value in enumerate(values):
+        write(builder, value, at(builder, place, index, 8))
+    most = functools.reduce(functools.partial(larger, builder), (phase.tasks for phase in phases))
+    waiting, called = _worth(call, most, work)
+    helpers = larger(builder, waiting, called)
+    with builder.if_else(builder.icmp_unsigned("==", helpers, i64(0))) as (then, otherwise):
         with then:
-            by_one()
+            for phase, run in zip(phases, runs, strict=True):
+                with counting(builder, phase.tasks) as index:
+                    builder.call(run, [place, index])
         with otherwise:
-            size = i64(VALUES + 8 * len(values))
-            job = builder.call(declared(call.module, "malloc", ir.FunctionType(POINTER, [I64])), [size])
-            filled(job)
-            _with_help(call, job, claim, count)
+            job = _job(builder, builder.add(helpers, i64(1)), place, list(zip(phases, runs, strict=True)))
+            asked = crew.ask(builder, job, waiting, at(builder, job, USERS))
+            _call_for_help(call, job, builder.sub(larger(builder, called, asked), asked))
+            builder.call(_worker(call.module), [job, i64(0)])
+            _left(builder, job)
 
 
-def _worth(call: Call, tasks: ir.Value, work: ir.Value) -> ir.Value:
-    """How many other threads should come."""
-    builder, found = call.builder, room(call.builder, 8)
-    write(builder, i64(0), found)
-    is_one, is_more = builder.lshr(work, i64(WORTH_ONE)), builder.lshr(work, i64(WORTH_MORE))
-    several = builder.and_(builder.icmp_unsigned("!=", is_one, i64(0)), builder.icmp_unsigned(">", tasks, i64(1)))
-    with builder.if_then(several):
+def _worth(call: Call, tasks: ir.Value, work: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """How many of the threads that wait should help, and for how many the pool should be called, if too few wait."""
+    builder, waiting, called = call.builder, room(call.builder, 8), room(call.builder, 8)
+    for found in (waiting, called):
+        write(builder, i64(0), found)
+
+    def times(power: int) -> ir.Value:
+        return builder.lshr(work, i64(power))
+
+    several = builder.icmp_unsigned(">", tasks, i64(1))
+    with builder.if_then(builder.and_(several, builder.icmp_unsigned("!=", times(WORTH_WAITING), i64(0)))):
         most = builder.sub(smaller(builder, _threads(call), tasks), i64(1))
-        write(builder, smaller(builder, builder.add(is_more, i64(1)), most), found)
-    return read(builder, found, I64)
+        write(builder, smaller(builder, smaller(builder, crew.free(builder), times(WORTH_WAITING)), most), waiting)
+        with builder.if_then(builder.icmp_unsigned("!=", times(WORTH_ONE), i64(0))):
+            write(builder, smaller(builder, builder.add(times(WORTH_MORE), i64(1)), most), called)
+    return read(builder, waiting, I64), read(builder, called, I64)
 
 
-def _runner(call: Call, values: Sequence[ir.Value], task: Task) -> ir.Function:
-    """`run(job, index)`: one task."""
-    run = internal(call.module, f"{call.name}_run", [POINTER, I64])
-    job, index = run.args
+def _runner(call: Call, name: str, values: Sequence[ir.Value], tree: Any, phase: Phase) -> ir.Function:
+    """`run(known, index)`: one task."""
+    run = internal(call.module, name, [POINTER, I64])
+    known, index = run.args
     builder = ir.IRBuilder(run.append_basic_block("entry"))
-    known = [read(builder, at(builder, job, VALUES + 8 * i), value.type) for i, value in enumerate(values)]
-    task(builder, index, known)
+    read_ = [read(builder, at(builder, known, i, 8), value.type) for i, value in enumerate(values)]
+    phase.task(builder, index, jax.tree.unflatten(tree, read_))
     builder.ret_void()
     return run
 
 
-def _claimer(call: Call, run: ir.Function) -> ir.Function:
-    """`claim(job)`: tasks, one after another, until none is left that nobody is at."""
-    claim = internal(call.module, f"{call.name}_claim", [POINTER])
-    (job,) = claim.args
-    builder = ir.IRBuilder(claim.append_basic_block("entry"))
-    tasks = read(builder, at(builder, job, TASKS), I64)
-    head, body, after = (claim.append_basic_block(name) for name in ("head", "body", "after"))
-    builder.branch(head)
-    builder.position_at_end(head)
-    index = builder.atomic_rmw("add", at(builder, job, NEXT), i64(1), "acq_rel")
-    builder.cbranch(builder.icmp_unsigned("<", index, tasks), body, after)
-    builder.position_at_end(body)
-    builder.call(run, [job, index])
-    builder.atomic_rmw("add", at(builder, job, DONE), i64(1), "acq_rel")
-    builder.branch(head)
-    builder.position_at_end(after)
+def _job(
+    builder: ir.IRBuilder, shares: ir.Value, known: ir.Value, phases: Sequence[tuple[Phase, ir.Function]]
+) -> ir.Value:
+    """A new job, which its caller uses."""
+    lines = builder.add(i64(FIRST + LINE), builder.mul(i64(len(phases)), _size(builder, shares)))
+    memory = builder.call(declared(builder.module, "malloc", ir.FunctionType(POINTER, [I64])), [lines])
+    begin = builder.add(builder.ptrtoint(memory, I64), i64(LINE - 1))
+    job = builder.inttoptr(builder.and_(begin, i64(-LINE)), POINTER)
+    for offset, value in ((USERS, i64(1)), (JOINED, i64(0)), (PHASES, i64(len(phases))), (SHARES, shares)):
+        write(builder, value, at(builder, job, offset))
+    for offset, value in ((KNOWN, known), (MEMORY, memory)):
+        write(builder, value, at(builder, job, offset))
+    for index, (phase, run) in enumerate(phases):
+        here = _phase(builder, job, i64(index), shares)
+        for offset, value in ((DONE, i64(0)), (TASKS, phase.tasks), (RUN, run)):
+            write(builder, value, at(builder, here, offset))
+        with counting(builder, shares) as share_:
+            write(
+                builder,
+                _begin(builder, phase.tasks, share_, shares),
+                at(builder, at(builder, here, NEXT), share_, LINE),
+            )
+    return job
+
+
+def _size(builder: ir.IRBuilder, shares: ir.Value) -> ir.Value:
+    """Bytes of a phase."""
+    return builder.add(i64(NEXT), builder.mul(shares, i64(LINE)))
+
+
+def _phase(builder: ir.IRBuilder, job: ir.Value, index: ir.Value, shares: ir.Value) -> ir.Value:
+    """Where a phase is."""
+    return at(builder, at(builder, job, FIRST), index, _size(builder, shares))
+
+
+def _begin(builder: ir.IRBuilder, tasks: ir.Value, share_: ir.Value, shares: ir.Value) -> ir.Value:
+    """The first task of a share."""
+    return builder.udiv(builder.mul(tasks, share_), shares)
+
+
+def _worker(module: ir.Module) -> ir.Function:
+    """`work(job, share)`: of every phase the tasks of this share, and of others if they are late."""
+    name = "eagle_jax_work"
+    if name in module.globals:
+        return module.globals[name]
+    work = internal(module, name, [POINTER, I64])
+    job, first = work.args
+    builder = ir.IRBuilder(work.append_basic_block("entry"))
+    phases, shares = (read(builder, at(builder, job, offset), I64) for offset in (PHASES, SHARES))
+    with counting(builder, phases) as index:
+        phase = _phase(builder, job, index, shares)
+        tasks, run = (read(builder, at(builder, phase, offset), I64) for offset in (TASKS, RUN))
+        taken = functools.partial(_take, builder, (job, phase), (shares, tasks), builder.inttoptr(run, RUN_KIND))
+        taken(first)
+        joined = builder.load_atomic(at(builder, job, JOINED), "monotonic", 8, typ=I64)
+        all_here = builder.icmp_unsigned(">=", builder.add(joined, i64(1)), shares)
+        done = at(builder, phase, DONE)
+        _wait(builder, done, tasks, builder.select(all_here, i64(GRACE), i64(0)))
+        with builder.if_then(_is_less(builder, done, tasks)):
+            with counting(builder, shares, i64(1)) as step:
+                taken(builder.urem(builder.add(first, step), shares))
+            _wait(builder, done, tasks)
     builder.ret_void()
-    return claim
+    return work
 
 
-def _with_help(call: Call, job: ir.Value, claim: ir.Function, helpers: ir.Value) -> None:
-    """All tasks, with so many other threads."""
-    builder, help_ = call.builder, _helper(call, claim)
+def _take(
+    builder: ir.IRBuilder,
+    places: tuple[ir.Value, ir.Value],
+    counts: tuple[ir.Value, ir.Value],
+    run: ir.Value,
+    share_: ir.Value,
+) -> None:
+    """Does the tasks of a share that nobody is at.
+
+    Args:
+        places: of the job and of the phase.
+        counts: of shares and of tasks.
+    """
+    (job, phase), (shares, tasks), mine = places, counts, room(builder, 8)
+    end = _begin(builder, tasks, builder.add(share_, i64(1)), shares)
+    next_, known = at(builder, at(builder, phase, NEXT), share_, LINE), read(builder, at(builder, job, KNOWN), POINTER)
+    write(builder, i64(0), mine)
+    with repeating(builder) as leave:
+        task = builder.atomic_rmw("add", next_, i64(1), "acq_rel")
+        with builder.if_then(builder.icmp_unsigned(">=", task, end)):
+            builder.branch(leave)
+        builder.call(run, [known, task])
+        write(builder, builder.add(read(builder, mine, I64), i64(1)), mine)
+    count = read(builder, mine, I64)
+    with builder.if_then(builder.icmp_unsigned("!=", count, i64(0))):
+        builder.atomic_rmw("add", at(builder, phase, DONE), count, "acq_rel")
+
+
+def _wait(builder: ir.IRBuilder, done: ir.Value, tasks: ir.Value, most: ir.Value | None = None) -> None:
+    """Until all tasks of a phase are done, or for so many looks."""
+    looks = room(builder, 8)
+    write(builder, i64(0), looks)
+    with repeating(builder) as leave:
+        with builder.if_then(builder.not_(_is_less(builder, done, tasks))):
+            builder.branch(leave)
+        count = read(builder, looks, I64)
+        if most is not None:
+            with builder.if_then(builder.icmp_unsigned(">=", count, most)):
+                builder.branch(leave)
+        pause(builder)
+        write(builder, builder.add(count, i64(1)), looks)
+        with builder.if_then(builder.icmp_unsigned(">", count, i64(PATIENCE))):
+            builder.call(declared(builder.module, "sched_yield", ir.FunctionType(I32, [])), [])
+
+
+def _is_less(builder: ir.IRBuilder, done: ir.Value, tasks: ir.Value) -> ir.Value:
+    """Whether less is done than there is."""
+    return builder.icmp_unsigned("<", builder.load_atomic(done, "acquire", 8, typ=I64), tasks)
+
+
+def _call_for_help(call: Call, job: ir.Value, helpers: ir.Value) -> None:
+    """Gives the job to so many threads of the pool."""
+    builder, help_ = call.builder, _helper(call.module)
     schedule = _function_of_xla(call, SCHEDULE)
     told = room(builder, 40)
     with counting(builder, helpers):
@@ -125,36 +258,35 @@ def _with_help(call: Call, job: ir.Value, claim: ir.Function, helpers: ir.Value)
         with builder.if_then(builder.not_(is_null(builder, error))):  # nobody comes
             _destroy(call, error)
             builder.atomic_rmw("sub", at(builder, job, USERS), i64(1), "acq_rel")
-    builder.call(claim, [job])
-    tasks = read(builder, at(builder, job, TASKS), I64)
-    wait, pause, over = (builder.append_basic_block(name) for name in ("wait", "pause", "over"))
-    builder.branch(wait)
-    builder.position_at_end(wait)
-    done = builder.load_atomic(at(builder, job, DONE), "acquire", 8, typ=I64)
-    builder.cbranch(builder.icmp_unsigned("<", done, tasks), pause, over)
-    builder.position_at_end(pause)
-    builder.call(declared(call.module, "sched_yield", ir.FunctionType(I32, [])), [])
-    builder.branch(wait)
-    builder.position_at_end(over)
-    _left(builder, call.module, job)
 
 
-def _helper(call: Call, claim: ir.Function) -> ir.Function:
-    """What a thread of the pool is given."""
-    help_ = internal(call.module, f"{call.name}_help", [POINTER])
+def _helper(module: ir.Module) -> ir.Function:
+    """What a thread of the pool is given: `help(job)`, after which it stays in the crew for more."""
+    name = "eagle_jax_help"
+    if name in module.globals:
+        return module.globals[name]
+    help_ = internal(module, name, [POINTER])
     (job,) = help_.args
     builder = ir.IRBuilder(help_.append_basic_block("entry"))
-    builder.call(claim, [job])
-    _left(builder, call.module, job)
+    _join(builder, job)
+    crew.stay(builder, _join)
     builder.ret_void()
     return help_
 
 
-def _left(builder: ir.IRBuilder, module: ir.Module, job: ir.Value) -> None:
+def _join(builder: ir.IRBuilder, job: ir.Value) -> None:
+    """A helper's part of a job."""
+    joined = builder.atomic_rmw("add", at(builder, job, JOINED), i64(1), "acq_rel")
+    builder.call(_worker(builder.module), [job, builder.add(joined, i64(1))])
+    _left(builder, job)
+
+
+def _left(builder: ir.IRBuilder, job: ir.Value) -> None:
     """One looks at the job no more; the last one frees it."""
     before = builder.atomic_rmw("sub", at(builder, job, USERS), i64(1), "acq_rel")
     with builder.if_then(builder.icmp_unsigned("==", before, i64(1))):
-        builder.call(declared(module, "free", ir.FunctionType(VOID, [POINTER])), [job])
+        memory = read(builder, at(builder, job, MEMORY), POINTER)
+        builder.call(declared(builder.module, "free", ir.FunctionType(VOID, [POINTER])), [memory])
 
 
 def _threads(call: Call) -> ir.Value:

@@ -1,0 +1,252 @@
+"""The first half of a decoder layer, `y = residual + o(attention(qkv(norm(x))))`, as one operation."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from llvmlite import ir
+
+from eagle_jax.kernels.native.blocks import BLOCK, SUMS, Rows, Sight, see
+from eagle_jax.kernels.native.calls import Call, add_handler
+from eagle_jax.kernels.native.code import (
+    F32,
+    FLOATS,
+    I32,
+    I64,
+    LANES,
+    WORD,
+    at,
+    counting,
+    everywhere,
+    i64,
+    read,
+    write,
+)
+from eagle_jax.kernels.native.given import Mixing, Seen
+from eagle_jax.kernels.native.math import fma
+from eagle_jax.kernels.native.numbers import Pairs, Singles
+from eagle_jax.kernels.native.parts import Input, Weight, multiply
+from eagle_jax.kernels.native.threads import Phase, share
+from eagle_jax.kernels.native.tiles import Tiles
+from eagle_jax.models.cache import KV
+
+NAMES = {jnp.dtype(jnp.float32): "eagle_jax_mixing_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_mixing_bf16"}
+
+
+def mixing(
+    residual: Float[Array, "b n h"], x: Float[Array, "b n i"], eps: float, weights: Mixing, seen: Seen, factor: float
+) -> tuple[Float[Array, "b n h"], KV]:
+    """The half layer of float32 rows, and the keys and values of its own.
+
+    Args:
+        eps: of the norm.
+        factor: scores are multiplied by it.
+    """
+    (batch, nodes, inputs), (_, heads, _, size) = x.shape, seen.prefix[0].shape
+    rows, outputs, mixed = batch * nodes, weights.qkv.size // inputs, weights.o.size // residual.shape[2]
+    queries = outputs // size // heads - 2
+    dtype = weights.qkv.dtype
+    made = [
+        (residual.shape, jnp.float32),
+        *[((batch, heads, nodes, size), jnp.float32)] * 2,
+        ((rows, inputs), dtype),
+        ((rows, outputs), jnp.float32),
+        *[((batch, heads, queries * nodes, size), jnp.float32)] * 2,
+        ((batch, heads, queries * nodes, 2, LANES), jnp.float32),
+        ((rows, mixed), dtype),
+    ]
+    # reads of 16 may begin at any of its bytes
+    visible = jnp.pad(seen.visible, ((0, 0), (0, 0), (0, -seen.visible.shape[2] % BLOCK + BLOCK))).astype(jnp.int8)
+    results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in made]
+    given = [x, residual, jnp.float32(eps), *weights, *seen.turns, *seen.beside, visible, *seen.prefix, seen.length]
+    y, k, v, *_ = jax.ffi.ffi_call(NAMES[dtype], results)(*given, jnp.float32(factor))
+    return y, (k, v)
+
+
+def names() -> list[str]:
+    """Of the handlers."""
+    return list(NAMES.values())
+
+
+def build(module: ir.Module) -> None:
+    """Adds the handlers."""
+    for dtype, name in NAMES.items():
+        numbers = Pairs() if dtype == jnp.bfloat16 else Singles()
+        add_handler(module, name, functools.partial(_body, numbers=numbers), arguments=15, results=9)
+
+
+class _Sizes(NamedTuple):
+    """Numbers, not bytes.
+
+    Attributes:
+        queries: of a kv head.
+        beside: fresh rows before their own.
+        padded: bytes of a row of what is visible.
+    """
+
+    requests: ir.Value
+    nodes: ir.Value
+    heads: ir.Value
+    queries: ir.Value
+    size: ir.Value
+    beside: ir.Value
+    slots: ir.Value
+    padded: ir.Value
+    outputs: ir.Value
+    residual: ir.Value
+
+
+class _Data(NamedTuple):
+    """Addresses."""
+
+    residual: ir.Value
+    cosines: ir.Value
+    sines: ir.Value
+    keys_beside: ir.Value
+    values_beside: ir.Value
+    visible: ir.Value
+    old_keys: ir.Value
+    old_values: ir.Value
+    length: ir.Value
+    factor: ir.Value
+    y: ir.Value
+    keys: ir.Value
+    values: ir.Value
+    projected: ir.Value
+    turned: ir.Value
+    mixed: ir.Value
+    sums: ir.Value
+    joined: ir.Value
+
+
+class _Known(NamedTuple):
+    """What tasks know."""
+
+    given: Input
+    qkv: Weight
+    o: Weight
+    data: _Data
+    sizes: _Sizes
+
+
+def _body(call: Call, numbers: Singles | Pairs) -> None:
+    builder, (x, residual, eps, scale, qkv, o, *seen), results = call.builder, call.arguments, call.results
+    cosines, sines, beside, values_beside, visible, old_keys, old_values, length, factor = seen
+    y, keys, values, ready, projected, turned, mixed, sums, joined = results
+    requests, nodes = x.size(0), x.size(1)
+    count = builder.mul(requests, nodes)
+    given = Input(x.data, scale.data, eps.data, ready.data, scale.size(0), count, x.size(2))
+    of_qkv, of_o = (Weight.of(builder, weight, numbers) for weight in (qkv, o))
+    addresses = [residual, cosines, sines, beside, values_beside, visible, old_keys, old_values, length, factor]
+    addresses += [y, keys, values, projected, turned, mixed, sums, joined]
+    sizes = _Sizes(
+        requests,
+        nodes,
+        heads=old_keys.size(1),
+        queries=builder.udiv(turned.size(2), nodes),
+        size=old_keys.size(3),
+        beside=beside.size(2),
+        slots=old_keys.size(2),
+        padded=visible.size(2),
+        outputs=projected.size(1),
+        residual=residual.size(2),
+    )
+    known = _Known(given, of_qkv, of_o, _Data(*(buffer.data for buffer in addresses)), sizes)
+    tiles = Tiles(call.module, numbers)
+    phases = [
+        Phase(given.blocks(builder), lambda builder, index, known: known.given.make_ready(builder, index, numbers)),
+        Phase(of_qkv.strips, functools.partial(_project, tiles=tiles)),
+        Phase(builder.mul(requests, sizes.heads), functools.partial(_mix, numbers=numbers)),
+        Phase(of_o.strips, functools.partial(_outputs, tiles=tiles)),
+    ]
+    vectors = builder.add(of_qkv.vectors(builder), of_o.vectors(builder))
+    share(call, phases, builder.mul(count, vectors), known)
+
+
+def _project(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles) -> None:
+    sizes = known.given.count, known.sizes.outputs
+    multiply(builder, strip, known.qkv, tiles, known.given.ready, known.data.projected, sizes)
+
+
+def _mix(builder: ir.IRBuilder, index: ir.Value, known: _Known, numbers: Singles | Pairs) -> None:
+    """One kv head of one request."""
+    data, sizes = known.data, known.sizes
+    request, row = builder.udiv(index, sizes.heads), builder.mul(sizes.size, i64(WORD))
+    count = builder.mul(sizes.queries, sizes.nodes)
+
+    def of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
+        """Where this head's part begins."""
+        return at(builder, base, builder.mul(index, lines), bytes_)
+
+    keys, values = (of(base, sizes.nodes, row) for base in (data.keys, data.values))
+    queries, mixed = (of(base, count, row) for base in (data.turned, data.mixed))
+    _turn(builder, index, known, queries, keys, values)
+    rows = Rows(queries, mixed, of(data.sums, count, SUMS), count, sizes.size, sizes.nodes)
+    rows.begin(builder)
+    committed = builder.zext(read(builder, at(builder, data.length, request, WORD), I32), I64)
+    old_keys, old_values = (of(base, sizes.slots, row) for base in (data.old_keys, data.old_values))
+    see(builder, rows, old_keys, old_values, i64(0), committed, Sight("all"))
+    visible = at(builder, data.visible, builder.mul(request, sizes.nodes), sizes.padded)
+    keys_beside, values_beside = (of(base, sizes.beside, row) for base in (data.keys_beside, data.values_beside))
+    named = Sight("mask", visible, sizes.padded)
+    see(builder, rows, keys_beside, values_beside, i64(0), sizes.beside, named)
+    own = Sight("mask", at(builder, visible, sizes.beside), sizes.padded)
+    see(builder, rows, keys, values, i64(0), sizes.nodes, own)
+    rows.end(builder)
+    _join(builder, index, known, mixed, numbers)
+
+
+def _turn(
+    builder: ir.IRBuilder, index: ir.Value, known: _Known, queries: ir.Value, keys: ir.Value, values: ir.Value
+) -> None:
+    """Projected rows become queries, rotated and scaled, keys, rotated, and values."""
+    data, sizes = known.data, known.sizes
+    request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
+    half, row = builder.lshr(sizes.size, i64(1)), builder.mul(sizes.size, i64(WORD))
+    first = builder.mul(head, builder.mul(builder.add(sizes.queries, i64(2)), sizes.size))
+    factor = everywhere(builder, read(builder, data.factor, F32))
+    with counting(builder, sizes.nodes) as node:
+        token = builder.add(builder.mul(request, sizes.nodes), node)
+        line = at(builder, data.projected, builder.add(builder.mul(token, sizes.outputs), first), WORD)
+        cosines, sines = (at(builder, base, builder.mul(token, half), WORD) for base in (data.cosines, data.sines))
+
+        def rotate(part: ir.Value, to: ir.Value, scaled: bool) -> None:
+            with counting(builder, half, step=LANES) as lane:
+                cos, sin = (read(builder, at(builder, base, lane, WORD), FLOATS) for base in (cosines, sines))
+                upper = builder.add(lane, half)
+                a, b = (read(builder, at(builder, part, place, WORD), FLOATS) for place in (lane, upper))
+                low = fma(builder, a, cos, builder.fneg(builder.fmul(b, sin)))
+                high = fma(builder, b, cos, builder.fmul(a, sin))
+                for number, place in ((low, lane), (high, upper)):
+                    number = builder.fmul(number, factor) if scaled else number
+                    write(builder, number, at(builder, to, place, WORD))
+
+        with counting(builder, sizes.queries) as query:
+            to = at(builder, queries, builder.add(builder.mul(query, sizes.nodes), node), row)
+            rotate(at(builder, line, query, row), to, scaled=True)
+        rotate(at(builder, line, sizes.queries, row), at(builder, keys, node, row), scaled=False)
+        value, to = at(builder, line, builder.add(sizes.queries, i64(1)), row), at(builder, values, node, row)
+        with counting(builder, sizes.size, step=LANES) as lane:
+            write(builder, read(builder, at(builder, value, lane, WORD), FLOATS), at(builder, to, lane, WORD))
+
+
+def _join(builder: ir.IRBuilder, index: ir.Value, known: _Known, mixed: ir.Value, numbers: Singles | Pairs) -> None:
+    """What a head's queries have mixed goes side by side, as the output matrix reads it."""
+    sizes = known.sizes
+    request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
+    of_all = builder.mul(builder.mul(sizes.heads, sizes.queries), sizes.size)
+    with counting(builder, sizes.nodes) as node, counting(builder, sizes.queries) as query:
+        token = builder.add(builder.mul(request, sizes.nodes), node)
+        column = builder.mul(builder.add(builder.mul(head, sizes.queries), query), sizes.size)
+        to = at(builder, known.data.joined, builder.add(builder.mul(token, of_all), column), numbers.size)
+        line = builder.mul(builder.add(builder.mul(query, sizes.nodes), node), sizes.size)
+        with counting(builder, sizes.size, step=LANES) as lane:
+            floats = read(builder, at(builder, mixed, builder.add(line, lane), WORD), FLOATS)
+            write(builder, numbers.of(builder, floats), at(builder, to, lane, numbers.size))
+
+
+def _outputs(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles) -> None:
+    sizes = known.given.count, known.sizes.residual
+    multiply(builder, strip, known.o, tiles, known.data.joined, known.data.y, sizes, residual=known.data.residual)

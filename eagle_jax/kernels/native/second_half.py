@@ -1,0 +1,112 @@
+"""The second half of a decoder layer, `y = x + down(silu(gate(norm(x))) up(norm(x)))`, as one operation."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from llvmlite import ir
+
+from eagle_jax.kernels.native.calls import Call, add_handler
+from eagle_jax.kernels.native.code import (
+    FLOATS,
+    VECTOR,
+    WORD,
+    at,
+    by_tiles,
+    counting,
+    i64,
+    read,
+    room,
+    write,
+)
+from eagle_jax.kernels.native.given import Gated
+from eagle_jax.kernels.native.math import silu
+from eagle_jax.kernels.native.numbers import Pairs, Singles
+from eagle_jax.kernels.native.parts import Input, Weight, multiply
+from eagle_jax.kernels.native.threads import Phase, share
+from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
+
+NAMES = {jnp.dtype(jnp.float32): "eagle_jax_mlp_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_mlp_bf16"}
+WIDEST = 64  # outputs of a strip
+
+
+def mlp(x: Float[Array, "r h"], eps: float, weights: Gated, inner: int) -> Float[Array, "r h"]:
+    """The half layer of float32 rows.
+
+    Args:
+        eps: of the norm.
+        weights: those of the gate end where a strip ends.
+        inner: numbers between them.
+    """
+    rows, size = x.shape
+    dtype = weights.gate_up.dtype
+    made = [(rows, size, jnp.float32), (rows, size, dtype), (rows, inner, dtype)]
+    results = [jax.ShapeDtypeStruct(tuple(shape), kind) for *shape, kind in made]
+    return jax.ffi.ffi_call(NAMES[dtype], results)(x, jnp.float32(eps), *weights)[0]
+
+
+def names() -> list[str]:
+    """Of the handlers."""
+    return list(NAMES.values())
+
+
+def build(module: ir.Module) -> None:
+    """Adds the handlers."""
+    for dtype, name in NAMES.items():
+        numbers = Pairs() if dtype == jnp.bfloat16 else Singles()
+        add_handler(module, name, functools.partial(_body, numbers=numbers), arguments=5, results=3)
+
+
+class _Known(NamedTuple):
+    """What tasks know: rows, weights, and the addresses of what is between these and of the outputs."""
+
+    given: Input
+    gate_up: Weight
+    down: Weight
+    inner: ir.Value
+    between: ir.Value
+    y: ir.Value
+
+
+def _body(call: Call, numbers: Singles | Pairs) -> None:
+    builder, (x, eps, scale, *weights), (y, ready, between) = call.builder, call.arguments, call.results
+    given = Input(x.data, scale.data, eps.data, ready.data, scale.size(0), x.size(0), x.size(1))
+    gate_up, down = (Weight.of(builder, weight, numbers) for weight in weights)
+    known = _Known(given, gate_up, down, between.size(1), between.data, y.data)
+    tiles = Tiles(call.module, numbers)
+    phases = [
+        Phase(given.blocks(builder), lambda builder, index, known: known.given.make_ready(builder, index, numbers)),
+        Phase(builder.lshr(gate_up.strips, i64(1)), functools.partial(_between, tiles=tiles, numbers=numbers)),
+        Phase(down.strips, functools.partial(_outputs, tiles=tiles)),
+    ]
+    vectors = builder.add(gate_up.vectors(builder), down.vectors(builder))
+    share(call, phases, builder.mul(given.count, vectors), known)
+
+
+def _between(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles, numbers: Singles | Pairs) -> None:
+    """`silu(gate(x)) up(x)` of a strip of both."""
+    weight, given = known.gate_up, known.given
+    line = i64(WIDEST * WORD)
+    gates, ups = (room(builder, MOST_ROWS * WIDEST * WORD) for _ in range(2))
+    other = builder.add(strip, builder.lshr(weight.strips, i64(1)))
+    to = at(builder, known.between, builder.mul(strip, weight.columns), VECTOR // WORD * numbers.size)
+
+    def few(first: ir.Value, number: int) -> None:
+        rows = at(builder, given.ready, first, builder.mul(weight.steps, i64(WORD))), number
+        weight.times(builder, tiles, rows, strip, (gates, line))
+        weight.times(builder, tiles, rows, other, (ups, line))
+        with counting(builder, i64(number)) as row, counting(builder, weight.columns) as column:
+            offset = builder.add(builder.mul(row, line), builder.mul(column, i64(VECTOR)))
+            gate, up = (read(builder, at(builder, base, offset), FLOATS) for base in (gates, ups))
+            place = at(builder, to, builder.mul(builder.add(first, row), known.inner), numbers.size)
+            place = at(builder, place, column, VECTOR // WORD * numbers.size)
+            write(builder, numbers.of(builder, builder.fmul(silu(builder, gate), up)), place)
+
+    by_tiles(builder, given.count, MOST_ROWS, few)
+
+
+def _outputs(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles) -> None:
+    sizes = known.given.count, known.given.size
+    multiply(builder, strip, known.down, tiles, known.between, known.y, sizes, residual=known.given.x)
