@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 import jax
+from jax.sharding import NamedSharding
 
 from eagle_jax.sharding import placement
 
@@ -52,7 +53,10 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     """
     global _compiled
     leaves, structure = jax.tree.flatten(args)
-    kinds = tuple((leaf.shape, leaf.dtype, placement(getattr(leaf, "sharding", None))) for leaf in leaves)
+    places = [getattr(leaf, "sharding", None) for leaf in leaves]
+    if any(isinstance(place, NamedSharding) for place in places):
+        places = [placement(place) for place in places]
+    kinds = tuple([(leaf.shape, leaf.dtype, place) for leaf, place in zip(leaves, places, strict=True)])
     key = (function, structure, kinds, tuple(sorted(fixed.items())))
     with _lock:
         if key in _programs:

@@ -1,13 +1,15 @@
 """The halves of a decoder layer, each one operation of machine code of ours, where a layer is what that is made for.
 
 A layer as most are on a single CPU: float weights in strips, no biases, SwiGLU, no norm but the one before each half.
-Its numbers are those of the parts, up to rounding, and like theirs the same to the bit in any tree and batch. There is
-no gradient.
+Its numbers are those of the parts, up to rounding, and like theirs the same to the bit in any tree and batch. The first
+half, which needs a cache, has no gradient.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -15,7 +17,10 @@ from eagle_jax.kernels import first_choice, native
 from eagle_jax.kernels.native.given import Gated, Mixing, Seen
 from eagle_jax.models.cache import KV
 from eagle_jax.models.layout import GATE_UP, NATIVE_SCALE, QKV, WEIGHT_STRIPS
+from eagle_jax.models.norms import by_xla
+from eagle_jax.models.products import matmul
 from eagle_jax.models.strips import Strips
+from eagle_jax.sharding.tracing import is_spread
 
 Params = Mapping[str, Any]
 
@@ -42,11 +47,14 @@ def mixing(
     if weights is None or scale is None or first_choice() != "native":
         return None
     qkv, o = weights
-    slots, size = seen.prefix[0].shape[2:]
-    fresh = seen.beside[0].shape[2] + x.shape[1]
-    fits = slots and size % ROTATED == 0 and size <= WIDEST_HEAD and x.shape[2] % native.NORM_MULTIPLE == 0
-    floats = {part.dtype for part in (residual, x, *seen.beside, *seen.prefix)} == {jnp.dtype(jnp.float32)}
-    if not fits or not floats or seen.visible.shape[2] != fresh:
+    (batch, nodes, inputs), (_, heads, slots, size) = x.shape, seen.prefix[0].shape
+    fresh, half = seen.beside[0].shape[2] + nodes, (batch, nodes, size // 2)
+    queries = o.shape[-1] // size // heads
+    shapes = (qkv.shape, o.shape, seen.visible.shape, *(turn.shape for turn in seen.turns))
+    wanted = ((heads, queries + 2, size, inputs), (residual.shape[2], heads * queries * size), (batch, nodes, fresh))
+    fits = slots and size % ROTATED == 0 and size <= WIDEST_HEAD and inputs % native.NORM_MULTIPLE == 0
+    floats = {part.dtype for part in (residual, x, *seen.turns, *seen.beside, *seen.prefix)} == {jnp.dtype(jnp.float32)}
+    if not fits or not floats or shapes != (*wanted, half, half):
         return None
     given = Mixing(scale.astype(jnp.float32), qkv.data, o.data)
     return native.mixing(residual, x, eps, given, seen, size**-0.5)
@@ -58,11 +66,32 @@ def mlp(x: Float[Array, "b n h"], norm: Params, eps: float, weights: Params) -> 
     if both is None or scale is None or x.dtype != jnp.float32:
         return None
     gate_up, down = both
-    inner = down.shape[-1]
-    if inner % gate_up.width:  # a strip would hold outputs of both
+    size, inner = down.shape
+    # a strip may not hold outputs of both gate and up
+    if inner % gate_up.width or gate_up.shape != (2, inner, size) or x.shape[2] != size:
         return None
-    given = Gated(scale.astype(jnp.float32), gate_up.data, down.data)
-    return native.mlp(x.reshape(-1, x.shape[-1]), eps, given, inner).reshape(x.shape)
+    return _mlp(x.reshape(-1, size), scale.astype(jnp.float32), gate_up, down, eps).reshape(x.shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _mlp(
+    x: Float[Array, "r h"], scale: Float[Array, "h"], gate_up: Strips, down: Strips, eps: float
+) -> Float[Array, "r h"]:
+    return native.mlp(x, eps, Gated(scale, gate_up.data, down.data), down.shape[-1])
+
+
+def _mlp_in_parts(
+    x: Float[Array, "r h"], scale: Float[Array, "h"], gate_up: Strips, down: Strips, eps: float
+) -> Float[Array, "r h"]:
+    """The same, where a gradient is taken."""
+    both = matmul(by_xla(x, scale, eps), gate_up)
+    return x + matmul(jax.nn.silu(both[:, 0]) * both[:, 1], down)
+
+
+_mlp.defvjp(
+    lambda *args: jax.vjp(functools.partial(_mlp_in_parts, eps=args[-1]), *args[:-1]),
+    lambda eps, back, gradient: back(gradient),
+)
 
 
 def _strips(params: Params, *names: str) -> tuple[Strips, ...] | None:
@@ -71,4 +100,6 @@ def _strips(params: Params, *names: str) -> tuple[Strips, ...] | None:
         return None
     found = [params[name].get(WEIGHT_STRIPS) for name in names]
     whole = all(isinstance(strips, Strips) and strips.is_whole for strips in found)
-    return tuple(found) if whole and all(len(params[name]) == 1 for name in names) else None
+    alike = len({strips.dtype for strips in found if strips is not None}) == 1
+    alone = all(len(params[name]) == 1 for name in names) and not is_spread()
+    return tuple(found) if whole and alike and alone else None

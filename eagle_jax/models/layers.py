@@ -1,6 +1,5 @@
 """The pieces every decoder is made of. Parameters keep HuggingFace's names and shapes: weights are `[out, in]`."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.kernels import native
-from eagle_jax.models import halves
+from eagle_jax.models import halves, norms
 from eagle_jax.models.layout import EMBEDDING_STRIPS, GATE_UP, NATIVE_SCALE, WEIGHT_STRIPS
 from eagle_jax.models.products import contract, matmul
 from eagle_jax.models.strips import Strips, outputs_of
@@ -70,28 +68,8 @@ class RMSNorm(nn.Module):
         scale = 1 + scale.astype(jnp.float32) if self.plus_one else scale.astype(x.dtype)
         if is_native and x.dtype == jnp.float32:
             rows = x.reshape(-1, x.shape[-1])
-            return _native_norm(rows, scale, self.eps).reshape(x.shape)
-        return _norm(x, scale, self.eps)
-
-
-def _norm(x: Float[Array, "*rows h"], scale: Float[Array, "h"], eps: float) -> Float[Array, "*rows h"]:
-    """By XLA; multiplied with the scale in float32 if that is, else in the dtype of `x`."""
-    wide = x.astype(jnp.float32)
-    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    kind = jnp.promote_types(scale.dtype, x.dtype)
-    return (wide.astype(kind) * scale.astype(kind).reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _native_norm(rows: Float[Array, "r h"], scale: Float[Array, "h"], eps: float) -> Float[Array, "r h"]:
-    """The machine code has no gradient: where one is taken, XLA computes it."""
-    return native.norm(rows, scale, eps)
-
-
-_native_norm.defvjp(
-    lambda rows, scale, eps: jax.vjp(functools.partial(_norm, eps=eps), rows, scale),
-    lambda eps, back, gradient: back(gradient),
-)
+            return norms.native_norm(rows, scale, self.eps).reshape(x.shape)
+        return norms.by_xla(x, scale, self.eps)
 
 
 class Embedding(nn.Module):

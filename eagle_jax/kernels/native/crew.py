@@ -3,11 +3,13 @@
 To call one through XLA takes longer than many a product of a small model. One that stays has a seat and looks at
 nothing else: who has a job for it puts the job's address there. The seats are the whole process's.
 
-A seat is `EMPTY`, its thread is `FREE` or `BUSY`, or it holds the address of a job that its thread has not seen yet.
+A seat is `EMPTY`, its thread is `FREE` or `BUSY`, or it holds the address of a job that its thread has not seen yet. No
+thread stays for good, since XLA has work for its pool too.
 """
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 
 from llvmlite import ir
@@ -28,13 +30,18 @@ from eagle_jax.kernels.native.code import (
     write,
 )
 
-SEATS, LINE = 64, 64  # how many, each in a line of the cache of its own, behind a line that tells how many were taken
+# How many there are, each in a line of the cache of its own. Before them is a line with how many were ever taken, and
+# how many threads were called and have not come yet.
+SEATS, LINE, MISSING = 64, 64, 8
 EMPTY, FREE, BUSY = (i64(number) for number in range(3))
-PATIENCE = 1000  # looks at a seat, some twenty microseconds
+PATIENCE, JOBS = 1000, 256  # looks at a seat, some twenty microseconds, and jobs, after which a thread leaves
 MEET, PLACE = "eagle_jax_meet", "eagle_jax_seats"
 
 _memory = ctypes.create_string_buffer(LINE * (SEATS + 2))
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_memory))  # threads may look at it until the process ends
+
+if hasattr(os, "register_at_fork"):  # the threads stay behind
+    os.register_at_fork(after_in_child=lambda: ctypes.memset(_memory, 0, len(_memory)))
 
 
 def build(module: ir.Module) -> None:
@@ -81,10 +88,21 @@ def ask(builder: ir.IRBuilder, job: ir.Value, most: ir.Value, users: ir.Value) -
     return read(builder, asked, I64)
 
 
+def calls(builder: ir.IRBuilder, number: int) -> None:
+    """Counts threads that are called; less than none are threads that have come."""
+    builder.atomic_rmw("add", at(builder, _place(builder), MISSING), i64(number), "acq_rel")
+
+
+def missing(builder: ir.IRBuilder) -> ir.Value:
+    """How many threads were called and have not come yet."""
+    return builder.load_atomic(at(builder, _place(builder), MISSING), "monotonic", 8, typ=I64)
+
+
 def stay(builder: ir.IRBuilder, take: Callable[[ir.IRBuilder, ir.Value], None]) -> None:
     """Builds a thread's wait for jobs, if there is an empty seat; `take(builder, job)` is what it does with one."""
-    mine, looks = room(builder, 8), room(builder, 8)
+    mine, looks, jobs = (room(builder, 8) for _ in range(3))
     write(builder, NULL, mine)
+    write(builder, i64(0), jobs)
     with counting(builder, i64(SEATS)) as index:
         seat = at(builder, _place(builder), builder.add(index, i64(1)), LINE)
         stands = builder.icmp_unsigned("==", builder.ptrtoint(read(builder, mine, POINTER), I64), i64(0))
@@ -102,9 +120,12 @@ def stay(builder: ir.IRBuilder, take: Callable[[ir.IRBuilder, ir.Value], None]) 
                 take(builder, builder.inttoptr(job, POINTER))
                 builder.atomic_rmw("xchg", seat, FREE, "acq_rel")
                 write(builder, i64(0), looks)
+                write(builder, builder.add(read(builder, jobs, I64), i64(1)), jobs)
             pause(builder)
             write(builder, builder.add(read(builder, looks, I64), i64(1)), looks)
-            with builder.if_then(builder.icmp_unsigned(">", read(builder, looks, I64), i64(PATIENCE))):
+            idle = builder.icmp_unsigned(">", read(builder, looks, I64), i64(PATIENCE))
+            done = builder.icmp_unsigned(">", read(builder, jobs, I64), i64(JOBS))
+            with builder.if_then(builder.or_(idle, done)):
                 write(builder, i64(0), looks)
                 with builder.if_then(_change(builder, seat, FREE, EMPTY)):
                     builder.branch(leave)

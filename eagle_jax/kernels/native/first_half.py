@@ -132,8 +132,8 @@ class _Known(NamedTuple):
 
 
 def _body(call: Call, numbers: Singles | Pairs) -> None:
-    builder, (x, residual, eps, scale, qkv, o, *seen), results = call.builder, call.arguments, call.results
-    cosines, sines, beside, values_beside, visible, old_keys, old_values, length, factor = seen
+    builder, (x, residual, eps, scale, qkv, o, *rest), results = call.builder, call.arguments, call.results
+    cosines, sines, beside, values_beside, visible, old_keys, old_values, length, factor = rest
     y, keys, values, ready, projected, turned, mixed, sums, joined = results
     requests, nodes = x.size(0), x.size(1)
     count = builder.mul(requests, nodes)
@@ -162,7 +162,10 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
         Phase(of_o.strips, functools.partial(_outputs, tiles=tiles)),
     ]
     vectors = builder.add(of_qkv.vectors(builder), of_o.vectors(builder))
-    share(call, phases, builder.mul(count, vectors), known)
+    seen = builder.add(builder.add(sizes.slots, sizes.beside), nodes)
+    scored = builder.mul(builder.mul(sizes.heads, sizes.queries), builder.mul(sizes.size, seen))
+    work = builder.mul(count, builder.add(vectors, builder.lshr(scored, i64(4))))
+    share(call, phases, work, known)
 
 
 def _project(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles) -> None:

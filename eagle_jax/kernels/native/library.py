@@ -35,11 +35,11 @@ def make(part: str = FLOATS) -> None:
             if is_x86() and not features() >= NEEDED_ON_X86:
                 raise NotImplementedError(f"this CPU lacks one of {', '.join(sorted(NEEDED_ON_X86))}")
             code = Code(part, lambda module: _build(module, part))
+            _made[part] = code  # before XLA knows of it: it has to stay
             crew.introduce(code)
             for piece in PARTS[part]:
                 for name in piece.names():
                     register(code, name)
-            _made[part] = code
 
 
 def _build(module: ir.Module, part: str) -> None:

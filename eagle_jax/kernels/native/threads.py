@@ -7,7 +7,7 @@ to come, since all of them may be waiting so, but only for tasks that others are
 outlives the call until the last one has looked at it. It has these lines, of the cache, and those of each phase behind:
 
     USERS JOINED                  written by all
-    PHASES SHARES KNOWN MEMORY    read by all; what is known is the caller's
+    PHASES SHARES KNOWN MEMORY CALLER    read by all; what is known is the caller's
 
     DONE                          of a phase: tasks
     TASKS RUN                     `RUN(KNOWN, index)` is one
@@ -50,7 +50,7 @@ DESTROY_ERROR, SCHEDULE, COUNT_THREADS = 64, 136, 144  # of XLA's functions, in 
 # awake; and each further one, asleep.
 WORTH_WAITING, WORTH_ONE, WORTH_MORE = 9, 11, 14
 USERS, JOINED = 0, 8
-PHASES, SHARES, KNOWN, MEMORY = LINE, LINE + 8, LINE + 16, LINE + 24
+PHASES, SHARES, KNOWN, MEMORY, CALLER = (LINE + 8 * index for index in range(5))
 FIRST = 2 * LINE  # phase
 DONE, TASKS, RUN, NEXT = 0, LINE, LINE + 8, 2 * LINE  # of a phase
 GRACE, PATIENCE = 32, 1000  # looks at what is done, before others' shares are taken, and before others may have the CPU
@@ -138,7 +138,7 @@ def _job(
     job = builder.inttoptr(builder.and_(begin, i64(-LINE)), POINTER)
     for offset, value in ((USERS, i64(1)), (JOINED, i64(0)), (PHASES, i64(len(phases))), (SHARES, shares)):
         write(builder, value, at(builder, job, offset))
-    for offset, value in ((KNOWN, known), (MEMORY, memory)):
+    for offset, value in ((KNOWN, known), (MEMORY, memory), (CALLER, _this_thread(builder))):
         write(builder, value, at(builder, job, offset))
     for index, (phase, run) in enumerate(phases):
         here = _phase(builder, job, i64(index), shares)
@@ -245,33 +245,49 @@ def _is_less(builder: ir.IRBuilder, done: ir.Value, tasks: ir.Value) -> ir.Value
 
 
 def _call_for_help(call: Call, job: ir.Value, helpers: ir.Value) -> None:
-    """Gives the job to so many threads of the pool."""
+    """Gives the job to so many threads of the pool, less those that were called and have not come yet."""
     builder, help_ = call.builder, _helper(call.module)
     schedule = _function_of_xla(call, SCHEDULE)
     told = room(builder, 40)
-    with counting(builder, helpers):
+    missing = smaller(builder, crew.missing(builder), helpers)
+    with counting(builder, builder.sub(helpers, missing)):
         builder.atomic_rmw("add", at(builder, job, USERS), i64(1), "acq_rel")
+        crew.calls(builder, 1)
         context = read(builder, at(builder, call.frame, CONTEXT), POINTER)
         for offset, value in ((0, i64(40)), (8, i64(0)), (16, context), (24, help_), (32, job)):
             write(builder, value, at(builder, told, offset))
         error = builder.call(schedule, [told])
         with builder.if_then(builder.not_(is_null(builder, error))):  # nobody comes
             _destroy(call, error)
+            crew.calls(builder, -1)
             builder.atomic_rmw("sub", at(builder, job, USERS), i64(1), "acq_rel")
 
 
 def _helper(module: ir.Module) -> ir.Function:
-    """What a thread of the pool is given: `help(job)`, after which it stays in the crew for more."""
+    """What a thread of the pool is given: `help(job)`, after which it stays in the crew for more.
+
+    XLA may run it in the thread that calls, which then is to go on with its own work.
+    """
     name = "eagle_jax_help"
     if name in module.globals:
         return module.globals[name]
     help_ = internal(module, name, [POINTER])
     (job,) = help_.args
     builder = ir.IRBuilder(help_.append_basic_block("entry"))
+    crew.calls(builder, -1)
+    caller = read(builder, at(builder, job, CALLER), I64)
+    with builder.if_then(builder.icmp_unsigned("==", caller, _this_thread(builder))):
+        _left(builder, job)
+        builder.ret_void()
     _join(builder, job)
-    crew.stay(builder, _join)
+    with builder.if_then(builder.icmp_unsigned("==", crew.missing(builder), i64(0))):
+        crew.stay(builder, _join)
     builder.ret_void()
     return help_
+
+
+def _this_thread(builder: ir.IRBuilder) -> ir.Value:
+    return builder.call(declared(builder.module, "pthread_self", ir.FunctionType(I64, [])), [])
 
 
 def _join(builder: ir.IRBuilder, job: ir.Value) -> None:
@@ -301,7 +317,7 @@ def _threads(call: Call) -> ir.Value:
     with builder.if_then(builder.not_(is_null(builder, error))):
         _destroy(call, error)
         write(builder, i64(1), found)
-    return read(builder, found, I64)
+    return larger(builder, read(builder, found, I64), i64(1))
 
 
 def _destroy(call: Call, error: ir.Value) -> None:

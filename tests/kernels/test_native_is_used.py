@@ -1,0 +1,17 @@
+"""Where the machine code can be made it is made: its own tests are left out where it is not, so one has to tell."""
+
+import importlib.util
+import platform
+from pathlib import Path
+
+import pytest
+
+from eagle_jax.kernels import native
+
+
+def test_it_is_used_on_a_cpu_of_the_last_ten_years():
+    cpus = Path("/proc/cpuinfo")
+    if not cpus.is_file() or platform.machine() != "x86_64" or not {"avx2", "fma"} <= set(cpus.read_text().split()):
+        pytest.skip("this CPU lacks instructions, or nothing tells which it has")
+    assert importlib.util.find_spec("llvmlite") is not None, "it comes with the package"
+    assert native.is_used() and native.is_used(rounded=True)
