@@ -20,7 +20,7 @@ from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import causal
-from eagle_jax.models.target import Target
+from eagle_jax.models.target import NOWHERE, Target
 from eagle_jax.platform import whole_sums
 from eagle_jax.sharding import Sharding, constrain, spread
 
@@ -40,7 +40,8 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
     with jax.named_scope("verify"):
         ancestors = tree.ancestors
         depth = depth_below(ancestors)
-        output = target.forward(tree.tokens, state.length[:, None] + depth, ancestors, state.cache, drafter.taps)
+        positions = jnp.where(tree.valid, state.length[:, None] + depth, NOWHERE)
+        output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
         logits = target.logits(output.hidden)
 
     with jax.named_scope("accept"):
@@ -338,10 +339,11 @@ def _is_stop(tokens: Int[Array, "b r"], request: Request) -> Bool[Array, "b r"]:
 
 
 def _read_chunk(target, tokens, start, lengths, cache, taps):
-    """One chunk of every prompt: rows past a prompt's end are computed and not counted."""
+    """One chunk of every prompt: rows past a prompt's end stand nowhere, and are not counted."""
     steps, chain = causal(*tokens.shape)
+    positions = start[:, None] + steps
     with jax.named_scope("prefill"):
-        output = target.forward(tokens, start[:, None] + steps, chain, cache, taps)
+        output = target.forward(tokens, jnp.where(positions < lengths[:, None], positions, NOWHERE), chain, cache, taps)
     return output, cache.write(output.kv, start, jnp.minimum(lengths, start + tokens.shape[1]))
 
 

@@ -20,7 +20,7 @@ from eagle_jax.drafters.branches import Branches
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import causal
-from eagle_jax.models.target import Target
+from eagle_jax.models.target import NOWHERE, Target
 from eagle_jax.struct import pytree, static
 
 # How much surer of its guesses a drafter is taken to be than it says. Its law tells how often a token is drawn; a node
@@ -86,11 +86,12 @@ class Eagle(Drafter):
         Of a chunk of the prompt only keys and values are needed: the last layer's attention and MLP are not computed.
         """
         steps, chain = causal(*observed.following.shape)
+        positions = jnp.where(steps < observed.count[:, None], observed.start[:, None] + steps, NOWHERE)
         with jax.named_scope("draft_observe"):
             out, kv = self.head.forward(
                 self.head.embed(target, jnp.maximum(observed.following, 0)),
                 self.head.features(observed.hidden, observed.taps),
-                observed.start[:, None] + steps,
+                positions,
                 chain,
                 state.cache,
             )

@@ -55,7 +55,7 @@ class FirstLayer(nn.Module):
         residual = normed if self.config.norm_before_residual else features
         both = constrain(jnp.concatenate([self.input_layernorm(embeddings), normed], axis=-1))
         x, kv = self.self_attn.added(residual, both, None, sight, prefix, beside)
-        return self.mlp.added(x, self.post_attention_layernorm), kv
+        return self.mlp.added(x, self.post_attention_layernorm, sight.wanted), kv
 
 
 class Eagle3Head(nn.Module):

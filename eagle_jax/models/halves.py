@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from eagle_jax.kernels import first_choice, native
 from eagle_jax.kernels.native.given import Gated, Mixing, Seen
@@ -60,8 +60,14 @@ def mixing(
     return native.mixing(residual, x, eps, given, seen, size**-0.5)
 
 
-def mlp(x: Float[Array, "b n h"], norm: Params, eps: float, weights: Params) -> Float[Array, "b n h"] | None:
-    """`x + mlp(norm(x))`; None if the machine code is not for it."""
+def mlp(
+    x: Float[Array, "b n h"], norm: Params, eps: float, weights: Params, wanted: Int[Array, ""] | None = None
+) -> Float[Array, "b n h"] | None:
+    """`x + mlp(norm(x))`; None if the machine code is not for it.
+
+    Args:
+        wanted: rows, over all requests, that are not left out; None is all.
+    """
     scale, both = norm.get(NATIVE_SCALE), _strips(weights, GATE_UP, "down_proj")
     if both is None or scale is None or x.dtype != jnp.float32:
         return None
@@ -70,14 +76,16 @@ def mlp(x: Float[Array, "b n h"], norm: Params, eps: float, weights: Params) -> 
     # a strip may not hold outputs of both gate and up
     if inner % gate_up.width or gate_up.shape != (2, inner, size) or x.shape[2] != size:
         return None
-    return _mlp(x.reshape(-1, size), scale.astype(jnp.float32), gate_up, down, eps).reshape(x.shape)
+    rows = x.reshape(-1, size)
+    count = jnp.int32(rows.shape[0]) if wanted is None else wanted
+    return _mlp(rows, scale.astype(jnp.float32), gate_up, down, count, eps).reshape(x.shape)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _mlp(
-    x: Float[Array, "r h"], scale: Float[Array, "h"], gate_up: Strips, down: Strips, eps: float
+    x: Float[Array, "r h"], scale: Float[Array, "h"], gate_up: Strips, down: Strips, wanted: Int[Array, ""], eps: float
 ) -> Float[Array, "r h"]:
-    return native.mlp(x, eps, Gated(scale, gate_up.data, down.data), down.shape[-1])
+    return native.mlp(x, eps, Gated(scale, gate_up.data, down.data), down.shape[-1], wanted)
 
 
 def _mlp_in_parts(
@@ -89,8 +97,8 @@ def _mlp_in_parts(
 
 
 _mlp.defvjp(
-    lambda *args: jax.vjp(functools.partial(_mlp_in_parts, eps=args[-1]), *args[:-1]),
-    lambda eps, back, gradient: back(gradient),
+    lambda *args: jax.vjp(functools.partial(_mlp_in_parts, eps=args[-1]), *args[:-2]),
+    lambda eps, back, gradient: (*back(gradient), None),
 )
 
 

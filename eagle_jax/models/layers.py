@@ -121,10 +121,12 @@ class MLP(nn.Module):
             gate, up = self.gate_proj(x), self.up_proj(x)
         return self.down_proj((nn.gelu(gate, approximate=True) if self.gelu else nn.silu(gate)) * up)
 
-    def added(self, x: Float[Array, "b n h"], norm: RMSNorm) -> Float[Array, "b n h"]:
-        """`x + mlp(norm(x))`."""
+    def added(
+        self, x: Float[Array, "b n h"], norm: RMSNorm, wanted: Int[Array, ""] | None = None
+    ) -> Float[Array, "b n h"]:
+        """`x + mlp(norm(x))`; of more rows than are wanted, over all requests, it may be anything finite."""
         if not self.gelu and not norm.plus_one:
-            made = halves.mlp(x, held(norm), norm.eps, held(self))
+            made = halves.mlp(x, held(norm), norm.eps, held(self), wanted)
             if made is not None:
                 return made
         return x + self(norm(x))

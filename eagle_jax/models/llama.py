@@ -29,12 +29,14 @@ class Sight:
         fresh: which fresh rows (those beside first, then this pass's own) each token sees, itself included.
         length: committed slots of each row, which its tokens see.
         first: the first of them that each token sees, in a sliding window; None is the first there is.
+        wanted: rows, over all requests, behind which nobody reads what is computed: the tokens stand nowhere.
     """
 
     turns: Angles
     fresh: Bool[Array, "b n m"]
     length: Int[Array, "b"]
     first: Int[Array, "b n"] | None
+    wanted: Int[Array, ""]
 
     @staticmethod
     def of(
@@ -45,13 +47,16 @@ class Sight:
         fresh_positions: Int[Array, "b m"],
         layer: int = 0,
     ) -> "Sight":
-        """The sight of one layer's tokens."""
-        window = config.window(layer)
+        """The sight of one layer's tokens; a negative position is none."""
+        window, (batch, nodes) = config.window(layer), positions.shape
+        places = jnp.arange(1, nodes + 1, dtype=jnp.int32)
+        single = batch == 1 and nodes > 1  # of several requests the rows that are wanted do not follow each other
         return Sight(
             turns=angles(config.rope_of(layer), config.head_dim, positions, cache.rope_length),
             fresh=window_mask(visible, positions, fresh_positions, window),
             length=cache.length,
             first=first_slot(positions, window),
+            wanted=jnp.max(jnp.where(positions[0] < 0, 0, places)) if single else jnp.int32(batch * nodes),
         )
 
 
@@ -106,7 +111,7 @@ class Attention(nn.Module):
         """`residual + attention(norm(x))`, and the tokens' own keys and values; without a norm, of `x` as it is."""
         if self.config.gemma is None and sight.first is None:
             beside_ = (prefix[0][:, :, :0], prefix[1][:, :, :0]) if beside is None else beside
-            seen = Seen(sight.turns, beside_, sight.fresh, prefix, sight.length)
+            seen = Seen(sight.turns, beside_, sight.fresh, prefix, sight.length, sight.wanted)
             normed = None if norm is None else held(norm)
             made = halves.mixing(residual, x, normed, self.config.rms_norm_eps, held(self), seen)
             if made is not None:
@@ -163,7 +168,7 @@ class DecoderLayer(nn.Module):
                 x, kv = self.self_attn.added(x, x, norm, sight, prefix, beside)
             with jax.named_scope("mlp"):
                 if isinstance(self.mlp, MLP):
-                    return self.mlp.added(x, self.post_attention_layernorm), kv
+                    return self.mlp.added(x, self.post_attention_layernorm, sight.wanted), kv
                 return x + self.mlp(self.post_attention_layernorm(x)), kv
         with jax.named_scope("attention"):
             mixed, kv = self.self_attn(x if norm is None else norm(x), sight, prefix, beside)

@@ -8,6 +8,8 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.struct import pytree
 
+NOWHERE = -1  # position of what is no token: the rest of a prompt's last chunk, and nodes of a tree that are no guess
+
 
 @pytree
 class Output:
@@ -79,6 +81,8 @@ class Target(Protocol):
         Each token sees the committed slots of its row, `0 .. cache.length - 1`, and the fresh tokens that its row of
         `ancestors` names: those above it and itself. Tokens beside each other may stand at the same position. The
         cache is only read.
+
+        A token at `NOWHERE` is none: nobody reads what is computed of it, but it has to be finite.
 
         Args:
             taps: layers whose entering residual stream is wanted; the number of layers means what leaves the last one.

@@ -29,7 +29,7 @@ import os
 import sys
 
 import jax
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from eagle_jax.kernels.base import Case
 from eagle_jax.kernels.native.given import Gated, Mixing, Seen
@@ -141,12 +141,14 @@ def mixing(
     return first_half.mixing(residual, x, eps, weights, seen, factor)
 
 
-def mlp(x: Float[Array, "r h"], eps: float, weights: Gated, inner: int) -> Float[Array, "r h"]:
-    """`x + down(silu(gate(norm(x))) up(norm(x)))`, with `inner` numbers in between; h is a multiple of 16."""
+def mlp(x: Float[Array, "r h"], eps: float, weights: Gated, inner: int, wanted: Int[Array, ""]) -> Float[Array, "r h"]:
+    """`x + down(silu(gate(norm(x))) up(norm(x)))`, with `inner` numbers in between; h is a multiple of 16. From the
+    first row that is not wanted on it is zeros.
+    """
     from eagle_jax.kernels.native import library, second_half
 
     library.make()
-    return second_half.mlp(x, eps, weights, inner)
+    return second_half.mlp(x, eps, weights, inner, wanted)
 
 
 def attend(case: Case) -> Float[Array, "b k r c"]:

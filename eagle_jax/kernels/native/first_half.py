@@ -27,7 +27,7 @@ from eagle_jax.kernels.native.code import (
 from eagle_jax.kernels.native.given import Mixing, Seen
 from eagle_jax.kernels.native.math import fma
 from eagle_jax.kernels.native.numbers import Pairs, Singles
-from eagle_jax.kernels.native.parts import Input, Weight, multiply
+from eagle_jax.kernels.native.parts import Input, Weight, clear, multiply, wanted_of
 from eagle_jax.kernels.native.threads import Phase, share
 from eagle_jax.kernels.native.tiles import Tiles
 from eagle_jax.models.cache import KV
@@ -38,7 +38,7 @@ NAMES = {jnp.dtype(jnp.float32): "eagle_jax_mixing_f32", jnp.dtype(jnp.bfloat16)
 def mixing(
     residual: Float[Array, "b n h"], x: Float[Array, "b n i"], eps: float, weights: Mixing, seen: Seen, factor: float
 ) -> tuple[Float[Array, "b n h"], KV]:
-    """The half layer of float32 rows, and the keys and values of its own.
+    """The half layer of float32 rows, and the keys and values of its own; zeros for rows that are not wanted.
 
     Args:
         eps: of the norm.
@@ -61,7 +61,7 @@ def mixing(
     visible = jnp.pad(seen.visible, ((0, 0), (0, 0), (0, -seen.visible.shape[2] % BLOCK + BLOCK))).astype(jnp.int8)
     results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in made]
     given = [x, residual, jnp.float32(eps), *weights, *seen.turns, *seen.beside, visible, *seen.prefix, seen.length]
-    y, k, v, *_ = jax.ffi.ffi_call(NAMES[dtype], results)(*given, jnp.float32(factor))
+    y, k, v, *_ = jax.ffi.ffi_call(NAMES[dtype], results)(*given, jnp.float32(factor), seen.wanted)
     return y, (k, v)
 
 
@@ -74,13 +74,14 @@ def build(module: ir.Module) -> None:
     """Adds the handlers."""
     for dtype, name in NAMES.items():
         numbers = Pairs() if dtype == jnp.bfloat16 else Singles()
-        add_handler(module, name, functools.partial(_body, numbers=numbers), arguments=15, results=9)
+        add_handler(module, name, functools.partial(_body, numbers=numbers), arguments=16, results=9)
 
 
 class _Sizes(NamedTuple):
     """Numbers, not bytes.
 
     Attributes:
+        wanted: nodes of each request that are.
         queries: of a kv head.
         beside: fresh rows before their own.
         padded: bytes of a row of what is visible.
@@ -88,6 +89,7 @@ class _Sizes(NamedTuple):
 
     requests: ir.Value
     nodes: ir.Value
+    wanted: ir.Value
     heads: ir.Value
     queries: ir.Value
     size: ir.Value
@@ -133,10 +135,10 @@ class _Known(NamedTuple):
 
 def _body(call: Call, numbers: Singles | Pairs) -> None:
     builder, (x, residual, eps, scale, qkv, o, *rest), results = call.builder, call.arguments, call.results
-    cosines, sines, beside, values_beside, visible, old_keys, old_values, length, factor = rest
+    cosines, sines, beside, values_beside, visible, old_keys, old_values, length, factor, wanted = rest
     y, keys, values, ready, projected, turned, mixed, sums, joined = results
     requests, nodes = x.size(0), x.size(1)
-    count = builder.mul(requests, nodes)
+    count = wanted_of(builder, wanted, builder.mul(requests, nodes))
     given = Input(x.data, scale.data, eps.data, ready.data, scale.size(0), count, x.size(2))
     of_qkv, of_o = (Weight.of(builder, weight, numbers) for weight in (qkv, o))
     addresses = [residual, cosines, sines, beside, values_beside, visible, old_keys, old_values, length, factor]
@@ -144,6 +146,7 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
     sizes = _Sizes(
         requests,
         nodes,
+        builder.udiv(count, requests),
         heads=old_keys.size(1),
         queries=builder.udiv(turned.size(2), nodes),
         size=old_keys.size(3),
@@ -169,24 +172,26 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
 
 
 def _project(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles) -> None:
-    sizes = known.given.count, known.sizes.outputs
-    multiply(builder, strip, known.qkv, tiles, known.given.ready, known.data.projected, sizes)
+    count = known.given.count
+    multiply(
+        builder, strip, known.qkv, tiles, known.given.ready, known.data.projected, (count, count, known.sizes.outputs)
+    )
 
 
 def _mix(builder: ir.IRBuilder, index: ir.Value, known: _Known, numbers: Singles | Pairs) -> None:
     """One kv head of one request."""
     data, sizes = known.data, known.sizes
     request, row = builder.udiv(index, sizes.heads), builder.mul(sizes.size, i64(WORD))
-    count = builder.mul(sizes.queries, sizes.nodes)
+    count, most = (builder.mul(sizes.queries, nodes) for nodes in (sizes.wanted, sizes.nodes))
 
     def of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
         """Where this head's part begins."""
         return at(builder, base, builder.mul(index, lines), bytes_)
 
     keys, values = (of(base, sizes.nodes, row) for base in (data.keys, data.values))
-    queries, mixed = (of(base, count, row) for base in (data.turned, data.mixed))
+    queries, mixed = (of(base, most, row) for base in (data.turned, data.mixed))
     _turn(builder, index, known, queries, keys, values)
-    rows = Rows(queries, mixed, of(data.sums, count, SUMS), count, sizes.size, sizes.nodes)
+    rows = Rows(queries, mixed, of(data.sums, most, SUMS), count, sizes.size, sizes.wanted)
     rows.begin(builder)
     committed = builder.zext(read(builder, at(builder, data.length, request, WORD), I32), I64)
     old_keys, old_values = (of(base, sizes.slots, row) for base in (data.old_keys, data.old_values))
@@ -196,8 +201,11 @@ def _mix(builder: ir.IRBuilder, index: ir.Value, known: _Known, numbers: Singles
     named = Sight("mask", visible, sizes.padded)
     see(builder, rows, keys_beside, values_beside, i64(0), sizes.beside, named)
     own = Sight("mask", at(builder, visible, sizes.beside), sizes.padded)
-    see(builder, rows, keys, values, i64(0), sizes.nodes, own)
+    see(builder, rows, keys, values, i64(0), sizes.wanted, own)
     rows.end(builder)
+    unwanted = builder.mul(sizes.wanted, row), builder.mul(sizes.nodes, row)
+    for base in (keys, values):
+        clear(builder, base, *unwanted)
     _join(builder, index, known, mixed, numbers)
 
 
@@ -210,7 +218,7 @@ def _turn(
     half, row = builder.lshr(sizes.size, i64(1)), builder.mul(sizes.size, i64(WORD))
     first = builder.mul(head, builder.mul(builder.add(sizes.queries, i64(2)), sizes.size))
     factor = everywhere(builder, read(builder, data.factor, F32))
-    with counting(builder, sizes.nodes) as node:
+    with counting(builder, sizes.wanted) as node:
         token = builder.add(builder.mul(request, sizes.nodes), node)
         line = at(builder, data.projected, builder.add(builder.mul(token, sizes.outputs), first), WORD)
         cosines, sines = (at(builder, base, builder.mul(token, half), WORD) for base in (data.cosines, data.sines))
@@ -227,7 +235,7 @@ def _turn(
                     write(builder, number, at(builder, to, place, WORD))
 
         with counting(builder, sizes.queries) as query:
-            to = at(builder, queries, builder.add(builder.mul(query, sizes.nodes), node), row)
+            to = at(builder, queries, builder.add(builder.mul(query, sizes.wanted), node), row)
             rotate(at(builder, line, query, row), to, scaled=True)
         rotate(at(builder, line, sizes.queries, row), at(builder, keys, node, row), scaled=False)
         value, to = at(builder, line, builder.add(sizes.queries, i64(1)), row), at(builder, values, node, row)
@@ -240,16 +248,17 @@ def _join(builder: ir.IRBuilder, index: ir.Value, known: _Known, mixed: ir.Value
     sizes = known.sizes
     request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
     of_all = builder.mul(builder.mul(sizes.heads, sizes.queries), sizes.size)
-    with counting(builder, sizes.nodes) as node, counting(builder, sizes.queries) as query:
+    with counting(builder, sizes.wanted) as node, counting(builder, sizes.queries) as query:
         token = builder.add(builder.mul(request, sizes.nodes), node)
         column = builder.mul(builder.add(builder.mul(head, sizes.queries), query), sizes.size)
         to = at(builder, known.data.joined, builder.add(builder.mul(token, of_all), column), numbers.size)
-        line = builder.mul(builder.add(builder.mul(query, sizes.nodes), node), sizes.size)
+        line = builder.mul(builder.add(builder.mul(query, sizes.wanted), node), sizes.size)
         with counting(builder, sizes.size, step=LANES) as lane:
             floats = read(builder, at(builder, mixed, builder.add(line, lane), WORD), FLOATS)
             write(builder, numbers.of(builder, floats), at(builder, to, lane, numbers.size))
 
 
 def _outputs(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles) -> None:
-    sizes = known.given.count, known.sizes.residual
-    multiply(builder, strip, known.o, tiles, known.data.joined, known.data.y, sizes, residual=known.data.residual)
+    data, sizes = known.data, known.sizes
+    rows = known.given.count, builder.mul(sizes.requests, sizes.nodes)
+    multiply(builder, strip, known.o, tiles, data.joined, data.y, (*rows, sizes.residual), residual=data.residual)

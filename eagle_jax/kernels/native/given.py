@@ -43,6 +43,7 @@ class Seen(NamedTuple):
         beside: keys and values of earlier fresh tokens, none or more.
         visible: which of those, and then of their own, they see.
         prefix, length: the cache.
+        wanted: rows, over all requests, from the first one on.
     """
 
     turns: tuple[Float[Array, "b n half"], Float[Array, "b n half"]]
@@ -50,3 +51,4 @@ class Seen(NamedTuple):
     visible: Bool[Array, "b n m"]
     prefix: KV
     length: Int[Array, "b"]
+    wanted: Int[Array, ""]

@@ -8,12 +8,15 @@ from eagle_jax.kernels.native.calls import Buffer
 from eagle_jax.kernels.native.code import (
     F32,
     FLOATS,
+    I32,
+    I64,
     LANES,
     VECTOR,
     WORD,
     at,
     by_tiles,
     counting,
+    every,
     i64,
     read,
     smaller,
@@ -122,24 +125,24 @@ def multiply(
     tiles: Tiles,
     x: ir.Value,
     y: ir.Value,
-    sizes: tuple[ir.Value, ir.Value],
+    sizes: tuple[ir.Value, ir.Value, ir.Value],
     residual: ir.Value | None = None,
 ) -> None:
     """A task: all rows times one strip.
 
     Args:
         x, y: addresses of rows and outputs.
-        sizes: rows, and outputs of each.
+        sizes: rows that are wanted, rows, and outputs of each.
         residual: the address of what is added to the outputs.
     """
-    count, outputs = sizes
+    count, rows, outputs = sizes
     y_row = builder.mul(outputs, i64(WORD))
 
     def few(first: ir.Value, number: int) -> None:
         offset = builder.add(builder.mul(first, y_row), builder.mul(strip, weight.width(builder)))
         to = at(builder, y, offset)
-        rows = at(builder, x, first, builder.mul(weight.steps, i64(WORD)))
-        weight.times(builder, tiles, (rows, number), strip, (to, y_row))
+        line = at(builder, x, first, builder.mul(weight.steps, i64(WORD)))
+        weight.times(builder, tiles, (line, number), strip, (to, y_row))
         if residual is not None:
             with counting(builder, i64(number)) as row, counting(builder, weight.columns) as column:
                 further = builder.add(builder.mul(row, y_row), builder.mul(column, i64(VECTOR)))
@@ -147,3 +150,17 @@ def multiply(
                 write(builder, builder.fadd(read(builder, other, FLOATS), read(builder, place, FLOATS)), place)
 
     by_tiles(builder, count, MOST_ROWS, few)
+    begin = builder.mul(strip, weight.width(builder))
+    with counting(builder, rows, count) as row:
+        clear(builder, at(builder, y, row, y_row), begin, builder.add(begin, weight.width(builder)))
+
+
+def clear(builder: ir.IRBuilder, base: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+    """Writes zeros from one byte behind an address to another, some vectors further."""
+    with counting(builder, end, begin, step=VECTOR) as offset:
+        write(builder, every(0.0), at(builder, base, offset))
+
+
+def wanted_of(builder: ir.IRBuilder, wanted: Buffer, rows: ir.Value) -> ir.Value:
+    """How many of the rows are wanted."""
+    return smaller(builder, builder.zext(read(builder, wanted.data, I32), I64), rows)

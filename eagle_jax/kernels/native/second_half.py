@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from llvmlite import ir
 
 from eagle_jax.kernels.native.calls import Call, add_handler
@@ -24,7 +24,7 @@ from eagle_jax.kernels.native.code import (
 from eagle_jax.kernels.native.given import Gated
 from eagle_jax.kernels.native.math import silu
 from eagle_jax.kernels.native.numbers import Pairs, Singles
-from eagle_jax.kernels.native.parts import Input, Weight, multiply
+from eagle_jax.kernels.native.parts import Input, Weight, multiply, wanted_of
 from eagle_jax.kernels.native.threads import Phase, share
 from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
 
@@ -32,19 +32,20 @@ NAMES = {jnp.dtype(jnp.float32): "eagle_jax_mlp_f32", jnp.dtype(jnp.bfloat16): "
 WIDEST = 64  # outputs of a strip
 
 
-def mlp(x: Float[Array, "r h"], eps: float, weights: Gated, inner: int) -> Float[Array, "r h"]:
-    """The half layer of float32 rows.
+def mlp(x: Float[Array, "r h"], eps: float, weights: Gated, inner: int, wanted: Int[Array, ""]) -> Float[Array, "r h"]:
+    """The half layer of float32 rows; zeros for rows that are not wanted.
 
     Args:
         eps: of the norm.
         weights: those of the gate end where a strip ends.
         inner: numbers between them.
+        wanted: how many of the rows are.
     """
     rows, size = x.shape
     dtype = weights.gate_up.dtype
     made = [(rows, size, jnp.float32), (rows, size, dtype), (rows, inner, dtype)]
     results = [jax.ShapeDtypeStruct(tuple(shape), kind) for *shape, kind in made]
-    return jax.ffi.ffi_call(NAMES[dtype], results)(x, jnp.float32(eps), *weights)[0]
+    return jax.ffi.ffi_call(NAMES[dtype], results)(x, jnp.float32(eps), *weights, wanted)[0]
 
 
 def names() -> list[str]:
@@ -56,25 +57,33 @@ def build(module: ir.Module) -> None:
     """Adds the handlers."""
     for dtype, name in NAMES.items():
         numbers = Pairs() if dtype == jnp.bfloat16 else Singles()
-        add_handler(module, name, functools.partial(_body, numbers=numbers), arguments=5, results=3)
+        add_handler(module, name, functools.partial(_body, numbers=numbers), arguments=6, results=3)
 
 
 class _Known(NamedTuple):
-    """What tasks know: rows, weights, and the addresses of what is between these and of the outputs."""
+    """What tasks know.
+
+    Attributes:
+        rows: all of them, wanted or not.
+        inner: numbers between the weights.
+        between, y: addresses of these, and of the outputs.
+    """
 
     given: Input
     gate_up: Weight
     down: Weight
+    rows: ir.Value
     inner: ir.Value
     between: ir.Value
     y: ir.Value
 
 
 def _body(call: Call, numbers: Singles | Pairs) -> None:
-    builder, (x, eps, scale, *weights), (y, ready, between) = call.builder, call.arguments, call.results
-    given = Input(x.data, scale.data, eps.data, ready.data, scale.size(0), x.size(0), x.size(1))
+    builder, (x, eps, scale, *weights, wanted), (y, ready, between) = call.builder, call.arguments, call.results
+    count = wanted_of(builder, wanted, x.size(0))
+    given = Input(x.data, scale.data, eps.data, ready.data, scale.size(0), count, x.size(1))
     gate_up, down = (Weight.of(builder, weight, numbers) for weight in weights)
-    known = _Known(given, gate_up, down, between.size(1), between.data, y.data)
+    known = _Known(given, gate_up, down, x.size(0), between.size(1), between.data, y.data)
     tiles = Tiles(call.module, numbers)
     phases = [
         Phase(given.blocks(builder), lambda builder, index, known: known.given.make_ready(builder, index, numbers)),
@@ -108,5 +117,5 @@ def _between(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles
 
 
 def _outputs(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles) -> None:
-    sizes = known.given.count, known.given.size
+    sizes = known.given.count, known.rows, known.given.size
     multiply(builder, strip, known.down, tiles, known.between, known.y, sizes, residual=known.given.x)
