@@ -17,6 +17,7 @@ SEARCH = [
     (n, d, k)
     for k, n, d in ((1, 3, 1), (1, 4, 2), (1, 5, 3), (1, 6, 4), (1, 8, 6), (2, 6, 2), (2, 6, 3), (2, 8, 4), (3, 8, 3))
 ]
+SEARCH += [(4, 0.5), (6, 0.6), (8, 0.9)]  # chains that end where the head is unsure
 
 
 def main() -> None:
@@ -25,8 +26,9 @@ def main() -> None:
     arguments.add_argument("--search", action="store_true", help="time a list of small trees too")
     arguments.add_argument("--no-hf", action="store_true", help="leave HuggingFace out (no PyTorch needed)")
     arguments.add_argument("--draft-model", default=None, help="folder of a small model for assisted generation")
+    arguments.add_argument("--dtype", default=None, help="of our weights; default: as stored")
     options = arguments.parse_args()
-    model = eagle_jax.load(options.target, options.head)
+    model = eagle_jax.load(options.target, options.head, dtype=options.dtype)
     asked = prompts(model, options.questions, options.limit or 8, options.new_tokens)
 
     methods: dict[str, Method] = {}

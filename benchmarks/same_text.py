@@ -1,7 +1,7 @@
 """Are the token ids of every draft tree those of plain decoding, greedy and sampled, alone and in ragged batches?
 
-Decodes every question plainly, one at a time; then plainly in batches, and with EAGLE-1's and EAGLE-2's tree alone and
-in batches, and counts the answers that are the same, token for token. Exits with 1 if one differs. In float32
+Decodes every question plainly, one at a time; then plainly in batches, and with EAGLE-1's and EAGLE-2's tree, and with a
+chain that ends where the head is unsure, alone and in batches, and counts the answers that are the same, token for token. Exits with 1 if one differs. In float32
 all should be the same; on a single CPU in bfloat16 and of rounded weights too, if the target has no experts.
 """
 
@@ -13,7 +13,12 @@ from common import parser, prompts, table
 import eagle_jax
 from eagle_jax import Result
 
-METHODS = {"plain": ("none", "auto"), "EAGLE-1 tree": ("eagle", "eagle1"), "EAGLE-2 tree": ("eagle", (60, 7, 10))}
+METHODS = {
+    "plain": ("none", "auto"),
+    "EAGLE-1 tree": ("eagle", "eagle1"),
+    "EAGLE-2 tree": ("eagle", (60, 7, 10)),
+    "chain while sure": ("eagle", (6, 0.8)),
+}
 
 
 def main() -> int:

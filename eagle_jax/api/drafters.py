@@ -13,7 +13,7 @@ from eagle_jax.api.budgets import budget_for, tree_of
 from eagle_jax.api.model import Model
 from eagle_jax.api.options import is_whole
 from eagle_jax.decoding.budget import eased
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, TreePolicy, likeliest_tree
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy, likeliest_tree
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
@@ -46,7 +46,7 @@ class Rule(NamedTuple):
             costs more than drafts save.
     """
 
-    tree: DynamicTree
+    tree: DynamicTree | SureChain
     rows: int
     least: int
     longest: float = math.inf
@@ -58,12 +58,13 @@ ON_ACCELERATORS = Rule(DynamicTree(60, 7, 10), rows=256, least=2)
 # By whether products are our own (`kernels.native`), whether weights are in the cache, and whether they are narrower
 # than float32. On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of
 # some rows (`benchmarks/wide.py`), of fewer where rounded weights are read in half the time and rows keep 16 bits;
-# beside those in a cache more. XLA spends most of a product on packing its weight.
+# beside those in a cache more, so that there a chain ends where the head is unsure, and only where there is one answer,
+# beside which nothing else is computed for it. XLA spends most of a product on packing its weight.
 OURS_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
 OURS_ROUNDED = Rule(DynamicTree(4, 2, 1), rows=5, least=3)
 OURS_IN_CACHE = {
-    True: Rule(DynamicTree(3, 1, 1), rows=3, least=3, longest=6),
-    False: Rule(DynamicTree(5, 3, 1), rows=6, least=3, longest=6),
+    True: Rule(SureChain(6, 0.8), rows=6, least=4, longest=6),
+    False: Rule(SureChain(6, 0.8), rows=6, least=3, longest=6),
 }
 OF_XLA = {True: Rule(DynamicTree(6, 2, 2), rows=12, least=2), False: Rule(DynamicTree(8, 6, 1), rows=8, least=2)}
 
@@ -95,13 +96,14 @@ def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Calla
     )
 
 
-def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
+def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:
     """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
     row costs, so little of a tree pays.
     """
     if small:
         return eased(_rule(model).tree, most)
     tree = ON_ACCELERATORS.tree
+    assert isinstance(tree, DynamicTree)
     return eased(dataclasses.replace(tree, top_k=min(tree.top_k, model.head.draft_vocab_size)), most)
 
 
@@ -253,8 +255,9 @@ def method_of(model: Model, drafter: str) -> str:
 
 
 def asked_tree(tree: Any) -> TreePolicy | None:
-    """The tree that was asked for: "eagle1", (nodes, depth, top_k), a list of parents, or a policy; None for "auto" and
-    "published", which every method has its own for.
+    """The tree that was asked for: "eagle1", (nodes, depth, top_k), (nodes, least), a list of parents, or a policy.
+
+    None for "auto" and "published", which every method has its own for.
     """
     if isinstance(tree, TreePolicy):
         return tree
@@ -269,9 +272,11 @@ def asked_tree(tree: Any) -> TreePolicy | None:
             return StaticTree(given)
         if len(given) == 3:
             return DynamicTree(*given)
+    if isinstance(listed, Sequence) and len(listed) == 2 and is_whole(listed[0]) and isinstance(listed[1], float):
+        return SureChain(int(listed[0]), listed[1])
     raise ValueError(
         f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
-        "(60, 7, 10), or the parents of its nodes such as [-1, 0, 0, 1]"
+        "(60, 7, 10), (nodes, least) of a chain such as (6, 0.8), or the parents of its nodes such as [-1, 0, 0, 1]"
     )
 
 

@@ -54,7 +54,8 @@ def generate(
         tree: "auto" (what `eagle-jax tune` found fastest on this machine for as many answers at a time, plain decoding
             included, or else by rule), "published" (the method's own), "eagle1" (EAGLE-1's 25 + 1 nodes),
             `(nodes, depth, top_k)` as EAGLE-2 counts them (`(60, 7, 10)` is its default: root among the nodes, longest
-            drafted path depth + 1), or the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`.
+            drafted path depth + 1), `(nodes, least)` for a chain of at most so many nodes that ends where its path
+            becomes less probable than `least`, `(6, 0.8)`, or the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`.
         logprobs: report each token's log-probability.
         num_samples: answers to each prompt; the first is the one that a single answer would be.
         batch_size: answers decoded together; when one is done the next prompt takes its place. None chooses.

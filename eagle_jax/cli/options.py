@@ -1,5 +1,6 @@
 """Options that several commands share, and how their text becomes the api's values."""
 
+import contextlib
 from typing import Annotated, Any, Literal
 
 import typer
@@ -112,8 +113,8 @@ Tree = Annotated[
     typer.Option(
         "--tree",
         metavar="TREE",
-        help="auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, or the "
-        "nodes' parents as -1,0,0,1.",
+        help="auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, "
+        "nodes,least of a chain as 6,0.8 (it ends where its path is less probable), or the nodes' parents as -1,0,0,1.",
         rich_help_panel=DRAFTING,
     ),
 ]
@@ -153,15 +154,20 @@ Process = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 
 
-def parse_tree(text: str, said: str = "--tree") -> str | tuple[int, int, int] | list[int]:
-    """The api's `tree` for what was typed: a name, a budget of three numbers, or parents, which start with -1.
+def parse_tree(text: str, said: str = "--tree") -> str | tuple[int, int, int] | tuple[int, float] | list[int]:
+    """The api's `tree` for what was typed: a name, a budget of three numbers, a chain's size and how sure it is, or
+    parents, which start with -1.
 
     `said` names the option in messages.
     """
     if text in ("auto", "published", "eagle1"):
         return text
+    parts = text.split(",")
+    if len(parts) == 2 and "." in parts[1]:
+        with contextlib.suppress(ValueError):
+            return int(parts[0]), float(parts[1])
     try:
-        numbers = [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in parts]
     except ValueError:
         numbers = []
     if numbers and numbers[0] == -1:
@@ -170,7 +176,7 @@ def parse_tree(text: str, said: str = "--tree") -> str | tuple[int, int, int] | 
         return (numbers[0], numbers[1], numbers[2])
     raise ValueError(
         f"{said} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
-        "or the parent of each node such as -1,0,0,1"
+        "nodes,least of a chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
     )
 
 

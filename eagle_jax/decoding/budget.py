@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.policy import DynamicTree, SureChain
 
 # (size, seconds), by ascending size
 Times = tuple[tuple[int, float], ...]
@@ -100,10 +100,12 @@ def candidates(largest: DynamicTree, widths: Sequence[int]) -> Iterator[DynamicT
                 yield DynamicTree(nodes, steps, width)
 
 
-def eased(tree: DynamicTree, most: int) -> DynamicTree:
+def eased(tree: DynamicTree | SureChain, most: int) -> DynamicTree | SureChain:
     """The tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep."""
     if tree.nodes <= most:
         return tree
+    if isinstance(tree, SureChain):
+        return dataclasses.replace(tree, nodes=most)
     width = max(1, tree.top_k * most // tree.nodes)
     steps = min(tree.depth_steps, most - 2, most.bit_length())
     return DynamicTree(min(most, 1 + width + steps * width**2), steps, width)

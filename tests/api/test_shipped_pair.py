@@ -29,7 +29,7 @@ def test_same_seed_same_text_on_the_shipped_pair(pair, temperature):
 
     plain = answers("none", "auto")
     eagle3 = with_head(pair, "eagle3")
-    for model, tree in ((pair, "eagle1"), (pair, (60, 7, 10)), (eagle3, (60, 7, 10))):
+    for model, tree in ((pair, "eagle1"), (pair, (60, 7, 10)), (pair, (6, 0.8)), (eagle3, (60, 7, 10))):
         drafted = answers("eagle", tree, model)
         assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
         assert [result.text for result in drafted] == [result.text for result in plain]

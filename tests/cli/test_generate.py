@@ -81,6 +81,7 @@ def test_several_samples_are_numbered(fake, run):
         ("auto", "auto"),
         ("eagle1", "eagle1"),
         ("60,7,10", (60, 7, 10)),
+        ("6,0.8", (6, 0.8)),
         ("-1,0,0", [-1, 0, 0]),
         ("-1, 0, 0, 1", [-1, 0, 0, 1]),
     ],

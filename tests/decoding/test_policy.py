@@ -10,7 +10,7 @@ import tree_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_jax.decoding.policy import EAGLE1_TREE, NO_TREE, DynamicTree, StaticTree, TreePolicy
+from eagle_jax.decoding.policy import EAGLE1_TREE, NO_TREE, DynamicTree, StaticTree, SureChain, TreePolicy
 from eagle_jax.decoding.policy.static import check
 from eagle_jax.decoding.tree import Tree
 
@@ -204,3 +204,52 @@ def test_impossible_dynamic_trees_are_refused(arguments: tuple[int, int, int], s
 def test_a_tree_wider_than_the_vocabulary_is_refused(policy: TreePolicy):
     with pytest.raises(ValueError, match="asks for the 3 best tokens below a node, but the vocabulary has 2"):
         grow(policy, np.zeros((1, HASHES, 2)))
+
+
+def chained(policy: TreePolicy, tables: np.ndarray) -> tuple[Tree, int]:
+    """The chain over a table drafter, and how often it was asked; 0 if it was not asked for the last node."""
+
+    def extend(carry: tuple[jax.Array, jax.Array], level: int, tokens: jax.Array, parent_row: jax.Array):
+        hashed = follow(carry[0], tokens)
+        return jnp.take_along_axis(tables, hashed[:, :, None], axis=1), (hashed, carry[1] + 1)
+
+    tables = jnp.asarray(tables, jnp.float32)
+    start = jnp.zeros((len(tables), 1), jnp.int32), jnp.zeros((), jnp.int32)
+    tree, (_, asked) = jax.jit(lambda: policy.grow(jnp.arange(len(tables)), tables[:, 0], extend, start))()
+    return tree, int(asked)
+
+
+def test_a_chain_that_is_sure_of_nothing_is_the_greedy_one():
+    tables = np.log(np.random.default_rng(0).dirichlet(np.ones(7), (3, HASHES)))
+    chain, asked = chained(SureChain(6, 0.0), tables)
+    greedy = grow(DynamicTree(6, 4, 1), tables)[0]
+    np.testing.assert_array_equal(chain.tokens, greedy.tokens)
+    np.testing.assert_array_equal(chain.parent, greedy.parent)
+    assert chain.valid.all() and asked == 4
+
+
+@pytest.mark.parametrize("least", [0.05, 0.2, 0.5])
+def test_a_chain_goes_on_as_long_as_its_path_is_likely_enough(least: float):
+    tables = np.log(np.random.default_rng(1).dirichlet(np.full(5, 0.5), (40, HASHES)))
+    chain, _ = chained(SureChain(6, least), tables)
+    whole, _ = chained(SureChain(6, 0.0), tables)
+    for row in range(len(tables)):
+        tokens, likely, wanted = whole.tokens[row, 1:].tolist(), 1.0, [True]
+        for node, token in enumerate(tokens):
+            wanted.append(likely > least)
+            likely *= np.exp(look_up(tables[row], tuple(tokens[:node]))[token])
+        assert chain.valid[row].tolist() == wanted
+        np.testing.assert_array_equal(chain.tokens[row][chain.valid[row]], whole.tokens[row][chain.valid[row]])
+    assert 2 < chain.valid.sum(1).mean() < 6, "some end early, some late"
+
+
+def test_what_nobody_is_sure_of_is_not_asked_for():
+    unsure = np.full((2, HASHES, 4), np.log(0.25))
+    chain, asked = chained(SureChain(5, 0.5), unsure)
+    assert chain.valid.tolist() == [[True, True, False, False, False]] * 2 and asked == 0
+
+
+@pytest.mark.parametrize("arguments, sentence", [((1, 0.5), "1 nodes"), ((4, 1.0), "1.0"), ((4, -0.1), "-0.1")])
+def test_impossible_chains_are_refused(arguments: tuple[int, float], sentence: str):
+    with pytest.raises(ValueError, match=sentence):
+        SureChain(*arguments)
