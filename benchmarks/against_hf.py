@@ -17,7 +17,7 @@ SEARCH = [
     (n, d, k)
     for k, n, d in ((1, 3, 1), (1, 4, 2), (1, 5, 3), (1, 6, 4), (1, 8, 6), (2, 6, 2), (2, 6, 3), (2, 8, 4), (3, 8, 3))
 ]
-SEARCH += [(4, 0.5), (6, 0.6), (8, 0.9)]  # chains that end where the head is unsure
+SEARCH += [(4, 0.5), (5, 0.6), (6, 0.6), (6, 0.8), (8, 0.9)]  # chains that end where the head is unsure
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
 """Are the token ids of every draft tree those of plain decoding, greedy and sampled, alone and in ragged batches?
 
-Decodes every question plainly, one at a time; then plainly in batches, and with EAGLE-1's and EAGLE-2's tree, and with a
-chain that ends where the head is unsure, alone and in batches, and counts the answers that are the same, token for token. Exits with 1 if one differs. In float32
-all should be the same; on a single CPU in bfloat16 and of rounded weights too, if the target has no experts.
+Decodes every question plainly, one at a time; then plainly in batches, and with EAGLE-1's tree, EAGLE-2's, and a chain
+that ends where the head is unsure, alone and in batches, and counts the answers that are the same, token for token.
+Exits with 1 if one differs. In float32 all should be the same; on a single CPU in bfloat16 and of rounded weights too,
+if the target has no experts.
 """
 
 import sys

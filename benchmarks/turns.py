@@ -8,6 +8,9 @@ from common import report, table
 
 import eagle_jax
 
+# Seconds before each, which then runs once untimed: the threads of a library before, such as OpenMP's, spin on a while.
+REST = 0.2
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -53,6 +56,8 @@ def in_turns(methods: Mapping[str, Method], asked: Sequence[list[int]], repeats:
     for repeat in range(repeats):
         for index, prompt in enumerate(asked):
             for name, run in methods.items():
+                time.sleep(REST)
+                run(prompt)
                 runs[name][index].append(run(prompt))
         report(repeat + 1, repeats)
     return {name: Timed(requests) for name, requests in runs.items()}
