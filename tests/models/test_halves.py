@@ -18,6 +18,7 @@ from eagle_jax.models.draft_head import one_slot
 from eagle_jax.models.llama import DecoderLayer, Sight
 from eagle_jax.models.lm import empty_cache
 from eagle_jax.models.quant import Rounding, quantise
+from eagle_jax.models.target import NOWHERE
 from eagle_jax.testing import TINY
 
 pytestmark = pytest.mark.skipif(not native.is_used(), reason="there is no llvmlite for this machine")
@@ -164,6 +165,26 @@ def test_a_token_has_the_same_bits_in_any_batch_and_tree(dtype, getkey):
         np.testing.assert_array_equal(out, whole[rows][:, :nodes])
         for one, other in zip(own, (keys_, values), strict=True):
             np.testing.assert_array_equal(one, other[rows][:, :, :nodes])
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_what_nobody_reads_is_not_computed(count, getkey):
+    """Of a single request; the others' bits are as before."""
+    layer, params = laid_out(CONFIG, "bfloat16", getkey())
+    k, v, x = (jax.random.normal(getkey(), shape) for shape in (*[(1, 2, SLOTS, 32)] * 2, (1, 9, CONFIG.hidden_size)))
+    length = jnp.array([70], jnp.int32)
+    cache = Cache(k=(k,), v=(v,), length=length, rope_length=length)
+    causal, steps = jnp.tril(jnp.ones((9, 9), bool))[None], jnp.arange(9)[None]
+
+    def run(positions):
+        sight = Sight.of(CONFIG, positions, causal, cache, positions)
+        out, own = jax.jit(lambda x: layer.apply({"params": params}, x, sight, (k, v), None))(x)
+        return [out[0], *(part[0].swapaxes(0, 1) for part in own)]
+
+    whole, part = run(70 + steps), run(jnp.where(steps < count, 70 + steps, NOWHERE))
+    for one, other in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(one[:count], other[:count])
+        assert not one[count:].any()
 
 
 def test_many_callers_at_a_time_each_get_their_own(getkey):

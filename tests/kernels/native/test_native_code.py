@@ -45,6 +45,15 @@ see = jnp.broadcast_to(jnp.tril(jnp.ones((7, 7), bool)), (2, 7, 7))
 length = jnp.array([70, 3], jnp.int32)
 case = Case(q=q, fresh=(k, v), visible=see, prefix=(old, older), length=length, first=None, softcap=None)
 np.testing.assert_allclose(jax.jit(native.attend)(case), jax.jit(xla.attend)(case), atol=1e-5)
+from eagle_jax.models import halves
+for dtype, close in ((jnp.float32, 1e-4), (jnp.bfloat16, 5e-2)):
+    sizes = ((7, 96), (2, 64, 96), (96, 64))
+    x, wide, narrow = (jax.random.normal(jax.random.key(i), size, dtype) for i, size in enumerate(sizes))
+    x, gate_up, down = x.astype(jnp.float32), in_strips(wide / 10), in_strips(narrow / 10)
+    params = {"gate_up_proj": {"weight_strips": gate_up}, "down_proj": {"weight_strips": down}}
+    made = jax.jit(lambda x: halves.mlp(x[None], {"native_scale": jnp.ones(96)}, 1e-5, params))(x)[0]
+    wanted = halves._mlp_in_parts(x, jnp.ones(96), gate_up, down, 1e-5)
+    np.testing.assert_allclose(made, wanted, atol=close)
 print("right")
 """
 

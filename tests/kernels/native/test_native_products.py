@@ -37,6 +37,16 @@ def test_a_row_is_the_same_to_the_bit_beside_any_others(dtype, getkey):
 
 
 @DTYPES
+@pytest.mark.parametrize("last", [0, 1, 4, 7])
+def test_rows_of_zeros_give_zeros(dtype, last, getkey):
+    x, weight = normal(getkey(), 9, 24, dtype=dtype), in_strips(normal(getkey(), 96, 24, dtype=dtype))
+    some = x.at[2].set(0).at[last + 1 :].set(0)
+    made = jax.jit(matmul)(some, weight)
+    np.testing.assert_array_equal(made[: last + 1], jax.jit(matmul)(some[: last + 1], weight))
+    assert not made[last + 1 :].any() and not made[2].any()
+
+
+@DTYPES
 @pytest.mark.parametrize("shape", [(64, 6), (2, 24, 6), (4, 3, 8, 10), (61, 8)], ids=str)
 def test_strips_hold_the_weight(dtype, shape, getkey):
     weight = normal(getkey(), *shape, dtype=dtype)
