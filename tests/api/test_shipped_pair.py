@@ -29,13 +29,18 @@ def test_same_seed_same_text_on_the_shipped_pair(pair, temperature):
 
     plain = answers("none", "auto")
     eagle3 = with_head(pair, "eagle3")
-    for model, tree in ((pair, "eagle1"), (pair, (60, 7, 10)), (pair, (6, 0.8)), (eagle3, (60, 7, 10))):
+    for model, tree, least in (
+        (pair, "eagle1", 2.5),
+        (pair, (60, 7, 10), 2.5),
+        (pair, (6, 0.8), 2.0),  # no more than it is sure of
+        (eagle3, (60, 7, 10), 2.5),
+    ):
         drafted = answers("eagle", tree, model)
         assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
         assert [result.text for result in drafted] == [result.text for result in plain]
         passes = sum(result.stats.cycles for result in drafted)
         committed = sum(result.stats.mean_accepted_length * result.stats.cycles for result in drafted)
-        assert committed / passes > 2.5, "the shipped head hardly drafts"
+        assert committed / passes > least, "the shipped head hardly drafts"
 
 
 def test_it_answers_in_words(pair):
