@@ -1,8 +1,6 @@
 """Frozen dataclasses that are JAX pytrees."""
 
 import dataclasses
-import operator
-from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -28,14 +26,12 @@ def pytree(cls: type[T]) -> type[T]:
     dynamic = tuple(f.name for f in fields if not f.metadata.get("static"))
     fixed = tuple(f.name for f in fields if f.metadata.get("static"))
 
-    children_of, rest_of = _values(dynamic), _values(fixed)
-
     def flatten_with_keys(node: T):
-        keys = map(jax.tree_util.GetAttrKey, dynamic)
-        return list(zip(keys, children_of(node), strict=True)), rest_of(node)
+        children = [(jax.tree_util.GetAttrKey(name), getattr(node, name)) for name in dynamic]
+        return children, tuple(getattr(node, name) for name in fixed)
 
     def flatten(node: T):
-        return children_of(node), rest_of(node)
+        return tuple(getattr(node, name) for name in dynamic), tuple(getattr(node, name) for name in fixed)
 
     def unflatten(aux, children) -> T:
         node = object.__new__(frozen)
@@ -45,10 +41,3 @@ def pytree(cls: type[T]) -> type[T]:
 
     jax.tree_util.register_pytree_with_keys(frozen, flatten_with_keys, unflatten, flatten)
     return frozen
-
-
-def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """What reads the fields of a node, in order; trees are flattened in every call of a program."""
-    if len(names) > 1:
-        return operator.attrgetter(*names)
-    return lambda node: tuple(getattr(node, name) for name in names)

@@ -54,7 +54,8 @@ class Rule(NamedTuple):
 
 # On accelerators the weights' traffic hides the arithmetic of about 200 rows in bfloat16 (H200, v5e, v6e: FLOP/s over
 # bytes/s is 206 to 560).
-ON_ACCELERATORS = Rule(DynamicTree(60, 7, 10), rows=256, least=2)
+PUBLISHED = DynamicTree(60, 7, 10)
+ON_ACCELERATORS = Rule(PUBLISHED, rows=256, least=2)
 # By whether products are our own (`kernels.native`), whether weights are in the cache, and whether they are narrower
 # than float32. On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of
 # some rows (`benchmarks/wide.py`), of fewer where rounded weights are read in half the time and rows keep 16 bits;
@@ -102,9 +103,7 @@ def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree |
     """
     if small:
         return eased(_rule(model).tree, most)
-    tree = ON_ACCELERATORS.tree
-    assert isinstance(tree, DynamicTree)
-    return eased(dataclasses.replace(tree, top_k=min(tree.top_k, model.head.draft_vocab_size)), most)
+    return eased(dataclasses.replace(PUBLISHED, top_k=min(PUBLISHED.top_k, model.head.draft_vocab_size)), most)
 
 
 def _hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:

@@ -24,8 +24,7 @@ from eagle_jax.sharding.tracing import is_spread
 
 Params = Mapping[str, Any]
 
-ROTATED = 2 * native.NORM_MULTIPLE  # heads are multiples of it, up to
-WIDEST_HEAD = 256
+ROTATED, WIDEST_HEAD = 2 * native.NORM_MULTIPLE, 256  # heads are multiples of the one, up to the other
 
 
 def mixing(

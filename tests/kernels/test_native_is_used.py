@@ -8,10 +8,14 @@ import pytest
 
 from eagle_jax.kernels import native
 
+CPUS = Path("/proc/cpuinfo")
+IS_X86 = platform.machine() == "x86_64" and CPUS.is_file()
 
+
+@pytest.mark.skipif(
+    not IS_X86 or not {"avx2", "fma"} <= set(CPUS.read_text().split()),
+    reason="this CPU lacks instructions, or nothing tells which it has",
+)
 def test_it_is_used_on_a_cpu_of_the_last_ten_years():
-    cpus = Path("/proc/cpuinfo")
-    if not cpus.is_file() or platform.machine() != "x86_64" or not {"avx2", "fma"} <= set(cpus.read_text().split()):
-        pytest.skip("this CPU lacks instructions, or nothing tells which it has")
     assert importlib.util.find_spec("llvmlite") is not None, "it comes with the package"
     assert native.is_used() and native.is_used(rounded=True)

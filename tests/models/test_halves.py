@@ -167,7 +167,7 @@ def test_a_token_has_the_same_bits_in_any_batch_and_tree(dtype, getkey):
             np.testing.assert_array_equal(one, other[rows][:, :, :nodes])
 
 
-@pytest.mark.parametrize("count", [1, 3, 9])
+@pytest.mark.parametrize("count", [0, 1, 3, 9])
 def test_what_nobody_reads_is_not_computed(count, getkey):
     """Of a single request; the others' bits are as before."""
     layer, params = laid_out(CONFIG, "bfloat16", getkey())

@@ -17,7 +17,7 @@ are the same in any tree and batch.
     attention  `kernels.base.Case`, made of them
     norms      root mean square norms
     given      what the halves of a decoder layer are given
-    parts      what the halves of a decoder layer have in common
+    parts      what products and the halves of a decoder layer are made of
     first_half norm, projections, rotation, attention, output matrix
     second_half norm, MLP
     library    all of it, in two parts, once a process

@@ -26,7 +26,7 @@ from eagle_jax.kernels.native.code import (
 )
 from eagle_jax.kernels.native.given import Mixing, Seen
 from eagle_jax.kernels.native.math import fma
-from eagle_jax.kernels.native.numbers import Pairs, Singles
+from eagle_jax.kernels.native.numbers import FLOATING, Pairs, Singles
 from eagle_jax.kernels.native.parts import Input, Weight, clear, multiply, wanted_of
 from eagle_jax.kernels.native.threads import Phase, share
 from eagle_jax.kernels.native.tiles import Tiles
@@ -73,8 +73,7 @@ def names() -> list[str]:
 def build(module: ir.Module) -> None:
     """Adds the handlers."""
     for dtype, name in NAMES.items():
-        numbers = Pairs() if dtype == jnp.bfloat16 else Singles()
-        add_handler(module, name, functools.partial(_body, numbers=numbers), arguments=16, results=9)
+        add_handler(module, name, functools.partial(_body, numbers=FLOATING[dtype]), arguments=16, results=9)
 
 
 class _Sizes(NamedTuple):
@@ -159,7 +158,7 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
     known = _Known(given, of_qkv, of_o, _Data(*(buffer.data for buffer in addresses)), sizes)
     tiles = Tiles(call.module, numbers)
     phases = [
-        Phase(given.blocks(builder), lambda builder, index, known: known.given.make_ready(builder, index, numbers)),
+        given.phase(builder, numbers),
         Phase(of_qkv.strips, functools.partial(_project, tiles=tiles)),
         Phase(builder.mul(requests, sizes.heads), functools.partial(_mix, numbers=numbers)),
         Phase(of_o.strips, functools.partial(_outputs, tiles=tiles)),

@@ -6,6 +6,8 @@ A vector of weights has 16 words of 32 bits, one for each output, with as many i
 import dataclasses
 from typing import Protocol, runtime_checkable
 
+import jax.numpy as jnp
+import numpy as np
 from llvmlite import ir
 
 from eagle_jax.kernels.native.code import (
@@ -144,6 +146,10 @@ class Pairs:
 
     def end(self, builder: ir.IRBuilder, total: ir.Value, places: Places) -> None:
         write(builder, total, places.y)
+
+
+FLOATING: dict[np.dtype, Singles | Pairs] = {jnp.dtype(jnp.float32): Singles(), jnp.dtype(jnp.bfloat16): Pairs()}
+"""How weights of a dtype are multiplied."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the halves of a decoder layer have in common: rows that products read, and weights in strips."""
+"""What products and the halves of a decoder layer are made of: rows that are read, and weights in strips."""
 
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from eagle_jax.kernels.native.code import (
 from eagle_jax.kernels.native.norms import Norm
 from eagle_jax.kernels.native.numbers import Pairs, Singles
 from eagle_jax.kernels.native.places import Places, Strides
+from eagle_jax.kernels.native.threads import Phase
 from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
 
 TOGETHER = 2  # rows that are made ready in a task
@@ -47,8 +48,13 @@ class Input(NamedTuple):
     count: ir.Value
     size: ir.Value
 
-    def make_ready(self, builder: ir.IRBuilder, block: ir.Value, numbers: Singles | Pairs) -> None:
-        """A task: `TOGETHER` rows."""
+    def phase(self, builder: ir.IRBuilder, numbers: Singles | Pairs) -> Phase:
+        """The work, of tasks that know it as `given`."""
+        blocks = builder.udiv(builder.add(self.count, i64(TOGETHER - 1)), i64(TOGETHER))
+        return Phase(blocks, lambda builder, index, known: known.given._make_ready(builder, index, numbers))
+
+    def _make_ready(self, builder: ir.IRBuilder, block: ir.Value, numbers: Singles | Pairs) -> None:
+        """`TOGETHER` rows."""
         begin = builder.mul(block, i64(TOGETHER))
         with counting(builder, smaller(builder, self.count, builder.add(begin, i64(TOGETHER))), begin) as row:
             first = builder.mul(row, self.size)
@@ -62,10 +68,6 @@ class Input(NamedTuple):
                     Norm(self.scale, read(builder, self.eps, F32), self.size).build(builder, line, put)
                 with otherwise, counting(builder, self.size, step=LANES) as index:
                     put(index, read(builder, at(builder, line, index, WORD), FLOATS))
-
-    def blocks(self, builder: ir.IRBuilder) -> ir.Value:
-        """How many tasks it is."""
-        return builder.udiv(builder.add(self.count, i64(TOGETHER - 1)), i64(TOGETHER))
 
 
 class Weight(NamedTuple):

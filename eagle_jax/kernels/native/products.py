@@ -1,7 +1,7 @@
 """Products of rows with a weight that lies in strips (`models.strips`)."""
 
 import functools
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 from llvmlite import ir
 
 from eagle_jax.kernels.native.calls import Call, add_handler
-from eagle_jax.kernels.native.code import I32, I64, VECTOR, WORD, at, counting, every, i64, read, repeating, room, write
-from eagle_jax.kernels.native.numbers import Pairs, Singles
-from eagle_jax.kernels.native.places import Places, Strides
+from eagle_jax.kernels.native.code import I32, I64, WORD, at, counting, i64, read, repeating, room, write
+from eagle_jax.kernels.native.numbers import FLOATING, Pairs, Singles
+from eagle_jax.kernels.native.parts import Weight, multiply
 from eagle_jax.kernels.native.threads import Phase, share
 from eagle_jax.kernels.native.tiles import Tiles
 
@@ -37,33 +37,34 @@ def names() -> list[str]:
 def build(module: ir.Module) -> None:
     """Adds the handlers."""
     for dtype, name in NAMES.items():
-        tiles = Tiles(module, Pairs() if dtype == jnp.bfloat16 else Singles())
-        add_handler(module, name, functools.partial(_body, tiles=tiles, itemsize=dtype.itemsize), arguments=2)
+        add_handler(module, name, functools.partial(_body, numbers=FLOATING[dtype]), arguments=2)
 
 
-def _body(call: Call, tiles: Tiles, itemsize: int) -> None:
-    builder, (x, weight) = call.builder, call.arguments
-    strips, steps, width = (weight.size(axis) for axis in range(3))
-    step = builder.mul(width, i64(itemsize))
-    rows, columns = x.size(0), builder.udiv(step, i64(VECTOR))
-    y_row = builder.mul(call.results[0].size(1), i64(WORD))
-    line = builder.mul(steps, i64(WORD))
-    used = _but_last_zeros(builder, x.data, rows, line)
-    work = builder.mul(builder.mul(used, steps), builder.mul(strips, columns))
+class _Known(NamedTuple):
+    """What tasks know.
 
-    def strip(builder: ir.IRBuilder, index: ir.Value, values: Sequence[ir.Value]) -> None:
-        x, w, y, used, rows, columns, steps, step, y_row = values
-        from_, to = (
-            at(builder, w, index, builder.mul(steps, step)),
-            at(builder, y, index, builder.mul(columns, i64(VECTOR))),
-        )
-        strides = Strides(x_row=builder.mul(steps, i64(WORD)), y_row=y_row, w_column=i64(VECTOR), w_step=step)
-        tiles.any_rows(builder, Places(x, from_, to), (used, columns, steps), strides)
-        with counting(builder, rows, used) as row, counting(builder, columns) as column:
-            write(builder, every(0.0), at(builder, at(builder, to, row, y_row), column, VECTOR))
+    Attributes:
+        x, y: addresses of rows and outputs.
+        sizes: rows that are used, rows, and outputs of each.
+    """
 
-    values = [x.data, weight.data, call.results[0].data, used, rows, columns, steps, step, y_row]
-    share(call, [Phase(strips, strip)], work, values)
+    weight: Weight
+    x: ir.Value
+    y: ir.Value
+    sizes: tuple[ir.Value, ir.Value, ir.Value]
+
+
+def _body(call: Call, numbers: Singles | Pairs) -> None:
+    builder, (x, strips), (y,) = call.builder, call.arguments, call.results
+    weight, rows = Weight.of(builder, strips, numbers), x.size(0)
+    used = _but_last_zeros(builder, x.data, rows, builder.mul(weight.steps, i64(WORD)))
+    known = _Known(weight, x.data, y.data, (used, rows, y.size(1)))
+    strip = functools.partial(_strip, tiles=Tiles(call.module, numbers))
+    share(call, [Phase(weight.strips, strip)], builder.mul(used, weight.vectors(builder)), known)
+
+
+def _strip(builder: ir.IRBuilder, index: ir.Value, known: _Known, tiles: Tiles) -> None:
+    multiply(builder, index, known.weight, tiles, known.x, known.y, known.sizes)
 
 
 def _but_last_zeros(builder: ir.IRBuilder, x: ir.Value, rows: ir.Value, line: ir.Value) -> ir.Value:

@@ -23,7 +23,7 @@ from eagle_jax.kernels.native.code import (
 )
 from eagle_jax.kernels.native.given import Gated
 from eagle_jax.kernels.native.math import silu
-from eagle_jax.kernels.native.numbers import Pairs, Singles
+from eagle_jax.kernels.native.numbers import FLOATING, Pairs, Singles
 from eagle_jax.kernels.native.parts import Input, Weight, multiply, wanted_of
 from eagle_jax.kernels.native.threads import Phase, share
 from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
@@ -56,8 +56,7 @@ def names() -> list[str]:
 def build(module: ir.Module) -> None:
     """Adds the handlers."""
     for dtype, name in NAMES.items():
-        numbers = Pairs() if dtype == jnp.bfloat16 else Singles()
-        add_handler(module, name, functools.partial(_body, numbers=numbers), arguments=6, results=3)
+        add_handler(module, name, functools.partial(_body, numbers=FLOATING[dtype]), arguments=6, results=3)
 
 
 class _Known(NamedTuple):
@@ -86,7 +85,7 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
     known = _Known(given, gate_up, down, x.size(0), between.size(1), between.data, y.data)
     tiles = Tiles(call.module, numbers)
     phases = [
-        Phase(given.blocks(builder), lambda builder, index, known: known.given.make_ready(builder, index, numbers)),
+        given.phase(builder, numbers),
         Phase(builder.lshr(gate_up.strips, i64(1)), functools.partial(_between, tiles=tiles, numbers=numbers)),
         Phase(down.strips, functools.partial(_outputs, tiles=tiles)),
     ]

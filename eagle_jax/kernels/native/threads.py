@@ -6,12 +6,12 @@ phase before; who is done, and sees after a moment that others are not, takes ta
 to come, since all of them may be waiting so, but only for tasks that others are at. What they have in common, the job,
 outlives the call until the last one has looked at it. It has these lines, of the cache, and those of each phase behind:
 
-    USERS JOINED                  written by all
-    PHASES SHARES KNOWN MEMORY CALLER    read by all; what is known is the caller's
+    USERS JOINED                          written by all
+    PHASES SHARES KNOWN MEMORY CALLER     read by all; what is known is the caller's
 
-    DONE                          of a phase: tasks
-    TASKS RUN                     `RUN(KNOWN, index)` is one
-    next task of a share          of each share in turn
+    DONE                                  of a phase: tasks
+    TASKS RUN                             `RUN(KNOWN, index)` is one
+    next task of a share                  of each share in turn
 """
 
 import dataclasses
