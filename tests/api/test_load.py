@@ -54,10 +54,38 @@ def test_names_may_be_text_and_the_head_may_be_left_out(folders):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", jnp.bfloat16, None])
-def test_dtype(folders, dtype):
+def test_dtype(folders, dtype, monkeypatch):
+    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: False)
     model = load(*folders, dtype=dtype)
     expected = jnp.dtype("float32" if dtype is None else dtype)
     assert model.target.dtype == model.head.dtype == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "draft_dtype", "expected"),
+    [
+        ("float32", None, "bfloat16"),
+        ("float32", "float32", "float32"),
+        ("float32", jnp.float16, "float16"),
+        ("bfloat16", None, "bfloat16"),
+        ("bfloat16", "float32", "float32"),
+        ("float16", None, "float16"),
+    ],
+)
+def test_what_drafts_may_have_a_dtype_of_its_own(folders, dtype, draft_dtype, expected, monkeypatch):
+    """Beside float32 it is bfloat16 where the CPU multiplies that: half as much to read, and the same answers."""
+    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: True)
+    model = load(*folders, dtype=dtype, draft_dtype=draft_dtype, draft=folders[0])
+    assert model.target.dtype == dtype
+    assert model.head.dtype == model.draft.dtype == expected
+    assert model_module.with_head(model, folders[1], draft_dtype=draft_dtype).head.dtype == expected
+    for drafter in ("none", "eagle", "draft-model"):
+        assert generate(model, asked("?"), drafter=drafter).text == SPELLED
+
+
+def test_an_unknown_dtype_of_what_drafts_is_refused(folders):
+    with pytest.raises(ValueError, match="dtype='float8' is not known; expected one of float32"):
+        load(*folders, draft_dtype="float8")
 
 
 def test_the_dtype_is_known_before_anything_is_loaded(monkeypatch):
@@ -71,11 +99,11 @@ def test_a_head_of_another_dtype_takes_the_targets(folders, tmp_path, monkeypatc
     """Published heads are in float16 beside bfloat16 targets, and TPUs have no float16."""
     monkeypatch.setattr(
         model_module, "multiplies_bfloat16", lambda: True
-    )  # so that the target keeps what it is stored in
+    )  # so that the target keeps what it is asked for
     narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float16), SPELLER.head.params)
     save_head(dataclasses.replace(SPELLER.head, params=narrow), tmp_path)
-    model = load(folders[0], tmp_path)
-    assert model.target.dtype == model.head.dtype == jnp.float32
+    model = load(folders[0], tmp_path, dtype="bfloat16")
+    assert model.target.dtype == model.head.dtype == jnp.bfloat16
 
 
 def test_a_folder_without_tokenizer(bare):
