@@ -20,6 +20,7 @@ LAYERS = (
         "decoding.tree",
         "decoding.policy",
         "decoding.threshold",
+        "decoding.scores",
         "decoding.sampling",
         "decoding.verify",
         "kernels",

@@ -1,8 +1,10 @@
 """Compiled programs, one per bucket of shapes, and the seconds that compiling them took."""
 
 import collections
+import dataclasses
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -17,6 +19,7 @@ MAPS = (  # how many a process may have, and how many this one has
     ("/proc/self/maps", lambda file: sum(1 for _ in file)),
 )
 MOST = 128  # an engine has a few dozen; trees of callers' own make more, each of some megabytes
+MANY = 16  # arrays of an argument that are worth remembering what they are
 _programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()  # the one that was used last is the last
 _lock = threading.Lock()  # several engines compile and look up at the same time
 _compiled = 0
@@ -52,12 +55,7 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     the whole process are cleared: what others had compiled with `jax.jit` is compiled anew when it is called again.
     """
     global _compiled
-    leaves, structure = jax.tree.flatten(args)
-    places = [getattr(leaf, "sharding", None) for leaf in leaves]
-    if any(isinstance(place, NamedSharding) for place in places):
-        places = [placement(place) for place in places]
-    kinds = tuple([(leaf.shape, leaf.dtype, place) for leaf, place in zip(leaves, places, strict=True)])
-    key = (function, structure, kinds, tuple(sorted(fixed.items())))
+    key = (function, tuple([_kind_of(arg) for arg in args]), tuple(sorted(fixed.items())))
     with _lock:
         if key in _programs:
             _programs.move_to_end(key)
@@ -76,6 +74,41 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     if many:
         jax.clear_caches()
     return program, seconds
+
+
+class _Kind:
+    """All of an argument that can change a program, hashed once."""
+
+    __slots__ = ("_facts", "_hash")
+
+    def __init__(self, facts: Any):
+        self._facts, self._hash = facts, hash(facts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kind) and self._facts == other._facts
+
+
+_kinds: dict[int, tuple[weakref.ref[Any], _Kind]] = {}  # of models, by their ids: what they hold does not change
+
+
+def _kind_of(arg: Any) -> _Kind:
+    """The structure of an argument, and shape, dtype and place of all in it."""
+    kept = _kinds.get(id(arg))
+    if kept is not None and kept[0]() is arg:
+        return kept[1]
+    leaves, structure = jax.tree.flatten(arg)
+    places = [getattr(leaf, "sharding", None) for leaf in leaves]
+    if any(isinstance(place, NamedSharding) for place in places):
+        places = [placement(place) for place in places]
+    shapes = [(leaf.shape, leaf.dtype, place) for leaf, place in zip(leaves, places, strict=True)]
+    kind = _Kind((structure, tuple(shapes)))
+    if dataclasses.is_dataclass(arg) and len(leaves) >= MANY:
+        name = id(arg)
+        _kinds[name] = weakref.ref(arg, lambda _: _kinds.pop(name, None)), kind
+    return kind
 
 
 def _make_room() -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
+from eagle_jax.decoding.scores import Scores, argmax
 from eagle_jax.decoding.threshold import outweighed_by_less
-from eagle_jax.sharding import argmax
 from eagle_jax.struct import pytree
 
 # Nats by which a drafter marks down what its own filter removes. Its logits are not the target's, so it must not rule
@@ -134,7 +134,7 @@ def scores(
     settings: Settings,
     mode: Sampling,
     sharpness: float = 1.0,
-) -> Float[Array, "b n v"]:
+) -> Scores:
     """What a drafter ranks guesses by: log_softmax(s (logits + T noise)), if T > 1 log_softmax(s (logits / T + noise)).
 
     With the noise of the position that the guess would take, the best guess is the token that the target draws if the
@@ -151,7 +151,7 @@ def scores(
         cold, hot = jnp.clip(temperature, 0, 1), jnp.maximum(temperature, 1)
         kept = _kept(_scale(logits, settings), settings) if mode.filtered else True
         logits = logits / hot + cold * (noise - jnp.where(kept, 0.0, MARKDOWN))
-    return jax.nn.log_softmax(sharpness * logits, axis=-1)
+    return Scores(logits, sharpness)
 
 
 def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b n v"]:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters import ranking
 from eagle_jax.drafters.base import Drafter, Observed, View
@@ -87,7 +88,7 @@ class DraftModel(Drafter):
     ) -> tuple[Tree, DraftModelState]:
         known, size = dataclasses.replace(state.cache, length=state.cache.length + 1), self.model.config.vocab_size
 
-        def scores(hidden: Float[Array, "b f h"], depth: int) -> Float[Array, "b f d"]:
+        def scores(hidden: Float[Array, "b f h"], depth: int) -> Scores:
             logits = self.model.logits(hidden)
             return ranking.scores(
                 *(logits, depth, view, mode, self.coupled),
@@ -101,7 +102,7 @@ class DraftModel(Drafter):
 
         def extend(
             branches: Branches, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
-        ) -> tuple[Float[Array, "b f d"], Branches]:
+        ) -> tuple[Scores, Branches]:
             branches = branches.grow(run, view.length + level, tokens, parent_row)
             return scores(branches.out, level), branches
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters import ranking
 from eagle_jax.drafters.base import Drafter, Observed, View
@@ -104,7 +105,7 @@ class Eagle(Drafter):
         )
 
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
-        def scores(out: Float[Array, "b f h"], depth: int) -> Float[Array, "b f d"]:
+        def scores(out: Float[Array, "b f h"], depth: int) -> Scores:
             logits, part = self.head.logits(target, out), self.head.drafted_part
             sharpness = self.sharpness
             return ranking.scores(logits, depth, view, mode, self.coupled, sharpness=sharpness, drafted_part=part)
@@ -115,7 +116,7 @@ class Eagle(Drafter):
 
         def extend(
             branches: Branches, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
-        ) -> tuple[Float[Array, "b f d"], Branches]:
+        ) -> tuple[Scores, Branches]:
             # a slot is made of its parent's guessed feature and the guessed token below it, and stands at the parent's
             branches = branches.grow(run, view.length + level - 1, self.head.target_ids(tokens), parent_row)
             return scores(branches.out, level), branches

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters import ranking
 from eagle_jax.drafters.base import Drafter, Observed, View
@@ -75,12 +76,12 @@ class HydraDrafter(Drafter):
         )
 
     def propose(self, target: Target, state: HydraState, view: View, mode: Sampling) -> tuple[Tree, HydraState]:
-        def scores(read: Float[Array, "b f w"], depth: int) -> Float[Array, "b f v"]:
+        def scores(read: Float[Array, "b f w"], depth: int) -> Scores:
             return ranking.scores(self.head.logits(depth, read), depth, view, mode, self.coupled)
 
         def extend(
             above: Float[Array, "b _ _"], level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
-        ) -> tuple[Float[Array, "b f v"], Float[Array, "b f _"]]:
+        ) -> tuple[Scores, Float[Array, "b f _"]]:
             read = jnp.take_along_axis(above, parent_row[:, :, None], axis=1)
             read = jnp.concatenate([read, target.embed(tokens)], axis=-1)
             return scores(read, level), read

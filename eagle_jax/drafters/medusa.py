@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding.policy import StaticTree, TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters import ranking
 from eagle_jax.drafters.base import Drafter, Observed, View
@@ -72,14 +73,14 @@ class MedusaDrafter(Drafter):
         return MedusaState(hidden=observed.last(observed.hidden, state.hidden))
 
     def propose(self, target: Target, state: MedusaState, view: View, mode: Sampling) -> tuple[Tree, MedusaState]:
-        def scores(depth: int) -> Float[Array, "b 1 v"]:
+        def scores(depth: int) -> Scores:
             return ranking.scores(self.head.logits(depth, state.hidden[:, None]), depth, view, mode, self.coupled)
 
         def extend(
             carry: None, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
-        ) -> tuple[Float[Array, "b f v"], None]:
+        ) -> tuple[Scores, None]:
             below = scores(level)
-            return jnp.broadcast_to(below, (*tokens.shape, below.shape[-1])), carry
+            return Scores(jnp.broadcast_to(below.logits, (*tokens.shape, below.shape[-1])), below.sharpness), carry
 
         with jax.named_scope("draft_tree"):
             tree, _ = self.policy.grow(view.root, scores(0)[:, 0], extend, None)

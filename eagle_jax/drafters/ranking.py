@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.drafters.base import View
 
 
@@ -18,7 +19,7 @@ def scores(
     *,
     sharpness: float = 1.0,
     drafted_part: Callable[[Array], Array] | None = None,
-) -> Float[Array, "b n d"]:
+) -> Scores:
     """Scores of the tokens below nodes at `depth`: log-probabilities, for a tree policy to add up along paths.
 
     Args:

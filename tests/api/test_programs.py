@@ -11,6 +11,7 @@ import pytest
 
 from eagle_jax.api import programs
 from eagle_jax.api.batch import bucket
+from eagle_jax.struct import pytree, static
 
 
 @functools.partial(jax.jit, static_argnames="power")
@@ -111,3 +112,38 @@ def test_buckets_are_few_and_waste_little():
     assert [size for size in sizes[:1024] if bucket(size) == size] == [128, 256, 384, 512, 768, 1024]
     assert len({bucket(slots) for slots in sizes}) == 6 + 8 + 8
     assert bucket(4096 + 9) == 4608
+
+
+@pytree
+class Model:
+    """As many arrays as are worth remembering."""
+
+    arrays: tuple[jax.Array, ...]
+    power: int = static(default=1)
+
+
+@jax.jit
+def added(model: Model) -> jax.Array:
+    return sum(array.sum() for array in model.arrays) ** model.power
+
+
+def of_size(size: int, power: int = 1) -> Model:
+    return Model(tuple(jnp.ones(size) for _ in range(programs.MANY)), power)
+
+
+def test_models_are_told_apart_however_often_they_come():
+    small, large, squared = of_size(2), of_size(3), of_size(2, power=2)
+    for _ in range(2):
+        got = [float(programs.call(added, model)[0]) for model in (small, large, squared, of_size(2))]
+        assert got == [32, 48, 1024, 32]
+    assert len(programs._programs) == 3
+
+
+def test_a_model_that_is_gone_is_forgotten():
+    before = len(programs._kinds)
+    model = of_size(5)
+    programs.ready(added, model)
+    assert len(programs._kinds) == before + 1
+    del model
+    gc.collect()
+    assert len(programs._kinds) == before

@@ -271,7 +271,7 @@ def test_extreme_settings_draw_the_most_probable_token(getkey, chosen: dict[str,
 
 def _scores(logits: jax.Array, settings: Settings) -> jax.Array:
     at = jnp.arange(logits.shape[1], dtype=jnp.int32)[None]
-    return scores(logits, noise(settings, at, logits.shape[2]), settings, FILTERED)
+    return scores(logits, noise(settings, at, logits.shape[2]), settings, FILTERED).of_all()
 
 
 # What a drafter ranks by --------------------------------------------------------------------------------------------
@@ -285,13 +285,13 @@ def test_a_drafter_with_the_targets_logits_guesses_every_draw(getkey):
     )
     drawn_with = noise(settings, jnp.arange(400, dtype=jnp.int32).reshape(4, 100), 50)
     draws = draw(logits, drawn_with, settings, FILTERED)
-    coupled = scores(logits, drawn_with, settings, FILTERED)
+    coupled = scores(logits, drawn_with, settings, FILTERED).of_all()
     hits = jnp.mean(coupled.argmax(-1) == draws, axis=1, dtype=jnp.float32)
     assert hits[0] == hits[1] == 1 and hits[2] > 0.9 and hits[3] > 0.9
     assert jnp.mean(logits.argmax(-1)[1] == draws[1], dtype=jnp.float32) < 0.8
     np.testing.assert_allclose(jnp.exp(coupled).sum(-1), 1, rtol=1e-5)
     np.testing.assert_array_equal(coupled[0], jax.nn.log_softmax(logits[0]))
-    np.testing.assert_array_equal(scores(logits, None, settings, GREEDY), jax.nn.log_softmax(logits))
+    np.testing.assert_array_equal(scores(logits, None, settings, GREEDY).of_all(), jax.nn.log_softmax(logits))
 
 
 def test_a_cold_drafter_is_no_surer_of_itself(getkey):
@@ -299,7 +299,7 @@ def test_a_cold_drafter_is_no_surer_of_itself(getkey):
     logits = jax.random.normal(getkey(), (4, 20, 50)) * 3
     settings = rows(request_keys([1, 2, 3, 4], [0] * 4), temperature=[1e-6, 0.5, 2.0, 3e38])
     drawn_with = noise(settings, jnp.arange(80, dtype=jnp.int32).reshape(4, 20), 50)
-    got = scores(logits, drawn_with, settings, Sampling(sampled=True, filtered=False), 2.0)
+    got = scores(logits, drawn_with, settings, Sampling(sampled=True, filtered=False), 2.0).of_all()
     np.testing.assert_allclose(got[0], jax.nn.log_softmax(2 * logits[0]), atol=1e-3)
     np.testing.assert_allclose(got[1], jax.nn.log_softmax(2 * (logits[1] + 0.5 * drawn_with[1])), atol=1e-4)
     np.testing.assert_allclose(got[2], jax.nn.log_softmax(2 * (logits[2] / 2 + drawn_with[2])), atol=1e-4)

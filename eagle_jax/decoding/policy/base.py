@@ -11,13 +11,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int
 
+from eagle_jax.decoding.scores import Scores
+from eagle_jax.decoding.scores import best as best_of
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.sharding import by_row, top_k
+from eagle_jax.sharding import by_row
 
 Carry = TypeVar("Carry")
 
 # extend(carry, level, tokens[b f], parent_row[b f]) -> (scores[b f v], carry)
-Extend = Callable[[Carry, int, Array, Array], tuple[Array, Carry]]
+Extend = Callable[[Carry, int, Array, Array], tuple[Scores | Array, Carry]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,11 @@ class TreePolicy(TreeShape, abc.ABC):
 
     @abc.abstractmethod
     def grow(
-        self, root_tokens: Int[Array, "b"], first_scores: Float[Array, "b v"], extend: Extend[Carry], carry: Carry
+        self,
+        root_tokens: Int[Array, "b"],
+        first_scores: Scores | Float[Array, "b v"],
+        extend: Extend[Carry],
+        carry: Carry,
     ) -> tuple[Tree, Carry]:
         """Drafts one tree per batch row.
 
@@ -56,16 +62,14 @@ class TreePolicy(TreeShape, abc.ABC):
         """
 
 
-def best(scores: Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
+def best(scores: Scores | Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
     """The `count` best scores of each row, best first, and their tokens; of equal scores the lower token is first."""
     if count > scores.shape[-1]:
         raise ValueError(
             f"the tree asks for the {count} best tokens below a node, but the vocabulary has {scores.shape[-1]}; "
             "choose a narrower tree"
         )
-    usable = jnp.where(jnp.isnan(scores), -jnp.inf, jnp.minimum(scores, 0.0))
-    values, tokens = top_k(usable, count)
-    return values, tokens
+    return best_of(scores, count)
 
 
 @functools.lru_cache(maxsize=256)

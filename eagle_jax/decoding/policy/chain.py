@@ -9,6 +9,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 
 
@@ -36,7 +37,11 @@ class SureChain(TreePolicy):
         object.__setattr__(self, "frontiers", (1,) * (self.nodes - 2))
 
     def grow(
-        self, root_tokens: Int[Array, "b"], first_scores: Float[Array, "b v"], extend: Extend[Carry], carry: Carry
+        self,
+        root_tokens: Int[Array, "b"],
+        first_scores: Scores | Float[Array, "b v"],
+        extend: Extend[Carry],
+        carry: Carry,
     ) -> tuple[Tree, Carry]:
         least = math.log(self.least) if self.least else -math.inf
         score, token = best(first_scores, 1)

@@ -8,6 +8,7 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.sharding import by_row
 
@@ -53,7 +54,11 @@ class DynamicTree(TreePolicy):
         object.__setattr__(self, "frontiers", (self.top_k,) * self.depth_steps)
 
     def grow(
-        self, root_tokens: Int[Array, "b"], first_scores: Float[Array, "b v"], extend: Extend[Carry], carry: Carry
+        self,
+        root_tokens: Int[Array, "b"],
+        first_scores: Scores | Float[Array, "b v"],
+        extend: Extend[Carry],
+        carry: Carry,
     ) -> tuple[Tree, Carry]:
         batch, k = len(root_tokens), self.top_k
         score, token = best(first_scores, k)  # the frontier

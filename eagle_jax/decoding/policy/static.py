@@ -12,6 +12,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 
 # children(tokens[b f], depth, parent_row[b f], count, carry) -> (scores[b f count], tokens[b f count], carry)
@@ -37,13 +38,17 @@ class StaticTree(TreePolicy):
         object.__setattr__(self, "frontiers", tuple(len(level.frontier) for level in levels[:-1]))
 
     def grow(
-        self, root_tokens: Int[Array, "b"], first_scores: Float[Array, "b v"], extend: Extend[Carry], carry: Carry
+        self,
+        root_tokens: Int[Array, "b"],
+        first_scores: Scores | Float[Array, "b v"],
+        extend: Extend[Carry],
+        carry: Carry,
     ) -> tuple[Tree, Carry]:
         def children(
             tokens: Int[Array, "b f"], depth: int, parent_row: Int[Array, "b f"], count: int, carry: Carry
         ) -> tuple[Array, Array, Carry]:
             if depth == 0:
-                return *best(first_scores[:, None, :], count), carry
+                return *best(first_scores[:, None], count), carry
             with jax.named_scope(f"level_{depth}"):
                 scores, carry = extend(carry, depth, tokens, parent_row)
                 return *best(scores, count), carry

@@ -16,6 +16,7 @@ are the same in any tree and batch.
     blocks     rows of a head over some keys and values
     attention  `kernels.base.Case`, made of them
     norms      root mean square norms
+    largest    the largest numbers of rows
     given      what the halves of a decoder layer are given
     parts      what products and the halves of a decoder layer are made of
     first_half norm, projections, rotation, attention, output matrix
@@ -129,6 +130,14 @@ def norm(x: Float[Array, "r h"], scale: Float[Array, "h"], eps: float) -> Float[
 
     library.make()
     return norms.norm(x, scale, eps)
+
+
+def best(x: Float[Array, "r v"], count: int, sharpness: float) -> tuple[Float[Array, "r k"], Int[Array, "r k"]]:
+    """The `count` largest of each row and where they are, as log-probabilities if `sharpness` is not 0."""
+    from eagle_jax.kernels.native import largest, library
+
+    library.make()
+    return largest.best(x, count, sharpness)
 
 
 def mixing(
