@@ -129,7 +129,8 @@ def load(
             output matrix becomes int8, or what a slash is followed by: "int4/int4", "int8/none". "draft:int8" rounds
             head and draft model alone, which changes no text. docs/quantisation.md tells more.
         draft_dtype: the same for head and draft model, whose dtype changes no text either; None is the target's, but
-            bfloat16 beside a target in float32 on CPUs that have instructions for it: half as much to read.
+            bfloat16 beside a target in float32 on CPUs that have instructions for it: half of its own weights to read.
+            "float32" keeps a head as it is, to train or to save it.
 
     Raises:
         FileNotFoundError: a folder or file is not there.
@@ -139,7 +140,8 @@ def load(
     """
     keep_programs()
     scheme, draft_scheme = schemes_of(quantize)
-    _known_dtype(dtype), _known_dtype(draft_dtype)  # refused before anything is downloaded
+    for given, name in ((dtype, "dtype"), (draft_dtype, "draft_dtype")):
+        _known_dtype(given, name)  # refused before anything is downloaded
     folder, head_folder = folders_of(target, head)
     wanted = dtype_of(dtype)
     over = None if mesh is None else sharding_of(mesh, target_config(folder))
@@ -174,8 +176,8 @@ def with_head(
     _, scheme = schemes_of(quantize)
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
-    stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))
     drafts_in = _draft_dtype(draft_dtype, model.target.dtype)
+    stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))
     loaded = load_head(_head_folder(head), stored, dtype=drafts_in, scheme=scheme)
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
 
@@ -267,7 +269,7 @@ def dtype_of(dtype: Any) -> Any:
 def _draft_dtype(dtype: Any, targets: Any) -> Any:
     """The dtype of what drafts, beside a target of dtype `targets`."""
     if dtype is not None:
-        return _known_dtype(dtype)
+        return _known_dtype(dtype, "draft_dtype")
     halved = targets == jnp.float32 and jax.default_backend() == "cpu" and multiplies_bfloat16()
     return jnp.bfloat16 if halved else targets
 
@@ -278,15 +280,15 @@ def dtype_name(dtype: Any = None) -> str | None:
     return None if computed is None else jnp.dtype(computed).name
 
 
-def _known_dtype(dtype: Any) -> Any:
+def _known_dtype(dtype: Any, name: str = "dtype") -> Any:
     """The dtype of that name; None stays None."""
     if dtype is None:
         return None
     known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
-    for name, value in known.items():
-        if dtype == name or not isinstance(dtype, str) and dtype == value:
+    for known_name, value in known.items():
+        if dtype == known_name or not isinstance(dtype, str) and dtype == value:
             return value
-    raise ValueError(f"dtype={dtype!r} is not known; expected one of {', '.join(known)}")
+    raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(known)}")
 
 
 def _stop_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:

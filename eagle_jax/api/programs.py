@@ -1,7 +1,7 @@
 """Compiled programs, one per bucket of shapes, and the seconds that compiling them took."""
 
 import collections
-import dataclasses
+import contextlib
 import threading
 import time
 import weakref
@@ -19,7 +19,7 @@ MAPS = (  # how many a process may have, and how many this one has
     ("/proc/self/maps", lambda file: sum(1 for _ in file)),
 )
 MOST = 128  # an engine has a few dozen; trees of callers' own make more, each of some megabytes
-MANY = 16  # arrays of an argument that are worth remembering what they are
+MANY = 8  # arrays of an argument, from which on it is remembered what they are
 _programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()  # the one that was used last is the last
 _lock = threading.Lock()  # several engines compile and look up at the same time
 _compiled = 0
@@ -91,7 +91,7 @@ class _Kind:
         return isinstance(other, _Kind) and self._facts == other._facts
 
 
-_kinds: dict[int, tuple[weakref.ref[Any], _Kind]] = {}  # of models, by their ids: what they hold does not change
+_kinds: dict[int, tuple[weakref.ref[Any], _Kind]] = {}  # of frozen dataclasses, by id: models come again and again
 
 
 def _kind_of(arg: Any) -> _Kind:
@@ -105,9 +105,11 @@ def _kind_of(arg: Any) -> _Kind:
         places = [placement(place) for place in places]
     shapes = [(leaf.shape, leaf.dtype, place) for leaf, place in zip(leaves, places, strict=True)]
     kind = _Kind((structure, tuple(shapes)))
-    if dataclasses.is_dataclass(arg) and len(leaves) >= MANY:
+    settings = getattr(type(arg), "__dataclass_params__", None)
+    if len(leaves) >= MANY and settings is not None and settings.frozen:
         name = id(arg)
-        _kinds[name] = weakref.ref(arg, lambda _: _kinds.pop(name, None)), kind
+        with contextlib.suppress(TypeError):  # not everything can be referred to weakly
+            _kinds[name] = weakref.ref(arg, lambda _: _kinds.pop(name, None)), kind
     return kind
 
 

@@ -71,6 +71,7 @@ def weights_of(model: Model) -> Weights:
     """A copy of a model's parameters in the form that trainers and converters use, on the model's devices; it may be
     donated, and the model stays as it is.
 
+    A head that was loaded in another dtype than its folder's has lost what that one cannot hold (`load(draft_dtype=)`).
     Rounded weights come as the floats that they stand for. Over a mesh with more devices along `model` than there are
     key/value heads, those heads are in it repeatedly.
     """

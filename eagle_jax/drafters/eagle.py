@@ -78,7 +78,8 @@ class Eagle(Drafter):
     def init(self, target: Target, batch: int, slots: int) -> EagleState:
         hidden_size = self.head.config.layers.hidden_size
         return EagleState(
-            cache=self.head.empty_cache(batch, slots), guess=jnp.zeros((batch, hidden_size), target.activations)
+            cache=self.head.empty_cache(batch, slots, target.activations),
+            guess=jnp.zeros((batch, hidden_size), target.activations),
         )
 
     def observe(self, target: Target, state: EagleState, observed: Observed) -> EagleState:

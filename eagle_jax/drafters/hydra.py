@@ -64,7 +64,7 @@ class HydraDrafter(Drafter):
 
     def init(self, target: Target, batch: int, slots: int) -> HydraState:
         text = jnp.zeros((batch, self.head.config.hidden_size), target.activations)
-        return HydraState(cache=self.head.empty_cache(batch, slots), text=text)
+        return HydraState(cache=self.head.empty_cache(batch, slots, target.activations), text=text)
 
     def observe(self, target: Target, state: HydraState, observed: Observed) -> HydraState:
         steps, chain = causal(*observed.following.shape)

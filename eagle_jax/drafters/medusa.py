@@ -78,9 +78,9 @@ class MedusaDrafter(Drafter):
 
         def extend(
             carry: None, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
-        ) -> tuple[Scores, None]:
-            below = scores(level)
-            return Scores(jnp.broadcast_to(below.logits, (*tokens.shape, below.shape[-1])), below.sharpness), carry
+        ) -> tuple[Float[Array, "b f v"], None]:
+            below = scores(level).of_all()
+            return jnp.broadcast_to(below, (*tokens.shape, below.shape[-1])), carry
 
         with jax.named_scope("draft_tree"):
             tree, _ = self.policy.grow(view.root, scores(0)[:, 0], extend, None)

@@ -14,10 +14,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding.policy import StaticTree, check_width
 from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.target import Target
-from eagle_jax.sharding import by_row, top_k
+from eagle_jax.sharding import by_row
 from eagle_jax.struct import pytree, static
 
 # How often the candidate of each rank is the one, roughly: the default trees are the likeliest nodes under it.
@@ -110,8 +111,7 @@ class TokenRecycling(Drafter):
 
     def _learn(self, table: Table, checked: Checked, active: Bool[Array, "b"]) -> Table:
         """What the target made of every node of a tree."""
-        best, tokens = top_k(checked.logits, table.tokens.shape[2])
-        scores = best - jax.nn.logsumexp(checked.logits, axis=-1, keepdims=True)
+        scores, tokens = Scores(checked.logits).best(table.tokens.shape[2])
         return table.write(checked.tree.tokens, tokens, scores, checked.tree.valid & active[:, None])
 
     def propose(self, target: Target, state: Table, view: View, mode: Sampling) -> tuple[Tree, Table]:

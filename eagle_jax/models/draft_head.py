@@ -81,13 +81,14 @@ class DraftHead(AnyHead):
     def causal(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         """Outputs over whole sequences, causally, without a cache."""
         batch, n, _ = features.shape
-        cache = self.empty_cache(batch, 0)
+        cache = self.empty_cache(batch, 0, embeddings.dtype)
         cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.full(batch, n, jnp.int32))
         return self.forward(embeddings, features, *causal(batch, n), cache)[0]
 
-    def empty_cache(self, batch: int, slots: int) -> Cache:
-        """A cache for `slots` rows of true text; float32 on CPU, as the target's."""
-        return empty_cache(self.config.layers, batch, slots, activation_dtype(self.dtype))
+    def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
+        """A cache for `slots` rows of true text, in the dtype of the target's activations; None is the head's own."""
+        kind = activation_dtype(self.dtype) if activations is None else activations
+        return empty_cache(self.config.layers, batch, slots, kind)
 
     @property
     def dtype(self) -> np.dtype:

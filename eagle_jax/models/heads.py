@@ -190,10 +190,14 @@ class Hydra(Heads):
     def head_dim(self) -> int:
         return 1 if self.config.prefix is None else self.config.prefix.head_dim
 
-    def empty_cache(self, batch: int, slots: int) -> Cache:
-        """A cache for the layer before the heads; without one it counts tokens and holds nothing."""
+    def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
+        """A cache for the layer before the heads; without one it counts tokens and holds nothing.
+
+        `activations` is the dtype of the target's; None is the heads' own.
+        """
         if self.config.prefix is not None:
-            return empty_cache(self.config.prefix, batch, slots, activation_dtype(self.dtype))
+            kind = activation_dtype(self.dtype) if activations is None else activations
+            return empty_cache(self.config.prefix, batch, slots, kind)
         return Cache.empty(layers=0, batch=batch, heads=1, slots=slots, head_dim=1, dtype=self.dtype)
 
     def read(

@@ -14,7 +14,7 @@ from speller import DYNAMIC, END, SPELLED, SPELLER, TOKENIZER, asked
 from eagle_jax.api import generate, load
 from eagle_jax.api import model as model_module
 from eagle_jax.converters import save_head, save_target
-from eagle_jax.models import layout
+from eagle_jax.models import draft_head, heads, layers, layout, lm
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,21 @@ def test_what_drafts_may_have_a_dtype_of_its_own(folders, dtype, draft_dtype, ex
         assert generate(model, asked("?"), drafter=drafter).text == SPELLED
 
 
+@pytest.mark.parametrize(("dtype", "draft_dtype"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_two_dtypes_never_meet_by_chance(folders, dtype, draft_dtype, monkeypatch):
+    """As on accelerators, where activations have the dtype of the weights: nothing is promoted unasked."""
+    monkeypatch.setenv("EAGLE_JAX_NATIVE", "off")
+    for module in (layers, draft_head, heads, lm):
+        if hasattr(module, "activation_dtype"):
+            monkeypatch.setattr(module, "activation_dtype", jnp.dtype)
+    with jax.numpy_dtype_promotion("strict"):
+        model = load(*folders, dtype=dtype, draft_dtype=draft_dtype)
+        for tree in ((8, 3, 2), "eagle1", (4, 0.5)):
+            assert generate(model, asked("?"), tree=tree).text == SPELLED
+
+
 def test_an_unknown_dtype_of_what_drafts_is_refused(folders):
-    with pytest.raises(ValueError, match="dtype='float8' is not known; expected one of float32"):
+    with pytest.raises(ValueError, match="draft_dtype='float8' is not known; expected one of float32"):
         load(*folders, draft_dtype="float8")
 
 

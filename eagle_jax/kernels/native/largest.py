@@ -41,12 +41,13 @@ def best(x: Float[Array, "r v"], count: int, sharpness: float) -> tuple[Float[Ar
     """The `count` largest of each row of float32, largest first and of equal ones the first, and where they are.
 
     Args:
-        sharpness: not 0 makes them `log_softmax(sharpness * x)`; all are -inf where that is not to be had.
+        sharpness: above 0 makes them `log_softmax(sharpness * x)`; all are -inf where that is not to be had. 0 does
+            nothing.
 
     nan counts as -inf.
     """
-    if count > x.shape[1]:
-        raise ValueError(f"the {count} largest of {x.shape[1]} numbers; ask for at most so many")
+    if not 1 <= count <= x.shape[1]:
+        raise ValueError(f"the {count} largest of {x.shape[1]} numbers; ask for one at least, and at most so many")
     shape = (x.shape[0], count)
     made = [jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape, jnp.int32)]
     values, ids = jax.ffi.ffi_call(NAME, made, vmap_method="sequential")(x, jnp.float32(sharpness))

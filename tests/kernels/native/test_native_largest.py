@@ -55,8 +55,9 @@ def test_what_is_no_number_counts_as_the_least(getkey):
 
 
 def test_no_more_than_there_are():
-    with pytest.raises(ValueError, match="the 4 largest of 3 numbers; ask for at most so many"):
-        native.best(jnp.zeros((1, 3)), 4, 0.0)
+    for count in (0, 4):
+        with pytest.raises(ValueError, match=f"the {count} largest of 3 numbers; ask for one at least, and at most so"):
+            native.best(jnp.zeros((1, 3)), count, 0.0)
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
