@@ -1,21 +1,11 @@
 """Frozen dataclasses that are JAX pytrees."""
 
 import dataclasses
-import operator
-from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
 T = TypeVar("T")
-
-
-def _reading(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """What reads these attributes of an object; programs are called with dozens of objects, again and again."""
-    if len(names) == 1:
-        only = operator.attrgetter(*names)
-        return lambda node: (only(node),)
-    return operator.attrgetter(*names) if names else lambda node: ()
 
 
 def static(**kwargs: Any) -> Any:
@@ -40,10 +30,8 @@ def pytree(cls: type[T]) -> type[T]:
         children = [(jax.tree_util.GetAttrKey(name), getattr(node, name)) for name in dynamic]
         return children, tuple(getattr(node, name) for name in fixed)
 
-    arrays, settings = _reading(dynamic), _reading(fixed)
-
     def flatten(node: T):
-        return arrays(node), settings(node)
+        return tuple(getattr(node, name) for name in dynamic), tuple(getattr(node, name) for name in fixed)
 
     def unflatten(aux, children) -> T:
         node = object.__new__(frozen)

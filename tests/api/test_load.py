@@ -14,7 +14,7 @@ from speller import DYNAMIC, END, SPELLED, SPELLER, TOKENIZER, asked
 from eagle_jax.api import generate, load
 from eagle_jax.api import model as model_module
 from eagle_jax.converters import save_head, save_target
-from eagle_jax.models import draft_head, heads, layers, layout, lm
+from eagle_jax.models import draft_head, layers, layout, lm
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +87,8 @@ def test_what_drafts_may_have_a_dtype_of_its_own(folders, dtype, draft_dtype, ex
 def test_two_dtypes_never_meet_by_chance(folders, dtype, draft_dtype, monkeypatch):
     """As on accelerators, where activations have the dtype of the weights: nothing is promoted unasked."""
     monkeypatch.setenv("EAGLE_JAX_NATIVE", "off")
-    for module in (layers, draft_head, heads, lm):
-        if hasattr(module, "activation_dtype"):
-            monkeypatch.setattr(module, "activation_dtype", jnp.dtype)
+    for module in (layers, draft_head, lm):
+        monkeypatch.setattr(module, "activation_dtype", jnp.dtype)
     with jax.numpy_dtype_promotion("strict"):
         model = load(*folders, dtype=dtype, draft_dtype=draft_dtype)
         for tree in ((8, 3, 2), "eagle1", (4, 0.5)):
@@ -108,11 +107,8 @@ def test_the_dtype_is_known_before_anything_is_loaded(monkeypatch):
     assert model_module.dtype_name() is None
 
 
-def test_a_head_of_another_dtype_takes_the_targets(folders, tmp_path, monkeypatch):
+def test_a_head_of_another_dtype_takes_the_targets(folders, tmp_path):
     """Published heads are in float16 beside bfloat16 targets, and TPUs have no float16."""
-    monkeypatch.setattr(
-        model_module, "multiplies_bfloat16", lambda: True
-    )  # so that the target keeps what it is asked for
     narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float16), SPELLER.head.params)
     save_head(dataclasses.replace(SPELLER.head, params=narrow), tmp_path)
     model = load(folders[0], tmp_path, dtype="bfloat16")

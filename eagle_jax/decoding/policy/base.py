@@ -12,7 +12,7 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from eagle_jax.decoding.scores import Scores
-from eagle_jax.decoding.scores import best as best_of
+from eagle_jax.decoding.scores import best as best_tokens
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.sharding import by_row
 
@@ -69,7 +69,7 @@ def best(scores: Scores | Float[Array, "*rows v"], count: int) -> tuple[Float[Ar
             f"the tree asks for the {count} best tokens below a node, but the vocabulary has {scores.shape[-1]}; "
             "choose a narrower tree"
         )
-    return best_of(scores, count)
+    return best_tokens(scores, count)
 
 
 @functools.lru_cache(maxsize=256)
