@@ -90,20 +90,16 @@ class Eagle(Drafter):
         steps, chain = causal(*observed.following.shape)
         positions = jnp.where(steps < observed.count[:, None], observed.start[:, None] + steps, NOWHERE)
         with jax.named_scope("draft_observe"):
-            out, kv = self.head.forward(
-                self.head.embed(target, jnp.maximum(observed.following, 0)),
-                self.head.features(observed.hidden, observed.taps),
-                positions,
-                chain,
-                state.cache,
-            )
-            if not observed.more:
+            embeddings = self.head.embed(target, jnp.maximum(observed.following, 0))
+            slots = embeddings, self.head.features(observed.hidden, observed.taps), positions, chain, state.cache
+            if observed.more:
+                kv, guess = self.head.keys_and_values(*slots), state.guess
+            else:
+                out, kv = self.head.forward(*slots)
                 # keys and values do not hang on what attention reads of the cache; written sooner they cost a copy
                 out, kv = jax.lax.optimization_barrier((out, kv))
-        return EagleState(
-            cache=state.cache.write(kv, observed.start, state.cache.length + observed.count),
-            guess=state.guess if observed.more else observed.last(out, state.guess),
-        )
+                guess = observed.last(out, state.guess)
+        return EagleState(cache=state.cache.write(kv, observed.start, state.cache.length + observed.count), guess=guess)
 
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
         def scores(out: Float[Array, "b f h"], depth: int) -> Scores:

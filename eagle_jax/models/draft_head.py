@@ -78,6 +78,19 @@ class DraftHead(AnyHead):
         sight = Sight.of(self.config.layers, positions, visible, cache, fresh_positions)
         return self._apply(embeddings, features.astype(embeddings.dtype), sight, cache, beside)
 
+    def keys_and_values(
+        self,
+        embeddings: Float[Array, "b n h"],
+        features: Float[Array, "b n h"],
+        positions: Int[Array, "b n"],
+        visible: Bool[Array, "b n n"],
+        cache: Cache,
+    ) -> tuple[KV, ...]:
+        """Those that `forward` gives of its slots, without their outputs: the last layer's attention is left out."""
+        sight = Sight.of(self.config.layers, positions, visible, cache, positions)
+        given = embeddings, features.astype(embeddings.dtype), sight, cache
+        return self._apply(*given, method="keys_and_values")
+
     def causal(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         """Outputs over whole sequences, causally, without a cache."""
         batch, n, _ = features.shape

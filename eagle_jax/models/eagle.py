@@ -1,6 +1,7 @@
 """The EAGLE-1/EAGLE-2 draft head (Li et al. 2024, section 4.1): one decoder layer that guesses the next feature."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -42,10 +43,29 @@ class EagleHead(nn.Module):
         cache: Cache,
         beside: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        x = self.fc(constrain(jnp.concatenate([embeddings, features], axis=-1)))
+        return self._through(self.layers, self._enter(embeddings, features), sight, cache, beside)
+
+    def keys_and_values(
+        self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], sight: Sight, cache: Cache
+    ) -> tuple[KV, ...]:
+        x = self._enter(sight.only_wanted(embeddings), sight.only_wanted(features))
+        x, kv = self._through(self.layers[:-1], x, sight, cache, ())
+        return *kv, self.layers[-1].keys_and_values(x, sight)
+
+    def _enter(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
+        return self.fc(constrain(jnp.concatenate([embeddings, features], axis=-1)))
+
+    def _through(
+        self,
+        layers: Sequence[DecoderLayer],
+        x: Float[Array, "b n h"],
+        sight: Sight,
+        cache: Cache,
+        beside: tuple[KV, ...],
+    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
         kv = []
-        for i, (layer, k, v) in enumerate(zip(self.layers, cache.k, cache.v, strict=True)):
-            x, own = layer(x, sight, (k, v), beside[i] if beside else None)
+        for i, layer in enumerate(layers):
+            x, own = layer(x, sight, (cache.k[i], cache.v[i]), beside[i] if beside else None)
             kv.append(own)
         return x, tuple(kv)
 

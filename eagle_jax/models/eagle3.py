@@ -11,6 +11,7 @@ matrix.
                                                           logits over the draft vocabulary
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -53,9 +54,16 @@ class FirstLayer(nn.Module):
     ) -> tuple[Float[Array, "b n h"], KV]:
         normed = self.hidden_norm(features)
         residual = normed if self.config.norm_before_residual else features
-        both = constrain(jnp.concatenate([self.input_layernorm(embeddings), normed], axis=-1))
+        both = self._both(embeddings, normed)
         x, kv = self.self_attn.added(residual, both, None, sight, prefix, beside)
         return self.mlp.added(x, self.post_attention_layernorm, sight.wanted), kv
+
+    def keys_and_values(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], sight: Sight) -> KV:
+        """Those of its attention, and nothing else of the layer."""
+        return self.self_attn.keys_and_values(self._both(embeddings, self.hidden_norm(features)), sight)
+
+    def _both(self, embeddings: Float[Array, "b n h"], normed: Float[Array, "b n h"]) -> Float[Array, "b n i"]:
+        return constrain(jnp.concatenate([self.input_layernorm(embeddings), normed], axis=-1))
 
 
 class Eagle3Head(nn.Module):
@@ -95,13 +103,35 @@ class Eagle3Head(nn.Module):
         cache: Cache,
         beside: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+        x, kv = self._through(self.layers, embeddings, features, sight, cache, beside)
+        return self.norm(x) if self.config.norm_output else x, kv
+
+    def keys_and_values(
+        self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], sight: Sight, cache: Cache
+    ) -> tuple[KV, ...]:
+        *before, last = self.layers
+        if not before:
+            return (last.keys_and_values(embeddings, features, sight),)
+        x, kv = self._through(before, embeddings, features, sight, cache, ())
+        return *kv, last.keys_and_values(x, sight)
+
+    def _through(
+        self,
+        layers: Sequence[Any],
+        embeddings: Float[Array, "b n h"],
+        features: Float[Array, "b n h"],
+        sight: Sight,
+        cache: Cache,
+        beside: tuple[KV, ...],
+    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+        """The first layers: what leaves the last of them, and keys and values of each."""
         prefix = list(zip(cache.k, cache.v, strict=True))
-        x, own = self.layers[0](embeddings, features, sight, prefix[0], beside[0] if beside else None)
+        x, own = layers[0](embeddings, features, sight, prefix[0], beside[0] if beside else None)
         kv = [own]
-        for i, layer in enumerate(self.layers[1:], start=1):
+        for i, layer in enumerate(layers[1:], start=1):
             x, own = layer(x, sight, prefix[i], beside[i] if beside else None)
             kv.append(own)
-        return self.norm(x) if self.config.norm_output else x, tuple(kv)
+        return x, tuple(kv)
 
     def normed(self, out: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         return out if self.config.norm_output else self.norm(out)

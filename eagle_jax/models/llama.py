@@ -59,6 +59,12 @@ class Sight:
             wanted=jnp.max(jnp.where(positions[0] < 0, 0, places)) if single else jnp.int32(batch * nodes),
         )
 
+    def only_wanted(self, x: Float[Array, "b n i"]) -> Float[Array, "b n i"]:
+        """Rows, with zeros for those behind the wanted ones; on CPU zeros behind the last row are not multiplied."""
+        batch, nodes, _ = x.shape
+        rows = jnp.arange(batch * nodes, dtype=jnp.int32).reshape(batch, nodes, 1)
+        return jnp.where(rows < self.wanted, x, 0)
+
 
 class Attention(nn.Module):
     """Grouped-query attention with rotary positions; `qk_norm` norms each head before it is rotated."""
@@ -84,9 +90,7 @@ class Attention(nn.Module):
         self, x: Float[Array, "b n i"], sight: Sight, prefix: KV, beside: KV | None
     ) -> tuple[Float[Array, "b n h"], KV]:
         batch, n, _ = x.shape
-        q, k, v = self._project(x)
-        if self.config.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = self._projected(x)
         q = rotate(q, sight.turns)
         own = rotate(k, sight.turns), v
         fresh = own
@@ -119,10 +123,22 @@ class Attention(nn.Module):
         mixed, kv = self(x if norm is None else norm(x), sight, prefix, beside)
         return residual + mixed, kv
 
-    def _project(
+    def keys_and_values(self, x: Float[Array, "b n i"], sight: Sight) -> KV:
+        """The tokens' own, where nothing else is wanted. On CPU rows behind those that are wanted are not computed."""
+        _, k, v = self._projected(sight.only_wanted(x))
+        return rotate(k, sight.turns), v
+
+    def _projected(
         self, x: Float[Array, "b n i"]
     ) -> tuple[Float[Array, "b h n c"], Float[Array, "b k n c"], Float[Array, "b k n c"]]:
         """Queries, keys and values by head, not yet rotated."""
+        q, k, v = self._project(x)
+        return (self.q_norm(q), self.k_norm(k), v) if self.config.qk_norm else (q, k, v)
+
+    def _project(
+        self, x: Float[Array, "b n i"]
+    ) -> tuple[Float[Array, "b h n c"], Float[Array, "b k n c"], Float[Array, "b k n c"]]:
+        """What the matrices give, by head."""
         batch, n, _ = x.shape
 
         def by_head(rows: Float[Array, "b n *o"]) -> Float[Array, "b heads n c"]:
@@ -162,7 +178,7 @@ class DecoderLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "b n h"], sight: Sight, prefix: KV, beside: KV | None
     ) -> tuple[Float[Array, "b n h"], KV]:
-        norm = self.input_layernorm if self.input_norm else None
+        norm = self._entry_norm
         if self.config.gemma is None:
             with jax.named_scope("attention"):
                 x, kv = self.self_attn.added(x, x, norm, sight, prefix, beside)
@@ -175,6 +191,15 @@ class DecoderLayer(nn.Module):
         x = x + self.post_attention_layernorm(mixed)
         with jax.named_scope("mlp"):
             return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))), kv
+
+    def keys_and_values(self, x: Float[Array, "b n h"], sight: Sight) -> KV:
+        """Those of its attention, and nothing else of the layer."""
+        norm = self._entry_norm
+        return self.self_attn.keys_and_values(x if norm is None else norm(x), sight)
+
+    @property
+    def _entry_norm(self) -> RMSNorm | None:
+        return self.input_layernorm if self.input_norm else None
 
 
 def norm(config: LlamaConfig, dtype: DTypeLike) -> RMSNorm:

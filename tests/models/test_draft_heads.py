@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from eagle_jax.config import Eagle3Config, EagleConfig, Experts, Gemma
+from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
+from eagle_jax.models.lm import causal
+from eagle_jax.models.target import NOWHERE
 from eagle_jax.testing import TINY, synthetic_pair
 
 LAYERS = dataclasses.replace(TINY, num_hidden_layers=2)
@@ -111,3 +114,34 @@ def test_ids_that_are_no_draft_vocabulary_are_refused(ids):
     target, head = synthetic_pair()
     with pytest.raises(ValueError, match=r"ascend within 0 \.\. 60"):
         head.trimmed(target, np.array(ids, int))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("laid_out", [False, True], ids=["as stored", "laid out"])
+def test_keys_and_values_alone_are_those_of_a_whole_pass(kind, layers, laid_out):
+    """Also behind a cache and where the last slots of the only request are not wanted; what those get is nobody's."""
+    stack = dataclasses.replace(TINY, num_hidden_layers=layers, qk_norm=kind == "eagle3", head_dim=32)
+    if kind == "eagle":
+        head: Head | Head3 = Head.init(EagleConfig(layers=stack, fc_bias=True), jax.random.key(0))
+    else:
+        config = Eagle3Config(layers=stack, taps=(0, 1, 2), target_hidden_size=32, draft_vocab_size=61)
+        head = Head3.init(config, jax.random.key(0))
+    head = dataclasses.replace(head, params=jax.tree.map(lambda leaf: 4 * leaf, head.params))
+    if laid_out:
+        head = dataclasses.replace(head, params=layout.for_decoding(head.params, head.head_dim))
+    slots, wanted = 9, 6
+    embeddings, features = jax.random.normal(jax.random.key(1), (2, 1, slots, 32))
+    cache = head.empty_cache(1, 64)
+    k, v = jax.random.normal(jax.random.key(2), (2, *cache.k[0].shape))
+    full = (k,) * layers, (v,) * layers
+    cache = dataclasses.replace(cache, k=full[0], v=full[1], length=jnp.asarray([5], jnp.int32))
+    steps, chain = causal(1, slots)
+    positions = jnp.where(steps < wanted, steps + 5, NOWHERE)
+    given = embeddings, features, positions, chain, cache
+    _, whole = jax.jit(type(head).forward)(head, *given)
+    alone = jax.jit(type(head).keys_and_values)(head, *given)
+    assert len(alone) == layers
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(alone), strict=True):
+        assert np.abs(one[:, :, :wanted]).max() > 0.01
+        np.testing.assert_allclose(one[:, :, :wanted], other[:, :, :wanted], rtol=1e-5, atol=1e-6)
