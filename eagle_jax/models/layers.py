@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from eagle_jax.models import halves, norms
 from eagle_jax.models.layout import EMBEDDING_STRIPS, GATE_UP, NATIVE_SCALE, WEIGHT_STRIPS
 from eagle_jax.models.products import contract, matmul
-from eagle_jax.models.strips import Strips, outputs_of
+from eagle_jax.models.strips import outputs_of
 
 
 def activation_dtype(weights: DTypeLike) -> np.dtype:
@@ -87,9 +87,7 @@ class Embedding(nn.Module):
             self.embedding = self.param("embedding", nn.initializers.normal(0.02), shape, self.dtype)
 
     def __call__(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        table = self.embedding
-        taken = outputs_of(table, tokens) if isinstance(table, Strips) else jnp.take(table, tokens, axis=0)
-        return taken.astype(activation_dtype(self.dtype))
+        return outputs_of(self.embedding, tokens).astype(activation_dtype(self.dtype))
 
     def attend(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
         """Logits by the transposed table, in float32."""

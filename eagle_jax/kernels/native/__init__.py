@@ -17,6 +17,7 @@ are the same in any tree and batch.
     attention  `kernels.base.Case`, made of them
     norms      root mean square norms
     largest    the largest numbers of rows
+    lookup     a few rows of a large table
     given      what the halves of a decoder layer are given
     parts      what products and the halves of a decoder layer are made of
     first_half norm, projections, rotation, attention, output matrix
@@ -138,6 +139,14 @@ def best(x: Float[Array, "r v"], count: int, sharpness: float) -> tuple[Float[Ar
 
     library.make()
     return largest.best(x, count, sharpness)
+
+
+def rows(strips: Float[Array, "s _ _"], indices: Int[Array, "n"]) -> Float[Array, "n i"]:
+    """Rows of a table in strips, in float32; a table as it is, is one of strips of a single output."""
+    from eagle_jax.kernels.native import library, lookup
+
+    library.make()
+    return lookup.rows(strips, indices)
 
 
 def mixing(
