@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax import sharding
 from eagle_jax.kernels import native
-from eagle_jax.sharding.tracing import is_spread
 from eagle_jax.struct import pytree, static
 
 
@@ -66,7 +65,7 @@ def _usable(scores: Float[Array, "*rows v"]) -> Float[Array, "*rows v"]:
 
 
 def _is_native(values: Float[Array, "*rows v"]) -> bool:
-    return values.dtype == jnp.float32 and 0 not in values.shape and not is_spread() and native.is_used()
+    return values.dtype == jnp.float32 and 0 not in values.shape and native.is_used_alone()
 
 
 def _native(values: Float[Array, "*rows v"], count: int, sharpness: float = 0.0) -> tuple[Array, Array]:

@@ -1,7 +1,6 @@
 """The EAGLE-1/EAGLE-2 draft head (Li et al. 2024, section 4.1): one decoder layer that guesses the next feature."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -14,7 +13,7 @@ from eagle_jax.config import EagleConfig
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import Linear
-from eagle_jax.models.llama import DecoderLayer, Sight
+from eagle_jax.models.llama import DecoderLayer, Sight, through
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import dense
 from eagle_jax.models.target import Target
@@ -43,31 +42,17 @@ class EagleHead(nn.Module):
         cache: Cache,
         beside: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        return self._through(self.layers, self._enter(embeddings, features), sight, cache, beside)
+        return through(self.layers, self._enter(embeddings, features), sight, cache, beside)
 
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], sight: Sight, cache: Cache
     ) -> tuple[KV, ...]:
         x = self._enter(sight.only_wanted(embeddings), sight.only_wanted(features))
-        x, kv = self._through(self.layers[:-1], x, sight, cache, ())
+        x, kv = through(self.layers[:-1], x, sight, cache)
         return *kv, self.layers[-1].keys_and_values(x, sight)
 
     def _enter(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         return self.fc(constrain(jnp.concatenate([embeddings, features], axis=-1)))
-
-    def _through(
-        self,
-        layers: Sequence[DecoderLayer],
-        x: Float[Array, "b n h"],
-        sight: Sight,
-        cache: Cache,
-        beside: tuple[KV, ...],
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        kv = []
-        for i, layer in enumerate(layers):
-            x, own = layer(x, sight, (cache.k[i], cache.v[i]), beside[i] if beside else None)
-            kv.append(own)
-        return x, tuple(kv)
 
     def logits(self, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         return self.lm_head(out)

@@ -11,7 +11,6 @@ matrix.
                                                           logits over the draft vocabulary
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -24,7 +23,7 @@ from eagle_jax.config import Eagle3Config
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
-from eagle_jax.models.llama import Attention, DecoderLayer, Sight
+from eagle_jax.models.llama import Attention, DecoderLayer, Sight, through
 from eagle_jax.models.target import Target
 from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
@@ -103,35 +102,30 @@ class Eagle3Head(nn.Module):
         cache: Cache,
         beside: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        x, kv = self._through(self.layers, embeddings, features, sight, cache, beside)
-        return self.norm(x) if self.config.norm_output else x, kv
+        x, own = self._first(embeddings, features, sight, cache, beside)
+        x, kv = through(self.layers[1:], x, sight, cache, beside, first=1)
+        return self.norm(x) if self.config.norm_output else x, (own, *kv)
 
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], sight: Sight, cache: Cache
     ) -> tuple[KV, ...]:
-        *before, last = self.layers
-        if not before:
-            return (last.keys_and_values(embeddings, features, sight),)
-        x, kv = self._through(before, embeddings, features, sight, cache, ())
-        return *kv, last.keys_and_values(x, sight)
+        first, *rest = self.layers
+        if not rest:
+            return (first.keys_and_values(embeddings, features, sight),)
+        x, own = self._first(embeddings, features, sight, cache, ())
+        x, kv = through(rest[:-1], x, sight, cache, first=1)
+        return own, *kv, rest[-1].keys_and_values(x, sight)
 
-    def _through(
+    def _first(
         self,
-        layers: Sequence[Any],
         embeddings: Float[Array, "b n h"],
         features: Float[Array, "b n h"],
         sight: Sight,
         cache: Cache,
         beside: tuple[KV, ...],
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        """The first layers: what leaves the last of them, and keys and values of each."""
-        prefix = list(zip(cache.k, cache.v, strict=True))
-        x, own = layers[0](embeddings, features, sight, prefix[0], beside[0] if beside else None)
-        kv = [own]
-        for i, layer in enumerate(layers[1:], start=1):
-            x, own = layer(x, sight, prefix[i], beside[i] if beside else None)
-            kv.append(own)
-        return x, tuple(kv)
+    ) -> tuple[Float[Array, "b n h"], KV]:
+        prefix = cache.k[0], cache.v[0]
+        return self.layers[0](embeddings, features, sight, prefix, beside[0] if beside else None)
 
     def normed(self, out: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         return out if self.config.norm_output else self.norm(out)

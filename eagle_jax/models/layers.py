@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.models import halves, norms
 from eagle_jax.models.layout import EMBEDDING_STRIPS, GATE_UP, NATIVE_SCALE, WEIGHT_STRIPS
+from eagle_jax.models.lookup import rows_of
 from eagle_jax.models.products import contract, matmul
-from eagle_jax.models.strips import outputs_of
 
 
 def activation_dtype(weights: DTypeLike) -> np.dtype:
@@ -87,7 +87,7 @@ class Embedding(nn.Module):
             self.embedding = self.param("embedding", nn.initializers.normal(0.02), shape, self.dtype)
 
     def __call__(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        return outputs_of(self.embedding, tokens).astype(activation_dtype(self.dtype))
+        return rows_of(self.embedding, tokens, activation_dtype(self.dtype))
 
     def attend(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
         """Logits by the transposed table, in float32."""

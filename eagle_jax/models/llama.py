@@ -1,5 +1,7 @@
 """The decoder layer of the Llama family and the target model built from it."""
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -60,7 +62,7 @@ class Sight:
         )
 
     def only_wanted(self, x: Float[Array, "b n i"]) -> Float[Array, "b n i"]:
-        """Rows, with zeros for those behind the wanted ones; on CPU zeros behind the last row are not multiplied."""
+        """Rows, with zeros for those behind the wanted ones: machine code of ours for float weights leaves them out."""
         batch, nodes, _ = x.shape
         rows = jnp.arange(batch * nodes, dtype=jnp.int32).reshape(batch, nodes, 1)
         return jnp.where(rows < self.wanted, x, 0)
@@ -124,7 +126,7 @@ class Attention(nn.Module):
         return residual + mixed, kv
 
     def keys_and_values(self, x: Float[Array, "b n i"], sight: Sight) -> KV:
-        """The tokens' own, where nothing else is wanted. On CPU rows behind those that are wanted are not computed."""
+        """The tokens' own, where nothing else is wanted."""
         _, k, v = self._projected(sight.only_wanted(x))
         return rotate(k, sight.turns), v
 
@@ -200,6 +202,22 @@ class DecoderLayer(nn.Module):
     @property
     def _entry_norm(self) -> RMSNorm | None:
         return self.input_layernorm if self.input_norm else None
+
+
+def through(
+    layers: Sequence[DecoderLayer],
+    x: Float[Array, "b n h"],
+    sight: Sight,
+    cache: Cache,
+    beside: tuple[KV, ...] = (),
+    first: int = 0,
+) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+    """What leaves the last of some layers, and the tokens' own keys and values in each; `first` is their number."""
+    kv = []
+    for i, layer in enumerate(layers, start=first):
+        x, own = layer(x, sight, (cache.k[i], cache.v[i]), beside[i] if beside else None)
+        kv.append(own)
+    return x, tuple(kv)
 
 
 def norm(config: LlamaConfig, dtype: DTypeLike) -> RMSNorm:

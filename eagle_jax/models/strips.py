@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, Int, Shaped, UInt32
 
 from eagle_jax.kernels import native
 from eagle_jax.models.quant import QuantArray, level_dtype
-from eagle_jax.sharding.tracing import is_spread
 from eagle_jax.struct import pytree, static
 
 WIDTHS = (64, 32, 16)  # outputs of a strip: the most that a weight's come apart into, or else 64 with zeros behind
@@ -161,44 +160,8 @@ def _levels(strips: RoundedStrips) -> Int[Array, "*o i"]:
     return _whole(levels.reshape(*levels.shape[:2], -1), strips.shape)
 
 
-def outputs_of(weight: Strips | Float[Array, "o i"], indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:
-    """Rows of a weight `[out, in]`, one for each index; in float32 where they are machine code of ours.
-
-    What XLA:CPU does instead with bfloat16 is to make float32 of the whole weight, once a call of the program.
-    """
-    if isinstance(weight, Strips):
-        return _read(weight.data, indices) if native_rows() else _taken(weight, indices)
-    pair = PAIRED.get(weight.dtype)
-    if pair is None or weight.shape[1] % pair or 0 in weight.shape or not native_rows():
-        return jnp.take(weight, indices, axis=0)
-    return _rows_of(weight, indices)
-
-
-def native_rows() -> bool:
-    """Whether rows are taken by machine code of ours."""
-    return native.is_used() and not is_spread()
-
-
-def _read(strips: Float[Array, "s _ _"], indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:
-    return native.rows(strips, indices.reshape(-1).astype(jnp.int32)).reshape(*indices.shape, -1)
-
-
-@jax.custom_jvp
-def _rows_of(table: Float[Array, "o i"], indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:
-    rows, inputs = table.shape
-    pair = PAIRED[table.dtype]
-    return _read(table.reshape(rows, inputs // pair, pair), indices)
-
-
-@_rows_of.defjvp
-def _change(primals: tuple, tangents: tuple) -> tuple[Float[Array, "*n i"], Float[Array, "*n i"]]:
-    """What was taken changes as the table does there."""
-    table, indices = primals
-    taken = _rows_of(table, indices)
-    return taken, jnp.take(tangents[0], indices, axis=0).astype(taken.dtype)
-
-
-def _taken(strips: Strips, indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:
+def outputs_of(strips: Strips, indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:
+    """Rows of a weight `[out, in]`, one for each index."""
     apart = _apart(strips)
     width = apart.shape[2]
     return apart[indices // width, :, indices % width].reshape(*indices.shape, -1)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from eagle_jax.config import Eagle3Config, EagleConfig, Experts, Gemma
+from eagle_jax.kernels import native
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -145,3 +146,23 @@ def test_keys_and_values_alone_are_those_of_a_whole_pass(kind, layers, laid_out)
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(alone), strict=True):
         assert np.abs(one[:, :, :wanted]).max() > 0.01
         np.testing.assert_allclose(one[:, :, :wanted], other[:, :, :wanted], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not native.is_used(), reason="nothing is laid out for machine code")
+def test_a_chunk_of_a_prompt_takes_no_attention_where_layers_are_laid_out(getkey):
+    """There a layer's first half is one operation, out of which XLA could leave nothing. Rows behind those that are
+    wanted are as if they were zeros.
+    """
+    stack = dataclasses.replace(TINY, head_dim=32, num_hidden_layers=1)
+    head = Head.init(EagleConfig(layers=stack, fc_bias=False), jax.random.key(0))
+    head = dataclasses.replace(head, params=layout.for_decoding(head.params, head.head_dim))
+    rows = jax.random.normal(getkey(), (2, 1, 9, 32))
+    steps, chain = causal(1, 9)
+    given = jnp.where(steps < 6, steps, NOWHERE), chain, head.empty_cache(1, 16)
+    alone, whole = jax.jit(Head.keys_and_values), jax.jit(Head.forward)
+    assert "eagle_jax_mixing" in whole.lower(head, *rows, *given).as_text()
+    assert "eagle_jax_mixing" not in alone.lower(head, *rows, *given).as_text()
+    k, v = alone(head, *rows, *given)[0]
+    assert np.abs(v[:, :, :6]).min(axis=-1).max() > 0
+    for part in (k, v):
+        np.testing.assert_array_equal(part[:, :, 6:], 0)

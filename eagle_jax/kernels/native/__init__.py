@@ -17,7 +17,7 @@ are the same in any tree and batch.
     attention  `kernels.base.Case`, made of them
     norms      root mean square norms
     largest    the largest numbers of rows
-    lookup     a few rows of a large table
+    lookup     rows of a large table
     given      what the halves of a decoder layer are given
     parts      what products and the halves of a decoder layer are made of
     first_half norm, projections, rotation, attention, output matrix
@@ -54,6 +54,11 @@ def is_used(rounded: bool = False) -> bool:
     """
     _asked(ACTIVATIONS_VARIABLE, ROWS)  # told where a model is loaded, and not only where it is used
     return _refusal(rounded) is None
+
+
+def is_used_alone() -> bool:
+    """Whether this code is used in the program that is traced: in one over several devices it is not."""
+    return is_used() and not is_spread()
 
 
 def _asked(variable: str, known: tuple[str, str]) -> str:
@@ -142,7 +147,7 @@ def best(x: Float[Array, "r v"], count: int, sharpness: float) -> tuple[Float[Ar
 
 
 def rows(strips: Float[Array, "s _ _"], indices: Int[Array, "n"]) -> Float[Array, "n i"]:
-    """Rows of a table in strips, in float32; a table as it is, is one of strips of a single output."""
+    """Rows of a bfloat16 table in strips, in float32."""
     from eagle_jax.kernels.native import library, lookup
 
     library.make()

@@ -57,7 +57,7 @@ def read(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
 
 
 def fetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Has the CPU bring a line of memory into the core's second cache, in its own time; there need be none."""
+    """Has the CPU bring a line of memory into the core's second cache, in its own time; the address need not exist."""
     kind = ir.FunctionType(VOID, [POINTER, I32, I32, I32])
     to_read, second_cache, data = (ir.Constant(I32, value) for value in (0, 2, 1))
     builder.call(declared(builder.module, "llvm.prefetch.p0", kind), [address, to_read, second_cache, data])

@@ -156,7 +156,7 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
         residual=residual.size(2),
     )
     known = _Known(given, of_qkv, of_o, _Data(*(buffer.data for buffer in addresses)), sizes)
-    tiles = Tiles(call.module, numbers, streamed=True)
+    tiles = Tiles(call.module, numbers, fetching=True)
     phases = [
         given.phase(builder, numbers),
         Phase(of_qkv.strips, functools.partial(_project, tiles=tiles)),

@@ -1,9 +1,6 @@
-"""A few rows of a large table of floats.
+"""Rows of a large table of bfloat16, as float32."""
 
-XLA:CPU has no gather of bfloat16: it would make float32 of the whole table first, once a call of a program.
-"""
-
-import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,53 +9,64 @@ from llvmlite import ir
 
 from eagle_jax.kernels.native.calls import Call, add_handler
 from eagle_jax.kernels.native.code import I32, I64, WORD, at, counting, i64, read, smaller, write
-from eagle_jax.kernels.native.numbers import FLOATING, Pairs, Singles
+from eagle_jax.kernels.native.threads import Phase, share
 
-NAMES = {jnp.dtype(jnp.float32): "eagle_jax_rows_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_rows_bf16"}
+NAME = "eagle_jax_rows"
+TOGETHER = 16  # rows that are taken in a task
 
 
 def rows(strips: Float[Array, "s _ _"], indices: Int[Array, "n"]) -> Float[Array, "n i"]:
-    """Rows of a table in strips, in float32; one that there is not is the last.
+    """Rows of a table, one for each index of 32 bits; beyond the strips is the last.
 
     Args:
-        strips: as `products.product` has them; a table as it is, is one of strips of a single output.
+        strips: `[out / w, in / 2, 2 w]`, as `products.product` has them.
     """
-    numbers = FLOATING[strips.dtype]
-    inputs = strips.shape[1] * WORD // numbers.size
-    made = jax.ShapeDtypeStruct((len(indices), inputs), jnp.float32)
-    return jax.ffi.ffi_call(NAMES[strips.dtype], made, vmap_method="sequential")(strips, indices)
+    made = jax.ShapeDtypeStruct((len(indices), strips.shape[1] * 2), jnp.float32)
+    return jax.ffi.ffi_call(NAME, made, vmap_method="sequential")(strips, indices)
 
 
 def names() -> list[str]:
     """Of the handlers."""
-    return list(NAMES.values())
+    return [NAME]
 
 
 def build(module: ir.Module) -> None:
-    """Adds the handlers."""
-    for dtype, name in NAMES.items():
-        add_handler(module, name, functools.partial(_body, numbers=FLOATING[dtype]), arguments=2)
+    """Adds the handler."""
+    add_handler(module, NAME, _body, arguments=2)
 
 
-def _body(call: Call, numbers: Singles | Pairs) -> None:
+class _Known(NamedTuple):
+    """What tasks know: addresses, and how many strips there are, words and steps in each, and indices."""
+
+    strips: ir.Value
+    indices: ir.Value
+    made: ir.Value
+    number: ir.Value
+    width: ir.Value
+    steps: ir.Value
+    count: ir.Value
+
+
+def _body(call: Call) -> None:
     builder, (strips, indices), (made,) = call.builder, call.arguments, call.results
-    steps, line = strips.size(1), builder.mul(strips.size(2), i64(numbers.size))
-    width, beside = builder.udiv(line, i64(WORD)), WORD // numbers.size
-    last = builder.sub(builder.mul(strips.size(0), width), i64(1))
-    with counting(builder, indices.size(0)) as row:
-        index = builder.sext(read(builder, at(builder, indices.data, row, WORD), I32), I64)
-        index = smaller(builder, index, last)
-        strip, output = builder.udiv(index, width), builder.urem(index, width)
-        begin = at(builder, at(builder, strips.data, strip, builder.mul(steps, line)), output, WORD)
-        to = at(builder, made.data, row, builder.mul(steps, i64(beside * WORD)))
-        with counting(builder, steps) as step:
-            word = read(builder, at(builder, begin, step, line), I32)
-            for place, number in enumerate(_floats(builder, word, numbers)):
-                write(builder, number, at(builder, at(builder, to, step, beside * WORD), place, WORD))
+    width, count = builder.lshr(strips.size(2), i64(1)), indices.size(0)
+    known = _Known(strips.data, indices.data, made.data, strips.size(0), width, strips.size(1), count)
+    tasks = builder.udiv(builder.add(count, i64(TOGETHER - 1)), i64(TOGETHER))
+    share(call, [Phase(tasks, _some)], builder.mul(count, known.steps), known)
 
 
-def _floats(builder: ir.IRBuilder, word: ir.Value, numbers: Singles | Pairs) -> list[ir.Value]:
-    """The bits of the floats in a word: a bfloat16 is the upper half of one."""
-    if isinstance(numbers, Singles):
-        return [word]
-    return [builder.shl(word, ir.Constant(I32, 16)), builder.and_(word, ir.Constant(I32, -(2**16)))]
+def _some(builder: ir.IRBuilder, task: ir.Value, known: _Known) -> None:
+    """`TOGETHER` rows."""
+    begin, line = builder.mul(task, i64(TOGETHER)), builder.mul(known.width, i64(WORD))
+    last = builder.sub(builder.mul(known.number, known.width), i64(1))
+    with counting(builder, smaller(builder, known.count, builder.add(begin, i64(TOGETHER))), begin) as row:
+        index = builder.sext(read(builder, at(builder, known.indices, row, WORD), I32), I64)
+        index = smaller(builder, index, last)  # one below 0 is larger than all, without its sign
+        strip, output = builder.udiv(index, known.width), builder.urem(index, known.width)
+        first = at(builder, at(builder, known.strips, strip, builder.mul(known.steps, line)), output, WORD)
+        to = at(builder, known.made, row, builder.mul(known.steps, i64(2 * WORD)))
+        with counting(builder, known.steps) as step:
+            pair, here = read(builder, at(builder, first, step, line), I32), at(builder, to, step, 2 * WORD)
+            # a bfloat16 is the upper half of a float32
+            write(builder, builder.shl(pair, ir.Constant(I32, 16)), here)
+            write(builder, builder.and_(pair, ir.Constant(I32, -(2**16))), at(builder, here, WORD))

@@ -59,7 +59,7 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
     weight, rows = Weight.of(builder, strips, numbers), x.size(0)
     used = _but_last_zeros(builder, x.data, rows, builder.mul(weight.steps, i64(WORD)))
     known = _Known(weight, x.data, y.data, (used, rows, y.size(1)))
-    strip = functools.partial(_strip, tiles=Tiles(call.module, numbers, streamed=True))
+    strip = functools.partial(_strip, tiles=Tiles(call.module, numbers, fetching=True))
     share(call, [Phase(weight.strips, strip)], builder.mul(used, weight.vectors(builder)), known)
 
 

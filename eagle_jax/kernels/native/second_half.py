@@ -83,7 +83,7 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
     given = Input(x.data, scale.data, eps.data, ready.data, scale.size(0), count, x.size(1))
     gate_up, down = (Weight.of(builder, weight, numbers) for weight in weights)
     known = _Known(given, gate_up, down, x.size(0), between.size(1), between.data, y.data)
-    tiles = Tiles(call.module, numbers, streamed=True)
+    tiles = Tiles(call.module, numbers, fetching=True)
     phases = [
         given.phase(builder, numbers),
         Phase(builder.lshr(gate_up.strips, i64(1)), functools.partial(_between, tiles=tiles, numbers=numbers)),

@@ -32,8 +32,8 @@ from eagle_jax.kernels.native.places import Places, Strides
 MOST_ROWS = 6  # together, of x: with 4 columns all their sums are in registers of AVX-512, with 1 in those of AVX2
 MOST_COLUMNS = 4
 # A core that multiplies many rows looks too few weights ahead to keep memory busy. From so many rows on it fetches what
-# lies so many bytes further: float32 weights of 28 MB, 4 rows 482 -> 454 us, 6 rows 648 -> 575; 3 rows became slower.
-SLOW_ROWS, AHEAD = 4, 16384
+# lies so many bytes further: float32 weights of 28 MB, 4 rows 483 -> 454 us, 6 rows 648 -> 575; 3 rows became slower.
+FETCHING_FROM, AHEAD = 4, 16384
 
 
 class Tiles:
@@ -41,11 +41,12 @@ class Tiles:
 
     Args:
         numbers: what x and w are.
-        streamed: w comes from memory, strip after strip, and not from the core's own cache.
+        fetching: w is read once, and may come from memory. Of rounded weights, whose arithmetic takes longer, some
+            products became slower.
     """
 
-    def __init__(self, module: ir.Module, numbers: Numbers, streamed: bool = False):
-        self._module, self._numbers, self._streamed = module, numbers, streamed
+    def __init__(self, module: ir.Module, numbers: Numbers, fetching: bool = False):
+        self._module, self._numbers, self._fetching = module, numbers, fetching
 
     def any_rows(
         self, builder: ir.IRBuilder, places: Places, sizes: tuple[ir.Value, ir.Value, ir.Value], strides: Strides
@@ -70,7 +71,7 @@ class Tiles:
         builder.call(self._function(rows), [*values_of(places), columns, steps, *values_of(strides)])
 
     def _function(self, rows: int) -> ir.Function:
-        ahead = self._streamed and rows >= SLOW_ROWS
+        ahead = self._fetching and rows >= FETCHING_FROM
         name = f"tile_of_{rows}_{self._numbers.name}{'_ahead' if ahead else ''}"
         if name in self._module.globals:
             return self._module.globals[name]
