@@ -14,6 +14,10 @@ import subprocess
 import sys
 
 from common import table
+from random_model import random_model
+
+import eagle_jax
+from eagle_jax.drafters.prompt_lookup import PromptLookup
 
 SIZES = {"256 x 8": (256, 8), "512 x 8": (512, 8), "1024 x 8": (1024, 8), "1024 x 24": (1024, 24)}
 PROMPT, TOKENS, RUNS = list(range(40)), 48, 5
@@ -22,35 +26,8 @@ DRAFTED = {"one": 0, "four": 3, "sixteen": 15}
 
 def measure(width: int, layers: int, dtype: str) -> dict[str, float]:
     """MB of weights, and milliseconds of a pass in this process, by the nodes that it checks."""
-    import jax
-    import jax.numpy as jnp
-
-    import eagle_jax
-    from eagle_jax.config import LlamaConfig, Rope
-    from eagle_jax.drafters.prompt_lookup import PromptLookup
-    from eagle_jax.models import layout
-    from eagle_jax.models.lm import LM
-
-    config = LlamaConfig(
-        vocab_size=4096,
-        hidden_size=width,
-        intermediate_size=3 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=width // 64,
-        num_key_value_heads=width // 64,
-        head_dim=64,
-        max_position_embeddings=1024,
-        rms_norm_eps=1e-5,
-        rope=Rope(theta=10000.0),
-        attention_bias=False,
-        mlp_bias=False,
-        tie_word_embeddings=True,
-    )
-    lm = LM.init(config, jax.random.key(0), jnp.dtype(dtype))
-    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(lm.params))
-    ready = LM(params=layout.for_decoding(lm.params, config.head_dim), config=config)
-    model = eagle_jax.Model(target=ready, head=None, tokenizer=None, stop_ids=(), context=1024)
-    found = {"MB": weights / 1e6}
+    model, size = random_model(4096, width, layers, dtype, tied=True)
+    found = {"MB": size / 1e6}
     for name, copied in DRAFTED.items():
         drafter = PromptLookup(copied=copied) if copied else "none"
         runs = [eagle_jax.generate(model, PROMPT, max_new_tokens=TOKENS, drafter=drafter) for _ in range(RUNS)]

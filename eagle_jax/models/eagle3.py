@@ -102,7 +102,8 @@ class Eagle3Head(nn.Module):
         cache: Cache,
         beside: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        x, own = self._first(embeddings, features, sight, cache, beside)
+        prefix = cache.k[0], cache.v[0]
+        x, own = self.layers[0](embeddings, features, sight, prefix, beside[0] if beside else None)
         x, kv = through(self.layers[1:], x, sight, cache, beside, first=1)
         return self.norm(x) if self.config.norm_output else x, (own, *kv)
 
@@ -112,20 +113,9 @@ class Eagle3Head(nn.Module):
         first, *rest = self.layers
         if not rest:
             return (first.keys_and_values(embeddings, features, sight),)
-        x, own = self._first(embeddings, features, sight, cache, ())
+        x, own = first(embeddings, features, sight, (cache.k[0], cache.v[0]), None)
         x, kv = through(rest[:-1], x, sight, cache, first=1)
         return own, *kv, rest[-1].keys_and_values(x, sight)
-
-    def _first(
-        self,
-        embeddings: Float[Array, "b n h"],
-        features: Float[Array, "b n h"],
-        sight: Sight,
-        cache: Cache,
-        beside: tuple[KV, ...],
-    ) -> tuple[Float[Array, "b n h"], KV]:
-        prefix = cache.k[0], cache.v[0]
-        return self.layers[0](embeddings, features, sight, prefix, beside[0] if beside else None)
 
     def normed(self, out: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         return out if self.config.norm_output else self.norm(out)
