@@ -8,8 +8,9 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.cache import KV
 from eagle_jax.struct import pytree
 
-# run(tokens[b f], features[b f h], positions[b f], above[b f m], beside, beside_positions[b p]) -> (out[b f h], kv)
-Run = Callable[[Array, Array, Array, Array, tuple[KV, ...], Array], tuple[Array, tuple[KV, ...]]]
+# run(tokens[b f], features[b f h], positions[b f], above[b f m], beside, beside_positions[b p])
+#     -> (out[b f h], kv, logits[b f v])
+Run = Callable[[Array, Array, Array, Array, tuple[KV, ...], Array], tuple[Array, tuple[KV, ...], Array]]
 
 
 @pytree
@@ -41,20 +42,21 @@ class Branches:
 
     def grow(
         self, run: Run, position: Int[Array, "b"], tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
-    ) -> "Branches":
-        """One level deeper: `tokens` below the rows `parent_row` of the last level, all at `position`."""
+    ) -> tuple["Branches", Float[Array, "b f v"]]:
+        """One level deeper, and its logits: `tokens` below the rows `parent_row` of the last level, at `position`."""
         features = jnp.take_along_axis(self.out, parent_row[:, :, None], axis=1)
         ancestors = jnp.take_along_axis(self.above, parent_row[:, :, None], axis=1)
         itself = jnp.broadcast_to(jnp.eye(tokens.shape[1], dtype=bool)[None], (*tokens.shape, tokens.shape[1]))
         above = jnp.concatenate([ancestors, itself], axis=2)
         positions = jnp.broadcast_to(position[:, None], tokens.shape)
-        out, kv = run(tokens, features, positions, above, self.kv, self.positions)
-        return Branches(
+        out, kv, logits = run(tokens, features, positions, above, self.kv, self.positions)
+        grown = Branches(
             kv=tuple(_join(old, new) for old, new in zip(self.kv, kv, strict=True)) if self.kv else kv,
             above=above,
             out=out,
             positions=jnp.concatenate([self.positions, positions], axis=1),
         )
+        return grown, logits
 
 
 def _join(old: KV, new: KV) -> KV:

@@ -88,8 +88,7 @@ class DraftModel(Drafter):
     ) -> tuple[Tree, DraftModelState]:
         known, size = dataclasses.replace(state.cache, length=state.cache.length + 1), self.model.config.vocab_size
 
-        def scores(hidden: Float[Array, "b f h"], depth: int) -> Scores:
-            logits = self.model.logits(hidden)
+        def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:
             return ranking.scores(
                 *(logits, depth, view, mode, self.coupled),
                 sharpness=self.sharpness,
@@ -98,15 +97,15 @@ class DraftModel(Drafter):
 
         def run(tokens, features, positions, above, beside, beside_positions):
             output = self.model.forward(tokens, positions, above, known, (), beside, beside_positions)
-            return output.hidden, output.kv
+            return output.hidden, output.kv, self.model.logits(output.hidden)
 
         def extend(
             branches: Branches, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
         ) -> tuple[Scores, Branches]:
-            branches = branches.grow(run, view.length + level, tokens, parent_row)
-            return scores(branches.out, level), branches
+            branches, logits = branches.grow(run, view.length + level, tokens, parent_row)
+            return scores(logits, level), branches
 
         with jax.named_scope("draft_tree"):
-            first = scores(state.hidden[:, None], 0)[:, 0]
+            first = scores(self.model.logits(state.hidden[:, None]), 0)[:, 0]
             tree, _ = self.policy.grow(view.root, first, extend, Branches.at_root(state.hidden))
         return tree, state

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.policy import TreePolicy, check_width
+from eagle_jax.decoding.policy import SureChain, TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
@@ -102,24 +102,35 @@ class Eagle(Drafter):
         return EagleState(cache=state.cache.write(kv, observed.start, state.cache.length + observed.count), guess=guess)
 
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
-        def scores(out: Float[Array, "b f h"], depth: int) -> Scores:
-            logits, part = self.head.logits(target, out), self.head.drafted_part
-            sharpness = self.sharpness
+        def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:
+            part, sharpness = self.head.drafted_part, self.sharpness
             return ranking.scores(logits, depth, view, mode, self.coupled, sharpness=sharpness, drafted_part=part)
 
         def run(tokens, features, positions, above, beside, beside_positions):
             embeddings = self.head.embed(target, tokens)
-            return self.head.forward(embeddings, features, positions, above, state.cache, beside, beside_positions)
+            slots = embeddings, features, positions, above, state.cache
+            return self.head.drafted(target, *slots, beside=beside, beside_positions=beside_positions)
 
         def extend(
             branches: Branches, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
         ) -> tuple[Scores, Branches]:
             # a slot is made of its parent's guessed feature and the guessed token below it, and stands at the parent's
-            branches = branches.grow(run, view.length + level - 1, self.head.target_ids(tokens), parent_row)
-            return scores(branches.out, level), branches
+            ids = self.head.target_ids(tokens)
+            branches, logits = branches.grow(run, view.length + level - 1, ids, parent_row)
+            return scores(logits, level), branches
 
         with jax.named_scope("draft_tree"):
-            first = scores(state.guess[:, None], 0)[:, 0]
-            tree, _ = self.policy.grow(view.root, first, extend, Branches.at_root(state.guess))
+            tree = self._chain(target, state, view, mode)
+            if tree is None:
+                first = scores(self.head.logits(target, state.guess[:, None]), 0)[:, 0]
+                tree, _ = self.policy.grow(view.root, first, extend, Branches.at_root(state.guess))
             guesses = self.head.target_ids(tree.tokens[:, 1:])  # the root is a target id already
         return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1)), state
+
+    def _chain(self, target: Target, state: EagleState, view: View, mode: Sampling) -> Tree | None:
+        """A chain that is not coupled to noise, where the head has one operation for all of it."""
+        if not isinstance(self.policy, SureChain) or mode.sampled:
+            return None
+        given = target, state.guess, view.length, state.cache, self.policy.depth
+        made = self.head.chain(*given, sharpness=self.sharpness, least=self.policy.least_score)
+        return None if made is None else self.policy.of(view.root, *made)

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -72,11 +73,62 @@ class DraftHead(AnyHead):
             beside: K/V of earlier rows of the same draft tree, per layer; they are not in the cache.
             beside_positions: their positions; None if `visible` names but `n` rows, which stand at `positions`.
         """
+        return self._through(embeddings, features, positions, visible, cache, beside, beside_positions)
+
+    def drafted(
+        self, target: Target, *slots: Any, **beside: Any
+    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...], Float[Array, "b n d"]]:
+        """`forward`, and `logits` of its outputs, which a draft step has use for.
+
+        Args:
+            slots, beside: what `forward` takes.
+        """
+        out, kv = self.forward(*slots, **beside)
+        return out, kv, self.logits(target, out)
+
+    def chain(
+        self,
+        target: Target,
+        guess: Float[Array, "b h"],
+        position: Int[Array, "b"],
+        cache: Cache,
+        count: int,
+        *,
+        sharpness: float,
+        least: float,
+    ) -> tuple[Float[Array, "b d"], Int[Array, "b d"]] | None:
+        """Guesses below each other, drafted in one operation; None where there is none for that.
+
+        Args:
+            guess: the output at the root.
+            position: of the slot below it.
+            count: guesses, at most.
+            sharpness, least: see `native.guesses`.
+
+        Returns:
+            The score of the path to each, -inf for those that are none, and their draft ids.
+        """
+        del target, guess, position, cache, count, sharpness, least
+        return None
+
+    def _through(
+        self,
+        embeddings: Float[Array, "b n h"],
+        features: Float[Array, "b n h"],
+        positions: Int[Array, "b n"],
+        visible: Bool[Array, "b n m"],
+        cache: Cache,
+        beside: tuple[KV, ...] = (),
+        beside_positions: Int[Array, "b p"] | None = None,
+        *,
+        named: Any = None,
+    ) -> Any:
+        """What the layers make of slots, or the method `named` of theirs."""
         fresh_positions = (
             positions if beside_positions is None else jnp.concatenate([beside_positions, positions], axis=1)
         )
         sight = Sight.of(self.config.layers, positions, visible, cache, fresh_positions)
-        return self._apply(embeddings, features.astype(embeddings.dtype), sight, cache, beside)
+        return self._apply(embeddings, features.astype(embeddings.dtype), sight, cache, beside, method=named)
 
     def keys_and_values(
         self,

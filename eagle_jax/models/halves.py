@@ -41,22 +41,32 @@ def mixing(
         norm: parameters; without any, rows are taken as they are.
         attention: parameters of the projections.
     """
+    floats = {part.dtype for part in (residual, x)} == {jnp.dtype(jnp.float32)}
+    weights = mixing_weights(norm, attention, residual.shape, x.shape, seen)
+    if weights is None or not floats:
+        return None
+    return native.mixing(residual, x, eps, weights, seen, seen.prefix[0].shape[3] ** -0.5)
+
+
+def mixing_weights(
+    norm: Params | None, attention: Params, residual: tuple[int, ...], x: tuple[int, ...], seen: Seen
+) -> Mixing | None:
+    """Weights of the first half for rows of these shapes; None if the machine code is not for it."""
     scale = jnp.zeros(0) if norm is None else norm.get(NATIVE_SCALE)
-    weights = _strips(attention, QKV, "o_proj")
+    weights = strips_of(attention, QKV, "o_proj")
     if weights is None or scale is None or first_choice() != "native":
         return None
     qkv, o = weights
-    (batch, nodes, inputs), (_, heads, slots, size) = x.shape, seen.prefix[0].shape
+    (batch, nodes, inputs), (_, heads, slots, size) = x, seen.prefix[0].shape
     fresh, half = seen.beside[0].shape[2] + nodes, (batch, nodes, size // 2)
     queries = o.shape[-1] // size // heads
     shapes = (qkv.shape, o.shape, seen.visible.shape, *(turn.shape for turn in seen.turns))
-    wanted = ((heads, queries + 2, size, inputs), (residual.shape[2], heads * queries * size), (batch, nodes, fresh))
+    wanted = ((heads, queries + 2, size, inputs), (residual[2], heads * queries * size), (batch, nodes, fresh))
     fits = slots and size % ROTATED == 0 and size <= WIDEST_HEAD and inputs % native.NORM_MULTIPLE == 0
-    floats = {part.dtype for part in (residual, x, *seen.turns, *seen.beside, *seen.prefix)} == {jnp.dtype(jnp.float32)}
+    floats = {part.dtype for part in (*seen.turns, *seen.beside, *seen.prefix)} == {jnp.dtype(jnp.float32)}
     if not fits or not floats or shapes != (*wanted, half, half):
         return None
-    given = Mixing(scale.astype(jnp.float32), qkv.data, o.data)
-    return native.mixing(residual, x, eps, given, seen, size**-0.5)
+    return Mixing(scale.astype(jnp.float32), qkv.data, o.data)
 
 
 def mlp(
@@ -67,17 +77,26 @@ def mlp(
     Args:
         wanted: rows, over all requests, that are not left out; None is all.
     """
-    scale, both = norm.get(NATIVE_SCALE), _strips(weights, GATE_UP, "down_proj")
-    if both is None or scale is None or x.dtype != jnp.float32:
+    found = mlp_weights(norm, weights, x.shape[2])
+    if found is None or x.dtype != jnp.float32:
+        return None
+    scale, gate_up, down = found
+    rows = x.reshape(-1, x.shape[2])
+    count = jnp.int32(rows.shape[0]) if wanted is None else wanted
+    return _mlp(rows, scale, gate_up, down, count, eps).reshape(x.shape)
+
+
+def mlp_weights(norm: Params, weights: Params, size: int) -> tuple[Float[Array, "h"], Strips, Strips] | None:
+    """Weights of the second half for rows of this size; None if the machine code is not for it."""
+    scale, both = norm.get(NATIVE_SCALE), strips_of(weights, GATE_UP, "down_proj")
+    if both is None or scale is None:
         return None
     gate_up, down = both
-    size, inner = down.shape
+    inner = down.shape[1]
     # a strip may not hold outputs of both gate and up
-    if inner % gate_up.width or gate_up.shape != (2, inner, size) or x.shape[2] != size:
+    if inner % gate_up.width or gate_up.shape != (2, inner, size) or down.shape[0] != size:
         return None
-    rows = x.reshape(-1, size)
-    count = jnp.int32(rows.shape[0]) if wanted is None else wanted
-    return _mlp(rows, scale.astype(jnp.float32), gate_up, down, count, eps).reshape(x.shape)
+    return scale.astype(jnp.float32), gate_up, down
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -101,7 +120,7 @@ _mlp.defvjp(
 )
 
 
-def _strips(params: Params, *names: str) -> tuple[Strips, ...] | None:
+def strips_of(params: Params, *names: str) -> tuple[Strips, ...] | None:
     """Weights of linear maps, if these are all that there is, and each nothing but whole strips of floats."""
     if sorted(params) != sorted(names):
         return None

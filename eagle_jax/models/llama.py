@@ -61,6 +61,17 @@ class Sight:
             wanted=jnp.max(jnp.where(positions[0] < 0, 0, places)) if single else jnp.int32(batch * nodes),
         )
 
+    def seen(self, prefix: KV, beside: KV | None) -> Seen | None:
+        """The same for machine code of ours, of one layer; None in a sliding window, which it is not made for.
+
+        Args:
+            beside: keys and values of earlier fresh tokens.
+        """
+        if self.first is not None:
+            return None
+        others = (prefix[0][:, :, :0], prefix[1][:, :, :0]) if beside is None else beside
+        return Seen(self.turns, others, self.fresh, prefix, self.length, self.wanted)
+
     def only_wanted(self, x: Float[Array, "b n i"]) -> Float[Array, "b n i"]:
         """Rows, with zeros for those behind the wanted ones: machine code of ours for float weights leaves them out."""
         batch, nodes, _ = x.shape
@@ -115,9 +126,8 @@ class Attention(nn.Module):
         beside: KV | None,
     ) -> tuple[Float[Array, "b n h"], KV]:
         """`residual + attention(norm(x))`, and the tokens' own keys and values; without a norm, of `x` as it is."""
-        if self.config.gemma is None and sight.first is None:
-            beside_ = (prefix[0][:, :, :0], prefix[1][:, :, :0]) if beside is None else beside
-            seen = Seen(sight.turns, beside_, sight.fresh, prefix, sight.length, sight.wanted)
+        seen = sight.seen(prefix, beside)
+        if self.config.gemma is None and seen is not None:
             normed = None if norm is None else held(norm)
             made = halves.mixing(residual, x, normed, self.config.rms_norm_eps, held(self), seen)
             if made is not None:

@@ -13,6 +13,7 @@ from eagle_jax.models.cache import KV, Cache
 from eagle_jax.models.layers import activation_dtype
 from eagle_jax.models.layout import as_stored
 from eagle_jax.models.llama import Llama
+from eagle_jax.models.lookup import Table, is_plain
 from eagle_jax.models.quant import QuantArray
 from eagle_jax.models.target import Output
 from eagle_jax.struct import pytree, static
@@ -104,6 +105,14 @@ class LM:
 
     def _apply(self, *args, method=None):
         return Llama(self.config, self.dtype).apply({"params": self.params}, *args, method=method)
+
+
+def table_of(target: Any) -> Table | None:
+    """What a target looks embeddings up in, if it does nothing else to them; None of one that is no `LM`."""
+    if not isinstance(target, LM) or target.config.gemma is not None:
+        return None
+    (table,) = target.params["embed_tokens"].values()
+    return table if is_plain(table) else None
 
 
 def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]:

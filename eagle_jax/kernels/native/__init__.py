@@ -22,6 +22,8 @@ are the same in any tree and batch.
     parts      what products and the halves of a decoder layer are made of
     first_half norm, projections, rotation, attention, output matrix
     second_half norm, MLP
+    head_pass  a pass of an EAGLE-1 head
+    guesses    a chain of guesses, pass after pass
     library    all of it, in two parts, once a process
 """
 
@@ -34,7 +36,7 @@ import jax
 from jaxtyping import Array, Float, Int, UInt32
 
 from eagle_jax.kernels.base import Case
-from eagle_jax.kernels.native.given import Gated, Mixing, Seen
+from eagle_jax.kernels.native.given import ChainOf, Gated, HeadWeights, Mixing, Seen
 from eagle_jax.models.cache import KV
 from eagle_jax.sharding.tracing import is_spread
 
@@ -172,6 +174,39 @@ def mlp(x: Float[Array, "r h"], eps: float, weights: Gated, inner: int, wanted: 
 
     library.make()
     return second_half.mlp(x, eps, weights, inner, wanted)
+
+
+def head(
+    embeddings: Float[Array, "b n h"],
+    features: Float[Array, "b n h"],
+    eps: float,
+    weights: HeadWeights,
+    inner: int,
+    seen: Seen,
+    factor: float,
+) -> tuple[Float[Array, "b n h"], KV, Float[Array, "b n d"]]:
+    """`y = layer(fc([embedding ; feature]))`, its keys and values, and `output(y)`; zeros where rows are not wanted."""
+    from eagle_jax.kernels.native import head_pass, library
+
+    library.make()
+    return head_pass.head(embeddings, features, eps, weights, inner, seen, factor)
+
+
+def chain(
+    given: ChainOf,
+    eps: float,
+    weights: HeadWeights,
+    inner: int,
+    seen: Seen,
+    factor: float,
+    sharpness: float,
+    least: float,
+) -> tuple[Float[Array, "1 d"], Int[Array, "1 d"]]:
+    """Scores and tokens of guesses below each other, one pass of a head after the other."""
+    from eagle_jax.kernels.native import guesses, library
+
+    library.make()
+    return guesses.chain(given, eps, weights, inner, seen, factor, sharpness, least)
 
 
 def attend(case: Case) -> Float[Array, "b k r c"]:

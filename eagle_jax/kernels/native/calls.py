@@ -39,6 +39,25 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Placed:
+    """What lies somewhere as a buffer would, such as a part of one.
+
+    Attributes:
+        sizes: lengths along its axes.
+    """
+
+    data: ir.Value
+    sizes: tuple[ir.Value, ...]
+
+    def size(self, axis: int) -> ir.Value:
+        """Its length along an axis."""
+        return self.sizes[axis]
+
+
+Lying = Buffer | Placed
+
+
+@dataclasses.dataclass(frozen=True)
 class Call:
     """What a handler was called with, while it is built.
 

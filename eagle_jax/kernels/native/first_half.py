@@ -1,15 +1,17 @@
 """The first half of a decoder layer, `y = residual + o(attention(qkv(norm(x))))`, as one operation."""
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 from llvmlite import ir
 
 from eagle_jax.kernels.native.blocks import BLOCK, SUMS, Rows, Sight, see
-from eagle_jax.kernels.native.calls import Call, add_handler
+from eagle_jax.kernels.native.calls import Call, Lying, add_handler
 from eagle_jax.kernels.native.code import (
     F32,
     FLOATS,
@@ -27,11 +29,12 @@ from eagle_jax.kernels.native.code import (
 from eagle_jax.kernels.native.given import Mixing, Seen
 from eagle_jax.kernels.native.math import fma
 from eagle_jax.kernels.native.numbers import FLOATING, Pairs, Singles
-from eagle_jax.kernels.native.parts import Input, Weight, clear, multiply, wanted_of
+from eagle_jax.kernels.native.parts import Input, Part, Weight, clear, multiply, wanted_of
 from eagle_jax.kernels.native.threads import Phase, share
 from eagle_jax.kernels.native.tiles import Tiles
 from eagle_jax.models.cache import KV
 
+GIVEN, MADE = 10, 9  # arguments behind the weights, and results
 NAMES = {jnp.dtype(jnp.float32): "eagle_jax_mixing_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_mixing_bf16"}
 
 
@@ -44,12 +47,29 @@ def mixing(
         eps: of the norm.
         factor: scores are multiplied by it.
     """
-    (batch, nodes, inputs), (_, heads, _, size) = x.shape, seen.prefix[0].shape
-    rows, outputs, mixed = batch * nodes, weights.qkv.size // inputs, weights.o.size // residual.shape[2]
-    queries = outputs // size // heads - 2
     dtype = weights.qkv.dtype
-    made = [
-        (residual.shape, jnp.float32),
+    results = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in made(residual.shape, x.shape, weights, seen)]
+    rows = [x, residual, jnp.float32(eps), *weights]
+    y, k, v, *_ = jax.ffi.ffi_call(NAMES[dtype], results)(*rows, *given(seen, factor))
+    return y, (k, v)
+
+
+def given(seen: Seen, factor: float) -> list[Array]:
+    """The last arguments, `GIVEN` of them."""
+    # reads of 16 may begin at any of its bytes
+    visible = jnp.pad(seen.visible, ((0, 0), (0, 0), (0, -seen.visible.shape[2] % BLOCK + BLOCK))).astype(jnp.int8)
+    return [*seen.turns, *seen.beside, visible, *seen.prefix, seen.length, jnp.float32(factor), seen.wanted]
+
+
+def made(
+    residual: tuple[int, ...], x: tuple[int, ...], weights: Mixing, seen: Seen
+) -> list[tuple[tuple[int, ...], DTypeLike]]:
+    """Shapes and dtypes of the results, `MADE` of them, for rows of these shapes: outputs, keys, values, and room."""
+    (batch, nodes, inputs), (_, heads, _, size), dtype = x, seen.prefix[0].shape, weights.qkv.dtype
+    rows, outputs, mixed = batch * nodes, weights.qkv.size // inputs, weights.o.size // residual[2]
+    queries = outputs // size // heads - 2
+    return [
+        (residual, jnp.float32),
         *[((batch, heads, nodes, size), jnp.float32)] * 2,
         ((rows, inputs), dtype),
         ((rows, outputs), jnp.float32),
@@ -57,12 +77,6 @@ def mixing(
         ((batch, heads, queries * nodes, 2, LANES), jnp.float32),
         ((rows, mixed), dtype),
     ]
-    # reads of 16 may begin at any of its bytes
-    visible = jnp.pad(seen.visible, ((0, 0), (0, 0), (0, -seen.visible.shape[2] % BLOCK + BLOCK))).astype(jnp.int8)
-    results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in made]
-    given = [x, residual, jnp.float32(eps), *weights, *seen.turns, *seen.beside, visible, *seen.prefix, seen.length]
-    y, k, v, *_ = jax.ffi.ffi_call(NAMES[dtype], results)(*given, jnp.float32(factor), seen.wanted)
-    return y, (k, v)
 
 
 def names() -> list[str]:
@@ -73,7 +87,11 @@ def names() -> list[str]:
 def build(module: ir.Module) -> None:
     """Adds the handlers."""
     for dtype, name in NAMES.items():
-        add_handler(module, name, functools.partial(_body, numbers=FLOATING[dtype]), arguments=16, results=9)
+        add_handler(module, name, functools.partial(_body, numbers=FLOATING[dtype]), arguments=6 + GIVEN, results=MADE)
+
+
+def _body(call: Call, numbers: Singles | Pairs) -> None:
+    share(call, *half(call.module, call.builder, call.arguments, call.results, numbers))
 
 
 class _Sizes(NamedTuple):
@@ -83,6 +101,7 @@ class _Sizes(NamedTuple):
         wanted: nodes of each request that are.
         queries: of a kv head.
         beside: fresh rows before their own.
+        apart: rows between the heads of these.
         padded: bytes of a row of what is visible.
     """
 
@@ -93,6 +112,7 @@ class _Sizes(NamedTuple):
     queries: ir.Value
     size: ir.Value
     beside: ir.Value
+    apart: ir.Value
     slots: ir.Value
     padded: ir.Value
     outputs: ir.Value
@@ -132,8 +152,20 @@ class _Known(NamedTuple):
     sizes: _Sizes
 
 
-def _body(call: Call, numbers: Singles | Pairs) -> None:
-    builder, (x, residual, eps, scale, qkv, o, *rest), results = call.builder, call.arguments, call.results
+def half(
+    module: ir.Module,
+    builder: ir.IRBuilder,
+    arguments: Sequence[Lying],
+    results: Sequence[Lying],
+    numbers: Singles | Pairs,
+    apart: ir.Value | None = None,
+) -> Part:
+    """The half layer of the handler's arguments and results; of its outputs only the address is looked at.
+
+    Args:
+        apart: rows between the heads of what is beside; None is as many as there are.
+    """
+    x, residual, eps, scale, qkv, o, *rest = arguments
     cosines, sines, beside, values_beside, visible, old_keys, old_values, length, factor, wanted = rest
     y, keys, values, ready, projected, turned, mixed, sums, joined = results
     requests, nodes = x.size(0), x.size(1)
@@ -150,13 +182,14 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
         queries=builder.udiv(turned.size(2), nodes),
         size=old_keys.size(3),
         beside=beside.size(2),
+        apart=beside.size(2) if apart is None else apart,
         slots=old_keys.size(2),
         padded=visible.size(2),
         outputs=projected.size(1),
         residual=residual.size(2),
     )
     known = _Known(given, of_qkv, of_o, _Data(*(buffer.data for buffer in addresses)), sizes)
-    tiles = Tiles(call.module, numbers, fetching=True)
+    tiles = Tiles(module, numbers, fetching=True)
     phases = [
         given.phase(builder, numbers),
         Phase(of_qkv.strips, functools.partial(_project, tiles=tiles)),
@@ -166,8 +199,7 @@ def _body(call: Call, numbers: Singles | Pairs) -> None:
     vectors = builder.add(of_qkv.vectors(builder), of_o.vectors(builder))
     seen = builder.add(builder.add(sizes.slots, sizes.beside), nodes)
     scored = builder.mul(builder.mul(sizes.heads, sizes.queries), builder.mul(sizes.size, seen))
-    work = builder.mul(count, builder.add(vectors, builder.lshr(scored, i64(4))))
-    share(call, phases, work, known)
+    return Part(phases, builder.mul(count, builder.add(vectors, builder.lshr(scored, i64(4)))), known)
 
 
 def _project(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles) -> None:
@@ -196,7 +228,7 @@ def _mix(builder: ir.IRBuilder, index: ir.Value, known: _Known, numbers: Singles
     old_keys, old_values = (of(base, sizes.slots, row) for base in (data.old_keys, data.old_values))
     see(builder, rows, old_keys, old_values, i64(0), committed, Sight("all"))
     visible = at(builder, data.visible, builder.mul(request, sizes.nodes), sizes.padded)
-    keys_beside, values_beside = (of(base, sizes.beside, row) for base in (data.keys_beside, data.values_beside))
+    keys_beside, values_beside = (of(base, sizes.apart, row) for base in (data.keys_beside, data.values_beside))
     named = Sight("mask", visible, sizes.padded)
     see(builder, rows, keys_beside, values_beside, i64(0), sizes.beside, named)
     own = Sight("mask", at(builder, visible, sizes.beside), sizes.padded)

@@ -35,6 +35,36 @@ class Gated(NamedTuple):
     down: Float[Array, "t _ _"]
 
 
+class HeadWeights(NamedTuple):
+    """Weights of an EAGLE-1 head of one layer, whose first half has no norm.
+
+    Attributes:
+        fc: in strips.
+        bias: of `fc`; empty where it has none.
+        output: the matrix of the logits, in strips; without any there are no logits.
+    """
+
+    fc: Float[Array, "s _ _"]
+    bias: Float[Array, "_"]
+    mixing: Mixing
+    gated: Gated
+    output: Float[Array, "t _ _"]
+
+
+class ChainOf(NamedTuple):
+    """What a chain of guesses begins with, and how its tokens become embeddings.
+
+    Attributes:
+        guess: the head's output at the root.
+        table: of the target's embeddings, in strips.
+        ids: target ids of the head's tokens; empty where they are the same.
+    """
+
+    guess: Float[Array, "1 h"]
+    table: Float[Array, "s _ _"]
+    ids: Int[Array, "_"]
+
+
 class Seen(NamedTuple):
     """What tokens see, and where they stand.
 

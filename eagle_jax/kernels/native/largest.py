@@ -1,7 +1,7 @@
 """The largest numbers of rows, and what they are as log-probabilities, which drafting and drawing rank tokens by."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from llvmlite import ir
 
-from eagle_jax.kernels.native.calls import Call, add_handler
+from eagle_jax.kernels.native.calls import Call, Lying, add_handler
 from eagle_jax.kernels.native.code import (
     F32,
     FLOATS,
@@ -31,6 +31,7 @@ from eagle_jax.kernels.native.code import (
     write,
 )
 from eagle_jax.kernels.native.math import exp_over, summed
+from eagle_jax.kernels.native.parts import Part
 from eagle_jax.kernels.native.threads import Phase, share
 
 NAME = "eagle_jax_best"
@@ -84,11 +85,16 @@ class _Found(NamedTuple):
 
 
 def _body(call: Call) -> None:
-    builder, (x, sharpness), (values, ids) = call.builder, call.arguments, call.results
+    share(call, *ranking(call.builder, call.arguments, call.results))
+
+
+def ranking(builder: ir.IRBuilder, arguments: Sequence[Lying], results: Sequence[Lying]) -> Part:
+    """All of it, of the handler's arguments and results."""
+    (x, sharpness), (values, ids) = arguments, results
     known = _Known(x.data, sharpness.data, values.data, ids.data, x.size(1), values.size(1))
     each = builder.select(_is_wanted(builder, known), i64(LOOKS + POWERS), i64(LOOKS))
     vectors = builder.udiv(builder.mul(x.size(0), x.size(1)), i64(LANES))
-    share(call, [Phase(x.size(0), _row)], builder.mul(vectors, each), known)
+    return Part([Phase(x.size(0), _row)], builder.mul(vectors, each), known)
 
 
 def _is_wanted(builder: ir.IRBuilder, known: _Known) -> ir.Value:

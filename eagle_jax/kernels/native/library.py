@@ -7,13 +7,28 @@ from pathlib import Path
 import jax
 from llvmlite import ir
 
-from eagle_jax.kernels.native import attention, crew, first_half, largest, lookup, norms, products, rounded, second_half
+from eagle_jax.kernels.native import (
+    attention,
+    crew,
+    first_half,
+    guesses,
+    head_pass,
+    largest,
+    lookup,
+    norms,
+    products,
+    rounded,
+    second_half,
+)
 from eagle_jax.kernels.native.calls import register
 from eagle_jax.kernels.native.code import Code, features, is_x86
 
 # What float models need is made in half the time that all of it takes.
 FLOATS, ROUNDED = "eagle_jax", "eagle_jax_rounded"
-PARTS = {FLOATS: (products, attention, norms, largest, lookup, first_half, second_half), ROUNDED: (rounded,)}
+PARTS = {
+    FLOATS: (products, attention, norms, largest, lookup, first_half, second_half, head_pass, guesses),
+    ROUNDED: (rounded,),
+}
 KNOWN_VERSION = "0"  # of XLA's interface, the number before the point
 NEEDED_ON_X86 = {"avx2", "fma"}  # without them every product is a call of the C library's
 

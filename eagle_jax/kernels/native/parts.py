@@ -1,10 +1,12 @@
 """What products and the halves of a decoder layer are made of: rows that are read, and weights in strips."""
 
-from typing import NamedTuple
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from eagle_jax.kernels.native.calls import Buffer
+from eagle_jax.kernels.native.calls import Lying
 from eagle_jax.kernels.native.code import (
     F32,
     FLOATS,
@@ -29,6 +31,34 @@ from eagle_jax.kernels.native.threads import Phase
 from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
 
 TOGETHER = 2  # rows that are made ready in a task
+
+
+class Part(NamedTuple):
+    """Some of an operation's phases.
+
+    Attributes:
+        work: vectors multiplied in them.
+        known: what their tasks know.
+    """
+
+    phases: list[Phase]
+    work: ir.Value
+    known: Any
+
+
+def in_turn(builder: ir.IRBuilder, parts: Sequence[Part]) -> Part:
+    """One part after the other."""
+
+    def task(builder: ir.IRBuilder, index: ir.Value, known: tuple[Any, ...], part: int, phase: Phase) -> None:
+        phase.task(builder, index, known[part])
+
+    phases = [
+        Phase(phase.tasks, functools.partial(task, part=number, phase=phase))
+        for number, part in enumerate(parts)
+        for phase in part.phases
+    ]
+    work = functools.reduce(builder.add, (part.work for part in parts))
+    return Part(phases, work, tuple(part.known for part in parts))
 
 
 class Input(NamedTuple):
@@ -86,7 +116,7 @@ class Weight(NamedTuple):
     columns: ir.Value
 
     @staticmethod
-    def of(builder: ir.IRBuilder, buffer: Buffer, numbers: Singles | Pairs) -> "Weight":
+    def of(builder: ir.IRBuilder, buffer: Lying, numbers: Singles | Pairs) -> "Weight":
         """That of an argument `[s, in, w]` or `[s, in / 2, 2 w]`."""
         line = builder.mul(buffer.size(2), i64(numbers.size))
         return Weight(buffer.data, buffer.size(0), buffer.size(1), builder.udiv(line, i64(VECTOR)))
@@ -163,6 +193,6 @@ def clear(builder: ir.IRBuilder, base: ir.Value, begin: ir.Value, end: ir.Value)
         write(builder, every(0.0), at(builder, base, offset))
 
 
-def wanted_of(builder: ir.IRBuilder, wanted: Buffer, rows: ir.Value) -> ir.Value:
+def wanted_of(builder: ir.IRBuilder, wanted: Lying, rows: ir.Value) -> ir.Value:
     """How many of the rows are wanted."""
     return smaller(builder, builder.zext(read(builder, wanted.data, I32), I64), rows)

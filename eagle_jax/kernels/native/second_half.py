@@ -1,6 +1,7 @@
 """The second half of a decoder layer, `y = x + down(silu(gate(norm(x))) up(norm(x)))`, as one operation."""
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from llvmlite import ir
 
-from eagle_jax.kernels.native.calls import Call, add_handler
+from eagle_jax.kernels.native.calls import Call, Lying, add_handler
 from eagle_jax.kernels.native.code import (
     FLOATS,
     VECTOR,
@@ -24,7 +25,7 @@ from eagle_jax.kernels.native.code import (
 from eagle_jax.kernels.native.given import Gated
 from eagle_jax.kernels.native.math import silu
 from eagle_jax.kernels.native.numbers import FLOATING, Pairs, Singles
-from eagle_jax.kernels.native.parts import Input, Weight, multiply, wanted_of
+from eagle_jax.kernels.native.parts import Input, Part, Weight, multiply, wanted_of
 from eagle_jax.kernels.native.threads import Phase, share
 from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
 
@@ -59,6 +60,10 @@ def build(module: ir.Module) -> None:
         add_handler(module, name, functools.partial(_body, numbers=FLOATING[dtype]), arguments=6, results=3)
 
 
+def _body(call: Call, numbers: Singles | Pairs) -> None:
+    share(call, *half(call.module, call.builder, call.arguments, call.results, numbers))
+
+
 class _Known(NamedTuple):
     """What tasks know.
 
@@ -77,20 +82,27 @@ class _Known(NamedTuple):
     y: ir.Value
 
 
-def _body(call: Call, numbers: Singles | Pairs) -> None:
-    builder, (x, eps, scale, *weights, wanted), (y, ready, between) = call.builder, call.arguments, call.results
+def half(
+    module: ir.Module,
+    builder: ir.IRBuilder,
+    arguments: Sequence[Lying],
+    results: Sequence[Lying],
+    numbers: Singles | Pairs,
+) -> Part:
+    """The half layer of the handler's arguments and results; of its outputs only the address is looked at."""
+    (x, eps, scale, *weights, wanted), (y, ready, between) = arguments, results
     count = wanted_of(builder, wanted, x.size(0))
     given = Input(x.data, scale.data, eps.data, ready.data, scale.size(0), count, x.size(1))
     gate_up, down = (Weight.of(builder, weight, numbers) for weight in weights)
     known = _Known(given, gate_up, down, x.size(0), between.size(1), between.data, y.data)
-    tiles = Tiles(call.module, numbers, fetching=True)
+    tiles = Tiles(module, numbers, fetching=True)
     phases = [
         given.phase(builder, numbers),
         Phase(builder.lshr(gate_up.strips, i64(1)), functools.partial(_between, tiles=tiles, numbers=numbers)),
         Phase(down.strips, functools.partial(_outputs, tiles=tiles)),
     ]
     vectors = builder.add(gate_up.vectors(builder), down.vectors(builder))
-    share(call, phases, builder.mul(given.count, vectors), known)
+    return Part(phases, builder.mul(given.count, vectors), known)
 
 
 def _between(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles, numbers: Singles | Pairs) -> None:

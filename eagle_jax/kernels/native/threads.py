@@ -70,16 +70,17 @@ class Phase:
     task: Callable[[ir.IRBuilder, ir.Value, Any], None]
 
 
-def share(call: Call, phases: Sequence[Phase], work: ir.Value, known: Any) -> None:
+def share(call: Call, phases: Sequence[Phase], work: ir.Value, known: Any, name: str = "") -> None:
     """Builds all tasks of all phases.
 
     Args:
         work: vectors multiplied in all.
         known: the values that tasks know, in any pytree; they are handed to functions of their own.
+        name: of these phases, where a handler shares several times.
     """
     builder = call.builder
     values, tree = jax.tree.flatten(known)
-    runs = [_runner(call, f"{call.name}_run_{index}", values, tree, phase) for index, phase in enumerate(phases)]
+    runs = [_runner(call, f"{call.name}{name}_run_{index}", values, tree, phase) for index, phase in enumerate(phases)]
     place = room(builder, 8 * len(values))
     for index, value in enumerate(values):
         write(builder, value, at(builder, place, index, 8))
