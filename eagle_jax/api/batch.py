@@ -1,5 +1,6 @@
 """One batch of requests on its way through the loop."""
 
+import collections
 import dataclasses
 import functools
 import math
@@ -291,15 +292,16 @@ def timed(function: Any, *args: Any, **fixed: Any) -> tuple[DecodeState, float, 
 
 def _stats(row: Row, depth: int) -> Stats:
     """Statistics of an answer, from the cycle that each of its tokens came with (0: with the prompt)."""
-    came_with = np.asarray(row.said.came_with, np.int64)
-    tokens, (cycle, lengths) = len(came_with), np.unique(came_with, return_counts=True)
-    lengths = lengths[cycle > 0]
+    tokens, counted = len(row.said.came_with), collections.Counter(row.said.came_with)
+    lengths = [counted[cycle] for cycle in sorted(counted) if cycle > 0]
     cycles, nan = len(lengths), float("nan")
     return Stats(
         cycles=cycles,
-        mean_accepted_length=float(lengths.mean()) if cycles else nan,
-        accepted_lengths=lengths.tolist(),
-        accepted_by_depth=[float((lengths > deep).mean()) if cycles else nan for deep in range(1, depth + 1)],
+        mean_accepted_length=sum(lengths) / cycles if cycles else nan,
+        accepted_lengths=lengths,
+        accepted_by_depth=[
+            sum(length > deep for length in lengths) / cycles if cycles else nan for deep in range(1, depth + 1)
+        ],
         compile_seconds=row.compile_seconds,
         prefill_seconds=row.prefill_seconds,
         decode_seconds=row.decode_seconds,

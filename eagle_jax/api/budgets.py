@@ -5,6 +5,7 @@ without findings gets a tree by rule.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -117,12 +118,24 @@ def path() -> Path:
 def read() -> list[Budget]:
     """All findings. A file that is damaged, or of another version, holds none; the next finding replaces it."""
     try:
-        held = json.loads(path().read_text())
+        kept = path()
+        facts = kept.stat()
+    except OSError:
+        return []
+    return list(_read(kept, facts.st_mtime_ns, facts.st_size, facts.st_ino))
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, *facts: int) -> tuple[Budget, ...]:
+    """The same of a file, as it is as long as these facts are: every request asks."""
+    del facts
+    try:
+        held = json.loads(path.read_text())
     except (OSError, ValueError):
-        return []
+        return ()
     if not isinstance(held, dict) or held.get("version") != VERSION or not isinstance(held.get("budgets"), list):
-        return []
-    return [budget for entry in held["budgets"] if (budget := _budget(entry)) is not None]
+        return ()
+    return tuple(budget for entry in held["budgets"] if (budget := _budget(entry)) is not None)
 
 
 def keep(budgets: Iterable[Budget]) -> Path:
