@@ -2,8 +2,9 @@
 
 HuggingFace runs in float32 and bfloat16, plainly, with prompt lookup and, given `--draft-model`, assisted by a smaller
 model; the best `generate` counts. Methods take turns prompt by prompt, every program is warmed up on its own shapes
-first, and answers have the same length by construction (no stop token). Whole requests are timed, prefill included;
-"decoding alone" leaves prefill out. `--search` adds draft trees.
+first, and answers have the same length by construction (no stop token) or, with `--until-end`, end where the model
+ends them, as those of users do. Whole requests are timed, prefill included; "decoding alone" leaves prefill out.
+`--search` adds draft trees.
 """
 
 import hf
@@ -17,12 +18,13 @@ SEARCH = [
     (n, d, k)
     for k, n, d in ((1, 3, 1), (1, 4, 2), (1, 5, 3), (1, 6, 4), (1, 8, 6), (2, 6, 2), (2, 6, 3), (2, 8, 4), (3, 8, 3))
 ]
-SEARCH += [(4, 0.5), (5, 0.6), (6, 0.6), (6, 0.8), (8, 0.9)]  # chains that end where the head is unsure
+SEARCH += [(4, 0.5), (6, 0.5), (6, 0.3), (8, 0.5), (8, 0.3), (12, 0.3)]  # chains that end where the head is unsure
 
 
 def main() -> None:
     arguments = parser(__doc__.splitlines()[0], new_tokens=128)
     arguments.add_argument("--repeats", type=int, default=3)
+    arguments.add_argument("--until-end", action="store_true", help="answers end where the model ends them")
     arguments.add_argument("--search", action="store_true", help="time a list of small trees too")
     arguments.add_argument("--no-hf", action="store_true", help="leave HuggingFace out (no PyTorch needed)")
     arguments.add_argument("--draft-model", default=None, help="folder of a small model for assisted generation")
@@ -31,14 +33,16 @@ def main() -> None:
     model = eagle_jax.load(options.target, options.head, dtype=options.dtype)
     asked = prompts(model, options.questions, options.limit or 8, options.new_tokens)
 
+    until_end = options.until_end
     methods: dict[str, Method] = {}
     for dtype in () if options.no_hf else ("float32", "bfloat16"):
         draft = None if options.draft_model is None else hf.loaded(options.draft_model, dtype)
-        methods |= hf.methods(hf.loaded(options.target or PAIR / "target", dtype), options.new_tokens, dtype, draft)
-    methods["eagle_jax plain"] = ours(model, options.new_tokens, "none")
-    methods["eagle_jax EAGLE, auto"] = ours(model, options.new_tokens, "eagle")
+        theirs = hf.loaded(options.target or PAIR / "target", dtype, until_end=until_end)
+        methods |= hf.methods(theirs, options.new_tokens, dtype, draft)
+    methods["eagle_jax plain"] = ours(model, options.new_tokens, "none", until_end=until_end)
+    methods["eagle_jax EAGLE, auto"] = ours(model, options.new_tokens, "eagle", until_end=until_end)
     for tree in SEARCH if options.search else []:
-        methods[f"eagle_jax EAGLE, {tree}"] = ours(model, options.new_tokens, "eagle", tree)
+        methods[f"eagle_jax EAGLE, {tree}"] = ours(model, options.new_tokens, "eagle", tree, until_end=until_end)
 
     timed = in_turns(methods, asked, options.repeats)
     plain, best_hf = timed["eagle_jax plain"], best_of(timed, "HF generate")

@@ -15,13 +15,16 @@ from eagle_jax.models.lm import LM
 COPIED = 10
 
 
-def loaded(folder: str | pathlib.Path, dtype: str) -> Any:
-    """A model from a folder, on the GPU if PyTorch sees one; nothing but the length ends its answers."""
+def loaded(folder: str | pathlib.Path, dtype: str, *, until_end: bool = False) -> Any:
+    """A model from a folder, on the GPU if PyTorch sees one; nothing but the length ends its answers, unless they go
+    `until_end`.
+    """
     import torch
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
-    return endless(model.to("cuda" if torch.cuda.is_available() else "cpu"))
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return model if until_end else endless(model)
 
 
 def shared(target: LM) -> Any:

@@ -63,13 +63,15 @@ def in_turns(methods: Mapping[str, Method], asked: Sequence[list[int]], repeats:
     return {name: Timed(requests) for name, requests in runs.items()}
 
 
-def ours(model: eagle_jax.Model, new_tokens: int, drafter: str, tree: object = "auto") -> Method:
-    """A request through our `generate`, stop tokens left out."""
-    endless = dataclasses.replace(model, tokenizer=None, stop_ids=())
+def ours(
+    model: eagle_jax.Model, new_tokens: int, drafter: str, tree: object = "auto", *, until_end: bool = False
+) -> Method:
+    """A request through our `generate`; stop tokens are left out, unless answers go `until_end`."""
+    asked = dataclasses.replace(model, tokenizer=None, stop_ids=model.stop_ids if until_end else ())
 
     def run(prompt: list[int]) -> Request:
         start = time.perf_counter()
-        result = eagle_jax.generate(endless, prompt, max_new_tokens=new_tokens, drafter=drafter, tree=tree)
+        result = eagle_jax.generate(asked, prompt, max_new_tokens=new_tokens, drafter=drafter, tree=tree)
         spent = time.perf_counter() - start - result.stats.compile_seconds
         stats = result.stats
         return Request(result.token_ids, stats.mean_accepted_length, spent, stats.decode_seconds)
