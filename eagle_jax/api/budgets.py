@@ -120,19 +120,18 @@ def read() -> list[Budget]:
     try:
         kept = path()
         facts = kept.stat()
-    except OSError:
+        return list(_read(kept, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino))
+    except (OSError, ValueError):
         return []
-    return list(_read(kept, facts.st_mtime_ns, facts.st_size, facts.st_ino))
 
 
 @functools.lru_cache(maxsize=4)
 def _read(path: Path, *facts: int) -> tuple[Budget, ...]:
-    """The same of a file, as it is as long as these facts are: every request asks."""
+    """The same of a file, as it is as long as these facts are: every request asks. A file that cannot be read is an
+    error, which is not remembered.
+    """
     del facts
-    try:
-        held = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return ()
+    held = json.loads(path.read_text())
     if not isinstance(held, dict) or held.get("version") != VERSION or not isinstance(held.get("budgets"), list):
         return ()
     return tuple(budget for entry in held["budgets"] if (budget := _budget(entry)) is not None)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.policy import SureChain, TreePolicy, check_width
+from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
@@ -129,8 +129,9 @@ class Eagle(Drafter):
 
     def _chain(self, target: Target, state: EagleState, view: View, mode: Sampling) -> Tree | None:
         """A chain that is not coupled to noise, where the head has one operation for all of it."""
-        if not isinstance(self.policy, SureChain) or mode.sampled:
+        chain = self.policy.as_chain
+        if chain is None or mode.sampled:
             return None
-        given = target, state.guess, view.length, state.cache, self.policy.depth
-        made = self.head.chain(*given, sharpness=self.sharpness, least=self.policy.least_score)
-        return None if made is None else self.policy.of(view.root, *made)
+        given = target, state.guess, view.length, state.cache, chain.depth
+        made = self.head.chain(*given, sharpness=self.sharpness, least=chain.least_score)
+        return None if made is None else chain.tree_of(view.root, *made)

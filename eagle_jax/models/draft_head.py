@@ -102,7 +102,7 @@ class DraftHead(AnyHead):
         Args:
             guess: the output at the root.
             position: of the slot below it.
-            count: guesses, at most.
+            count: guesses, at most; of a single one there is no chain.
             sharpness, least: see `native.guesses`.
 
         Returns:

@@ -64,7 +64,7 @@ class EagleHead(nn.Module):
         made = self._at_once(embeddings, features, sight, cache, beside, logits=True)
         if made is not None:
             return made
-        out, kv = through(self.layers, self._enter(embeddings, features), sight, cache, beside)
+        out, kv = self(embeddings, features, sight, cache, beside)
         return out, kv, self.logits(out)
 
     def keys_and_values(
@@ -89,7 +89,7 @@ class EagleHead(nn.Module):
         if seen is None or self.config.layers.gemma is not None:
             return None
         made = head_pass.head(embeddings, features, held(self), self.config, seen, logits=logits)
-        return made and (made[0], (made[1],), made[2])
+        return None if made is None else (made[0], (made[1],), made[2])
 
     def _enter(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         return self.fc(constrain(jnp.concatenate([embeddings, features], axis=-1)))
@@ -172,7 +172,8 @@ class Head(DraftHead):
         least: float,
     ) -> tuple[Float[Array, "b d"], Int[Array, "b d"]] | None:
         table, layers = table_of(target), self.config.layers
-        fits = len(guess) == 1 and layers.gemma is None and layers.window(0) is None
+        own_matrix, more = self.config.draft_vocab_size is not None, count > 1
+        fits = own_matrix and more and len(guess) == 1 and layers.gemma is None and layers.window(0) is None
         if table is None or not fits or table.shape[1] != guess.shape[1]:
             return None
         positions = position[:, None] + jnp.arange(count - 1, dtype=jnp.int32)[None]

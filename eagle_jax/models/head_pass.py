@@ -19,7 +19,6 @@ from eagle_jax.models.layout import WEIGHT_STRIPS
 from eagle_jax.models.strips import Strips
 
 Params = Mapping[str, Any]
-BIASED = {"bias", WEIGHT_STRIPS}
 
 
 def head(
@@ -40,10 +39,13 @@ def head(
     if {part.dtype for part in (embeddings, features)} != {jnp.dtype(jnp.float32)}:
         return None
     found = _weights(params, config, features.shape, seen)
-    if found is None or embeddings.shape != features.shape or (logits and not found.output.size):
+    if found is None or embeddings.shape != features.shape:
         return None
-    weights = found if logits else found._replace(output=found.output[:0])
-    return native.head(embeddings, features, config.layers.rms_norm_eps, weights, _inner(config), seen, _factor(config))
+    weights, inner = found
+    if logits and not weights.output.size:
+        return None
+    weights = weights if logits else weights._replace(output=weights.output[:0])
+    return native.head(embeddings, features, config.layers.rms_norm_eps, weights, inner, seen, _factor(config))
 
 
 def chain(
@@ -56,23 +58,26 @@ def chain(
     """
     size = given.guess.shape[1]
     one = seen._replace(turns=(seen.turns[0][:, :1], seen.turns[1][:, :1]), visible=seen.visible[:, :, :1])
-    weights = _weights(params, config, (1, 1, size), one)
-    if weights is None or not weights.output.size or given.guess.dtype != jnp.float32:
+    found = _weights(params, config, (1, 1, size), one)
+    if found is None or given.guess.dtype != jnp.float32 or sharpness <= 0:
         return None
-    numbers = config.layers.rms_norm_eps, weights, _inner(config), seen, _factor(config)
-    return native.chain(given, *numbers, sharpness, least)
+    weights, inner = found
+    if not weights.output.size:
+        return None
+    eps, factor = config.layers.rms_norm_eps, _factor(config)
+    return native.chain(given, eps, weights, inner, seen, factor, sharpness, least)
 
 
-def _weights(params: Params, config: EagleConfig, shape: tuple[int, ...], seen: Seen) -> HeadWeights | None:
-    """Weights for rows of this shape, without an output matrix where the head has none that fits; None if the machine
-    code is not for it.
+def _weights(params: Params, config: EagleConfig, shape: tuple[int, ...], seen: Seen) -> tuple[HeadWeights, int] | None:
+    """Weights for rows of this shape, without an output matrix where the head has none that fits, and how many numbers
+    are between those of the MLP; None if the machine code is not for it.
     """
     layer, size = params.get("layers_0", {}), shape[2]
     if config.layers.num_hidden_layers != 1 or not {"self_attn", "mlp", "post_attention_layernorm"} <= set(layer):
         return None
     mixing = halves.mixing_weights(None, layer["self_attn"], shape, shape, seen)
     gated = halves.mlp_weights(layer["post_attention_layernorm"], layer["mlp"], size)
-    fc, output = _whole(params.get("fc", {})), _whole(params.get("lm_head", {}))
+    fc, output = _whole(params.get("fc", {}), "bias"), _whole(params.get("lm_head", {}))
     if mixing is None or gated is None or fc is None or fc.shape != (size, 2 * size):
         return None
     scale, gate_up, down = gated
@@ -81,20 +86,15 @@ def _weights(params: Params, config: EagleConfig, shape: tuple[int, ...], seen: 
         return None
     bias = params["fc"].get("bias", jnp.zeros(0)).astype(jnp.float32)
     said = fc.data[:0] if output is None or output.dtype != fc.dtype else output.data
-    return HeadWeights(fc.data, bias, mixing, Gated(scale, gate_up.data, down.data), said)
-
-
-def _inner(config: EagleConfig) -> int:
-    """Numbers between the weights of the MLP."""
-    return config.layers.intermediate_size
+    return HeadWeights(fc.data, bias, mixing, Gated(scale, gate_up.data, down.data), said), down.shape[1]
 
 
 def _factor(config: EagleConfig) -> float:
     return config.layers.head_dim**-0.5
 
 
-def _whole(linear: Params) -> Strips | None:
-    """The matrix of a linear map, if it is nothing but whole strips of floats."""
-    strips = linear.get(WEIGHT_STRIPS)
-    fits = isinstance(strips, Strips) and strips.is_whole and len(strips.shape) == 2 and set(linear) <= BIASED
+def _whole(linear: Params, *beside: str) -> Strips | None:
+    """The matrix of a linear map, if it is nothing but whole strips of floats, and nothing else is beside it."""
+    strips, known = linear.get(WEIGHT_STRIPS), {WEIGHT_STRIPS, *beside}
+    fits = isinstance(strips, Strips) and strips.is_whole and len(strips.shape) == 2 and set(linear) <= known
     return strips if fits else None

@@ -166,3 +166,16 @@ def test_the_tree_is_the_one_for_the_rows_in_use_and_the_text_the_same():
     assert drafter_for(RANDOM, "eagle", "published", 4).policy == DynamicTree(60, 7, 10)
     last = [chunk.result for chunk in api.stream(RANDOM, prompts[:1], max_new_tokens=12)][-1]
     assert last.token_ids == plain[0].token_ids and len(last.stats.accepted_by_depth) == 3
+
+
+def test_findings_are_read_again_when_their_file_changes_and_an_unreadable_one_is_not_remembered(monkeypatch):
+    keep([found(1, (8, 2, 2))])
+    assert len(budgets.read()) == 1
+    keep([found(4, None)])
+    assert len(budgets.read()) == 2
+
+    budgets._read.cache_clear()
+    with monkeypatch.context() as failing:
+        failing.setattr(budgets.Path, "read_text", lambda *_: (_ for _ in ()).throw(OSError("too many open files")))
+        assert budgets.read() == []
+    assert len(budgets.read()) == 2

@@ -60,14 +60,18 @@ class SureChain(TreePolicy):
             score = jnp.where(sure, score + child_score, -jnp.inf)
             scores.append(score)
             tokens.append(token)
-        return self.of(root_tokens, jnp.concatenate(scores, 1), jnp.concatenate(tokens, 1)), carry
+        return self.tree_of(root_tokens, jnp.concatenate(scores, 1), jnp.concatenate(tokens, 1)), carry
 
     @property
     def least_score(self) -> float:
         """Of a path below which something is drafted, it is more."""
         return math.log(self.least) if self.least else -math.inf
 
-    def of(self, root_tokens: Int[Array, "b"], scores: Float[Array, "b d"], tokens: Int[Array, "b d"]) -> Tree:
+    @property
+    def as_chain(self) -> "SureChain":
+        return self
+
+    def tree_of(self, root_tokens: Int[Array, "b"], scores: Float[Array, "b d"], tokens: Int[Array, "b d"]) -> Tree:
         """The tree of guesses below each other.
 
         Args:

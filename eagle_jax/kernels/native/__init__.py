@@ -18,13 +18,13 @@ are the same in any tree and batch.
     norms      root mean square norms
     largest    the largest numbers of rows
     lookup     rows of a large table
-    given      what the halves of a decoder layer are given
+    given      what layers and heads are given
     parts      what products and the halves of a decoder layer are made of
     first_half norm, projections, rotation, attention, output matrix
     second_half norm, MLP
     head_pass  a pass of an EAGLE-1 head
     guesses    a chain of guesses, pass after pass
-    library    all of it, in two parts, once a process
+    library    all of it, in parts, once a process
 """
 
 import functools
@@ -149,7 +149,7 @@ def best(x: Float[Array, "r v"], count: int, sharpness: float) -> tuple[Float[Ar
 
 
 def rows(strips: Float[Array, "s _ _"], indices: Int[Array, "n"]) -> Float[Array, "n i"]:
-    """Rows of a bfloat16 table in strips, in float32."""
+    """Rows of a table in strips, in float32."""
     from eagle_jax.kernels.native import library, lookup
 
     library.make()
@@ -188,7 +188,7 @@ def head(
     """`y = layer(fc([embedding ; feature]))`, its keys and values, and `output(y)`; zeros where rows are not wanted."""
     from eagle_jax.kernels.native import head_pass, library
 
-    library.make()
+    library.make(library.HEADS.format(weights.fc.dtype))
     return head_pass.head(embeddings, features, eps, weights, inner, seen, factor)
 
 
@@ -205,7 +205,7 @@ def chain(
     """Scores and tokens of guesses below each other, one pass of a head after the other."""
     from eagle_jax.kernels.native import guesses, library
 
-    library.make()
+    library.make(library.HEADS.format(weights.fc.dtype))
     return guesses.chain(given, eps, weights, inner, seen, factor, sharpness, least)
 
 

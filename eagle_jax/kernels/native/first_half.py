@@ -101,7 +101,7 @@ class _Sizes(NamedTuple):
         wanted: nodes of each request that are.
         queries: of a kv head.
         beside: fresh rows before their own.
-        apart: rows between the heads of these.
+        apart: rows from one head to the next in these.
         padded: bytes of a row of what is visible.
     """
 
@@ -160,10 +160,10 @@ def half(
     numbers: Singles | Pairs,
     apart: ir.Value | None = None,
 ) -> Part:
-    """The half layer of the handler's arguments and results; of its outputs only the address is looked at.
+    """The half layer of the handler's arguments and results; of y only the address is looked at.
 
     Args:
-        apart: rows between the heads of what is beside; None is as many as there are.
+        apart: rows from one head to the next in what is beside; None is as many as there are.
     """
     x, residual, eps, scale, qkv, o, *rest = arguments
     cosines, sines, beside, values_beside, visible, old_keys, old_values, length, factor, wanted = rest

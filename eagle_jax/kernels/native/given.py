@@ -1,4 +1,4 @@
-"""What the halves of a decoder layer are given."""
+"""What the halves of a decoder layer, and heads made of them, are given."""
 
 from typing import NamedTuple
 

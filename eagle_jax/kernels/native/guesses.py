@@ -4,12 +4,14 @@ What `decoding.policy.SureChain` does with such a head and no noise. Level by le
 operations for each pass, which together take as long as the pass.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 from llvmlite import ir
 
@@ -64,7 +66,7 @@ def chain(
     results = [
         *[jax.ShapeDtypeStruct((1, steps + 1), kind) for kind in (jnp.float32, jnp.int32)],
         jax.ShapeDtypeStruct(shape, jnp.float32),
-        *[jax.ShapeDtypeStruct((1, heads, max(steps, 1), size), jnp.float32)] * 2,
+        *[jax.ShapeDtypeStruct((1, heads, steps, size), jnp.float32)] * 2,
         *[jax.ShapeDtypeStruct(*kind) for kind in head_pass.made(shape, weights, inner, seen)],
     ]
     numbers = [jnp.float32(number) for number in (sharpness, least, eps)]
@@ -74,16 +76,21 @@ def chain(
     return scores, tokens
 
 
-def names() -> list[str]:
-    """Of the handlers."""
-    return list(NAMES.values())
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """The handler for weights of a dtype."""
 
+    dtype: np.dtype
 
-def build(module: ir.Module) -> None:
-    """Adds the handlers."""
-    given, made = FIRST + head_pass.WEIGHTS + first_half.GIVEN, BESIDE + head_pass.MADE
-    for dtype, name in NAMES.items():
-        add_handler(module, name, functools.partial(_body, numbers=FLOATING[dtype]), arguments=given, results=made)
+    def names(self) -> list[str]:
+        """Of the handlers."""
+        return [NAMES[self.dtype]]
+
+    def build(self, module: ir.Module) -> None:
+        """Adds the handler."""
+        body = functools.partial(_body, numbers=FLOATING[self.dtype])
+        given, made = FIRST + head_pass.WEIGHTS + first_half.GIVEN, BESIDE + head_pass.MADE
+        add_handler(module, NAMES[self.dtype], body, arguments=given, results=made)
 
 
 def _body(call: Call, numbers: Singles | Pairs) -> None:

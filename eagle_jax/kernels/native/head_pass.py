@@ -3,12 +3,14 @@
 Between products of a few rows and so few weights beginning an operation is a good part of the time.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 from llvmlite import ir
@@ -75,16 +77,21 @@ def made(
     ]
 
 
-def names() -> list[str]:
-    """Of the handlers."""
-    return list(NAMES.values())
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """The handler for weights of a dtype."""
 
+    dtype: np.dtype
 
-def build(module: ir.Module) -> None:
-    """Adds the handlers."""
-    for dtype, name in NAMES.items():
-        body = functools.partial(_body, numbers=FLOATING[dtype])
-        add_handler(module, name, body, arguments=3 + WEIGHTS + first_half.GIVEN, results=MADE)
+    def names(self) -> list[str]:
+        """Of the handlers."""
+        return [NAMES[self.dtype]]
+
+    def build(self, module: ir.Module) -> None:
+        """Adds the handler."""
+        body = functools.partial(_body, numbers=FLOATING[self.dtype])
+        given = 3 + WEIGHTS + first_half.GIVEN
+        add_handler(module, NAMES[self.dtype], body, arguments=given, results=MADE)
 
 
 class _Entered(NamedTuple):

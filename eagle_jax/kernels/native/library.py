@@ -1,8 +1,9 @@
-"""All that XLA can call, in two parts, each made and made known to it once a process."""
+"""All that XLA can call, in parts, each made and made known to it once a process."""
 
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import jax
 from llvmlite import ir
@@ -23,11 +24,12 @@ from eagle_jax.kernels.native import (
 from eagle_jax.kernels.native.calls import register
 from eagle_jax.kernels.native.code import Code, features, is_x86
 
-# What float models need is made in half the time that all of it takes.
-FLOATS, ROUNDED = "eagle_jax", "eagle_jax_rounded"
-PARTS = {
-    FLOATS: (products, attention, norms, largest, lookup, first_half, second_half, head_pass, guesses),
+# Apart, since making all of it takes several times as long as what a model needs.
+FLOATS, ROUNDED, HEADS = "eagle_jax", "eagle_jax_rounded", "eagle_jax_heads_{}"
+PARTS: dict[str, tuple[Any, ...]] = {
+    FLOATS: (products, attention, norms, largest, lookup, first_half, second_half),
     ROUNDED: (rounded,),
+    **{HEADS.format(dtype): (head_pass.Piece(dtype), guesses.Piece(dtype)) for dtype in head_pass.NAMES},
 }
 KNOWN_VERSION = "0"  # of XLA's interface, the number before the point
 NEEDED_ON_X86 = {"avx2", "fma"}  # without them every product is a call of the C library's

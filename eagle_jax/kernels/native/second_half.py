@@ -89,7 +89,7 @@ def half(
     results: Sequence[Lying],
     numbers: Singles | Pairs,
 ) -> Part:
-    """The half layer of the handler's arguments and results; of its outputs only the address is looked at."""
+    """The half layer of the handler's arguments and results; of y only the address is looked at."""
     (x, eps, scale, *weights, wanted), (y, ready, between) = arguments, results
     count = wanted_of(builder, wanted, x.size(0))
     given = Input(x.data, scale.data, eps.data, ready.data, scale.size(0), count, x.size(1))
