@@ -48,15 +48,14 @@ def answers(
     for ask in asks:
         size = slots_for(model, Plain(), [ask]).bit_length() if len(asks) > rows else 0
         groups.setdefault(size, []).append(ask)
-    for number, group in enumerate(groups.values(), start=1):
+    for group in groups.values():
         first, waiting = group[:rows], group[rows:][::-1]
         batch = Batch(model, drafter_of(first), first, others=waiting)
         for ask, result in _through(batch, waiting):
             use.used += result.stats.cycles
             yield ask, result
         use.passes += int(batch.state.cycle) * len(batch.state.done)
-        if number < len(groups):
-            batch.free()  # there may be no room for its caches beside the next one's
+        batch.free()  # there may be no room for its caches beside the next one's
 
 
 def _through(batch: Batch, waiting: list[Ask]) -> Iterator[tuple[Ask, Result]]:
