@@ -29,6 +29,7 @@ PHASES = {
     "noise": ("noise",),
     "draft: first level": ("draft",),
     "draft: level {}": ("draft", r"level_(\d+)"),
+    "draft: all levels at once": ("draft", "chain"),
     "check: embedding, norms, masks": ("verify",),
     "check: attention": ("verify", "attention"),
     "check: mlp": ("verify", "mlp"),

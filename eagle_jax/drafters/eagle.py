@@ -133,5 +133,6 @@ class Eagle(Drafter):
         if chain is None or mode.sampled:
             return None
         given = target, state.guess, view.length, state.cache, chain.depth
-        made = self.head.chain(*given, sharpness=self.sharpness, least=chain.least_score)
+        with jax.named_scope("chain"):
+            made = self.head.chain(*given, sharpness=self.sharpness, least=chain.least_score)
         return None if made is None else chain.tree_of(view.root, *made)

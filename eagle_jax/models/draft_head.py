@@ -103,7 +103,7 @@ class DraftHead(AnyHead):
             guess: the output at the root.
             position: of the slot below it.
             count: guesses, at most; of a single one there is no chain.
-            sharpness, least: see `native.guesses`.
+            sharpness, least: see `native.given.ChainOf`.
 
         Returns:
             The score of the path to each, -inf for those that are none, and their draft ids.

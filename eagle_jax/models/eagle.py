@@ -52,19 +52,12 @@ class EagleHead(nn.Module):
             return made[:2]
         return through(self.layers, self._enter(embeddings, features), sight, cache, beside)
 
-    def with_logits(
-        self,
-        embeddings: Float[Array, "b n h"],
-        features: Float[Array, "b n h"],
-        sight: Sight,
-        cache: Cache,
-        beside: tuple[KV, ...],
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...], Float[Array, "b n d"]]:
-        """The same, and `logits` of it."""
-        made = self._at_once(embeddings, features, sight, cache, beside, logits=True)
+    def with_logits(self, *slots: Any) -> tuple[Float[Array, "b n h"], tuple[KV, ...], Float[Array, "b n d"]]:
+        """The same of the same arguments, and `logits` of it."""
+        made = self._at_once(*slots, logits=True)
         if made is not None:
             return made
-        out, kv = self(embeddings, features, sight, cache, beside)
+        out, kv = self(*slots)
         return out, kv, self.logits(out)
 
     def keys_and_values(
@@ -182,8 +175,8 @@ class Head(DraftHead):
         nothing = prefix[0][:, :, :0], prefix[1][:, :, :0]
         seen = Seen(turns, nothing, all_of_it, prefix, cache.length, jnp.int32(1))
         ids = jnp.zeros(0, jnp.int32) if self.vocabulary is None else self.vocabulary
-        given = ChainOf(guess, in_pairs(table), ids)
-        return head_pass.chain(given, self.params, self.config, seen, sharpness=sharpness, least=least)
+        given = ChainOf(guess, in_pairs(table), ids, sharpness, least)
+        return head_pass.chain(given, self.params, self.config, seen)
 
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"]:
         return out

@@ -38,42 +38,32 @@ def head(
     """
     if {part.dtype for part in (embeddings, features)} != {jnp.dtype(jnp.float32)}:
         return None
-    found = _weights(params, config, features.shape, seen)
-    if found is None or embeddings.shape != features.shape:
+    weights = _weights(params, config, features.shape, seen)
+    if weights is None or embeddings.shape != features.shape:
         return None
-    weights, inner = found
     if logits and not weights.output.size:
         return None
-    weights = weights if logits else weights._replace(output=weights.output[:0])
-    return native.head(embeddings, features, config.layers.rms_norm_eps, weights, inner, seen, _factor(config))
+    return native.head(embeddings, features, weights if logits else weights._replace(output=weights.output[:0]), seen)
 
 
 def chain(
-    given: ChainOf, params: Params, config: EagleConfig, seen: Seen, *, sharpness: float, least: float
+    given: ChainOf, params: Params, config: EagleConfig, seen: Seen
 ) -> tuple[Float[Array, "1 d"], Int[Array, "1 d"]] | None:
-    """Scores and tokens of a chain of guesses (`native.guesses`); None if the machine code is not for it.
-
-    Args:
-        least: score of a path from which on nothing is drafted below it.
-    """
+    """Scores and tokens of a chain of guesses (`native.guesses`); None if the machine code is not for it."""
     size = given.guess.shape[1]
     one = seen._replace(turns=(seen.turns[0][:, :1], seen.turns[1][:, :1]), visible=seen.visible[:, :, :1])
-    found = _weights(params, config, (1, 1, size), one)
-    if found is None or given.guess.dtype != jnp.float32 or sharpness <= 0:
+    weights = _weights(params, config, (1, 1, size), one)
+    if weights is None or not weights.output.size or given.guess.dtype != jnp.float32 or given.sharpness <= 0:
         return None
-    weights, inner = found
-    if not weights.output.size:
-        return None
-    eps, factor = config.layers.rms_norm_eps, _factor(config)
-    return native.chain(given, eps, weights, inner, seen, factor, sharpness, least)
+    return native.chain(given, weights, seen)
 
 
-def _weights(params: Params, config: EagleConfig, shape: tuple[int, ...], seen: Seen) -> tuple[HeadWeights, int] | None:
-    """Weights for rows of this shape, without an output matrix where the head has none that fits, and how many numbers
-    are between those of the MLP; None if the machine code is not for it.
+def _weights(params: Params, config: EagleConfig, shape: tuple[int, ...], seen: Seen) -> HeadWeights | None:
+    """Weights for rows of this shape, without an output matrix where the head has none that fits; None if the machine
+    code is not for it.
     """
-    layer, size = params.get("layers_0", {}), shape[2]
-    if config.layers.num_hidden_layers != 1 or not {"self_attn", "mlp", "post_attention_layernorm"} <= set(layer):
+    layer, size, layers = params.get("layers_0", {}), shape[2], config.layers
+    if layers.num_hidden_layers != 1 or not {"self_attn", "mlp", "post_attention_layernorm"} <= set(layer):
         return None
     mixing = halves.mixing_weights(None, layer["self_attn"], shape, shape, seen)
     gated = halves.mlp_weights(layer["post_attention_layernorm"], layer["mlp"], size)
@@ -86,11 +76,8 @@ def _weights(params: Params, config: EagleConfig, shape: tuple[int, ...], seen: 
         return None
     bias = params["fc"].get("bias", jnp.zeros(0)).astype(jnp.float32)
     said = fc.data[:0] if output is None or output.dtype != fc.dtype else output.data
-    return HeadWeights(fc.data, bias, mixing, Gated(scale, gate_up.data, down.data), said), down.shape[1]
-
-
-def _factor(config: EagleConfig) -> float:
-    return config.layers.head_dim**-0.5
+    numbers = layers.rms_norm_eps, down.shape[1], layers.head_dim**-0.5
+    return HeadWeights(fc.data, bias, mixing, Gated(scale, gate_up.data, down.data), said, *numbers)
 
 
 def _whole(linear: Params, *beside: str) -> Strips | None:

@@ -16,6 +16,7 @@ LOOP = "jit(advance)/while/body/"
         ("noise/threefry", "noise"),
         ("draft/draft_tree/top_k", "draft: first level"),
         ("draft/draft_tree/level_1/Head/layers_0/attention/dot", "draft: level 2"),
+        ("draft/draft_tree/chain/ffi_call", "draft: all levels at once"),
         ("verify/Llama/layers_3/attention/qkv_proj/dot_general", "check: attention"),
         ("verify/Llama/layers_3/mlp/mlp/down_proj/dot_general", "check: mlp"),
         ("verify/lm_head/dot_general", "check: output matrix"),

@@ -124,8 +124,9 @@ def test_a_pass_is_that_of_its_parts(dtype, bias, sizes, getkey, monkeypatch):
 def test_rows_that_nobody_reads_are_zeros(wanted, getkey, monkeypatch):
     """As of a cycle's last rows, where fewer guesses were right."""
     head, target = head_of("bfloat16", getkey()), target_of("bfloat16", getkey())
-    keys = [getkey() for _ in range(5)]
+    keys, taken = [getkey() for _ in range(5)], watched(monkeypatch)
     out, k, v, logits = drafted(head, target, keys, batch=1, nodes=6, wanted=wanted)
+    assert taken == ["head"]
     assert not out[:, wanted:].any() and not k[:, :, wanted:].any() and not v[:, :, wanted:].any()
     in_parts(monkeypatch)
     others = drafted(head, target, keys, batch=1, nodes=6, wanted=wanted)

@@ -179,34 +179,22 @@ def mlp(x: Float[Array, "r h"], eps: float, weights: Gated, inner: int, wanted: 
 def head(
     embeddings: Float[Array, "b n h"],
     features: Float[Array, "b n h"],
-    eps: float,
     weights: HeadWeights,
-    inner: int,
     seen: Seen,
-    factor: float,
 ) -> tuple[Float[Array, "b n h"], KV, Float[Array, "b n d"]]:
     """`y = layer(fc([embedding ; feature]))`, its keys and values, and `output(y)`; zeros where rows are not wanted."""
     from eagle_jax.kernels.native import head_pass, library
 
     library.make(library.HEADS.format(weights.fc.dtype))
-    return head_pass.head(embeddings, features, eps, weights, inner, seen, factor)
+    return head_pass.head(embeddings, features, weights, seen)
 
 
-def chain(
-    given: ChainOf,
-    eps: float,
-    weights: HeadWeights,
-    inner: int,
-    seen: Seen,
-    factor: float,
-    sharpness: float,
-    least: float,
-) -> tuple[Float[Array, "1 d"], Int[Array, "1 d"]]:
+def chain(given: ChainOf, weights: HeadWeights, seen: Seen) -> tuple[Float[Array, "1 d"], Int[Array, "1 d"]]:
     """Scores and tokens of guesses below each other, one pass of a head after the other."""
     from eagle_jax.kernels.native import guesses, library
 
     library.make(library.HEADS.format(weights.fc.dtype))
-    return guesses.chain(given, eps, weights, inner, seen, factor, sharpness, least)
+    return guesses.chain(given, weights, seen)
 
 
 def attend(case: Case) -> Float[Array, "b k r c"]:

@@ -42,6 +42,9 @@ class HeadWeights(NamedTuple):
         fc: in strips.
         bias: of `fc`; empty where it has none.
         output: the matrix of the logits, in strips; without any there are no logits.
+        eps: of the second half's norm.
+        inner: numbers between the weights of the MLP.
+        factor: scores of attention are multiplied by it.
     """
 
     fc: Float[Array, "s _ _"]
@@ -49,6 +52,9 @@ class HeadWeights(NamedTuple):
     mixing: Mixing
     gated: Gated
     output: Float[Array, "t _ _"]
+    eps: float
+    inner: int
+    factor: float
 
 
 class ChainOf(NamedTuple):
@@ -58,11 +64,15 @@ class ChainOf(NamedTuple):
         guess: the head's output at the root.
         table: of the target's embeddings, in strips.
         ids: target ids of the head's tokens; empty where they are the same.
+        sharpness: scores are `log_softmax(sharpness * logits)`.
+        least: score of a path from which on nothing is drafted below it.
     """
 
     guess: Float[Array, "1 h"]
     table: Float[Array, "s _ _"]
     ids: Int[Array, "_"]
+    sharpness: float
+    least: float
 
 
 class Seen(NamedTuple):

@@ -1,7 +1,7 @@
 """A chain of guesses of an EAGLE-1 head of one layer, as one operation: pass after pass while it is sure enough.
 
 What `decoding.policy.SureChain` does with such a head and no noise. Level by level XLA would begin some dozen small
-operations for each pass, which together take as long as the pass.
+operations for each pass.
 """
 
 import dataclasses
@@ -42,24 +42,13 @@ NAMES = {jnp.dtype(jnp.float32): "eagle_jax_chain_f32", jnp.dtype(jnp.bfloat16):
 FIRST, BESIDE = 7, 5  # arguments before the weights, and results before those of a pass
 
 
-def chain(
-    given: ChainOf,
-    eps: float,
-    weights: HeadWeights,
-    inner: int,
-    seen: Seen,
-    factor: float,
-    sharpness: float,
-    least: float,
-) -> tuple[Float[Array, "1 d"], Int[Array, "1 d"]]:
+def chain(given: ChainOf, weights: HeadWeights, seen: Seen) -> tuple[Float[Array, "1 d"], Int[Array, "1 d"]]:
     """Scores of the paths to `d` guesses, one below the other, and their tokens, of those that are drafted.
 
-    Scores are `log_softmax(sharpness * logits)`, added up; -inf is no guess, and has token 0.
+    Scores are added up along the path; -inf is no guess, and has token 0.
 
     Args:
-        eps, inner, factor: as in `head_pass.head`.
         seen: turns for `d - 1` passes; nothing beside, and as many are visible.
-        least: score of a path from which on nothing is drafted below it.
     """
     steps, shape = seen.turns[0].shape[1], (1, 1, given.guess.shape[1])
     _, heads, _, size = seen.prefix[0].shape
@@ -67,11 +56,11 @@ def chain(
         *[jax.ShapeDtypeStruct((1, steps + 1), kind) for kind in (jnp.float32, jnp.int32)],
         jax.ShapeDtypeStruct(shape, jnp.float32),
         *[jax.ShapeDtypeStruct((1, heads, steps, size), jnp.float32)] * 2,
-        *[jax.ShapeDtypeStruct(*kind) for kind in head_pass.made(shape, weights, inner, seen)],
+        *[jax.ShapeDtypeStruct(*kind) for kind in head_pass.made(shape, weights, seen)],
     ]
-    numbers = [jnp.float32(number) for number in (sharpness, least, eps)]
+    numbers = [jnp.float32(number) for number in (given.sharpness, given.least, weights.eps)]
     asked = [given.guess, given.table, jnp.int32(given.table.dtype == jnp.bfloat16), given.ids, *numbers]
-    arguments = [*asked, *head_pass.listed(weights), *first_half.given(seen, factor)]
+    arguments = [*asked, *head_pass.listed(weights), *first_half.given(seen, weights.factor)]
     scores, tokens, *_ = jax.ffi.ffi_call(NAMES[weights.fc.dtype], results)(*arguments)
     return scores, tokens
 

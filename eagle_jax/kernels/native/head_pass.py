@@ -1,6 +1,6 @@
 """A pass of an EAGLE-1 head of one layer, `fc([embedding ; feature])`, the layer, the output matrix, as one operation.
 
-Between products of a few rows and so few weights beginning an operation is a good part of the time.
+With a few rows and so few weights, beginning an operation is a good part of its time.
 """
 
 import dataclasses
@@ -32,21 +32,12 @@ WEIGHTS, MADE = 9, 7 + first_half.MADE  # arguments, and results
 def head(
     embeddings: Float[Array, "b n h"],
     features: Float[Array, "b n h"],
-    eps: float,
     weights: HeadWeights,
-    inner: int,
     seen: Seen,
-    factor: float,
 ) -> tuple[Float[Array, "b n h"], KV, Float[Array, "b n d"]]:
-    """Outputs of float32 rows, their keys and values, and logits; zeros for rows that are not wanted.
-
-    Args:
-        eps: of the norm.
-        inner: numbers between the weights of the MLP.
-        factor: scores of attention are multiplied by it.
-    """
-    results = [jax.ShapeDtypeStruct(*kind) for kind in made(embeddings.shape, weights, inner, seen)]
-    given = [embeddings, features, jnp.float32(eps), *listed(weights), *first_half.given(seen, factor)]
+    """Outputs of float32 rows, their keys and values, and logits; zeros for rows that are not wanted."""
+    results = [jax.ShapeDtypeStruct(*kind) for kind in made(embeddings.shape, weights, seen)]
+    given = [embeddings, features, jnp.float32(weights.eps), *listed(weights), *first_half.given(seen, weights.factor)]
     out, said, _, _, _, k, v, *_ = jax.ffi.ffi_call(NAMES[weights.fc.dtype], results)(*given)
     return out, (k, v), said
 
@@ -56,9 +47,7 @@ def listed(weights: HeadWeights) -> list[Array]:
     return [weights.fc, weights.bias, *weights.mixing, *weights.gated, weights.output]
 
 
-def made(
-    shape: tuple[int, ...], weights: HeadWeights, inner: int, seen: Seen
-) -> list[tuple[tuple[int, ...], DTypeLike]]:
+def made(shape: tuple[int, ...], weights: HeadWeights, seen: Seen) -> list[tuple[tuple[int, ...], DTypeLike]]:
     """Shapes and dtypes of the results, `MADE` of them, for rows of this shape: outputs, logits, and room; keys and
     values are the sixth and seventh.
     """
@@ -73,7 +62,7 @@ def made(
         ((rows, size), jnp.float32),
         *mixing,
         *[((rows, size), dtype)] * 2,
-        ((rows, inner), dtype),
+        ((rows, weights.inner), dtype),
     ]
 
 
