@@ -57,10 +57,10 @@ def read(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
 
 
 def fetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Has the CPU bring a line of memory into the core's second cache, in its own time; the address need not exist."""
+    """Has the CPU bring a line of memory into the core's caches, in its own time; the address need not exist."""
     kind = ir.FunctionType(VOID, [POINTER, I32, I32, I32])
-    to_read, second_cache, data = (ir.Constant(I32, value) for value in (0, 2, 1))
-    builder.call(declared(builder.module, "llvm.prefetch.p0", kind), [address, to_read, second_cache, data])
+    to_read, all_caches, data = (ir.Constant(I32, value) for value in (0, 3, 1))
+    builder.call(declared(builder.module, "llvm.prefetch.p0", kind), [address, to_read, all_caches, data])
 
 
 def write(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
@@ -133,14 +133,21 @@ def counting(
 
 
 def by_tiles(builder: ir.IRBuilder, count: ir.Value, most: int, build: Callable[[ir.Value, int], None]) -> None:
-    """`build(first, size)` for `most` of `count` at a time, and for those that are left."""
-    whole = builder.sub(count, builder.urem(count, i64(most)))
-    with counting(builder, whole, step=most) as first:
-        build(first, most)
-    left = builder.sub(count, whole)
-    for size in range(1, most):
-        with builder.if_then(builder.icmp_unsigned("==", left, i64(size))):
-            build(whole, size)
+    """`build(first, size)` for `most` of `count` at a time; the last two times for about as many each."""
+    done = room(builder, 8)
+    write(builder, i64(0), done)
+    with repeating(builder) as leave:
+        first = read(builder, done, I64)
+        left = builder.sub(count, first)
+        with builder.if_then(builder.icmp_unsigned("==", left, i64(0))):
+            builder.branch(leave)
+        half = builder.lshr(builder.add(left, i64(1)), i64(1))
+        several = builder.select(builder.icmp_unsigned("<", left, i64(2 * most)), half, i64(most))
+        now = builder.select(builder.icmp_unsigned("<=", left, i64(most)), left, several)
+        write(builder, builder.add(first, now), done)
+        for size in range(1, most + 1):
+            with builder.if_then(builder.icmp_unsigned("==", now, i64(size))):
+                build(first, size)
 
 
 def values_of(record: Any) -> list[ir.Value]:

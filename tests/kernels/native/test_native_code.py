@@ -29,7 +29,7 @@ from eagle_jax.models.products import matmul
 from eagle_jax.models.strips import in_strips
 assert native.is_used()
 for dtype in (jnp.float32, jnp.bfloat16):
-    for rows in range(1, 9):
+    for rows in range(1, 12):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96), dtype) for i, n in ((0, rows), (1, 144)))
         wanted = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
         np.testing.assert_allclose(jax.jit(matmul)(x, in_strips(w)), wanted, atol=1e-4)

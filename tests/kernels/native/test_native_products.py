@@ -20,7 +20,7 @@ def normal(key: jax.Array, *shape: int, dtype=jnp.float32) -> jax.Array:
 
 @DTYPES
 @pytest.mark.parametrize("outputs", [16, 48, 64, 160, 70], ids=lambda n: f"{n} outputs")
-@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 20], ids=lambda n: f"{n} rows")
+@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 8, 9, 10, 11, 19, 20], ids=lambda n: f"{n} rows")
 def test_a_product_is_that_of_numpy(dtype, outputs, rows, getkey):
     x, weight = normal(getkey(), rows, 24, dtype=dtype), normal(getkey(), outputs, 24, dtype=dtype)
     made = jax.jit(matmul)(x, in_strips(weight))
@@ -32,7 +32,7 @@ def test_a_product_is_that_of_numpy(dtype, outputs, rows, getkey):
 def test_a_row_is_the_same_to_the_bit_beside_any_others(dtype, getkey):
     x, weight = normal(getkey(), 17, 256, dtype=dtype), in_strips(normal(getkey(), 192, 256, dtype=dtype))
     together = jax.jit(matmul)(x, weight)
-    for count in range(1, 8):
+    for count in range(1, 15):
         np.testing.assert_array_equal(jax.jit(matmul)(x[3 : 3 + count], weight), together[3 : 3 + count])
 
 
