@@ -28,7 +28,7 @@ from eagle_jax.kernels.native.norms import Norm
 from eagle_jax.kernels.native.numbers import Pairs, Singles
 from eagle_jax.kernels.native.places import Places, Strides
 from eagle_jax.kernels.native.threads import Phase
-from eagle_jax.kernels.native.tiles import Tiles, most_rows
+from eagle_jax.kernels.native.tiles import Tiles
 
 TOGETHER = 2  # rows that are made ready in a task
 
@@ -181,7 +181,7 @@ def multiply(
                 place, other = at(builder, to, further), at(builder, residual, builder.add(offset, further))
                 write(builder, builder.fadd(read(builder, other, FLOATS), read(builder, place, FLOATS)), place)
 
-    by_tiles(builder, count, most_rows(), few)
+    by_tiles(builder, count, tiles.most_rows, few)
     begin = builder.mul(strip, weight.width(builder))
     with counting(builder, rows, count) as row:
         clear(builder, at(builder, y, row, y_row), begin, builder.add(begin, weight.width(builder)))

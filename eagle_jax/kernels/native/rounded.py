@@ -43,7 +43,7 @@ from eagle_jax.kernels.native.math import fma, larger, largest, summed, summed_u
 from eagle_jax.kernels.native.numbers import Levels, by_bytes
 from eagle_jax.kernels.native.places import Places, Strides
 from eagle_jax.kernels.native.threads import Phase, share
-from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
+from eagle_jax.kernels.native.tiles import Tiles
 
 MOST_INPUTS = 128  # of a block: 128 * 32767 * (255 + 128), products and what sums begin with, is 1.6e9, below 2**31
 LEAST = float(np.float32(1e-34))  # of a block's scale; with less its numbers are zeros
@@ -175,7 +175,7 @@ def _strip(builder: ir.IRBuilder, index: ir.Value, values: Sequence[ir.Value], t
             )
             tiles.few_rows(builder, here, (count, columns, builder.udiv(block.size, in_word)), strides)
 
-    by_tiles(builder, sizes.rows, MOST_ROWS, some)
+    by_tiles(builder, sizes.rows, tiles.most_rows, some)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from eagle_jax.kernels.native.math import silu
 from eagle_jax.kernels.native.numbers import FLOATING, Pairs, Singles
 from eagle_jax.kernels.native.parts import Input, Part, Weight, multiply, wanted_of
 from eagle_jax.kernels.native.threads import Phase, share
-from eagle_jax.kernels.native.tiles import Tiles, most_rows
+from eagle_jax.kernels.native.tiles import Tiles
 
 NAMES = {jnp.dtype(jnp.float32): "eagle_jax_mlp_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_mlp_bf16"}
 WIDEST = 64  # outputs of a strip
@@ -109,7 +109,7 @@ def _between(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles
     """`silu(gate(x)) up(x)` of a strip of both."""
     weight, given = known.gate_up, known.given
     line = i64(WIDEST * WORD)
-    gates, ups = (room(builder, most_rows() * WIDEST * WORD) for _ in range(2))
+    gates, ups = (room(builder, tiles.most_rows * WIDEST * WORD) for _ in range(2))
     other = builder.add(strip, builder.lshr(weight.strips, i64(1)))
     to = at(builder, known.between, builder.mul(strip, weight.columns), VECTOR // WORD * numbers.size)
 
@@ -124,7 +124,7 @@ def _between(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles
             place = at(builder, place, column, VECTOR // WORD * numbers.size)
             write(builder, numbers.of(builder, builder.fmul(silu(builder, gate), up)), place)
 
-    by_tiles(builder, given.count, most_rows(), few)
+    by_tiles(builder, given.count, tiles.most_rows, few)
 
 
 def _outputs(builder: ir.IRBuilder, strip: ir.Value, known: _Known, tiles: Tiles) -> None:

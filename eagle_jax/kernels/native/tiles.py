@@ -17,7 +17,6 @@ from eagle_jax.kernels.native.code import (
     POINTER,
     WORD,
     at,
-    by_tiles,
     counting,
     features,
     fetch,
@@ -52,25 +51,19 @@ class Tiles:
     def __init__(self, module: ir.Module, numbers: Numbers, fetching: bool = False):
         self._module, self._numbers, self._fetching = module, numbers, fetching
 
-    def any_rows(
-        self, builder: ir.IRBuilder, places: Places, sizes: tuple[ir.Value, ir.Value, ir.Value], strides: Strides
-    ) -> None:
-        """Computes `y`.
-
-        Args:
-            sizes: rows, columns and steps.
-        """
-        rows, columns, steps = sizes
-
-        def some(first: ir.Value, count: int) -> None:
-            self.few_rows(builder, places.row(builder, first, strides), (count, columns, steps), strides)
-
-        by_tiles(builder, rows, MOST_ROWS, some)
+    @property
+    def most_rows(self) -> int:
+        """Together, of x: more of a weight that is read once, where there are registers for them."""
+        return MOST_OF_WEIGHTS if self._fetching and "avx512f" in features() else MOST_ROWS
 
     def few_rows(
         self, builder: ir.IRBuilder, places: Places, sizes: tuple[int, ir.Value, ir.Value], strides: Strides
     ) -> None:
-        """The same for at most `most_rows()` rows, whose number is known."""
+        """Computes `y` of at most `most_rows` rows.
+
+        Args:
+            sizes: rows, columns and steps.
+        """
         rows, columns, steps = sizes
         builder.call(self._function(rows), [*values_of(places), columns, steps, *values_of(strides)])
 
@@ -94,11 +87,6 @@ class Tiles:
             done, together = upto, together // 2
         builder.ret_void()
         return function
-
-
-def most_rows() -> int:
-    """Together, of x, with a weight that is read once."""
-    return MOST_OF_WEIGHTS if "avx512f" in features() else MOST_ROWS
 
 
 def _together(rows: int) -> int:
