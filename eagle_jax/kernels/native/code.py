@@ -34,6 +34,7 @@ PAIRS = ir.VectorType(_BFloat(), 2 * LANES)  # two bfloat16 in the place of each
 WORD = 4  # bytes of a number, or of a pair
 VECTOR = WORD * LANES
 NULL = ir.Constant(POINTER, None)
+ROOMY = 48 * 1024  # bytes of a first cache that holds rows and the weights that are fetched for them
 
 
 def i64(value: int) -> ir.Constant:
@@ -57,10 +58,13 @@ def read(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
 
 
 def fetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Has the CPU bring a line of memory into the core's caches, in its own time; the address need not exist."""
+    """Has the CPU bring a line of memory into the core's caches, into the first one where that is `ROOMY`, in its own
+    time; the address need not exist.
+    """
     kind = ir.FunctionType(VOID, [POINTER, I32, I32, I32])
-    to_read, all_caches, data = (ir.Constant(I32, value) for value in (0, 3, 1))
-    builder.call(declared(builder.module, "llvm.prefetch.p0", kind), [address, to_read, all_caches, data])
+    caches = 3 if first_cache() >= ROOMY else 2
+    to_read, into, data = (ir.Constant(I32, value) for value in (0, caches, 1))
+    builder.call(declared(builder.module, "llvm.prefetch.p0", kind), [address, to_read, into, data])
 
 
 def write(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
@@ -185,6 +189,16 @@ def features() -> frozenset[str]:
     return frozenset(name for name, has in known.items() if has)
 
 
+@functools.cache
+def first_cache() -> int:
+    """Bytes of a core's first cache of data, as Linux tells; 0 where nobody does."""
+    told = Path("/sys/devices/system/cpu/cpu0/cache/index0/size")
+    try:
+        return 1024 * int(told.read_text().strip().removesuffix("K"))
+    except (OSError, ValueError):
+        return 0
+
+
 def is_x86() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64")
 
@@ -206,7 +220,8 @@ class Code:
         wanted = ",".join([*(f"+{feature}" for feature in sorted(features())), *wide])
         target = binding.Target.from_default_triple()
         self._machine = target.create_target_machine(cpu=binding.get_host_cpu_name(), features=wanted, opt=3)
-        key = "\n".join([name, wanted, binding.get_host_cpu_name(), llvmlite.__version__, _sources()])
+        cpu = binding.get_host_cpu_name(), str(first_cache())
+        key = "\n".join([name, wanted, *cpu, llvmlite.__version__, _sources()])
         made = _kept(hashlib.sha256(key.encode()).hexdigest(), lambda: self._made(name, build))
         self._engine: Any = binding.create_mcjit_compiler(binding.parse_assembly(""), self._machine)
         self._engine.add_object_file(binding.ObjectFileRef.from_data(made))
