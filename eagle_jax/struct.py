@@ -1,6 +1,8 @@
 """Frozen dataclasses that are JAX pytrees."""
 
 import dataclasses
+import operator
+from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -26,12 +28,14 @@ def pytree(cls: type[T]) -> type[T]:
     dynamic = tuple(f.name for f in fields if not f.metadata.get("static"))
     fixed = tuple(f.name for f in fields if f.metadata.get("static"))
 
+    children, settings = _getter(dynamic), _getter(fixed)  # every call of a program flattens dozens of these
+    keys = [jax.tree_util.GetAttrKey(name) for name in dynamic]
+
     def flatten_with_keys(node: T):
-        children = [(jax.tree_util.GetAttrKey(name), getattr(node, name)) for name in dynamic]
-        return children, tuple(getattr(node, name) for name in fixed)
+        return list(zip(keys, children(node), strict=True)), settings(node)
 
     def flatten(node: T):
-        return tuple(getattr(node, name) for name in dynamic), tuple(getattr(node, name) for name in fixed)
+        return children(node), settings(node)
 
     def unflatten(aux, children) -> T:
         node = object.__new__(frozen)
@@ -41,3 +45,34 @@ def pytree(cls: type[T]) -> type[T]:
 
     jax.tree_util.register_pytree_with_keys(frozen, flatten_with_keys, unflatten, flatten)
     return frozen
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """A tree that was flattened once, for the many calls of programs that would flatten it each time.
+
+    Attributes:
+        leaves: of the tree.
+        structure: of the tree.
+    """
+
+    leaves: tuple[Any, ...]
+    structure: Any = static()
+
+    @classmethod
+    def of(cls, tree: Any) -> "Packed":
+        leaves, structure = jax.tree.flatten(tree)
+        return cls(tuple(leaves), structure)
+
+
+def unpacked(value: Any) -> Any:
+    """The tree, if it was packed."""
+    return jax.tree.unflatten(value.structure, value.leaves) if isinstance(value, Packed) else value
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """What returns the attributes of these names, as a tuple."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return (lambda node: (getattr(node, names[0]),)) if names else (lambda node: ())

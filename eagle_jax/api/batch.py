@@ -114,7 +114,7 @@ class Row:
         compile_seconds: spent on compiling while it waited.
         prefill_seconds: spent on its prompt; rows that begin together share it.
         decode_seconds: spent on cycles since it began, whether for it alone or for others as well.
-        first_token_seconds: from the request to the look that found its first token, compiling not counted; nan before.
+        first_token_seconds: from the request to its first token, compiling not counted; nan before.
     """
 
     ask: Ask
@@ -135,6 +135,7 @@ class Batch:
     Args:
         others: requests that may be admitted later; there is room for the longest of them.
         room: room for requests that nobody knows yet; without any `asks`, all places are free to be admitted to.
+        look: whether somebody wants to see the first tokens before `run`; otherwise only ends are looked for.
     """
 
     def __init__(
@@ -144,13 +145,16 @@ class Batch:
         asks: Sequence[Ask] = (),
         others: Sequence[Ask] = (),
         room: Room | None = None,
+        look: bool = True,
     ):
         self.model, self.drafter = model, drafter
         self.room = room_for(model, drafter, [*asks, *others], len(asks)) if room is None else room
         self.mode = self.room.mode
+        self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(ask) for ask in asks] or [Row(NOBODY, done=True)] * self.room.rows
         self.request, self.state = self._begin(self.rows) if asks else self._nobody()
-        self.look()
+        if look or to_host(self.state.done).any():
+            self.look()
 
     def run(self, cycles: int | None = None, *, to_first: bool = False) -> Iterator[list[Row]]:
         """Decodes to the end, and shows the rows every `cycles` target passes (None: at the end only).
@@ -199,7 +203,8 @@ class Batch:
     def free(self) -> None:
         """Gives the memory of its caches back, whoever may still hold it: a traceback does. Nothing runs after that."""
         for array in jax.tree.leaves((self.request, self.state)):
-            array.delete()
+            if isinstance(array, jax.Array):
+                array.delete()
 
     def results(self, places: Sequence[int] | None = None) -> list[Result]:
         """The answers of the rows in `places` (None: of all); of those that are not done, what there is."""
@@ -223,7 +228,7 @@ class Batch:
         request, tokens = layout(self.model, self.drafter, [row.ask for row in rows], self.room.slots)
         state, compiling, seconds = timed(
             compiled_prefill(),
-            *(self.model.target, self.drafter, request, tokens),
+            *(*self._models, *self._alike(request, tokens)),
             mode=self.mode,
             slots=self.room.slots,
             chunk=chunk_tokens(),
@@ -232,25 +237,35 @@ class Batch:
         )
         for row in rows:
             row.compile_seconds, row.prefill_seconds = compiling, seconds
+            row.first_token_seconds = programs.seconds_since(row.ask.asked)
         return request, state
 
     def _advance(self, until: int, enough: int) -> tuple[float, float]:
         """Decodes until cycle `until`, or until `enough` rows are done; the seconds that compiling and running took."""
-        limits = np.int32(until), np.int32(enough)
+        limits = np.array(until, np.int32), np.array(enough, np.int32)
         self.state, compiling, seconds = timed(
             compiled_advance(),
-            *(self.model.target, self.drafter, self.request, self.state, *limits),
+            *(*self._models, *self._alike(self.request, self.state, *limits)),
             mode=self.mode,
             over=self.model.over,
         )
         return compiling, seconds
+
+    def _alike(self, request: Request, *others: Any) -> tuple[Any, ...]:
+        """A request and what belongs to it, as arguments of programs: beside the same models and on one device they are
+        of one kind wherever these numbers are the same.
+        """
+        if self.model.over is not None:
+            return request, *others
+        name = len(request.limit), len(request.stop_ids), self.room.slots, self.room.logprobs
+        return (programs.Alike(name, (request, *others)),)
 
     def _nobody(self) -> Running:
         """Rows that are done before they begin."""
         request, tokens = layout(self.model, self.drafter, [row.ask for row in self.rows], self.room.slots)
         state, _ = programs.call(
             compiled_nobody(),
-            *(self.model.target, self.drafter, request, tokens),
+            *(*self._models, request, tokens),
             slots=self.room.slots,
             logprobs=self.room.logprobs,
             over=self.model.over,
@@ -369,8 +384,10 @@ def rows_for(model: Model, requests: int) -> int:
     return groups << (-(-requests // groups) - 1).bit_length()
 
 
-def layout(model: Model, drafter: Drafter, asks: Sequence[Ask], slots: int) -> tuple[Request, jax.Array]:
-    """The requests and their prompts, with as many rows as `rows_for` says."""
+def layout(model: Model, drafter: Drafter, asks: Sequence[Ask], slots: int) -> tuple[Request, jax.Array | np.ndarray]:
+    """The requests and their prompts, with as many rows as `rows_for` says. On one device they are numpy's: a program
+    takes those in a fraction of the time that it takes to make arrays of JAX of them.
+    """
     rows = rows_for(model, len(asks))
     padded = [*asks, *[NOBODY] * (rows - len(asks))]
     lengths = np.array([len(ask.prompt) for ask in padded], np.int32)
@@ -384,11 +401,11 @@ def layout(model: Model, drafter: Drafter, asks: Sequence[Ask], slots: int) -> t
         settings=settings_of(
             [ask.options for ask in padded], [ask.seed for ask in padded], [ask.sample for ask in padded]
         ),
-        prompt_length=jnp.asarray(lengths),
-        limit=jnp.asarray(limit),
-        stop_ids=jnp.asarray(np.array(model.stop_ids or (-1,), np.int32)),
+        prompt_length=lengths,
+        limit=limit,
+        stop_ids=np.array(model.stop_ids or (-1,), np.int32),
     )
-    return _spread(model, (request, jnp.asarray(tokens)))
+    return _spread(model, (request, tokens))
 
 
 def _spread(model: Model, tree: T) -> T:

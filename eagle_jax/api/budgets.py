@@ -112,6 +112,13 @@ def fingerprint(model: Model, method: str) -> str:
 
 def path() -> Path:
     """The file of findings."""
+    return _path(*(os.environ.get(name) for name in ("XDG_CACHE_HOME", "HOME", "USERPROFILE")))
+
+
+@functools.lru_cache(maxsize=4)
+def _path(*folders: str | None) -> Path:
+    """The same, as long as the environment names these folders: every request asks."""
+    del folders
     return cache_folder() / "budgets.json"
 
 

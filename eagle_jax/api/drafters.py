@@ -225,14 +225,22 @@ def drafter_for(
                 f'drafter="{name}" has no choice of trees, got tree={tree!r}; expected "auto" or "published", or in '
                 "Python a drafter object of the size you want"
             )
-        return method.make(model, None, small)
+        return _made(model, name, None, small)
     if asked is not None:
-        return method.make(model, asked, small)
+        return _made(model, name, asked, small)
     if not tree_is(tree, "auto"):
-        return method.make(model, method.trees(model, small), small)
+        return _made(model, name, method.trees(model, small), small)
     found = budget_for(model, name, rows, slots) if name in TUNED else None
     policy = _tree_by_rule(model, method, small, rows, prompts) if found is None else tree_of(found)
-    return Plain() if policy is None else method.make(model, policy, small)
+    return _made(model, "none" if policy is None else name, policy, small)
+
+
+def _made(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Drafter:
+    """The model's drafter of a method, made once."""
+    key = name, policy, small
+    if key not in model.drafters:
+        model.drafters[key] = METHODS[name].make(model, policy, small)
+    return model.drafters[key]
 
 
 def _tree_by_rule(model: Model, method: Method, small: bool, rows: int, prompts: float) -> TreePolicy | None:

@@ -73,6 +73,11 @@ class Model:
         """Whether any of its products is that of a rounded weight by machine code of our own."""
         return _has(self.target, RoundedStrips)
 
+    @functools.cached_property
+    def drafters(self) -> dict[Any, Any]:
+        """Those that were made for it, by what they were made of: programs know the same objects again."""
+        return {}
+
     def __repr__(self) -> str:
         """A line; the weights themselves would be fetched from the device to be shown."""
         packed = (QuantArray, AnyStrips)

@@ -7,8 +7,6 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
@@ -81,12 +79,12 @@ def mode_of(options: Iterable[Options]) -> Sampling:
 def settings_of(options: Sequence[Options], seeds: Sequence[int], samples: Sequence[int]) -> Settings:
     """How the rows of a batch draw: each with its own options, seed and number of answer."""
 
-    def column(name: str) -> jax.Array:
-        return jnp.asarray(np.array([getattr(one, name) for one in options], np.float32))
+    def column(name: str) -> np.ndarray:
+        return np.array([getattr(one, name) for one in options], np.float32)
 
     return Settings(
         temperature=column("temperature"),
-        top_k=jnp.asarray(np.array([min(one.top_k, LARGEST_INT32) for one in options], np.int32)),
+        top_k=np.array([min(one.top_k, LARGEST_INT32) for one in options], np.int32),
         top_p=column("top_p"),
         min_p=column("min_p"),
         key=request_keys(seeds, samples),

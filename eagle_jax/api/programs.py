@@ -2,6 +2,8 @@
 
 import collections
 import contextlib
+import dataclasses
+import functools
 import threading
 import time
 import weakref
@@ -9,9 +11,11 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from eagle_jax.sharding import placement
+from eagle_jax.struct import Packed
 
 FULL, MORE = 0.6, 0.1  # share of all maps with which room is made, and that must be new since it was made
 MAPS = (  # how many a process may have, and how many this one has
@@ -42,10 +46,10 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
 
     Compiling ahead of the call keeps it out of every timing. The key is all that can change the program: the structure
     of the arguments (static fields included), their shapes, dtypes and places, and the keyword arguments, which are
-    static.
+    static. Of arguments that are `Alike`, which are given one by one, it is their name.
     """
     program, seconds = ready(function, *args, **fixed)
-    return program(*args), seconds
+    return program(*_each(args)), seconds
 
 
 def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
@@ -62,7 +66,7 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
             return _programs[key], 0.0
     _make_room()
     start = time.perf_counter()
-    program = function.lower(*args, **fixed).compile()
+    program = function.lower(*_each(args), **fixed).compile()
     seconds = time.perf_counter() - start
     _here.compiling.append((start, start + seconds))
     with _lock:
@@ -74,6 +78,23 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     if many:
         jax.clear_caches()
     return program, seconds
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Alike:
+    """Arguments, of which all that can change a program hangs on a name: they need not be looked at.
+
+    Args:
+        name: hashable.
+    """
+
+    name: Any
+    args: tuple[Any, ...]
+
+
+def _each(args: tuple[Any, ...]) -> list[Any]:
+    """The arguments one by one."""
+    return [one for arg in args for one in (arg.args if isinstance(arg, Alike) else (arg,))]
 
 
 class _Kind:
@@ -92,15 +113,28 @@ class _Kind:
 
 
 _kinds: dict[int, tuple[weakref.ref[Any], _Kind]] = {}  # of frozen dataclasses, by id: models come again and again
+_packed: dict[int, tuple[weakref.ref[Any], Packed]] = {}
+
+
+def packed(model: Any) -> Packed:
+    """A frozen dataclass of arrays, flattened once; a program that was made with `spread` takes it as it takes that."""
+    kept = _packed.get(id(model))
+    if kept is None or kept[0]() is not model:
+        name = id(model)
+        kept = _packed[name] = weakref.ref(model, lambda _: _packed.pop(name, None)), Packed.of(model)
+    return kept[1]
 
 
 def _kind_of(arg: Any) -> _Kind:
-    """The structure of an argument, and shape, dtype and place of all in it."""
+    """The structure of an argument, and shape, dtype and place of all in it; the name of what is alike."""
+    if isinstance(arg, Alike):
+        return _Kind(arg.name)
     kept = _kinds.get(id(arg))
     if kept is not None and kept[0]() is arg:
         return kept[1]
     leaves, structure = jax.tree.flatten(arg)
     places = [getattr(leaf, "sharding", None) for leaf in leaves]
+    places = [None if place == _usual_place() else place for place in places]
     if any(isinstance(place, NamedSharding) for place in places):
         places = [placement(place) for place in places]
     shapes = [(leaf.shape, leaf.dtype, place) for leaf, place in zip(leaves, places, strict=True)]
@@ -111,6 +145,12 @@ def _kind_of(arg: Any) -> _Kind:
         with contextlib.suppress(TypeError):  # not everything can be referred to weakly
             _kinds[name] = weakref.ref(arg, lambda _: _kinds.pop(name, None)), kind
     return kind
+
+
+@functools.cache
+def _usual_place() -> Any:
+    """Where a program puts what is still on the host."""
+    return jnp.zeros(()).sharding
 
 
 def _make_room() -> None:

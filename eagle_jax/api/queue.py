@@ -50,7 +50,7 @@ def answers(
         groups.setdefault(size, []).append(ask)
     for group in groups.values():
         first, waiting = group[:rows], group[rows:][::-1]
-        batch = Batch(model, drafter_of(first), first, others=waiting)
+        batch = Batch(model, drafter_of(first), first, others=waiting, look=False)
         for ask, result in _through(batch, waiting):
             use.used += result.stats.cycles
             yield ask, result

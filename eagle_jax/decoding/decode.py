@@ -114,7 +114,7 @@ def open_prompts(
     """Caches with room for `slots` tokens, and nothing read."""
     batch = len(request.limit)
     cache = target.empty_cache(batch, slots)
-    cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=request.prompt_length)
+    cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.asarray(request.prompt_length))
     cache, draft = constrain((cache, drafter.init(target, batch, slots)))
     return Reading(chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch))
 
@@ -131,7 +131,7 @@ def read_prompts(
     over: Sharding | None = None,
 ) -> Reading:
     """Reads on to the end of the longest prompt, or until `until` chunks are read."""
-    lengths, batch = request.prompt_length, tokens.shape[0]
+    lengths, batch = jnp.asarray(request.prompt_length), tokens.shape[0]
 
     def unread(reading: Reading) -> Bool[Array, ""]:
         left = reading.chunks * chunk < jnp.max(lengths)
@@ -173,7 +173,7 @@ def first_tokens(
     logprobs: bool,
 ) -> DecodeState:
     """Draws each row's first token, once its prompt is read."""
-    lengths, last = request.prompt_length, reading.last
+    lengths, last = jnp.asarray(request.prompt_length), reading.last
     logits = target.logits(last[0])
     drawn = sampling.draw(logits, _noise(target, request, lengths - 1, 1, mode), request.settings, mode)
     observed = Observed(

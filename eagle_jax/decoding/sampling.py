@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float, Int, Key
+from jaxtyping import Bool, Float, Int, Key, UInt32
 
 from eagle_jax.decoding.scores import Scores, argmax
 from eagle_jax.decoding.threshold import outweighed_by_less
@@ -42,30 +42,30 @@ GREEDY = Sampling(sampled=False, filtered=False)
 
 @pytree
 class Settings:
-    """How each request draws its tokens, one value per batch row.
+    """How each request draws its tokens, one value per batch row; on the host until a program takes them.
 
     Attributes:
         temperature: divides the logits; 0 is greedy.
         top_k: keep the k most probable tokens; 0 keeps all.
         top_p: keep the most probable tokens that together hold this much probability; 1 keeps all.
         min_p: keep tokens at least this probable, relative to the most probable one; 0 keeps all.
-        key: random key of the request (see `request_keys`).
+        key: words of the request's random key (see `request_keys`).
     """
 
-    temperature: Float[Array, "b"]
-    top_k: Int[Array, "b"]
-    top_p: Float[Array, "b"]
-    min_p: Float[Array, "b"]
-    key: Key[Array, "b"]
+    temperature: Float[Array | np.ndarray, "b"]
+    top_k: Int[Array | np.ndarray, "b"]
+    top_p: Float[Array | np.ndarray, "b"]
+    min_p: Float[Array | np.ndarray, "b"]
+    key: UInt32[Array | np.ndarray, "b 2"]
 
     @property
-    def greedy(self) -> Bool[Array, "b"]:
+    def greedy(self) -> Bool[Array | np.ndarray, "b"]:
         """Rows that take the most probable token."""
         return self.temperature <= 0
 
 
-def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> Key[Array, "b"]:
-    """Random keys of requests: answer `samples[i]` (counted from 0) of a request with seed `seeds[i]`.
+def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> UInt32[np.ndarray, "b 2"]:
+    """Words of the random keys of requests: answer `samples[i]` (counted from 0) of a request with seed `seeds[i]`.
 
     Answer 0 has the key of the seed, so the first of several answers is the single answer. Further answers fold a
     number counted down from 2**32 into it: positions are folded in from 0 upwards, and no answer's key may be the noise
@@ -76,12 +76,16 @@ def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> Key[Array, "b"
         if not 0 <= seed < 2**63:
             raise ValueError(f"seed is {seed}, expected a whole number from 0 to 2**63 - 1; choose one in that range")
     words = np.array([(seed >> 32, seed & 0xFFFFFFFF) for seed in seeds], np.uint32).reshape(-1, 2)
-    first = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     counted_down = np.array([-sample % 2**32 for sample in samples], np.uint32)
     if not counted_down.any():  # nearly always; the rest takes a millisecond
-        return first
-    others = jax.vmap(jax.random.fold_in)(first, jnp.asarray(counted_down))
-    return jnp.where(jnp.asarray(counted_down == 0), first, others)
+        return words
+    others = jax.vmap(jax.random.fold_in)(_keys(words), jnp.asarray(counted_down))
+    return np.where(counted_down[:, None] == 0, words, jax.random.key_data(others))
+
+
+def _keys(words: UInt32[Array | np.ndarray, "b 2"]) -> Key[Array, "b"]:
+    """Keys of the words that are all of them."""
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> Float[Array, "b n v"]:
@@ -95,7 +99,7 @@ def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> 
         # mode="high": noise up to 32 instead of 16, so that tokens rarer than e^-16 keep their probability
         return jax.random.gumbel(jax.random.fold_in(key, position), (vocab_size,), jnp.float32, mode="high")
 
-    return jax.vmap(jax.vmap(at_position, in_axes=(None, 0)))(settings.key, positions)
+    return jax.vmap(jax.vmap(at_position, in_axes=(None, 0)))(_keys(settings.key), positions)
 
 
 def at_depth(noise_by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Float[Array, "b n v"]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding.sampling import Settings
@@ -12,7 +13,7 @@ from eagle_jax.struct import pytree
 
 @pytree
 class Request:
-    """What was asked for, one value per row of the batch; constant while decoding.
+    """What was asked for, one value per row of the batch; on the host until a program takes it, then constant.
 
     Attributes:
         settings: how tokens are drawn.
@@ -22,9 +23,9 @@ class Request:
     """
 
     settings: Settings
-    prompt_length: Int[Array, "b"]
-    limit: Int[Array, "b"]
-    stop_ids: Int[Array, "e"]
+    prompt_length: Int[Array | np.ndarray, "b"]
+    limit: Int[Array | np.ndarray, "b"]
+    stop_ids: Int[Array | np.ndarray, "e"]
 
 
 @pytree

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import P
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -176,9 +175,7 @@ def _auto(config: LlamaConfig, devices: int) -> dict[str, int]:
 
 def _put(leaf: Any, where: NamedSharding) -> Any:
     """An array to where it belongs; one that every process made for itself becomes one array over all of them."""
-    if where.is_fully_addressable or not leaf.is_fully_addressable:
+    if where.is_fully_addressable or isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.device_put(leaf, where)
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), where), impl=jax.random.key_impl(leaf))
     value = np.asarray(leaf)
     return jax.make_array_from_callback(value.shape, where, lambda index: value[index])

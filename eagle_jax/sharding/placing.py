@@ -56,7 +56,9 @@ def place_all(params: Tree, place: Place) -> Tree:
 
 def to_host(tree: Any) -> Any:
     """Values as numpy arrays, on every process; what another process holds is fetched from there."""
-    whole = all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in jax.tree.leaves(tree))
+    whole = jax.process_count() == 1 or all(
+        leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in jax.tree.leaves(tree)
+    )
     return jax.tree.map(np.asarray, tree if whole else _gathered(tree))
 
 

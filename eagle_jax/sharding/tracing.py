@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.sharding.mesh import Sharding
 from eagle_jax.sharding.rules import DATA, MODEL, divides, fitting
+from eagle_jax.struct import unpacked
 
 Tree = TypeVar("Tree")
 
@@ -27,12 +28,13 @@ def spread(program: Callable[..., Tree]) -> Callable[..., Tree]:
     """A program over the devices of its keyword `over`, which has to be static in its `jit`.
 
     While it is traced, `constrain` and `top_k` go by it; what the program returns lies where the next one wants it.
+    Arguments may be `Packed`.
     """
 
     @functools.wraps(program)
     def run(*args: Any, **fixed: Any) -> Tree:
         with traced_over(fixed.get("over")):
-            return constrain(program(*args, **fixed))
+            return constrain(program(*map(unpacked, args), **fixed))
 
     return run
 
