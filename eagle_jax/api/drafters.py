@@ -65,7 +65,7 @@ OURS_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
 OURS_ROUNDED = Rule(DynamicTree(4, 2, 1), rows=5, least=3)
 OURS_IN_CACHE = {
     True: Rule(SureChain(6, 0.5), rows=6, least=4, longest=6),
-    False: Rule(SureChain(8, 0.3), rows=8, least=3, longest=6),
+    False: Rule(SureChain(6, 0.3), rows=8, least=3, longest=6),
 }
 OF_XLA = {True: Rule(DynamicTree(6, 2, 2), rows=12, least=2), False: Rule(DynamicTree(8, 6, 1), rows=8, least=2)}
 
