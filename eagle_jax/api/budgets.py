@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from eagle_jax.api.model import Model
-from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.durable import hold, replacing
 from eagle_jax.kernels import VARIABLE, int4_gpu, native
 from eagle_jax.platform import cache_folder
@@ -36,7 +36,8 @@ class Budget:
         method: name of the way to draft.
         rows: answers decoded together.
         slots: of the caches.
-        tree: (nodes, depth, top_k) of the fastest tree; None if none is faster than plain decoding.
+        tree: (nodes, depth, top_k) of the fastest tree, or (nodes, least) of a chain; None if none is faster than plain
+            decoding.
         plain: tokens a second of plain decoding, all rows together.
         speed: tokens a second with the tree.
     """
@@ -47,7 +48,7 @@ class Budget:
     method: str
     rows: int
     slots: int
-    tree: tuple[int, int, int] | None
+    tree: tuple[int, int, int] | tuple[int, float] | None
     plain: float
     speed: float
 
@@ -83,9 +84,18 @@ def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -
     return largest if largest is not None and largest.tree is None else None
 
 
-def tree_of(budget: Budget) -> DynamicTree | None:
+def tree_of(budget: Budget) -> DynamicTree | SureChain | None:
     """Its tree; None is plain decoding."""
-    return None if budget.tree is None else DynamicTree(*budget.tree)
+    if budget.tree is None:
+        return None
+    return SureChain(*budget.tree) if len(budget.tree) == 2 else DynamicTree(*budget.tree)
+
+
+def numbers_of(tree: DynamicTree | SureChain | None) -> tuple[int, int, int] | tuple[int, float] | None:
+    """`Budget.tree` of a tree."""
+    if isinstance(tree, SureChain):
+        return tree.nodes, tree.least
+    return None if tree is None else (tree.nodes, tree.depth_steps, tree.top_k)
 
 
 def place(model: Model, method: str) -> tuple[Any, ...]:
@@ -163,8 +173,7 @@ def _budget(entry: Any) -> Budget | None:
     """An entry of the file; None if it is none that this version writes."""
     try:
         budget = Budget(**{**entry, "tree": None if entry["tree"] is None else tuple(entry["tree"])})
-        if budget.tree is not None:
-            DynamicTree(*budget.tree)
+        tree_of(budget)
         whole = all(type(number) is int and number > 0 for number in (budget.rows, budget.slots, *budget.mesh.values()))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

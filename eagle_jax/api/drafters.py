@@ -231,7 +231,7 @@ def drafter_for(
     if not tree_is(tree, "auto"):
         return _made(model, name, method.trees(model, small), small)
     found = budget_for(model, name, rows, slots) if name in TUNED else None
-    policy = _tree_by_rule(model, method, small, rows, prompts) if found is None else tree_of(found)
+    policy = tree_by_rule(model, name, rows, prompts) if found is None else tree_of(found)
     return _made(model, "none" if policy is None else name, policy, small)
 
 
@@ -243,8 +243,13 @@ def _made(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Dr
     return model.drafters[key]
 
 
-def _tree_by_rule(model: Model, method: Method, small: bool, rows: int, prompts: float) -> TreePolicy | None:
-    """The tree for a batch of so many rows; None where none pays."""
+def tree_by_rule(model: Model, name: str, rows: int, prompts: float = 0.0) -> TreePolicy | None:
+    """A method's tree for a batch of so many rows, where nothing was measured; None where none pays.
+
+    Args:
+        prompts: as in `drafter_for`.
+    """
+    method, small = METHODS[name], jax.default_backend() == "cpu"
     groups = 1 if model.over is None else model.over.sizes[DATA]
     rule = _rule(model) if small else ON_ACCELERATORS
     most = rule.rows * groups // rows

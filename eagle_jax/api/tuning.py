@@ -3,13 +3,13 @@
 Everything is timed in the loop itself, a few cycles at a time, of programs that take turns: a cycle that checks so many
 nodes and drafts nothing, and one that drafts and checks nothing. From both, and from how far trees of every size would
 have gone on real text, follows the speed of every tree; the two that promise most are then timed whole against plain
-decoding, which wins where they lose.
+decoding, which wins where they lose, the tree by rule, and on CPUs chains that end where the drafter is unsure.
 """
 
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -17,15 +17,15 @@ import jax.numpy as jnp
 
 from eagle_jax.api import programs
 from eagle_jax.api.batch import UNLIMITED, Ask, Batch, rows_for
-from eagle_jax.api.budgets import Budget, place
-from eagle_jax.api.drafters import METHODS, TUNED, drafter_for, method_of
+from eagle_jax.api.budgets import Budget, numbers_of, place
+from eagle_jax.api.drafters import METHODS, TUNED, drafter_for, method_of, tree_by_rule
 from eagle_jax.api.generate import asks_for
 from eagle_jax.api.model import Model
 from eagle_jax.api.options import Options, whole
 from eagle_jax.api.prompts import Prompt
 from eagle_jax.decoding.budget import Costs, Estimate, candidates, ranked
 from eagle_jax.decoding.decode import compiled_advance
-from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.decoding.replay import Guessed, Text, by_rank, lengths
 from eagle_jax.decoding.state import DecodeState
 from eagle_jax.decoding.tree import TreeShape
@@ -35,6 +35,7 @@ from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.sharding import to_host
 
 T = TypeVar("T")
+Drawn = DynamicTree | SureChain
 
 QUESTIONS = (
     "A train travels 60 miles in 2 hours. How fast is it?",
@@ -49,6 +50,9 @@ QUESTIONS = (
 
 CYCLES = 16  # of one timing
 READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
+TEXTS = 4  # at most, or batches of them, that are timed whole
+# What a cycle of these costs hangs on the text: they are timed, not reckoned, where there is one answer at a time.
+CHAINS = (SureChain(4, 0.5), SureChain(6, 0.5), SureChain(6, 0.3), SureChain(8, 0.3))
 MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
 
 
@@ -83,14 +87,14 @@ class Tuned:
         budget: what is kept of it.
         costs: seconds of the parts of a cycle.
         estimates: plain decoding (tree None) and every tree, the most promising first.
-        measured: tokens a second, all rows together, of those that were timed whole.
+        measured: tokens a second, all rows together, of those that were timed whole, plain decoding (None) first.
         by_rank: how often the drafter's i-th guess at each depth was right, `[depth][rank]`.
     """
 
     budget: Budget
     costs: Costs
     estimates: list[Estimate]
-    measured: dict[DynamicTree | None, float]
+    measured: dict[Drawn | None, float]
     by_rank: list[list[float]]
 
     def promised(self, estimate: Estimate) -> float:
@@ -199,12 +203,12 @@ def _tune(
     model: Model, name: str, sizes: Sequence[int], asks: list[Ask], progress: Callable[[int, int], None]
 ) -> Iterator[Tuned]:
     grid = grid_for(model)
-    # reading the texts, and for each batch size the passes, two depths of each width, and three whole answers
-    steps = 1 + len(sizes) * (len(grid.nodes) + 2 * len(grid.widths) + 3)
-    done = iter(range(1, steps + 1))
+    # reading the texts, and for each batch size the passes, two depths of each width, and whole answers
+    steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_chains(rows)) for rows in sizes)
+    done = itertools.count(1)
 
     def advance() -> None:
-        progress(next(done, steps), steps)
+        progress(min(next(done), steps), steps)
 
     endless = dataclasses.replace(model, stop_ids=())  # a text that goes on shows how far every tree would have gone
     short = [shortened(ask, READ) for ask in asks]
@@ -214,13 +218,21 @@ def _tune(
     found = lengths(texts, candidates(grid.largest, grid.all_widths))
     ranks = by_rank(texts, grid.largest.depth, grid.largest.top_k)
     for rows in sizes:
-        start = Start(endless, largest, (short * rows)[:rows], others=asks)
+        batches = _batches(short, rows)
+        start = Start(endless, largest, batches[0], others=asks)
         costs = measure(start, name, grid, advance)
         estimates = ranked(costs, found)
         hopeful = [one.tree for one in estimates if one.tree is not None][:2]
-        whole_answers: dict[DynamicTree | None, Drafter] = {None: Plain()}
-        whole_answers |= {tree: _drafter(model, name, tree) for tree in hopeful}
-        measured = time_whole(start, whole_answers, advance)
+        rule = tree_by_rule(model, name, rows)
+        trees = [*hopeful, *([rule] if isinstance(rule, Drawn) else []), *_chains(rows)]
+        whole_answers: dict[Drawn | None, Drafter] = {None: Plain()}
+        whole_answers |= {tree: _drafter(model, name, tree) for tree in trees}
+        runs = [time_whole(start, whole_answers, advance)]
+        for batch in batches[1:]:
+            start.batch.free()  # there may be no room for its caches beside the next one's
+            start = Start(endless, largest, batch, others=asks)
+            runs.append(time_whole(start, whole_answers))
+        measured = {tree: _together(run[tree] for run in runs) for tree in whole_answers}
         tree = fastest(measured)
         where, fingerprint, mesh, _ = place(model, name)
         budget = Budget(
@@ -230,11 +242,11 @@ def _tune(
             method=name,
             rows=rows,
             slots=start.batch.room.slots,
-            tree=None if tree is None else (tree.nodes, tree.depth_steps, tree.top_k),
+            tree=numbers_of(tree),
             plain=measured[None],
             speed=measured[tree],
         )
-        start.batch.free()  # there may be no room for its caches beside the next one's
+        start.batch.free()
         yield Tuned(budget=budget, costs=costs, estimates=estimates, measured=measured, by_rank=ranks)
 
 
@@ -310,26 +322,44 @@ def _seconds_a_cycle(start: Start, drafters: dict[Any, Drafter], advance: Callab
     return {key: min(values) for key, values in seen.items()}
 
 
-def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None]) -> dict[T, float]:
-    """Tokens a second of all rows together, until the first has its answer; the best of runs that take turns."""
-    seen: dict[T, list[float]] = {key: [] for key in drafters}
+def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
+    """Until the first row has its answer; the fastest of runs that take turns."""
+    seen: dict[T, list[Ran]] = {key: [] for key in drafters}
     for repeat in range(5):
         for key, drafter in drafters.items():
             ran = start.run(drafter)
             if repeat:
-                seen[key].append(ran.tokens / ran.seconds)
+                seen[key].append(ran)
             else:
                 advance()
-    return {key: max(speeds) for key, speeds in seen.items()}
+    return {key: min(runs, key=lambda ran: ran.seconds) for key, runs in seen.items()}
 
 
-def fastest(measured: Mapping[DynamicTree | None, float]) -> DynamicTree | None:
+def _together(runs: Iterable[Ran]) -> float:
+    """Tokens a second of several runs."""
+    tokens, seconds = zip(*((ran.tokens, ran.seconds) for ran in runs), strict=True)
+    return sum(tokens) / sum(seconds)
+
+
+def _batches(asks: Sequence[Ask], rows: int) -> list[list[Ask]]:
+    """Some batches of so many of the requests, which are used again where they are too few for one."""
+    count = min(TEXTS, max(1, len(asks) // rows))
+    again = list(asks) * rows
+    return [again[index * rows : (index + 1) * rows] for index in range(count)]
+
+
+def _chains(rows: int) -> tuple[SureChain, ...]:
+    """Chains that are timed for so many answers at a time."""
+    return CHAINS if jax.default_backend() == "cpu" and rows == 1 else ()
+
+
+def fastest(measured: Mapping[Drawn | None, float]) -> Drawn | None:
     """The tree with the most tokens a second; None, plain decoding, where none gains `MARGIN` over it."""
     best = max(measured, key=lambda tree: measured[tree])
     return best if measured[best] > MARGIN * measured[None] else None
 
 
-def _drafter(model: Model, name: str, tree: DynamicTree) -> Drafter:
+def _drafter(model: Model, name: str, tree: Drawn) -> Drafter:
     return METHODS[name].make(model, tree, False)
 
 

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from eagle_jax import api
+from eagle_jax.api.budgets import numbers_of
 from eagle_jax.cli import options
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
 from eagle_jax.cli.report import new_table, surroundings
@@ -87,23 +88,25 @@ def questions(path: pathlib.Path, chat: bool) -> list[Any]:
 
 
 def table(tuned: api.Tuned) -> Table:
-    """What plain decoding and the most promising trees are expected to do, and what they did."""
+    """What plain decoding and the most promising trees are expected to do, and what they and others did."""
     rows = tuned.budget.rows
     title = f"{rows} answer{'s' * (rows > 1)} at a time, caches of {tuned.budget.slots} tokens"
-    shown = new_table("nodes,depth,top-k", "tok/pass", "ms a pass", "expected tok/s", "measured tok/s", "", title=title)
+    shown = new_table("tree", "tok/pass", "ms a pass", "expected tok/s", "measured tok/s", "", title=title)
     plain = next(one for one in tuned.estimates if one.tree is None)
     trees = [one for one in tuned.estimates if one.tree is not None][:SHOWN]
     for one in (plain, *trees):
-        measured = tuned.measured.get(one.tree)
-        shown.add_row(
-            name(one.tree),
-            f"{one.length:.2f}",
-            f"{1e3 * one.seconds:.2f}",
-            f"{tuned.promised(one):.0f}",
-            "" if measured is None else f"{measured:.0f}",
-            "chosen" if name(one.tree) == name(tuned.budget.tree) else "",
-        )
+        expected = f"{one.length:.2f}", f"{1e3 * one.seconds:.2f}", f"{tuned.promised(one):.0f}"
+        shown.add_row(name(one.tree), *expected, *outcome(tuned, one.tree))
+    for tree in tuned.measured:
+        if tree not in [one.tree for one in (plain, *trees)]:
+            shown.add_row(name(tree), "", "", "", *outcome(tuned, tree))
     return shown
+
+
+def outcome(tuned: api.Tuned, tree: Any) -> tuple[str, str]:
+    """What a tree did, if it was timed, and whether it was chosen."""
+    measured, chosen = tuned.measured.get(tree), name(tree) == name(tuned.budget.tree)
+    return "" if measured is None else f"{measured:.0f}", "chosen" if chosen else ""
 
 
 def acceptance(tuned: api.Tuned) -> Table:
@@ -130,8 +133,8 @@ def name(tree: Any) -> str:
     """A tree as `--tree` takes it."""
     if tree is None:
         return "plain"
-    numbers = tree if isinstance(tree, tuple) else (tree.nodes, tree.depth_steps, tree.top_k)
-    return ",".join(str(number) for number in numbers)
+    numbers = tree if isinstance(tree, tuple) else numbers_of(tree)
+    return ",".join(map(str, numbers or ()))
 
 
 def as_dict(tuned: api.Tuned) -> dict[str, Any]:

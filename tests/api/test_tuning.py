@@ -9,10 +9,10 @@ from speller import RANDOM, TOKENIZER
 from typer.testing import CliRunner
 
 from eagle_jax import api, cli
-from eagle_jax.api import budgets, tuning
+from eagle_jax.api import budgets, drafters, tuning
 from eagle_jax.api.drafters import drafter_for
 from eagle_jax.api.tuning import Grid, Start, draft_along
-from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.testing import synthetic_medusa
@@ -62,7 +62,7 @@ def test_the_command_finds_keeps_and_tells(monkeypatch, tmp_path):
     (kept,) = budgets.read()
     assert (kept.rows, kept.slots, kept.method) == (1, 128, "eagle") and kept.speed >= kept.plain > 0
     chosen = drafter_for(RANDOM, "auto", "auto")
-    assert chosen == Plain() if kept.tree is None else chosen.policy == DynamicTree(*kept.tree)
+    assert chosen == Plain() if kept.tree is None else chosen.policy == budgets.tree_of(kept)
 
 
 def test_each_batch_size_finds_the_memory_of_the_last_one_free(monkeypatch):
@@ -76,7 +76,26 @@ def test_each_batch_size_finds_the_memory_of_the_last_one_free(monkeypatch):
 
     monkeypatch.setattr(tuning, "Start", Watched)
     found = list(api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16))
-    assert [tuned.budget.rows for tuned in found] == [1, 2] and len(made) == 2
+    assert [tuned.budget.rows for tuned in found] == [1, 2]
+    assert [len(start.batch.rows) for start in made] == [1, 1, 2], "each text alone, then both together"
+
+
+def test_the_tree_by_rule_and_chains_are_timed_too(monkeypatch):
+    """On a CPU and for one answer; what is kept of a chain is what `auto` drafts."""
+    ran = {SureChain(6, 0.3): 9.0, None: 1.0}
+    whole = tuning.time_whole
+
+    def faster(start, drafters, *advance):
+        runs = whole(start, drafters, *advance)
+        return {tree: dataclasses.replace(run, tokens=16, seconds=1 / ran.get(tree, 2.0)) for tree, run in runs.items()}
+
+    monkeypatch.setattr(tuning, "time_whole", faster)
+    alone, both = api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16)
+    assert {None, drafters.tree_by_rule(RANDOM, "eagle", 1), *tuning.CHAINS} <= set(alone.measured)
+    assert not set(tuning.CHAINS) & set(both.measured)
+    assert alone.budget.tree == (6, 0.3)
+    api.keep_budgets([alone.budget])
+    assert drafter_for(RANDOM, "auto", "auto").policy == SureChain(6, 0.3)
 
 
 def test_a_tree_that_gains_nothing_over_plain_decoding_is_not_drafted():

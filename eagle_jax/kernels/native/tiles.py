@@ -35,8 +35,8 @@ MOST_COLUMNS = 4
 MOST_OF_WEIGHTS = 9
 # A core that multiplies many rows looks too few weights ahead to keep memory busy. From so many rows on it fetches what
 # lies so many bytes further, a third of a first cache of 48 KB; into the second alone 6 rows take a tenth longer there,
-# and 3 rows became slower with either. Where the first has 32 KB (Zen 4) it is the other way round: there 8 rows take an
-# eighth less time with weights in the second.
+# and 3 rows became slower with either. Where the first has 32 KB (Zen 4) it is the other way round: 8 rows take a tenth
+# less time with weights in the second.
 FETCHING_FROM, AHEAD = 4, 16384
 
 
