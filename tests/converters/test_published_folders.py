@@ -261,7 +261,7 @@ def _cycle(lm: LM, drafter: Eagle):
         top_k=jnp.zeros(1, jnp.int32),
         top_p=jnp.ones(1),
         min_p=jnp.zeros(1),
-        key=jax.random.split(key, 1),
+        key=jax.random.key_data(jax.random.split(key, 1)),
     )
     tokens = jnp.asarray([[3, 4, 5, 0, 0, 0]], jnp.int32)
     view = View(tokens=tokens, length=jnp.full(1, 2, jnp.int32), noise=None, settings=settings)
