@@ -116,13 +116,28 @@ _kinds: dict[int, tuple[weakref.ref[Any], _Kind]] = {}  # of frozen dataclasses,
 _packed: dict[int, tuple[weakref.ref[Any], Packed]] = {}
 
 
-def packed(model: Any) -> Packed:
-    """A frozen dataclass of arrays, flattened once; a program that was made with `spread` takes it as it takes that."""
+def packed(model: Any) -> Any:
+    """A model that a program made with `spread` takes as it takes the model: flattened once, if it is a frozen
+    dataclass, whose arrays then have to stay the same ones too; others, a caller's own, may change, and are returned.
+    """
     kept = _packed.get(id(model))
-    if kept is None or kept[0]() is not model:
-        name = id(model)
-        kept = _packed[name] = weakref.ref(model, lambda _: _packed.pop(name, None)), Packed.of(model)
+    if kept is not None and kept[0]() is model:
+        return kept[1]
+    if not _is_frozen(model):
+        return model
+    name = id(model)
+    try:
+        kept = weakref.ref(model, lambda _: _packed.pop(name, None)), Packed.of(model)
+    except TypeError:  # not everything can be referred to weakly
+        return model
+    _packed[name] = kept
     return kept[1]
+
+
+def _is_frozen(value: Any) -> bool:
+    """Whether it is a dataclass whose fields stay what they are."""
+    settings = getattr(type(value), "__dataclass_params__", None)
+    return settings is not None and settings.frozen
 
 
 def _kind_of(arg: Any) -> _Kind:
@@ -133,14 +148,13 @@ def _kind_of(arg: Any) -> _Kind:
     if kept is not None and kept[0]() is arg:
         return kept[1]
     leaves, structure = jax.tree.flatten(arg)
-    places = [getattr(leaf, "sharding", None) for leaf in leaves]
-    places = [None if place == _usual_place() else place for place in places]
+    places, usual = [getattr(leaf, "sharding", None) for leaf in leaves], _usual_place()
+    places = [None if place == usual else place for place in places]
     if any(isinstance(place, NamedSharding) for place in places):
         places = [placement(place) for place in places]
     shapes = [(leaf.shape, leaf.dtype, place) for leaf, place in zip(leaves, places, strict=True)]
     kind = _Kind((structure, tuple(shapes)))
-    settings = getattr(type(arg), "__dataclass_params__", None)
-    if len(leaves) >= MANY and settings is not None and settings.frozen:
+    if len(leaves) >= MANY and _is_frozen(arg):
         name = id(arg)
         with contextlib.suppress(TypeError):  # not everything can be referred to weakly
             _kinds[name] = weakref.ref(arg, lambda _: _kinds.pop(name, None)), kind

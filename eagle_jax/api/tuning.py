@@ -51,7 +51,7 @@ QUESTIONS = (
 CYCLES = 16  # of one timing
 READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
 TEXTS = 4  # at most, or batches of them, that are timed whole
-# What a cycle of these costs hangs on the text: they are timed, not reckoned, where there is one answer at a time.
+# What a cycle of these takes hangs on the text: they are timed, not reckoned, where there is one answer at a time.
 CHAINS = (SureChain(4, 0.5), SureChain(6, 0.5), SureChain(6, 0.3), SureChain(8, 0.3))
 MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
 
@@ -204,7 +204,7 @@ def _tune(
 ) -> Iterator[Tuned]:
     grid = grid_for(model)
     # reading the texts, and for each batch size the passes, two depths of each width, and whole answers
-    steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_chains(rows)) for rows in sizes)
+    steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_chains(grid, rows)) for rows in sizes)
     done = itertools.count(1)
 
     def advance() -> None:
@@ -224,7 +224,8 @@ def _tune(
         estimates = ranked(costs, found)
         hopeful = [one.tree for one in estimates if one.tree is not None][:2]
         rule = tree_by_rule(model, name, rows)
-        trees = [*hopeful, *([rule] if isinstance(rule, Drawn) else []), *_chains(rows)]
+        # a tree of fixed shape, which Medusa has by rule where there is room, is none that a finding holds
+        trees = [*hopeful, *([rule] if isinstance(rule, Drawn) else []), *_chains(grid, rows)]
         whole_answers: dict[Drawn | None, Drafter] = {None: Plain()}
         whole_answers |= {tree: _drafter(model, name, tree) for tree in trees}
         runs = [time_whole(start, whole_answers, advance)]
@@ -348,9 +349,11 @@ def _batches(asks: Sequence[Ask], rows: int) -> list[list[Ask]]:
     return [again[index * rows : (index + 1) * rows] for index in range(count)]
 
 
-def _chains(rows: int) -> tuple[SureChain, ...]:
-    """Chains that are timed for so many answers at a time."""
-    return CHAINS if jax.default_backend() == "cpu" and rows == 1 else ()
+def _chains(grid: Grid, rows: int) -> list[SureChain]:
+    """Chains that are timed for so many answers at a time, none deeper than the largest tree."""
+    if jax.default_backend() != "cpu" or rows > 1:
+        return []
+    return [chain for chain in CHAINS if chain.depth <= grid.largest.depth]
 
 
 def fastest(measured: Mapping[Drawn | None, float]) -> Drawn | None:

@@ -94,7 +94,9 @@ def test_a_damaged_file_holds_nothing_and_is_replaced(content):
     assert read() == [found(1, None)]
 
 
-@pytest.mark.parametrize("change", [{"tree": [1, 2, 3]}, {"tree": [8, 2]}, {"rows": "4"}, {"mesh": 3}, {"more": 1}])
+@pytest.mark.parametrize(
+    "change", [{"tree": [1, 2, 3]}, {"tree": [8, 2]}, {"tree": ["8", 0.5]}, {"rows": "4"}, {"mesh": 3}, {"more": 1}]
+)
 def test_a_damaged_entry_is_passed_over(change):
     keep([found(1, (8, 2, 2)), found(4, None)])
     held = json.loads(budgets.path().read_text())

@@ -7,11 +7,13 @@ import pathlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from eagle_jax.api import programs
 from eagle_jax.api.batch import bucket
-from eagle_jax.struct import pytree, static
+from eagle_jax.sharding import spread
+from eagle_jax.struct import Packed, pytree, static
 
 
 @functools.partial(jax.jit, static_argnames="power")
@@ -19,7 +21,12 @@ def scaled(tree: dict[str, jax.Array], *, power: int) -> jax.Array:
     return tree["a"] ** power
 
 
-def call(array: jax.Array, power: int = 2) -> tuple[list[float], bool]:
+@jax.jit
+def summed(a: jax.Array, b: jax.Array) -> jax.Array:
+    return a + b
+
+
+def call(array: jax.Array | np.ndarray, power: int = 2) -> tuple[list[float], bool]:
     """The result, and whether a program was compiled for it."""
     before = programs.compiled()
     result, seconds = programs.call(scaled, {"a": array}, power=power)
@@ -137,6 +144,48 @@ def test_models_are_told_apart_however_often_they_come():
         got = [float(programs.call(added, model)[0]) for model in (small, large, squared, of_size(2))]
         assert got == [2 * programs.MANY, 3 * programs.MANY, (2 * programs.MANY) ** 2, 2 * programs.MANY]
     assert len(programs._programs) == 3
+
+
+@functools.partial(jax.jit, static_argnames="over")
+@spread
+def total(model: Model, *, over: None = None) -> jax.Array:
+    return sum(array.sum() for array in model.arrays) ** model.power
+
+
+def test_a_packed_model_is_the_model():
+    model, squared = of_size(2), of_size(2, power=2)
+    assert isinstance(programs.packed(model), Packed) and programs.packed(model) is programs.packed(model)
+    got = [float(programs.call(total, programs.packed(one), over=None)[0]) for one in (model, squared, of_size(2))]
+    assert got == [2 * programs.MANY, (2 * programs.MANY) ** 2, 2 * programs.MANY] and len(programs._programs) == 2
+
+
+def test_a_model_that_may_change_is_not_packed():
+    """A target of a caller's own need not be a frozen dataclass."""
+
+    class Changing:
+        arrays = (jnp.ones(2),)
+
+    for model in (Changing(), (jnp.ones(2),)):
+        assert programs.packed(model) is model
+    gc.collect()
+    before = len(programs._packed)
+    model = of_size(3)
+    programs.packed(model)
+    assert len(programs._packed) == before + 1
+    del model
+    gc.collect()
+    assert len(programs._packed) == before
+
+
+def test_arguments_that_are_alike_go_by_their_name():
+    one, other = programs.Alike("a", (jnp.ones(2), jnp.ones(2))), programs.Alike("b", (jnp.ones(3), jnp.ones(3)))
+    ran = [programs.call(summed, alike)[0].tolist() for alike in (one, other, one)]
+    assert ran == [[2, 2], [2, 2, 2], [2, 2]] and len(programs._programs) == 2
+
+
+def test_what_is_on_the_host_has_the_program_of_what_is_not():
+    assert call(jnp.array([1.0, 2.0])) == ([1.0, 4.0], True)
+    assert call(np.array([3.0, 4.0], np.float32)) == ([9.0, 16.0], False)
 
 
 def test_a_model_that_is_gone_is_forgotten():

@@ -90,6 +90,7 @@ def test_the_tree_by_rule_and_chains_are_timed_too(monkeypatch):
         return {tree: dataclasses.replace(run, tokens=16, seconds=1 / ran.get(tree, 2.0)) for tree, run in runs.items()}
 
     monkeypatch.setattr(tuning, "time_whole", faster)
+    monkeypatch.setattr(tuning, "CPU", Grid(DynamicTree(8, 6, 1), (1, 8), (1,)))
     alone, both = api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16)
     assert {None, drafters.tree_by_rule(RANDOM, "eagle", 1), *tuning.CHAINS} <= set(alone.measured)
     assert not set(tuning.CHAINS) & set(both.measured)
@@ -126,3 +127,10 @@ def test_trees_no_deeper_than_there_are_heads():
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=1))
     assert tuning.grid_for(medusa).largest == DynamicTree(3, 0, 2) and tuning.grid_for(medusa).nodes == (1, 3)
     assert tuning.grid_for(RANDOM).largest == DynamicTree(4, 1, 2)
+
+
+def test_chains_no_deeper_than_there_are_heads(monkeypatch):
+    monkeypatch.setattr(tuning, "CPU", Grid(DynamicTree(8, 6, 1), (1, 4), (1,)))
+    medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=3))
+    (tuned,) = api.tune(medusa, batch_sizes=(1,), prompts=PROMPTS, max_new_tokens=16)
+    assert [tree for tree in tuned.measured if isinstance(tree, SureChain)] == [SureChain(4, 0.5)]
