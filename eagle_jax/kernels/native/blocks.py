@@ -39,7 +39,7 @@ from eagle_jax.kernels.native.code import (
 from eagle_jax.kernels.native.math import exp_over, larger, largest, to_the_power, turned, twos
 from eagle_jax.kernels.native.numbers import Singles
 from eagle_jax.kernels.native.places import Places, Strides
-from eagle_jax.kernels.native.tiles import MOST_ROWS, Tiles
+from eagle_jax.kernels.native.tiles import Tiles
 
 BLOCK = 64  # keys at a time
 LINE = BLOCK * WORD  # bytes of their scores
@@ -143,7 +143,9 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
     *known, keys, values, start, count, told, told_row = function.args
     rows, sight = Rows(*known), Sight(kind, told, told_row)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    columns, scores, ones = (room(builder, size) for size in (BLOCK * WIDEST * WORD, MOST_ROWS * LINE, VECTOR))
+    plain, adding = (Tiles(module, Singles(adding=adding)) for adding in (False, True))
+    sizes = BLOCK * WIDEST * WORD, plain.most_rows * LINE, VECTOR
+    columns, scores, ones = (room(builder, size) for size in sizes)
     write(builder, every(1.0), ones)
     groups = builder.lshr(builder.add(count, i64(LANES - 1)), i64(4))
     row = builder.mul(rows.size, i64(WORD))
@@ -154,7 +156,7 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
         sums = at(builder, rows.sums, first, SUMS)
         by_key = Strides(x_row=row, y_row=i64(LINE), w_column=i64(VECTOR), w_step=i64(LINE))
         sizes = (number, groups, rows.size)
-        Tiles(module, Singles()).few_rows(builder, Places(queries, columns, scores), sizes, by_key)
+        plain.few_rows(builder, Places(queries, columns, scores), sizes, by_key)
         with counting(builder, i64(number)) as index:
             one, line = builder.add(first, index), at(builder, scores, index, LINE)
             node = builder.urem(one, rows.nodes)
@@ -163,12 +165,11 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
             rows.scale(builder, one, kept)
         by_number = Strides(x_row=i64(LINE), y_row=row, w_column=i64(VECTOR), w_step=row)
         sizes = (number, builder.lshr(rows.size, i64(4)), count)
-        adding = Tiles(module, Singles(adding=True))
         adding.few_rows(builder, Places(scores, values, mixed), sizes, by_number)
         by_one = dataclasses.replace(by_number, y_row=i64(SUMS), w_step=i64(0))
         adding.few_rows(builder, Places(scores, ones, sums), (number, i64(1), count), by_one)
 
-    by_tiles(builder, rows.count, MOST_ROWS, some)
+    by_tiles(builder, rows.count, plain.most_rows, some)
     builder.ret_void()
     return function
 

@@ -67,6 +67,12 @@ def fetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     builder.call(declared(builder.module, "llvm.prefetch.p0", kind), [address, to_read, into, data])
 
 
+def forget(builder: ir.IRBuilder) -> None:
+    """What was read of memory before is read again after; no instruction."""
+    nothing = ir.InlineAsm(ir.FunctionType(VOID, []), "", "~{memory}", side_effect=True)
+    builder.call(nothing, [])
+
+
 def write(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
     builder.store(value, address, align=1)
 

@@ -50,6 +50,10 @@ class Numbers(Protocol):
     def words(self) -> int:
         """Of x, of one row, that belong to a vector of weights."""
 
+    @property
+    def direct(self) -> bool:
+        """Whether words are multiplied as they lie in memory, without registers for their parts."""
+
     def begin(self, builder: ir.IRBuilder, places: Places) -> ir.Value:
         """What sums begin with."""
 
@@ -78,6 +82,7 @@ class Singles:
     adding: bool = False
     sums = FLOATS
     words = 1
+    direct = True
     size = 4
 
     @property
@@ -112,6 +117,10 @@ class Pairs:
     sums = FLOATS
     words = 1
     size = 2
+
+    @property
+    def direct(self) -> bool:
+        return PRODUCTS_OF_PAIRS in features()
 
     def of(self, builder: ir.IRBuilder, floats: ir.Value) -> ir.Value:
         """16 numbers of x, as they lie in memory: the nearest ones, ties to even."""
@@ -167,6 +176,7 @@ class Levels:
     bits: int
     x_bits: int
     sums = INTEGERS
+    direct = False
 
     @property
     def name(self) -> str:
