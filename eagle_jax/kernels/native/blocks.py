@@ -7,6 +7,7 @@ blocks end, nor on keys between that it does not see: a node of a tree gets the 
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from llvmlite import ir
@@ -18,6 +19,7 @@ from eagle_jax.kernels.native.code import (
     I8,
     I32,
     I64,
+    INTEGERS,
     LANES,
     NULL,
     POINTER,
@@ -107,18 +109,22 @@ class Sight:
     def of(self, builder: ir.IRBuilder, node: ir.Value, start: ir.Value, group: ir.Value, count: ir.Value) -> ir.Value:
         """Of the 16 keys of a group, in a block of `count` that begins at slot `start`, which one node sees."""
         first = builder.mul(group, i64(LANES))
-        lanes = ir.Constant(ir.VectorType(I64, LANES), list(range(LANES)))
-        keys = builder.add(everywhere(builder, first), lanes)
-        seen = builder.icmp_unsigned("<", keys, everywhere(builder, count))
+        keys = builder.add(_slots(builder, first), ir.Constant(INTEGERS, list(range(LANES))))
+        seen = builder.icmp_unsigned("<", keys, _slots(builder, count))
         if self.kind == "mask":
             line = at(builder, at(builder, self.told, node, self.told_row), start)
             named = read(builder, at(builder, line, first), ir.VectorType(I8, LANES))
             seen = builder.and_(seen, builder.icmp_unsigned("!=", named, ir.Constant(named.type, None)))
         if self.kind == "window":
-            low = builder.sext(read(builder, at(builder, self.told, node, WORD), I32), I64)
-            slots = builder.add(keys, everywhere(builder, start))
-            seen = builder.and_(seen, builder.icmp_signed(">=", slots, everywhere(builder, low)))
+            low = everywhere(builder, read(builder, at(builder, self.told, node, WORD), I32))
+            slots = builder.add(keys, _slots(builder, start))
+            seen = builder.and_(seen, builder.icmp_signed(">=", slots, low))
         return seen
+
+
+def _slots(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
+    """A number of slots in every lane; caches have fewer than 2 to the power of 31."""
+    return everywhere(builder, builder.trunc(number, I32))
 
 
 def see(
@@ -143,10 +149,9 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
     *known, keys, values, start, count, told, told_row = function.args
     rows, sight = Rows(*known), Sight(kind, told, told_row)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    plain, adding = (Tiles(module, Singles(adding=adding)) for adding in (False, True))
-    sizes = BLOCK * WIDEST * WORD, plain.most_rows * LINE, VECTOR
-    columns, scores, ones = (room(builder, size) for size in sizes)
-    write(builder, every(1.0), ones)
+    plain, adding = Tiles(module, Singles()), Tiles(module, Singles(adding=True), summing=True)
+    sizes = BLOCK * WIDEST * WORD, plain.most_rows * LINE, plain.most_rows * VECTOR
+    columns, scores, tops = (room(builder, size) for size in sizes)
     groups = builder.lshr(builder.add(count, i64(LANES - 1)), i64(4))
     row = builder.mul(rows.size, i64(WORD))
     _turn(builder, keys, columns, count, rows.size)
@@ -157,17 +162,19 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
         by_key = Strides(x_row=row, y_row=i64(LINE), w_column=i64(VECTOR), w_step=i64(LINE))
         sizes = (number, groups, rows.size)
         plain.few_rows(builder, Places(queries, columns, scores), sizes, by_key)
+        # apart, so that what one row waits for is done beside the others
         with counting(builder, i64(number)) as index:
-            one, line = builder.add(first, index), at(builder, scores, index, LINE)
-            node = builder.urem(one, rows.nodes)
-            highest = _masked(builder, line, groups, lambda group: sight.of(builder, node, start, group, count))
-            kept = _weigh(builder, line, groups, highest, at(builder, sums, index, SUMS))
-            rows.scale(builder, one, kept)
-        by_number = Strides(x_row=i64(LINE), y_row=row, w_column=i64(VECTOR), w_step=row)
+            node = builder.urem(builder.add(first, index), rows.nodes)
+            seen = functools.partial(sight.of, builder, node, start, count=count)
+            _mask(builder, at(builder, scores, index, LINE), groups, seen, at(builder, tops, index, VECTOR))
+        with counting(builder, i64(number)) as index:
+            kept = _raise(builder, at(builder, tops, index, VECTOR), at(builder, sums, index, SUMS))
+            rows.scale(builder, builder.add(first, index), kept)
+        with counting(builder, i64(number)) as index:
+            _weigh(builder, at(builder, scores, index, LINE), groups, at(builder, tops, index, VECTOR))
+        by_number = Strides(x_row=i64(LINE), y_row=row, w_column=i64(VECTOR), w_step=row, origin_row=i64(SUMS))
         sizes = (number, builder.lshr(rows.size, i64(4)), count)
-        adding.few_rows(builder, Places(scores, values, mixed), sizes, by_number)
-        by_one = dataclasses.replace(by_number, y_row=i64(SUMS), w_step=i64(0))
-        adding.few_rows(builder, Places(scores, ones, sums), (number, i64(1), count), by_one)
+        adding.few_rows(builder, Places(scores, values, mixed, origin=sums), sizes, by_number)
 
     by_tiles(builder, rows.count, plain.most_rows, some)
     builder.ret_void()
@@ -187,33 +194,41 @@ def _turn(builder: ir.IRBuilder, keys: ir.Value, columns: ir.Value, count: ir.Va
                 write(builder, column, at(builder, to, builder.add(begin, i64(index)), LINE))
 
 
-def _masked(
-    builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, seen: Callable[[ir.Value], ir.Value]
-) -> ir.Value:
-    """The largest of one row's scores; those of keys that it does not see become `UNSEEN`."""
-    top = room(builder, VECTOR)
-    write(builder, every(UNSEEN), top)
+def _mask(
+    builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, seen: Callable[[ir.Value], ir.Value], tops: ir.Value
+) -> None:
+    """One row's scores of keys that it does not see become `UNSEEN`; the largest go to `tops`, one for each lane."""
+    write(builder, every(UNSEEN), tops)
     with counting(builder, groups) as group:
         place = at(builder, scores, group, VECTOR)
         score = builder.select(seen(group), read(builder, place, FLOATS), every(UNSEEN))
         write(builder, score, place)
-        write(builder, larger(builder, read(builder, top, FLOATS), score), top)
-    return largest(builder, read(builder, top, FLOATS))
+        write(builder, larger(builder, score, read(builder, tops, FLOATS)), tops)
 
 
-def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, highest: ir.Value, sums: ir.Value) -> ir.Value:
-    """Scores of one row become weights. The sum of those so far is scaled down with them; returns the power of two that
-    the row's values so far have to be scaled with.
+def _raise(builder: ir.IRBuilder, tops: ir.Value, sums: ir.Value) -> ir.Value:
+    """A row's top becomes that of these scores, if it is larger, and its sum of weights so far is scaled down with it;
+    returns the power of two that its values so far have to be scaled with.
+
+    Args:
+        tops: where the largest scores are, and then the new top in every lane.
     """
     place = at(builder, sums, VECTOR)
     old = everywhere(builder, read(builder, place, F32))
-    top = larger(builder, twos(builder, everywhere(builder, highest)), old)
+    highest = everywhere(builder, largest(builder, read(builder, tops, FLOATS)))
+    top = larger(builder, twos(builder, highest), old)
+    kept = to_the_power(builder, builder.fsub(old, top))
+    write(builder, builder.fmul(read(builder, sums, FLOATS), kept), sums)
+    write(builder, builder.extract_element(top, ir.Constant(I32, 0)), place)
+    write(builder, top, tops)
+    return kept
+
+
+def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, top: ir.Value) -> None:
+    """Scores of one row become weights; its top is at `top` in every lane."""
+    tops = read(builder, top, FLOATS)
     with counting(builder, groups) as group:
         here = at(builder, scores, group, VECTOR)
         score = read(builder, here, FLOATS)
         seen = builder.fcmp_unordered("!=", score, every(UNSEEN))
-        write(builder, builder.select(seen, exp_over(builder, score, top), every(0.0)), here)
-    kept = to_the_power(builder, builder.fsub(old, top))
-    write(builder, builder.fmul(read(builder, sums, FLOATS), kept), sums)
-    write(builder, builder.extract_element(top, ir.Constant(I32, 0)), place)
-    return kept
+        write(builder, builder.select(seen, exp_over(builder, score, tops), every(0.0)), here)

@@ -1,11 +1,12 @@
 """Functions of vectors."""
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from eagle_jax.kernels.native.code import F32, FLOATS, I32, INTEGERS, LANES, declared, every
+from eagle_jax.kernels.native.code import FLOATS, I32, INTEGERS, LANES, declared, every
 
 LOWEST = -126.0  # a smaller power of two is taken as 0
 LOG_2 = (0.693359375, -2.12194440e-4)  # together ln 2; the first has so few digits that its multiples are exact
@@ -60,24 +61,27 @@ def silu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The larger of each two."""
-    found = declared(builder.module, f"llvm.maxnum.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS] * 2))
-    return builder.call(found, [a, b])
+    """The larger of each two, in one instruction; b where either is no number."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
 def largest(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The largest number of a vector."""
-    found = declared(builder.module, f"llvm.vector.reduce.fmax.v{LANES}f32", ir.FunctionType(F32, [FLOATS]))
-    return builder.call(found, [x])
+    """The largest of a vector of numbers. (LLVM's own function takes one lane after the other.)"""
+    return _in_halves(builder, x, functools.partial(larger, builder))
 
 
 def summed(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """The sum of a vector, half and half, so always in the same order."""
+    return _in_halves(builder, x, builder.fadd)
+
+
+def _in_halves(builder: ir.IRBuilder, x: ir.Value, joined: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+    """One number of a vector: one half joined with the other, until it is one."""
     width = LANES
     while width > 1:
         width //= 2
         halves = [ir.Constant(ir.VectorType(I32, width), list(range(begin, begin + width))) for begin in (0, width)]
-        x = builder.fadd(*(builder.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), half) for half in halves))
+        x = joined(*(builder.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), half) for half in halves))
     return builder.extract_element(x, ir.Constant(I32, 0))
 
 

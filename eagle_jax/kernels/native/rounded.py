@@ -210,7 +210,7 @@ def _scale(builder: ir.IRBuilder, line: ir.Value, size: ir.Value, highest: int) 
     absolute = declared(builder.module, f"llvm.fabs.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
     with counting(builder, size, step=LANES) as index:
         number = read(builder, at(builder, line, index, WORD), FLOATS)
-        write(builder, larger(builder, read(builder, top, FLOATS), builder.call(absolute, [number])), top)
+        write(builder, larger(builder, builder.call(absolute, [number]), read(builder, top, FLOATS)), top)
         write(builder, fma(builder, number, every(0.0), read(builder, faults, FLOATS)), faults)
     largest_ = largest(builder, read(builder, top, FLOATS))
     fault = summed(builder, read(builder, faults, FLOATS))

@@ -11,6 +11,7 @@ import dataclasses
 from llvmlite import ir
 
 from eagle_jax.kernels.native.code import (
+    FLOATS,
     I32,
     I64,
     INTEGERS,
@@ -24,7 +25,9 @@ from eagle_jax.kernels.native.code import (
     i64,
     internal,
     read,
+    smaller,
     values_of,
+    write,
 )
 from eagle_jax.kernels.native.numbers import Numbers
 from eagle_jax.kernels.native.places import Places, Strides
@@ -37,6 +40,7 @@ REGISTERS, MOST_OF_DIRECT = 32, 7
 # With half the columns AVX-512 has room for 12 rows, which read weights once, not twice: a pass of 9 takes a tenth less
 # time. The code of each number of rows takes a while to make.
 MOST_OF_WEIGHTS = 9
+BESIDE_SUMS = 2  # columns
 # A core that multiplies many rows looks too few weights ahead to keep memory busy. From so many rows on it fetches what
 # lies so many bytes further, a third of a first cache of 48 KB; into the second alone 6 rows take a tenth longer there,
 # and 3 rows became slower with either. Where the first has 32 KB (Zen 4) it is the other way round: 8 rows take a tenth
@@ -51,10 +55,11 @@ class Tiles:
         numbers: what x and w are.
         fetching: w is read once, and may come from memory. Of rounded weights, whose arithmetic takes longer, some
             products became slower.
+        summing: of floats, the sum of each row of x is added to what is at its origin, the same number in 16 lanes.
     """
 
-    def __init__(self, module: ir.Module, numbers: Numbers, fetching: bool = False):
-        self._module, self._numbers, self._fetching = module, numbers, fetching
+    def __init__(self, module: ir.Module, numbers: Numbers, fetching: bool = False, summing: bool = False):
+        self._module, self._numbers, self._fetching, self._summing = module, numbers, fetching, summing
 
     @property
     def most_rows(self) -> int:
@@ -78,7 +83,7 @@ class Tiles:
 
     def _function(self, rows: int) -> ir.Function:
         ahead = self._fetching and rows >= FETCHING_FROM
-        name = f"tile_of_{rows}_{self._numbers.name}{'_ahead' if ahead else ''}"
+        name = f"tile_of_{rows}_{self._numbers.name}{'_ahead' if ahead else ''}{'_summing' if self._summing else ''}"
         if name in self._module.globals:
             return self._module.globals[name]
         pointers, bytes_ = (len(dataclasses.fields(kind)) for kind in (Places, Strides))
@@ -88,14 +93,29 @@ class Tiles:
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         tile = _Tile(builder, rows, strides, self._numbers, AHEAD if ahead else 0)
         together = _together(rows, MOST_OF_DIRECT if self._numbers.direct else MOST_ROWS)
-        done = i64(0)
+        done = _sum_up(builder, tile, places, columns, steps) if self._summing else i64(0)
         while together:
-            upto = builder.sub(columns, builder.urem(columns, i64(together)))
+            upto = builder.sub(columns, builder.urem(builder.sub(columns, done), i64(together)))
             with counting(builder, upto, done, step=together) as first:
                 tile.build(places.column(builder, first, strides), steps, together)
             done, together = upto, together // 2
         builder.ret_void()
         return function
+
+
+def _sum_up(builder: ir.IRBuilder, tile: "_Tile", places: Places, columns: ir.Value, steps: ir.Value) -> ir.Value:
+    """Adds up rows of x, beside the products with the first columns where there are registers for both; returns how
+    many columns that were.
+    """
+    if "avx512f" not in features():
+        tile.build(places, steps, 0, summing=True)
+        return i64(0)
+    with builder.if_else(builder.icmp_unsigned("<", columns, i64(BESIDE_SUMS))) as (one, several):
+        with one:
+            tile.build(places, steps, 1, summing=True)
+        with several:
+            tile.build(places, steps, BESIDE_SUMS, summing=True)
+    return smaller(builder, columns, i64(BESIDE_SUMS))
 
 
 def _together(rows: int, most: int) -> int:
@@ -115,8 +135,9 @@ class _Tile:
     def __init__(self, builder: ir.IRBuilder, rows: int, strides: Strides, numbers: Numbers, ahead: int):
         self.builder, self.rows, self.strides, self.numbers, self.ahead = builder, rows, strides, numbers, ahead
         self.sums = [[builder.alloca(numbers.sums) for _ in range(MOST_COLUMNS)] for _ in range(rows)]
+        self.rows_sums = [builder.alloca(FLOATS) for _ in range(rows)]
 
-    def build(self, places: Places, steps: ir.Value, columns: int) -> None:
+    def build(self, places: Places, steps: ir.Value, columns: int, summing: bool = False) -> None:
         builder, numbers = self.builder, self.numbers
         lines = [places.row(builder, row, self.strides) for row in range(self.rows)]
         weights = [places.column(builder, column, self.strides).w for column in range(columns)]
@@ -125,21 +146,29 @@ class _Tile:
             for row, line in enumerate(lines)
             for column in range(columns)
         ]
+        rows_sums = list(zip(self.rows_sums, lines)) if summing else []
         for sum_, place in outputs:
             builder.store(numbers.begin(builder, place), sum_)
+        for sum_, line in rows_sums:
+            builder.store(read(builder, line.origin, FLOATS), sum_)
         with counting(builder, steps) as step:
             offset = builder.mul(step, self.strides.w_step)
             vectors = [at(builder, weight, offset) for weight in weights]
             for vector in vectors if self.ahead else []:
                 fetch(builder, at(builder, vector, self.ahead))
             each = columns if self.rows * columns + columns < REGISTERS else 2
-            for begin in range(0, columns, each):
+            for begin in range(0, columns, each or 1):
                 if each < columns:  # LLVM would keep x for all columns, in registers that are not there
                     forget(builder)
                 some = slice(begin, begin + each)
                 self._add(step, lines, vectors[some], [of_row[some] for of_row in self.sums])
+            for sum_, line in rows_sums:
+                (x,) = numbers.spread(builder, read(builder, at(builder, line.x, step, WORD), I32))
+                builder.store(builder.fadd(builder.load(sum_, typ=FLOATS), x), sum_)
         for sum_, place in outputs:
             numbers.end(builder, builder.load(sum_, typ=numbers.sums), place)
+        for sum_, line in rows_sums:
+            write(builder, builder.load(sum_, typ=FLOATS), line.origin)
 
     def _add(self, step: ir.Value, lines: list[Places], vectors: list[ir.Value], sums: list[list[ir.Value]]) -> None:
         """The products of a step of all rows with some columns."""
