@@ -29,6 +29,7 @@ def bench(
         pathlib.Path, typer.Option("--questions", "-q", metavar="FILE.jsonl", help="Questions in Spec-Bench's format.")
     ],
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first so many.")] = None,
+    repeats: options.Repeats = 1,
     target: options.Target = None,
     head: options.Head = None,
     dtype: options.Dtype = None,
@@ -52,7 +53,7 @@ def bench(
 
     **Examples**
 
-    - `eagle-jax bench --questions question.jsonl --limit 20`
+    - `eagle-jax bench --questions question.jsonl --limit 20 --repeats 3`
 
     - `eagle-jax bench --questions question.jsonl --temperature 1 --tree 60,7,10 --json`
     """
@@ -68,12 +69,14 @@ def bench(
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     talks: dict[str, list[Conversation]] = {method.name: [] for method in methods}
     with counting("Asking") as progress:
-        for talk in compare(prompter, asked, methods, progress=progress, **sampling):
+        for talk in compare(prompter, asked, methods, repeats=repeats, progress=progress, **sampling):
             talks[talk.method].append(talk)
     groups = by_group(talks, PLAIN.name, tasks=False)
     if json_output:
         what = dict(target=target, head=head, dtype=model.dtype, quantize=quantize, mesh=mesh)
-        settings = dict(questions=str(questions), max_new_tokens=max_new_tokens, tree=tree, **what, **sampling)
+        settings = dict(
+            questions=str(questions), repeats=repeats, max_new_tokens=max_new_tokens, tree=tree, **what, **sampling
+        )
         answers = {name: [dataclasses.asdict(talk) for talk in had] for name, had in talks.items()}
         report = dict(settings=settings, categories=as_dict(groups), skipped=skipped, answers=answers)
         print_json(surroundings() | report)

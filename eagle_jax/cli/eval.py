@@ -71,6 +71,7 @@ def run(
         ),
     ] = "plain,eagle",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first so many.")] = None,
+    repeats: options.Repeats = 1,
     cut: Annotated[
         bool, typer.Option("--cut", help="Cut conversations that are too long from the left, instead of skipping them.")
     ] = False,
@@ -126,11 +127,12 @@ def run(
         fingerprints=_fingerprints(target, heads or [], draft, datastore),
         mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
         max_new_tokens=max_new_tokens, sampling=sampling,
+        **(dict(repeats=repeats) if repeats > 1 else {}),  # runs begun before there was such an option go on
     )  # fmt: skip
     turns = {question.id: len(question.turns) for question in asked}
     about = dict(file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context)
     with alone(folder):
-        _ask(_kept(folder, settings, about), prompter, asked, chosen, sampling)
+        _ask(_kept(folder, settings, about), prompter, asked, chosen, repeats, sampling)
         results = read_results(folder)
         (folder / PAGE).write_text(render(results), encoding="utf-8")
     _show(results)
@@ -251,11 +253,19 @@ def _kept(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any])
 
 
 def _ask(
-    kept: Folder, prompter: Prompter, questions: Sequence[Question], methods: Sequence[Method], sampling: dict[str, Any]
+    kept: Folder,
+    prompter: Prompter,
+    questions: Sequence[Question],
+    methods: Sequence[Method],
+    repeats: int,
+    sampling: dict[str, Any],
 ) -> None:
     """All that is not answered yet; then the parts of a cycle, once."""
     with counting("Asking") as progress:
-        for talk in compare(prompter, questions, methods, answered=kept.answered, progress=progress, **sampling):
+        talks = compare(
+            prompter, questions, methods, answered=kept.answered, repeats=repeats, progress=progress, **sampling
+        )
+        for talk in talks:
             kept.append(talk)
     traces = kept.path / TRACES
     if not traces.exists():

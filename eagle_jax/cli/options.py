@@ -151,6 +151,14 @@ Process = Annotated[
     int | None, typer.Option("--process", min=0, help="Which of them this is, from 0.", rich_help_panel=HOSTS)
 ]
 
+Repeats = Annotated[
+    int,
+    typer.Option(
+        "--repeats",
+        min=1,
+        help="Ask each question so often, and count the quickest time: for machines on which others are at work.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 
 

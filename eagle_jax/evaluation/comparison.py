@@ -1,6 +1,7 @@
 """Has the same conversations under several methods, in one run, and keeps what each answer cost."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -38,10 +39,11 @@ def compare(
     methods: Sequence[Method],
     *,
     answered: Collection[tuple[str, int | str]] = (),
+    repeats: int = 1,
     progress: Callable[[int, int], None] | None = None,
     **sampling: Any,
 ) -> Iterator[Conversation]:
-    """Asks every question under every method, and yields each conversation as soon as it is over.
+    """Asks every question under every method, and yields each conversation as soon as it is over for the last time.
 
     The method that begins changes from question to question, so that none always meets the warmer caches. A
     conversation ends before the first turn that does not fit; a question of which not even the first turn fits is
@@ -51,19 +53,27 @@ def compare(
     Args:
         prompter: the model, and how it is asked.
         answered: pairs of a method's name and a question's id that are there already.
+        repeats: times that each question is asked, the methods in turn; the quickest conversation counts.
         progress: called with (conversations had, conversations in all), those that are there or do not fit included.
         sampling: temperature, top_k, top_p, min_p and seed, as in `generate`.
     """
-    total = len(questions) * len(methods)
+    done, total = 0, len(questions) * len(methods) * repeats
     for number, question in enumerate(questions):
-        first = number % len(methods)
-        for place, method in enumerate((*methods[first:], *methods[:first])):
-            if (method.name, question.id) not in answered:
-                answers = _converse(prompter, question, method, sampling)
-                if answers:
-                    yield Conversation(question.id, question.category, method.name, tuple(answers))
-            if progress is not None:
-                progress(number * len(methods) + place + 1, total)
+        first, quickest = number % len(methods), dict[str, list[Answer]]()
+        for round_ in range(repeats):
+            for method in (*methods[first:], *methods[:first]):
+                if (method.name, question.id) not in answered:
+                    answers = _converse(prompter, question, method, sampling)
+                    best = quickest[method.name] = min(quickest.get(method.name, answers), answers, key=_seconds)
+                    if best and round_ == repeats - 1:
+                        yield Conversation(question.id, question.category, method.name, tuple(best))
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+
+
+def _seconds(answers: list[Answer]) -> float:
+    return math.fsum(answer.seconds for answer in answers)
 
 
 def too_long(prompter: Prompter, questions: Sequence[Question]) -> list[int | str]:

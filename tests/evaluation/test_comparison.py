@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from eagle_jax import api
-from eagle_jax.evaluation import EAGLE, PLAIN, Method, Prompter, Question, compare, too_long
+from eagle_jax.evaluation import EAGLE, PLAIN, Method, Prompter, Question, compare, comparison, too_long
 from eagle_jax.evaluation.comparison import first_prompt
 
 BOTH = (PLAIN, EAGLE)
@@ -86,6 +86,17 @@ def test_every_method_has_each_conversation_and_the_first_one_changes(calls, pro
     assert (talks[1].category, len(talks[1].answers), first.accepted_lengths, first.passes) == ("a", 2, (3,), 1)
     assert first.prompt_ids == (0,) and first.prompt_cut == 0 and first.text == "answer 1" and first.retokenized == 3
     assert first.seconds > 0 and (first.prefill_seconds, first.decode_seconds) == (0.01, 0.1)
+
+
+def test_of_repeats_the_quickest_conversation_counts_and_methods_take_turns(calls, prompter, monkeypatch):
+    durations = iter([5.0, 1.0, 3.0, 2.0, 4.0, 9.0])  # plain and EAGLE, three times
+    readings = (reading for duration in durations for reading in (0.0, duration))
+    monkeypatch.setattr(comparison, "time", types.SimpleNamespace(perf_counter=lambda: next(readings)))
+    done = []
+    talks = compare(prompter(), [Question(1, "a", ("one",))], BOTH, repeats=3, progress=lambda *pair: done.append(pair))
+    assert [(talk.method, talk.answers[0].seconds) for talk in talks] == [("plain", 3.0), ("eagle", 1.0)]
+    assert [drafter for drafter, _, _ in calls] == ["none", "eagle"] * 3
+    assert done == [(number, 6) for number in range(1, 7)]
 
 
 def test_what_is_answered_is_not_asked_again(calls, prompter):
