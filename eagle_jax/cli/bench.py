@@ -20,7 +20,7 @@ from eagle_jax.evaluation import (
     read_questions,
     too_long,
 )
-from eagle_jax.evaluation.results import left_out
+from eagle_jax.evaluation.results import left_out, repeated
 
 
 @one_sentence
@@ -86,5 +86,5 @@ def bench(
     out.print(f"Identical texts: {overall.identical} of {overall.answers}", markup=False)
     turns, plain = {str(question.id): len(question.turns) for question in asked}, talks[PLAIN.name]
     notes = left_out(len(asked), len(skipped), turns, plain, room=max_new_tokens, context=model.context)
-    for sentence in (*differences(talks, PLAIN.name), *notes):
+    for sentence in (*differences(talks, PLAIN.name), *repeated(repeats), *notes):
         err.print(sentence, markup=False)

@@ -126,8 +126,7 @@ def run(
         questions=_digest(asked), methods=shapes, target=target, heads=heads or [], draft=draft, datastore=datastore,
         fingerprints=_fingerprints(target, heads or [], draft, datastore),
         mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
-        max_new_tokens=max_new_tokens, sampling=sampling,
-        **(dict(repeats=repeats) if repeats > 1 else {}),  # runs begun before there was such an option go on
+        max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats,
     )  # fmt: skip
     turns = {question.id: len(question.turns) for question in asked}
     about = dict(file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context)

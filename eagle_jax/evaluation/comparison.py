@@ -54,22 +54,23 @@ def compare(
         prompter: the model, and how it is asked.
         answered: pairs of a method's name and a question's id that are there already.
         repeats: times that each question is asked, the methods in turn; the quickest conversation counts.
-        progress: called with (conversations had, conversations in all), those that are there or do not fit included.
+        progress: called with (conversations had, conversations in all), those that are there or do not fit included;
+            each counts as often as it is repeated.
         sampling: temperature, top_k, top_p, min_p and seed, as in `generate`.
     """
     done, total = 0, len(questions) * len(methods) * repeats
     for number, question in enumerate(questions):
-        first, quickest = number % len(methods), dict[str, list[Answer]]()
-        for round_ in range(repeats):
-            for method in (*methods[first:], *methods[:first]):
-                if (method.name, question.id) not in answered:
-                    answers = _converse(prompter, question, method, sampling)
-                    best = quickest[method.name] = min(quickest.get(method.name, answers), answers, key=_seconds)
-                    if best and round_ == repeats - 1:
-                        yield Conversation(question.id, question.category, method.name, tuple(best))
-                done += 1
-                if progress is not None:
-                    progress(done, total)
+        first = number % len(methods)
+        had: dict[str, list[list[Answer]]] = {method.name: [] for method in methods}
+        for method in (*methods[first:], *methods[:first]) * repeats:
+            if (method.name, question.id) not in answered:
+                times = had[method.name]
+                times.append(_converse(prompter, question, method, sampling))
+                if len(times) == repeats and (answers := min(times, key=_seconds)):
+                    yield Conversation(question.id, question.category, method.name, tuple(answers))
+            done += 1
+            if progress is not None:
+                progress(done, total)
 
 
 def _seconds(answers: list[Answer]) -> float:

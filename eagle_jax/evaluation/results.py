@@ -80,6 +80,7 @@ def read_results(folder: Path) -> Results:
         traces=read_json(folder / TRACES) if (folder / TRACES).exists() else {},
         notes=[
             *(f"{files[name]} ends within a line, which is left out." for name in methods if found[name].unfinished),
+            *repeated(run["settings"].get("repeats", 1)),
             *left_out(
                 run["questions"],
                 len(run["skipped"]),
@@ -98,6 +99,11 @@ def _common(talks: dict[str, list[Conversation]]) -> dict[str, list[Conversation
     first = next(iter(by_id.values()))
     shared = [id_ for id_ in first if all(id_ in had for had in by_id.values())]
     return {name: [had[id_] for id_ in shared] for name, had in by_id.items()}
+
+
+def repeated(repeats: int) -> list[str]:
+    """A sentence on whose times are told, where there were several."""
+    return [f"Each question was asked {repeats} times under each method; the quickest counts."] if repeats > 1 else []
 
 
 def left_out(

@@ -26,6 +26,15 @@ def test_the_table(fake, run, questions):
     assert "Skipped 1 of 3 questions: with 128 new tokens they exceed the context of 512." in shown.stderr
 
 
+def test_each_question_is_asked_as_often_as_wanted(fake, run, questions):
+    shown = run("bench", "--questions", questions, "--repeats", "3", "--json")
+    assert json.loads(shown.stdout)["settings"]["repeats"] == 3
+    assert [request["drafter"] for _, request in fake.requests].count("eagle") == 3 * 3
+    shown = run("bench", "--questions", questions, "--repeats", "2")
+    assert "Each question was asked 2 times under each method; the quickest counts." in shown.stderr
+    assert run("bench", "--questions", questions, "--repeats", "0").exit_code == 2
+
+
 def test_it_says_where_texts_part(fake, run, questions):
     fake.plain_ids = [5, 6, 8]
     shown = run("bench", "--questions", questions)

@@ -120,6 +120,16 @@ def test_other_settings_are_refused(fake, run, asked, folder):
     assert shown.exit_code == 2 and "questions was 3 with fingerprint " in shown.stderr
 
 
+def test_questions_are_repeated_and_a_run_goes_on_with_as_many(fake, run, asked, folder):
+    shown = run(*asked, "--repeats", "2")
+    assert shown.exit_code == 0 and "asked 2 times under each method; the quickest counts." in shown.stderr
+    assert [request["drafter"] for _, request in fake.requests].count("prompt-lookup") == 2 * 3
+    assert [line["question_id"] for line in lines(folder / "plain.jsonl")] == [81, 162]
+    assert "asked 2 times" in (folder / "report.html").read_text()
+    shown = run(*asked)
+    assert shown.exit_code == 2 and "other settings: repeats was 2 and is 1 now; give" in shown.stderr
+
+
 def test_another_head_at_the_same_path_is_refused(fake, run, asked, folder, monkeypatch):
     """The usual loop: train, evaluate, train again, evaluate again into the same folder."""
     made = {None: "b", "eagle3": "d"}

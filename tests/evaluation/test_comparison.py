@@ -89,14 +89,18 @@ def test_every_method_has_each_conversation_and_the_first_one_changes(calls, pro
 
 
 def test_of_repeats_the_quickest_conversation_counts_and_methods_take_turns(calls, prompter, monkeypatch):
-    durations = iter([5.0, 1.0, 3.0, 2.0, 4.0, 9.0])  # plain and EAGLE, three times
-    readings = (reading for duration in durations for reading in (0.0, duration))
+    # two turns each of plain and EAGLE, three times, and of plain again for a question that EAGLE has answered
+    durations = iter([5, 1, 1, 1, 3, 2, 2, 2, 1, 9, 9, 9, 4, 4, 4, 3, 4, 4])
+    readings = (reading for duration in durations for reading in (0.0, float(duration)))
     monkeypatch.setattr(comparison, "time", types.SimpleNamespace(perf_counter=lambda: next(readings)))
-    done = []
-    talks = compare(prompter(), [Question(1, "a", ("one",))], BOTH, repeats=3, progress=lambda *pair: done.append(pair))
-    assert [(talk.method, talk.answers[0].seconds) for talk in talks] == [("plain", 3.0), ("eagle", 1.0)]
-    assert [drafter for drafter, _, _ in calls] == ["none", "eagle"] * 3
-    assert done == [(number, 6) for number in range(1, 7)]
+    done, questions = [], [Question(number, "a", ("one", "two")) for number in (1, 2)]
+    asked = dict(repeats=3, answered={("eagle", 2)}, progress=lambda *pair: done.append(pair))
+    talks = compare(prompter(context=20), questions, BOTH, **asked)
+    assert [(talk.method, talk.id, [answer.seconds for answer in talk.answers]) for talk in talks] == [
+        ("plain", 1, [3.0, 2.0]), ("eagle", 1, [1.0, 1.0]), ("plain", 2, [4.0, 3.0])
+    ]  # fmt: skip
+    assert [drafter for drafter, _, _ in calls] == ["none", "none", "eagle", "eagle"] * 3 + ["none"] * 6
+    assert done == [(number, 12) for number in range(1, 13)]
 
 
 def test_what_is_answered_is_not_asked_again(calls, prompter):

@@ -183,6 +183,17 @@ class TestNative(Contract):
     def test_edges_of_blocks(self, asked):
         np.testing.assert_allclose(jax.jit(self.attend)(made(asked)), expected(asked), atol=3e-5, rtol=1e-5)
 
+    @pytest.mark.parametrize("what", [np.nan, np.inf, -np.inf])
+    def test_what_is_no_number_stays_in_the_rows_that_see_it(self, what):
+        case = made(Asked(9, 130, (129, 64), group=3, size=48))
+        query = dataclasses.replace(case, q=case.q.at[0, 0, 4].set(what))
+        key = dataclasses.replace(case, prefix=(case.prefix[0].at[0, 1, 7].set(what), case.prefix[1]))
+        clean, of_query, of_key = (np.array(jax.jit(self.attend)(each)) for each in (case, query, key))
+        assert not np.isfinite(of_query[0, 0, 4]).any()
+        of_query[0, 0, 4], of_key[0, 1] = clean[0, 0, 4], clean[0, 1]
+        np.testing.assert_array_equal(of_query, clean)
+        np.testing.assert_array_equal(of_key, clean)
+
     def test_its_gradient_is_that_of_xla(self):
         case = made(CASES["nothing is committed yet"])
 

@@ -150,8 +150,8 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
     rows, sight = Rows(*known), Sight(kind, told, told_row)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     plain, adding = Tiles(module, Singles()), Tiles(module, Singles(adding=True), summing=True)
-    sizes = BLOCK * WIDEST * WORD, plain.most_rows * LINE, plain.most_rows * VECTOR
-    columns, scores, tops = (room(builder, size) for size in sizes)
+    rooms = BLOCK * WIDEST * WORD, plain.most_rows * LINE, plain.most_rows * VECTOR
+    columns, scores, tops = (room(builder, size) for size in rooms)
     groups = builder.lshr(builder.add(count, i64(LANES - 1)), i64(4))
     row = builder.mul(rows.size, i64(WORD))
     _turn(builder, keys, columns, count, rows.size)
@@ -160,8 +160,7 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
         queries, mixed = (at(builder, base, first, row) for base in (rows.queries, rows.mixed))
         sums = at(builder, rows.sums, first, SUMS)
         by_key = Strides(x_row=row, y_row=i64(LINE), w_column=i64(VECTOR), w_step=i64(LINE))
-        sizes = (number, groups, rows.size)
-        plain.few_rows(builder, Places(queries, columns, scores), sizes, by_key)
+        plain.few_rows(builder, Places(queries, columns, scores), (number, groups, rows.size), by_key)
         # apart, so that what one row waits for is done beside the others
         with counting(builder, i64(number)) as index:
             node = builder.urem(builder.add(first, index), rows.nodes)
@@ -173,8 +172,8 @@ def _block(module: ir.Module, kind: str) -> ir.Function:
         with counting(builder, i64(number)) as index:
             _weigh(builder, at(builder, scores, index, LINE), groups, at(builder, tops, index, VECTOR))
         by_number = Strides(x_row=i64(LINE), y_row=row, w_column=i64(VECTOR), w_step=row, origin_row=i64(SUMS))
-        sizes = (number, builder.lshr(rows.size, i64(4)), count)
-        adding.few_rows(builder, Places(scores, values, mixed, origin=sums), sizes, by_number)
+        vectors = builder.lshr(rows.size, i64(4))
+        adding.few_rows(builder, Places(scores, values, mixed, origin=sums), (number, vectors, count), by_number)
 
     by_tiles(builder, rows.count, plain.most_rows, some)
     builder.ret_void()
@@ -224,11 +223,11 @@ def _raise(builder: ir.IRBuilder, tops: ir.Value, sums: ir.Value) -> ir.Value:
     return kept
 
 
-def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, top: ir.Value) -> None:
-    """Scores of one row become weights; its top is at `top` in every lane."""
-    tops = read(builder, top, FLOATS)
+def _weigh(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, tops: ir.Value) -> None:
+    """Scores of one row become weights; its top is at `tops` in every lane."""
+    top = read(builder, tops, FLOATS)
     with counting(builder, groups) as group:
         here = at(builder, scores, group, VECTOR)
         score = read(builder, here, FLOATS)
         seen = builder.fcmp_unordered("!=", score, every(UNSEEN))
-        write(builder, builder.select(seen, exp_over(builder, score, tops), every(0.0)), here)
+        write(builder, builder.select(seen, exp_over(builder, score, top), every(0.0)), here)

@@ -61,7 +61,7 @@ def silu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The larger of each two, in one instruction; b where either is no number."""
+    """The larger of each two, one instruction of x86; b where either is no number."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 

@@ -26,11 +26,12 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Addresses of a row and a column, and of those behind them. Of the last two only some `Numbers` know.
+    """Addresses of a row and a column, and of those behind them. The last two are not always given.
 
     Attributes:
         x, w, y: what is multiplied, and the outputs.
-        origin: the number that the row's sums begin with and, behind it, the row's scale.
+        origin: the number that the row's sums begin with and, behind it, the row's scale; of `Tiles` that are summing
+            the sum of the row of x, in 16 lanes.
         scales: those of the outputs.
     """
 

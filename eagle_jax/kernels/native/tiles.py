@@ -32,7 +32,7 @@ from eagle_jax.kernels.native.code import (
 from eagle_jax.kernels.native.numbers import Numbers
 from eagle_jax.kernels.native.places import Places, Strides
 
-MOST_ROWS = 6  # together, of x: with 4 columns all their sums are in registers of AVX-512, with 1 in those of AVX2
+MOST_ROWS = 6  # together, of x: with 4 columns their sums fit into the registers of AVX-512, with 1 into those of AVX2
 MOST_COLUMNS = 4
 # The sums of 7 rows leave 4 of the registers: the weights of 2 columns, and after them those of the other 2. A pass of
 # 7 takes some 3 % less time than with half the columns at a time. What has to be unpacked first takes registers too.
@@ -64,11 +64,12 @@ class Tiles:
     @property
     def most_rows(self) -> int:
         """Together, of x: more where there are registers for them, yet more of a weight that is read once."""
-        if "avx512f" not in features():
-            return MOST_ROWS
-        if self._fetching:
-            return MOST_OF_WEIGHTS
-        return MOST_OF_DIRECT if self._numbers.direct else MOST_ROWS
+        return MOST_OF_WEIGHTS if self._fetching and "avx512f" in features() else self._most_beside_all
+
+    @property
+    def _most_beside_all(self) -> int:
+        """Rows of which the sums with `MOST_COLUMNS` fit into the registers; or with fewer, of a lesser CPU."""
+        return MOST_OF_DIRECT if self._numbers.direct and "avx512f" in features() else MOST_ROWS
 
     def few_rows(
         self, builder: ir.IRBuilder, places: Places, sizes: tuple[int, ir.Value, ir.Value], strides: Strides
@@ -92,7 +93,7 @@ class Tiles:
         columns, steps = function.args[pointers:-bytes_]
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         tile = _Tile(builder, rows, strides, self._numbers, AHEAD if ahead else 0)
-        together = _together(rows, MOST_OF_DIRECT if self._numbers.direct else MOST_ROWS)
+        together = self._together(rows)
         done = _sum_up(builder, tile, places, columns, steps) if self._summing else i64(0)
         while together:
             upto = builder.sub(columns, builder.urem(builder.sub(columns, done), i64(together)))
@@ -101,6 +102,12 @@ class Tiles:
             done, together = upto, together // 2
         builder.ret_void()
         return function
+
+    def _together(self, rows: int) -> int:
+        """Columns that so many rows are multiplied with at a time."""
+        if "avx512f" in features():
+            return MOST_COLUMNS if rows <= self._most_beside_all else MOST_COLUMNS // 2
+        return max(1, MOST_COLUMNS // rows)
 
 
 def _sum_up(builder: ir.IRBuilder, tile: "_Tile", places: Places, columns: ir.Value, steps: ir.Value) -> ir.Value:
@@ -118,11 +125,9 @@ def _sum_up(builder: ir.IRBuilder, tile: "_Tile", places: Places, columns: ir.Va
     return smaller(builder, columns, i64(BESIDE_SUMS))
 
 
-def _together(rows: int, most: int) -> int:
-    """Columns that so many rows are multiplied with at a time; all of them with at most `most`, by AVX-512."""
-    if "avx512f" in features():
-        return MOST_COLUMNS if rows <= most else MOST_COLUMNS // 2
-    return max(1, MOST_COLUMNS // rows)
+def _in_registers(rows: int, columns: int) -> int:
+    """Of so many columns those whose weights are in registers with the sums of all; 1 where there are no columns."""
+    return max(columns if rows * columns + columns < REGISTERS else columns // 2, 1)
 
 
 class _Tile:
@@ -138,6 +143,7 @@ class _Tile:
         self.rows_sums = [builder.alloca(FLOATS) for _ in range(rows)]
 
     def build(self, places: Places, steps: ir.Value, columns: int, summing: bool = False) -> None:
+        """Computes y of some columns, or of none, and the sums of rows of x if it is `summing`."""
         builder, numbers = self.builder, self.numbers
         lines = [places.row(builder, row, self.strides) for row in range(self.rows)]
         weights = [places.column(builder, column, self.strides).w for column in range(columns)]
@@ -146,7 +152,7 @@ class _Tile:
             for row, line in enumerate(lines)
             for column in range(columns)
         ]
-        rows_sums = list(zip(self.rows_sums, lines)) if summing else []
+        rows_sums = list(zip(self.rows_sums, lines, strict=True)) if summing else []
         for sum_, place in outputs:
             builder.store(numbers.begin(builder, place), sum_)
         for sum_, line in rows_sums:
@@ -156,8 +162,8 @@ class _Tile:
             vectors = [at(builder, weight, offset) for weight in weights]
             for vector in vectors if self.ahead else []:
                 fetch(builder, at(builder, vector, self.ahead))
-            each = columns if self.rows * columns + columns < REGISTERS else 2
-            for begin in range(0, columns, each or 1):
+            each = _in_registers(self.rows, columns)
+            for begin in range(0, columns, each):
                 if each < columns:  # LLVM would keep x for all columns, in registers that are not there
                     forget(builder)
                 some = slice(begin, begin + each)
@@ -179,6 +185,6 @@ class _Tile:
             for line, of_row in zip(lines, sums, strict=True):
                 at_word = at(builder, at(builder, line.x, step, WORD * numbers.words), word, WORD)
                 x = numbers.spread(builder, read(builder, at_word, I32))
-                for part, sum_ in zip(parts, of_row):
+                for part, sum_ in zip(parts, of_row, strict=True):
                     total = builder.load(sum_, typ=numbers.sums)
                     builder.store(numbers.added(builder, total, x, part), sum_)

@@ -40,11 +40,14 @@ for bits in (8, 4):
         w = quantise(w, Rounding(bits, 32), jnp.float32)
         wanted = np.asarray(x, np.float64) @ np.asarray(dense(w), np.float64).T
         np.testing.assert_allclose(jax.jit(matmul)(x, in_strips(w)), wanted, atol=5e-3)
-q, k, v, old, older = (jax.random.normal(jax.random.key(i), (2, 2, n, 32)) for i, n in enumerate((14, 7, 7, 90, 90)))
-see = jnp.broadcast_to(jnp.tril(jnp.ones((7, 7), bool)), (2, 7, 7))
-length = jnp.array([70, 3], jnp.int32)
-case = Case(q=q, fresh=(k, v), visible=see, prefix=(old, older), length=length, first=None, softcap=None)
-np.testing.assert_allclose(jax.jit(native.attend)(case), jax.jit(xla.attend)(case), atol=1e-5)
+for size in (16, 32, 48, 64):
+    nodes = enumerate((14, 7, 7, 90, 90))
+    q, k, v, old, older = (jax.random.normal(jax.random.key(i), (2, 2, n, size)) for i, n in nodes)
+    see = jnp.broadcast_to(jnp.tril(jnp.ones((7, 7), bool)), (2, 7, 7))
+    length = jnp.array([70, 3], jnp.int32)
+    for first in (None, jnp.broadcast_to(length[:, None] - 9, (2, 7))):
+        case = Case(q=q, fresh=(k, v), visible=see, prefix=(old, older), length=length, first=first, softcap=None)
+        np.testing.assert_allclose(jax.jit(native.attend)(case), jax.jit(xla.attend)(case), atol=1e-5)
 from eagle_jax.models import halves
 for dtype, close in ((jnp.float32, 1e-4), (jnp.bfloat16, 5e-2)):
     sizes = ((7, 96), (2, 64, 96), (96, 64))
