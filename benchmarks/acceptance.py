@@ -4,7 +4,7 @@ At temperature > 0 the target draws with noise that depends on (seed, position).
 the same noise (coupled) or by probability alone (uncoupled); the text is the same, the number of passes is not.
 """
 
-from common import parser, prompts, report, table
+from common import begin, parser, prompts, report, table
 
 import eagle_jax
 from eagle_jax.api.drafters import asked_tree
@@ -50,4 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

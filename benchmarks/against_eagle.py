@@ -9,6 +9,7 @@ Texts may part where two logits are nearly the same; those that agree are counte
 import argparse
 from collections.abc import Mapping
 
+from common import begin
 from peer import Compared, Worker, arguments, compared, folder_for, write_target
 from turns import Timed, in_turns, ours, ratios
 
@@ -88,4 +89,4 @@ def check_head(both: Compared) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -10,6 +10,7 @@ import argparse
 import json
 from collections.abc import Mapping
 
+from common import begin
 from peer import Compared, Worker, arguments, compared, folder_for, write_target
 from turns import Timed, in_turns, ours, ratios
 
@@ -83,4 +84,4 @@ def described(config: LlamaConfig) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -8,7 +8,7 @@ ends them, as those of users do. Whole requests are timed, prefill included; "de
 """
 
 import hf
-from common import parser, prompts, table
+from common import begin, parser, prompts, table
 from turns import Method, best_of, in_turns, ours
 
 import eagle_jax
@@ -62,4 +62,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

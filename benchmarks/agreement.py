@@ -12,7 +12,7 @@ import argparse
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common import table
+from common import begin, table
 
 import eagle_jax
 from eagle_jax.api.model import SHIPPED_HEADS
@@ -51,4 +51,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -8,7 +8,7 @@ against the one of its prompt alone; that, and that nothing is compiled after th
 import itertools
 import time
 
-from common import parser, prompts, table
+from common import begin, parser, prompts, table
 
 import eagle_jax
 from eagle_jax.api import programs
@@ -96,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

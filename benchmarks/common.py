@@ -1,11 +1,13 @@
-"""What the scripts share: questions as prompts that fit the model, and tables."""
+"""What the scripts share: questions as prompts that fit the model, tables, and errors in one sentence."""
 
 import argparse
+import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from eagle_jax import Model
+from eagle_jax.cli.console import TRACEBACK, sentence
 from eagle_jax.evaluation import Prompter, read_questions
 
 
@@ -42,3 +44,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def report(done: int, total: int) -> None:
     """Progress on one line of stderr."""
     print(f"\r{done} of {total}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+
+
+def begin(main: Callable[[], None]) -> None:
+    """Runs a script; wrong paths and values end it with one sentence, as they end the `eagle-jax` command."""
+    try:
+        main()
+    except (ValueError, OSError, ImportError) as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        raise SystemExit(f"{pathlib.Path(sys.argv[0]).name}: {sentence(error)}") from None

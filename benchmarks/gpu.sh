@@ -9,5 +9,9 @@ if [ -z "${PYTHON:-}" ]; then
   PYTHON=python3
   if [ -x "$root/.venv/bin/python" ]; then PYTHON=$root/.venv/bin/python; fi
 fi
+if ! "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("jax") is None)'; then
+  echo "$PYTHON has no JAX; name with PYTHON one that has a CUDA build of it" >&2
+  exit 1
+fi
 export PYTHONPATH="$root:$root/benchmarks${PYTHONPATH:+:$PYTHONPATH}"
 exec "$PYTHON" -m gpu "$@"

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 
-from common import table
+from common import begin, table
 from random_model import random_model
 
 import eagle_jax
@@ -61,4 +61,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

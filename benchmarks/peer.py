@@ -24,6 +24,7 @@ from eagle_jax.converters import load_head, load_target, save_target
 from eagle_jax.models.lm import LM
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
+HOLDS = {"eagle_original.py": "eagle", "gpt_fast.py": "generate.py"}  # what a checkout has, by the worker that runs it
 
 
 def arguments(question: str, needs: str) -> argparse.ArgumentParser:
@@ -110,10 +111,13 @@ class Worker:
         given: its arguments.
 
     Raises:
+        ValueError: the checkout is none of it.
         RuntimeError: it did not start, or broke down when it was asked; with its last line.
     """
 
     def __init__(self, options: argparse.Namespace, script: str, *given: object):
+        if not (options.checkout / HOLDS[script]).exists():
+            raise ValueError(f"--checkout {options.checkout} holds no {HOLDS[script]}; give the folder of a clone")
         self._errors = tempfile.TemporaryFile("w+")
         environment = dict(os.environ)
         # Neither this project nor its packages are theirs to find.

@@ -14,7 +14,7 @@ os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "
 
 import jax  # noqa: E402  # after what libtpu would ask the machine for
 import jax.numpy as jnp  # noqa: E402
-from common import table  # noqa: E402
+from common import begin, table  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 
 import eagle_jax  # noqa: E402, F401  # sets XLA's flags
@@ -206,4 +206,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

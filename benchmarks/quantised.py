@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common import parser, prompts, table
+from common import begin, parser, prompts, table
 
 import eagle_jax
 from eagle_jax.api import with_head
@@ -175,4 +175,4 @@ def name_of(scheme: str | None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -3,13 +3,14 @@
 python benchmarks/ranking.py
 """
 
+import argparse
 import os
 import time
 from collections.abc import Callable
 from unittest import mock
 
 import jax
-from common import table
+from common import begin, table
 
 import eagle_jax  # noqa: F401  # sets XLA's flags
 from eagle_jax.decoding.decode import compiler_options
@@ -38,6 +39,7 @@ def measured(logits: jax.Array, way: str) -> tuple[float, float]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     lines = []
     for vocabulary in VOCABULARIES:
         for rows in ROWS:
@@ -50,4 +52,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -5,12 +5,13 @@
 Prints the least time of one product, of as many weights in turn as no cache keeps.
 """
 
+import argparse
 import os
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
-from common import table
+from common import begin, table
 from products import loop, microseconds
 
 from eagle_jax.kernels import native
@@ -29,6 +30,7 @@ ROUNDINGS = {
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     floats = [jax.random.normal(key, (SIZE, SIZE), jnp.bfloat16) for key in jax.random.split(jax.random.key(0), COUNT)]
     cases = {}
     for name, rounding in ROUNDINGS.items():
@@ -45,4 +47,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -19,7 +19,7 @@ import urllib.request
 
 import numpy as np
 import openai
-from common import table
+from common import begin, table
 
 import eagle_jax
 
@@ -205,4 +205,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -9,7 +9,7 @@ Prints the least time of a token, the prompt's reading included.
 import argparse
 import time
 
-from common import table
+from common import begin, table
 from random_model import random_model
 
 import eagle_jax
@@ -41,4 +41,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -9,7 +9,7 @@ nothing about this, since its weights fit a CPU's cache.
 import argparse
 
 from chart import PUBLISHED
-from common import table
+from common import begin, table
 from synthetic import NAMES, Shape, make
 from turns import in_turns, ours
 
@@ -46,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -46,6 +46,11 @@ def main() -> None:
                 f"JAX sees no GPU here, only {found['device']}; run this where there is one, with a CUDA build of JAX, "
                 "or rehearse it with --tiny"
             )
+        try:
+            options.into.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=options.into).close()
+        except OSError as error:
+            raise SystemExit(f"--into {options.into} cannot be written into: {error.strerror}") from error
         name = f"rehearsal-{found['date']}" if options.tiny else machine.slug(found)
         path = options.into / f"{name}.json"
         earlier = json.loads(path.read_text()) if options.only and path.exists() else {"sections": {}}

@@ -42,13 +42,14 @@ def one_sentence(command: Command) -> Command:
         except (ValueError, TypeError, OSError, ImportError) as error:
             if os.environ.get(TRACEBACK):
                 raise
-            err.print(f"eagle-jax: {_sentence(error)}", markup=False)
+            err.print(f"eagle-jax: {sentence(error)}", markup=False)
             raise typer.Exit(2) from None
 
     return run  # type: ignore[return-value]  # functools.wraps keeps the signature that typer reads
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
+    """What an error says, on one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror.lower()}"
     return " ".join(str(error).split()) or type(error).__name__

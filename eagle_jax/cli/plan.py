@@ -1,6 +1,7 @@
 """`eagle-jax plan`: what a model takes on each chip, before any is rented."""
 
 import dataclasses
+import math
 from typing import Annotated, Any
 
 import typer
@@ -64,6 +65,8 @@ def plan(
 
     - `eagle-jax plan --target llama-3.1-8b-instruct --chips 1 --requests 1 --quantize int8`
     """
+    if not 0 < memory < math.inf:
+        raise ValueError(f"--memory {memory:g}; expected the gigabytes of a chip, such as 16")
     given: dict[str, Any] = dict(memory=memory * 1e9, requests=requests, slots=slots, nodes=nodes, dtype=dtype)
     given |= {} if quantize is None else {"quantize": quantize}
     meshes: list[dict[str, Any]] = [dict(mesh=mesh)] if mesh else [dict(chips=count) for count in _counts(chips)]

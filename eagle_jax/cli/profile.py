@@ -60,6 +60,8 @@ def profile(
     prefill, plain, cycle = (1e3 * seconds for seconds in (found.prefill, found.plain, found.cycle))
     out.print(f"Prompt of {found.prompt_tokens} tokens: {prefill:.1f} ms; a pass of plain decoding: {plain:.2f} ms.")
     out.print(f"Cycle: {cycle:.2f} ms, {cycle / plain:.2f} plain passes, for {found.tokens:.2f} tokens.")
+    if sum(found.phases.values()) > found.cycle:
+        out.print("Phases sum to more than the cycle, since on several cores their operations overlap.")
     if trace is not None:
         err.print(f"The trace is in {trace}; TensorBoard and ui.perfetto.dev show it.", style="dim", markup=False)
 

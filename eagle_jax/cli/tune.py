@@ -58,6 +58,7 @@ def tune(
     sizes = parse_sizes(batch_sizes)
     model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model)
     asked = None if prompts is None else questions(prompts, options.wants_chat(model, chat))
+    api.keep_budgets([])  # a folder that cannot be written into is told of before anything is measured
     tuned = []
     with counting("Measuring") as progress:
         given: dict[str, Any] = dict(drafter=drafter, batch_sizes=sizes, prompts=asked, max_new_tokens=max_new_tokens)

@@ -142,6 +142,7 @@ def scheme_of(text: Any) -> Scheme | None:
         raise ValueError(
             f'quantize={text!r} is not known; expected "int8", "int4" (groups of 32) or "int4-128", and after a slash, '
             f'if you like, what the output matrix becomes: "int4/int8", which is the default, "int4/int4", "int4/none"'
+            '; "draft:" in front rounds what drafts alone'
         )
     return Scheme(ROUNDINGS[layers], ROUNDINGS[output])
 
