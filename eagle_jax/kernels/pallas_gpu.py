@@ -1,8 +1,9 @@
 """Tree attention for NVIDIA GPUs: the cache is split along its slots, so that a few rows keep a whole GPU busy.
 
-Each program streams its span of one kv head's slots, up to the row's own length and no further; the first one takes
-the fresh rows, masked by ancestors, as well. What they make is merged by log-sum-exp (flash-decoding, Dao et al. 2023).
-Spans are cut by the size of the cache alone: neither the other rows of a batch nor the number of nodes move them.
+Each program streams its span of one kv head's slots, from the block where the first window of its rows begins up to the
+request's own length; the first program takes the fresh rows, masked by ancestors, as well. What they make is merged by
+log-sum-exp (flash-decoding, Dao et al. 2023). Spans are cut by the size of the cache alone: neither the other rows of a
+batch nor the number of nodes move them.
 
 It goes through Pallas's Triton lowering: Ampere to Hopper, and JAX versions that still have it. It is compiled for an
 H200 and run in Pallas's interpreter by the tests; this project had no GPU to run it on, so it is never chosen unasked.
@@ -98,12 +99,15 @@ def _kernel(*refs: Any, nodes: int, tile: int, span: int, softcap: float | None)
 
     used = length[...]
     low = pl.program_id(2) * span
+    until = jnp.minimum(low + span, used)
+    # Rows of padding see nothing, lest they make the others begin earlier.
+    since = None if first is None else load(first.at[node], mask=row < rows, other=used)
+    begin = low if since is None else jnp.maximum(low, jnp.min(since))
 
     def read_prefix(index: Any, sums: Sums) -> Sums:
         slot = index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
         committed = jnp.broadcast_to((slot < used)[None], (tile, BLOCK))
-        if first is not None:
-            since = load(first.at[node], mask=row < rows, other=0)
+        if since is not None:
             committed = committed & (slot[None] >= since[:, None])
         seen = jnp.where(committed, scores(queries, block_of(k, slot, used), softcap), UNSEEN)
         return absorb(sums, seen, block_of(v, slot, used))
@@ -111,8 +115,7 @@ def _kernel(*refs: Any, nodes: int, tile: int, span: int, softcap: float | None)
     sums = nothing(queries.shape)
     of_fresh = -(-fresh // BLOCK) * jnp.maximum(1 - pl.program_id(2), 0)  # a `where` of two literals becomes 1 bit wide
     sums = jax.lax.fori_loop(0, of_fresh, read_fresh, sums)
-    until = jnp.minimum(low + span, used)
-    sums = jax.lax.fori_loop(low // BLOCK, (until + BLOCK - 1) // BLOCK, read_prefix, sums)
+    sums = jax.lax.fori_loop(begin // BLOCK, (until + BLOCK - 1) // BLOCK, read_prefix, sums)
 
     top, total, mixed = sums
     for ref, value in zip(rest[:2], (top, total), strict=True):

@@ -212,6 +212,27 @@ class TestPallasTPU(Contract):
 class TestPallasGPU(Contract):
     attend = staticmethod(functools.partial(pallas_gpu.attend, interpret=True))
 
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            Asked(7, 1200, (1100, 40, 650), group=2, window=200, chain=True),
+            CASES["a chunk of a prompt, in a window of such a cache"],
+        ],
+        ids=["a window in the last of three spans, none, over two spans", "two tiles of rows"],
+    )
+    def test_blocks_before_the_window_are_not_read(self, asked: Asked):
+        """Masked values would show: nothing times what is no number is none."""
+        case = made(asked)
+        assert case.first is not None
+        begin = jnp.min(case.first, axis=1) // pallas_gpu.BLOCK * pallas_gpu.BLOCK
+        before = (jnp.arange(case.slots)[None] < begin[:, None])[:, None, :, None]
+        assert before.any()
+        spoilt = tuple(jnp.where(before, jnp.nan, part) for part in case.prefix)
+        run = jax.jit(self.attend)
+        mixed = run(dataclasses.replace(case, prefix=spoilt))
+        np.testing.assert_array_equal(mixed, run(case))
+        np.testing.assert_allclose(mixed, expected(asked), atol=1e-5, rtol=1e-5)
+
 
 @pytest.mark.parametrize("kernel", [pallas_tpu.attend, pallas_gpu.attend])
 def test_kernels_are_for_caches(kernel: Callable[[Case], jax.Array]):
