@@ -59,6 +59,14 @@ def test_no_gpu_is_one_sentence_and_no_file(tmp_path: pathlib.Path, monkeypatch:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_is_none_is_told_of_before_anything_is_measured(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(machine, "probe", lambda environment: MACHINE)
+    monkeypatch.setattr(sys, "argv", ["gpu", "--into", str(tmp_path / "file")])
+    with pytest.raises(SystemExit, match="--into .*file cannot be written into: File exists"):
+        command.main()
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [(["--tiny"], "say with --into where"), (["--only", "decode,sleep"], "there is no section 'sleep'; expected some")],

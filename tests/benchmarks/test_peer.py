@@ -63,8 +63,12 @@ def test_gpt_fast_is_told_the_dimensions():
 
 def test_a_program_that_does_not_start_says_why(tmp_path: pathlib.Path):
     options = argparse.Namespace(python=sys.executable, packages=None, checkout=tmp_path)
-    with pytest.raises(RuntimeError, match="gpt_fast ended, and the last .* No module named 'generate'"):
-        Worker(options, "gpt_fast.py", tmp_path, "{}", "float32", "eager", "float")
+    given = "gpt_fast.py", tmp_path, "{}", "float32", "eager", "float"
+    with pytest.raises(ValueError, match=r"--checkout .* holds no generate\.py; give the folder of a clone"):
+        Worker(options, *given)
+    (tmp_path / "generate.py").write_text("raise ImportError('no torch here')")
+    with pytest.raises(RuntimeError, match="gpt_fast ended, and the last .* no torch here"):
+        Worker(options, *given)
 
 
 def test_something_has_to_be_asked():

@@ -67,6 +67,8 @@ def test_the_page_shows_what_the_command_prints(run):
     [
         (("--mesh", "model:3"), "model:3 does not divide the target's 4 attention heads"),
         (("--chips", "four"), "--chips 'four'; expected whole numbers"),
+        (("--memory", "-3"), "--memory -3; expected the gigabytes of a chip"),
+        (("--memory", "nan"), "--memory nan; expected the gigabytes of a chip"),
         (("--chips", "0"), "chips=0; expected a whole number, 1 or more"),
     ],
 )

@@ -1,6 +1,9 @@
 """`eagle-jax profile` on a stand-in: what it passes on and prints. tests/api/test_profiling.py runs the real thing."""
 
+import dataclasses
 import json
+
+from eagle_jax import api
 
 
 def test_phases_and_their_shares(fake, run, tmp_path):
@@ -11,7 +14,15 @@ def test_phases_and_their_shares(fake, run, tmp_path):
     assert "Cycle: 4.00 ms, 2.00 plain passes, for 2.50 tokens." in shown.stdout
     prompt, request = fake.requests[-1]
     assert prompt[0]["role"] == "user" and request["tree"] == (8, 3, 3) and request["folder"] == tmp_path / "traces"
-    assert "ui.perfetto.dev" in shown.stderr
+    assert "ui.perfetto.dev" in shown.stderr and "overlap" not in shown.stdout
+
+
+def test_phases_that_overlap_are_said_to(fake, run, monkeypatch):
+    def overlapping(*args, **request):
+        return dataclasses.replace(fake.profile(*args, **request), cycle=0.0039)
+
+    monkeypatch.setattr(api, "profile", overlapping)
+    assert "Phases sum to more than the cycle, since on several cores" in run("profile").stdout
 
 
 def test_json_has_the_phases(fake, run):

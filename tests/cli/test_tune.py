@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from eagle_jax import api
+
 
 def test_a_table_for_each_batch_size_and_the_choices(fake, run):
     shown = run("tune", "./llama", "./eagle", "--batch-sizes", "2")
@@ -15,6 +17,15 @@ def test_a_table_for_each_batch_size_and_the_choices(fake, run):
     assert ["2", "4,2,1", "300", "1.50x"] in lines
     assert ["1", "75", "%", "12", "%"] in lines and ["2", "50", "%", "25", "%"] in lines
     assert "budgets.json; --tree auto goes by it" in shown.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_told_of_before_anything_is_measured(fake, run, monkeypatch):
+    def keep(budgets):
+        raise PermissionError(13, "Permission denied", "/kept")
+
+    monkeypatch.setattr(api, "keep_budgets", keep)
+    shown = run("tune")
+    assert shown.exit_code == 2 and "/kept: permission denied" in shown.stderr and not fake.requests
 
 
 def test_json_has_all_that_was_found(fake, run):
