@@ -26,7 +26,7 @@ def rehearsed(path: pathlib.Path, **how: Any) -> Run:
 @pytest.mark.proof
 def test_a_rehearsal_runs_every_section(tmp_path: pathlib.Path):
     empty = tmp_path / "nothing"
-    empty.mkdir()
+    (empty / "eagle").mkdir(parents=True)
     environment = os.environ | {"PYTHON": sys.executable, "EAGLE_CHECKOUT": str(empty), "XLA_FLAGS": ""}
     run = [str(SCRIPT), "--tiny", "--minutes", "30", "--into", str(tmp_path / "results")]  # on a busy machine, too
     shown = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=1800, check=False)
@@ -40,7 +40,7 @@ def test_a_rehearsal_runs_every_section(tmp_path: pathlib.Path):
         wanted = "failed" if name == "eagle" else "left out" if name in left_out else "done"
         assert section["state"] == wanted, (name, section["error"])
         assert bool(section["tables"]) == (wanted == "done")
-    lacking = "torch" if results["machine"]["torch"] is None else "eagle"
+    lacking = "torch" if results["machine"]["torch"] is None else "eagle.model"
     assert sections["eagle"]["error"].endswith(f"No module named '{lacking}'") and sections["eagle"]["log"]
     for row in sections["speedup"]["tables"]["answers"]:
         assert row["text_is_plain_decodings"] and row["text_is_the_charts"], row["method"]
