@@ -187,12 +187,17 @@ def _start() -> None:
 @functools.cache
 def features() -> frozenset[str]:
     """Instructions that this CPU has, by LLVM's names; none where LLVM cannot tell."""
+    return frozenset(name for name, has in _host_features().items() if has)
+
+
+@functools.cache
+def _host_features() -> dict[str, bool]:
+    """Every instruction set that LLVM knows for this architecture, and whether this CPU has it."""
     _start()
     try:
-        known = binding.get_host_cpu_features()
+        return dict(binding.get_host_cpu_features().items())
     except RuntimeError:
-        return frozenset()
-    return frozenset(name for name, has in known.items() if has)
+        return {}
 
 
 @functools.cache
@@ -223,7 +228,9 @@ class Code:
         _start()
         # LLVM would rather have registers of 256 bits on CPUs that once ran slower with wider ones
         wide = ["-prefer-256-bit"] if is_x86() else []
-        wanted = ",".join([*(f"+{feature}" for feature in sorted(features())), *wide])
+        # a virtual machine may hide instructions that CPUs of this name have: LLVM has to be told of each
+        known = sorted(_host_features().items())
+        wanted = ",".join([*(f"{'+' if has else '-'}{feature}" for feature, has in known), *wide])
         target = binding.Target.from_default_triple()
         self._machine = target.create_target_machine(cpu=binding.get_host_cpu_name(), features=wanted, opt=3)
         cpu = binding.get_host_cpu_name(), str(first_cache())
