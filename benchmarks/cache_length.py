@@ -4,7 +4,7 @@ Decodes from the same prompt of 80 tokens with caches of 128 to 8,192 slots, pla
 of a cycle: the least of several runs of a few cycles each, the sizes in turn, another one first each time. The first
 cycles of a run are not timed: the copy of the cache that it begins with drives the weights out of the processor's own
 caches. Exits with 1 if a cycle with one size of the cache takes more
-than a fifth longer than with another. What reads the cache is chosen in `kernels/choose.py`.
+than a fifth longer than with another. What reads the cache is chosen in `ops/choose.py`.
 
     python benchmarks/cache_length.py
 """

@@ -8,8 +8,8 @@ What needs the device is not seen: how long anything takes, and which of several
 choose by timing them there.
 
     python benchmarks/gpu_compile.py
-    python benchmarks/gpu_compile.py --layers 32 --quantize int4 --nodes 60 --attention pallas_gpu
-    python benchmarks/gpu_compile.py --quantize int4 --attention xla --int4 pallas_gpu
+    python benchmarks/gpu_compile.py --layers 32 --quantize int4 --nodes 60 --attention gpu
+    python benchmarks/gpu_compile.py --quantize int4 --attention xla --int4 gpu
 """
 
 import argparse
@@ -35,10 +35,12 @@ from jax.sharding import Mesh, SingleDeviceSharding  # noqa: E402
 from tpu_kernel import TREES, copies_of_caches  # noqa: E402
 
 from eagle_jax.api import plan  # noqa: E402
-from eagle_jax.decoding.decode import advance, compiler_options  # noqa: E402
+from eagle_jax.decoding.decode import advance  # noqa: E402
 from eagle_jax.decoding.policy import DynamicTree  # noqa: E402
-from eagle_jax.kernels import VARIABLE, int4_gpu  # noqa: E402
+from eagle_jax.ops import VARIABLE  # noqa: E402
+from eagle_jax.ops.gpu import int4 as int4_gpu  # noqa: E402
 from eagle_jax.sharding import AXES, Sharding  # noqa: E402
+from eagle_jax.workarounds import loop_options  # noqa: E402
 
 # What the compiler asks about a GPU, in the form of XLA's GpuTargetConfigProto; NVIDIA's H200 data sheet.
 H200 = """
@@ -64,13 +66,12 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2, help="of the target; all layers are alike")
     parser.add_argument("--nodes", default="0,60", help=f"0 decodes plainly, or of {', '.join(map(str, TREES))}")
     parser.add_argument("--quantize", default="none,int8,int4", help="as for `load`; none keeps bfloat16")
-    parser.add_argument("--attention", default="xla,pallas_gpu", help="of the backends of eagle_jax.kernels")
-    parser.add_argument("--int4", default="xla", help="who multiplies weights of 4 bits: xla or pallas_gpu")
+    parser.add_argument("--attention", default="xla,gpu", help="of the backends of eagle_jax.ops")
+    parser.add_argument("--int4", default="xla", help="who multiplies weights of 4 bits: xla or gpu")
     parser.add_argument("--slots", type=int, default=2048, help="of the cache")
     parser.add_argument("--requests", type=int, default=1)
     options = parser.parse_args()
     options.temperature = 0.0
-    os.environ[int4_gpu.VARIABLE] = options.int4
     print(f"{options.target}, {options.layers} layers, {options.requests} request(s), {options.slots} slots, H200\n")
     print(
         "| weights | attention | nodes | kernels a cycle | on top, MB | copies of a cache | floats of whole matrices |"
@@ -87,14 +88,14 @@ def main() -> None:
 
 def looked_at(nodes: int, rounding: str, backend: str, options: argparse.Namespace) -> bool:
     """Compiles a loop and prints what it is made of; whether it copies a cache or unpacks a matrix."""
-    os.environ[VARIABLE] = backend
+    os.environ[VARIABLE] = f"tree_attention:{backend},linear:{options.int4}"
     jax.clear_caches()  # what was traced with another backend
     program = compiled(nodes, None if rounding == "none" else rounding, options)
     text, more = program.as_text(), program.memory_analysis().temp_size_in_bytes
     copies, unpacked = copies_of_caches(text, options.slots), unpacked_in(text)
     cells = rounding, backend, nodes, launches(text), f"{more / 1e6:.1f}", copies, len(unpacked)
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    left_out = "int4" in rounding and options.int4 == int4_gpu.NAME and int4_gpu.IN_PROGRAMS not in text
+    left_out = "int4" in rounding and options.int4 == "gpu" and int4_gpu.IN_PROGRAMS not in text
     if left_out:
         print(f"the kernel {options.int4} is not in it", flush=True)
     return copies > 0 or bool(unpacked) or left_out
@@ -112,7 +113,7 @@ def compiled(nodes: int, rounding: str | None, options: argparse.Namespace) -> j
         given, mode = tpu_compile.shapes(config, head if policy else None, policy, here, asked)
         given = on_gpu((*given, jax.ShapeDtypeStruct((), jnp.int32)))
         program = jax.jit(advance, static_argnames=("mode", "over"), donate_argnames=("state",))
-        return program.lower(*given, mode=mode).compile(compiler_options())
+        return program.lower(*given, mode=mode).compile(loop_options())
 
 
 @contextlib.contextmanager

@@ -18,9 +18,9 @@ from common import begin, table  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 
 import eagle_jax  # noqa: E402, F401  # sets XLA's flags
-from eagle_jax.decoding.decode import compiler_options  # noqa: E402
-from eagle_jax.models import products, quant  # noqa: E402
-from eagle_jax.models.strips import Strips, in_strips  # noqa: E402
+from eagle_jax import ops  # noqa: E402
+from eagle_jax.ops import quantized as quant  # noqa: E402
+from eagle_jax.workarounds import loop_options  # noqa: E402
 
 SHIPPED = ((256, 512), (256, 1536), (256, 2048), (768, 256))  # of the shipped target: heads, MLP, vocabulary, MLP back
 LARGE, LARGE_ROWS = (2048, 8192), (1, 4, 8)
@@ -33,23 +33,23 @@ WEIGHTS, TURNS, ROUNDS = 4, 20, 15
 
 def product(rows: jax.Array, weight: jax.Array | quant.QuantArray) -> jax.Array:
     """With a weight `[in, out]`, as decoding has most of them on CPU."""
-    return products.contract(rows, weight, 0)
+    return ops.matmul(rows, ops.Transposed(weight))
 
 
 def as_stored(rows: jax.Array, weight: jax.Array) -> jax.Array:
     """With a weight `[out, in]`, as decoding has wide ones on CPU."""
-    return products.contract(rows, weight, 1)
+    return ops.matmul(rows, weight)
 
 
-def ours(rows: jax.Array, weight: Strips) -> jax.Array:
-    """With a weight in strips, as decoding has float ones on a CPU."""
-    return products.matmul(rows, weight)
+def ours(rows: jax.Array, weight: ops.PackedWeight) -> jax.Array:
+    """With a packed weight, as decoding has it on a CPU."""
+    return ops.matmul(rows, weight)
 
 
 def whole(rows: jax.Array, weight: quant.QuantArray) -> jax.Array:
     """A rounded weight made floats at once, in every pass anew, which blocks avoid."""
     rows, weight = jax.lax.optimization_barrier((rows, weight))
-    return products.contract(rows, quant.dense(weight), 0)
+    return ops.matmul(rows, ops.Transposed(quant.dense(weight)))
 
 
 def weights(shape: tuple[int, int], dtype: jnp.dtype, rounding: quant.Rounding | None, count: int = WEIGHTS) -> list:
@@ -70,7 +70,7 @@ def loop(function: Callable, rows: jax.Array, several: list, turns: int = TURNS)
 
     run = jax.jit(
         lambda rows, several: jax.lax.fori_loop(0, turns, lambda i, x: once(i, x), rows),
-        compiler_options=compiler_options(),
+        compiler_options=loop_options(),
     )
     compiled = run.lower(rows, several).compile()
     return lambda: jax.block_until_ready(compiled(rows, several))
@@ -111,10 +111,10 @@ def on_this_machine() -> None:
     cases = {}
     for shape in SHIPPED:
         floats = weights(shape, jnp.bfloat16, None)
-        strips = [in_strips(weight.T) for weight in floats]
+        packed = [ops.pack_for_backend(weight.T) for weight in floats]
         for rows in ROWS:
             given = jnp.ones((rows, shape[0]), jnp.bfloat16)
-            cases |= {(rows, shape): loop(product, given, floats), (rows, shape, "ours"): loop(ours, given, strips)}
+            cases |= {(rows, shape): loop(product, given, floats), (rows, shape, "ours"): loop(ours, given, packed)}
     found = microseconds(cases)
     ways = [(shape, *way) for shape in SHIPPED for way in ((), ("ours",))]
     header = ["rows, bfloat16", *(f"{i} x {o}, {way[0] if way else 'XLA'}" for (i, o), *way in ways)]
@@ -144,10 +144,10 @@ def on_this_machine() -> None:
 
 
 def gradients() -> None:
-    """Of weights `[out, in]` after many rows, as in training: as XLA makes them, and as `products` has them made."""
+    """Of weights `[out, in]` after many rows, as in training: as XLA makes them, and as `ops.linear` has them made."""
 
     def tall(rows: jax.Array, gradient: jax.Array, weight: jax.Array) -> jax.Array:
-        return jax.vjp(lambda w: products.matmul(rows, w), weight)[1](gradient)[0]
+        return jax.vjp(lambda w: ops.matmul(rows, w), weight)[1](gradient)[0]
 
     def plain(rows: jax.Array, gradient: jax.Array, weight: jax.Array) -> jax.Array:
         return jax.vjp(lambda w: rows @ w.T, weight)[1](gradient)[0]
@@ -186,7 +186,7 @@ def on_a_tpu(topology: str) -> None:
         weight = jax.tree.map(lambda x: jax.ShapeDtypeStruct(turn(x), x.dtype, sharding=place), weight)
         assert weight.shape == shape
         row = jax.ShapeDtypeStruct((1, inputs), jnp.bfloat16, sharding=place)
-        compiled = jax.jit(lambda x, w: products.contract(x, w, axis)).lower(row, weight).compile()
+        compiled = jax.jit(lambda x, w: ops.matmul(x, w if axis else ops.Transposed(w))).lower(row, weight).compile()
         return f"{compiled.cost_analysis()['bytes accessed'] / inputs / outputs:.2f}"
 
     with mock.patch("jax.default_backend", return_value="tpu"):

@@ -21,7 +21,8 @@ from eagle_jax.api import with_head
 from eagle_jax.api.model import SHIPPED_HEADS
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import QuantArray, flat, quantise_params, scheme_of
+from eagle_jax.models.quant import flat, quantise_params, scheme_of
+from eagle_jax.ops.quantized import QuantArray
 
 # What the target is rounded to, and what the head.
 CASES = (

@@ -1,4 +1,4 @@
-"""What does it take to find the best tokens of a few rows, and their log-probabilities: by machine code, and by XLA?
+"""What does it take to find the best tokens of a few rows, and their log-probabilities: by the CPU backend, and by XLA?
 
 python benchmarks/ranking.py
 """
@@ -13,9 +13,9 @@ import jax
 from common import begin, table
 
 import eagle_jax  # noqa: F401  # sets XLA's flags
-from eagle_jax.decoding.decode import compiler_options
-from eagle_jax.decoding.scores import Scores, argmax
-from eagle_jax.kernels import native
+from eagle_jax.decoding.scores import Scores
+from eagle_jax.ops import VARIABLE, argmax
+from eagle_jax.workarounds import loop_options
 
 VOCABULARIES, ROWS = (2048, 32_000, 128_256), (1, 10, 60)
 TURNS = 15
@@ -23,7 +23,7 @@ TURNS = 15
 
 def microseconds(function: Callable[[jax.Array], object], logits: jax.Array) -> float:
     """The least of a call's."""
-    program = jax.jit(function, compiler_options=compiler_options()).lower(logits).compile()
+    program = jax.jit(function, compiler_options=loop_options()).lower(logits).compile()
     taken = []
     for _ in range(TURNS):
         start = time.perf_counter()
@@ -34,7 +34,7 @@ def microseconds(function: Callable[[jax.Array], object], logits: jax.Array) -> 
 
 def measured(logits: jax.Array, way: str) -> tuple[float, float]:
     """Of the draw of every row, and of its ten best scores."""
-    with mock.patch.dict(os.environ, {native.VARIABLE: way}):
+    with mock.patch.dict(os.environ, {VARIABLE: way}):
         return microseconds(lambda x: argmax(x), logits), microseconds(lambda x: Scores(x, 2.0).best(10), logits)
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     for vocabulary in VOCABULARIES:
         for rows in ROWS:
             logits = 3 * jax.random.normal(jax.random.key(rows), (rows, vocabulary))
-            ours, theirs = (measured(logits, way) for way in ("on", "off"))
+            ours, theirs = (measured(logits, way) for way in ("cpu", "xla"))
             times = [f"{time_:,.0f} us" for pair in zip(ours, theirs, strict=True) for time_ in pair]
             lines.append([f"{vocabulary:,}", rows, *times, f"{theirs[1] / ours[1]:.1f}"])
     header = ["largest, ours", "largest, XLA", "ten best, ours", "ten best, XLA", "ten best, times"]

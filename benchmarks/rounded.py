@@ -14,10 +14,9 @@ import jax.numpy as jnp
 from common import begin, table
 from products import loop, microseconds
 
-from eagle_jax.kernels import native
-from eagle_jax.models import quant
-from eagle_jax.models.products import matmul
-from eagle_jax.models.strips import in_strips
+from eagle_jax.ops import matmul, pack_for_backend
+from eagle_jax.ops import quantized as quant
+from eagle_jax.ops.dispatch import ACTIVATIONS
 
 SIZE, COUNT = 2048, 40
 ROWS = (1, 2, 4, 6, 8, 16, 64)
@@ -35,11 +34,11 @@ def main() -> None:
     cases = {}
     for name, rounding in ROUNDINGS.items():
         several = [one if rounding is None else quant.quantise(one, rounding, one.dtype) for one in floats]
-        strips = jax.block_until_ready([in_strips(one) for one in several])
+        packed = jax.block_until_ready([pack_for_backend(one) for one in several])
         for bits in (16,) if rounding is None else (16, 8):
-            with mock.patch.dict(os.environ, {native.ACTIVATIONS_VARIABLE: f"int{bits}"}):
+            with mock.patch.dict(os.environ, {ACTIVATIONS: f"int{bits}"}):
                 for rows in ROWS:
-                    cases[rows, name, bits] = loop(matmul, jnp.ones((rows, SIZE), jnp.float32), strips, turns=1)
+                    cases[rows, name, bits] = loop(matmul, jnp.ones((rows, SIZE), jnp.float32), packed, turns=1)
     found = microseconds(cases, count=COUNT)
     ways = list(dict.fromkeys((name, bits) for _, name, bits in cases))
     header = ["rows", *(name if name == "bfloat16" else f"{name}, rows of {bits} bits" for name, bits in ways)]

@@ -37,7 +37,8 @@ from eagle_jax.converters.sizes import HeadSizes, TargetSizes
 from eagle_jax.models import layout
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import Scheme, quantise, schemes_of
+from eagle_jax.models.quant import Scheme, schemes_of
+from eagle_jax.ops.quantized import quantise
 
 # What a shape is called here, and the published pair that has it; all get a head with 32,000 tokens.
 PUBLISHED_SHAPES = {

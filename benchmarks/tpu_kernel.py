@@ -33,12 +33,12 @@ from jax.sharding import AxisType, Mesh
 from eagle_jax.api import plan
 from eagle_jax.decoding.decode import advance, step
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.kernels import VARIABLE
+from eagle_jax.ops import VARIABLE
 from eagle_jax.sharding import AXES, Sharding, spread
 
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 TREES = {16: (16, 5, 4), 60: (60, 7, 10), 256: (256, 7, 10), 1024: (1024, 7, 16)}
-BACKENDS = ("pallas_tpu", "xla")
+BACKENDS = ("tree_attention:tpu", "tree_attention:xla")
 NOT_AHEAD = {"xla_msa_max_outstanding_prefetches": 0}  # all but one matrix stay where they are until they are used
 SIZES = {"bf16": 2, "f32": 4, "s32": 4, "u32": 4, "s8": 1, "pred": 1}
 BANDWIDTH = {"v5e": 819e9, "v5p": 2765e9, "v6e": 1640e9}  # bytes in a second, as the compiler has it
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--target", default="llama-3.1-8b-instruct", help="a name of `eagle-jax models`")
     parser.add_argument("--chips", default="v6e", help=f"of {', '.join(TOPOLOGIES)}")
     parser.add_argument("--nodes", default="16,60", help=f"of {', '.join(map(str, TREES))}")
-    parser.add_argument("--attention", default=",".join(BACKENDS), help="of the backends of eagle_jax.kernels")
+    parser.add_argument("--attention", default=",".join(BACKENDS), help="of the backends of eagle_jax.ops")
     parser.add_argument("--slots", type=int, default=2048, help="of the cache, all of them used")
     parser.add_argument("--requests", type=int, default=1)
     parser.add_argument("--quantize", help="as for `load`: int8, int4 or int4-128, or draft:int8 and so on")

@@ -7,7 +7,7 @@ Example:
     for chunk in eagle_jax.stream(model, "..."): ...
 """
 
-from eagle_jax.platform import guard_cpu_reductions
+from eagle_jax.workarounds import guard_cpu_reductions
 
 guard_cpu_reductions()
 

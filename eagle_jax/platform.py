@@ -1,4 +1,4 @@
-"""What must be right about the installed JAX before it computes anything, and where this machine keeps things."""
+"""What this machine can do, and where it keeps things."""
 
 import hashlib
 import os
@@ -9,46 +9,10 @@ import warnings
 
 import jax
 import jaxlib
-from jax._src import xla_bridge
-
-# jaxlib 0.10.2 sums wrongly on CPU when its YNN library fuses a long batched reduction (jax#39103). Taking only
-# reductions away from the library gives right sums and keeps its fast bf16 matmul; an empty list would give right sums
-# too, but bf16 matmuls several times slower.
-BAD_JAXLIB = "0.10.2"
-FLAG = "--xla_cpu_experimental_ynn_fusion_type"
-SAFE_VALUE = "-LIBRARY_FUSION_TYPE_REDUCE"
 
 # "off" leaves compiled programs in memory alone.
 KEEPING = "EAGLE_JAX_COMPILATION_CACHE"
 JAX_KEEPS_FROM = 1.0  # seconds of compiling from which JAX keeps a program unless it is told otherwise
-
-
-def guard_cpu_reductions() -> None:
-    """Makes jaxlib 0.10.2 sum correctly on CPU; does nothing under any other version.
-
-    Adds one flag to `XLA_FLAGS`, which XLA reads when its first backend starts. A value that the user has chosen stays.
-    Warns (RuntimeWarning) when the CPU backend is already running without the flag: results may then be wrong.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if jaxlib.__version__ != BAD_JAXLIB or FLAG in flags:
-        return
-    os.environ["XLA_FLAGS"] = f"{flags} {FLAG}={SAFE_VALUE}".strip()
-    if xla_bridge.backends_are_initialized() and jax.default_backend() == "cpu":
-        warnings.warn(
-            f"JAX was already running when eagle_jax was imported, and jaxlib {BAD_JAXLIB} can sum wrongly on CPU "
-            f"(jax#39103); import eagle_jax before the first JAX computation, or set XLA_FLAGS={FLAG}={SAFE_VALUE}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-
-
-def whole_sums() -> dict[str, str]:
-    """Compiler options that keep XLA:CPU from cutting every softmax and norm into windows of 32 before it adds them up.
-
-    A sum over a whole large matrix is then made number after number, and far less exact; one over its rows is not. On
-    other devices there are no options. Asking which device it is starts JAX's backend.
-    """
-    return {"xla_disable_hlo_passes": "tree_reduction_rewriter"} if jax.default_backend() == "cpu" else {}
 
 
 def keep_programs() -> None:

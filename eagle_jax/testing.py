@@ -1,6 +1,7 @@
 """Tiny models made on the spot, for tests of this library and of what is built on it."""
 
 import dataclasses
+import importlib
 from typing import Any
 
 import jax
@@ -123,3 +124,12 @@ def synthetic_hydra(
 def _one_layer(config: LlamaConfig) -> LlamaConfig:
     """A draft layer like the target's: dense, within the window, if there is one."""
     return dataclasses.replace(config, num_hidden_layers=1, experts=None, full_attention_layers=())
+
+
+def cpu_backend() -> Any:
+    """The module of the CPU backend; None where its folder is not there, or it cannot be used."""
+    try:
+        backend = importlib.import_module("eagle_jax.ops.cpu.backend")
+    except ImportError:
+        return None
+    return backend if backend.refusal() is None else None

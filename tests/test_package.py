@@ -14,8 +14,9 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 
 # A module may import from rows above its own and from its own row.
 LAYERS = (
-    ("platform", "struct", "durable"),
+    ("platform", "struct", "durable", "workarounds"),
     ("config", "sharding"),
+    ("ops",),
     (
         "decoding.tree",
         "decoding.policy",
@@ -23,7 +24,6 @@ LAYERS = (
         "decoding.scores",
         "decoding.sampling",
         "decoding.verify",
-        "kernels",
         "models",
     ),
     ("drafters", "converters", "testing"),
@@ -32,12 +32,16 @@ LAYERS = (
     ("serving",),
     ("evaluation", "cli"),
 )
+# Folders that can be deleted: nothing imports them but by name, where they are chosen, and they know little themselves.
+BACKENDS = ("ops.cpu", "ops.tpu", "ops.gpu")
+KNOWN_TO_BACKENDS = ("ops", "sharding", "struct", "platform", "durable", "workarounds")
 # Rooms of one row that must not know each other.
 STRANGERS = (("drafters", "converters"), ("decoding.verify", "models"), ("decoding.tree", "models"))
 
 # Library -> the only room that may import it, and whether inside functions only.
 HOMES = {
     "flax": ("models", False),
+    "llvmlite": ("ops.cpu", False),
     "torch": ("converters", True),
     "starlette": ("serving", False),
     "uvicorn": ("serving", False),
@@ -91,6 +95,20 @@ def test_imports_go_downwards(path):
         for one, two in STRANGERS:
             for a, b in ((one, two), (two, one)):
                 assert not (within(module, a) and within(other, b)), f"{path}:{node.lineno}: {a} must not know {b}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_backends_are_guests(path):
+    module = name_of(path)
+    own = next((backend for backend in BACKENDS if within(module, backend)), None)
+    for imported, node in imports(path):
+        other = imported.removeprefix("eagle_jax.")
+        if other == imported:
+            continue
+        for backend in BACKENDS:
+            assert backend == own or not within(other, backend), f"{path}:{node.lineno}: {module} imports {other}"
+        if own is not None:
+            assert any(within(other, room) for room in KNOWN_TO_BACKENDS), f"{path}:{node.lineno}: {own} knows {other}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)

@@ -7,7 +7,7 @@ import sys
 import jaxlib
 import pytest
 
-from eagle_jax.platform import BAD_JAXLIB, FLAG, SAFE_VALUE
+from eagle_jax.workarounds import BAD_JAXLIB, FLAG, SAFE_VALUE
 
 only_bad_jaxlib = pytest.mark.skipif(jaxlib.__version__ != BAD_JAXLIB, reason=f"jaxlib {BAD_JAXLIB} alone has this bug")
 

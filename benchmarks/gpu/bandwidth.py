@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.models.quant import QuantArray, flat
+from eagle_jax.models.quant import flat
+from eagle_jax.ops import Transposed
+from eagle_jax.ops.quantized import QuantArray
 from gpu.scale import Scale
 
 COPIES = 8  # one after the other in one timing, so that waiting for the last of them is no part of the time
@@ -19,6 +21,8 @@ def streamed(params: Mapping[str, Any]) -> float:
 
 
 def _held(leaf: Any) -> float:
+    if isinstance(leaf, Transposed):
+        return _held(leaf.data)
     if isinstance(leaf, QuantArray):
         return leaf.size * leaf.bits / 8 + leaf.scales.nbytes
     return leaf.nbytes

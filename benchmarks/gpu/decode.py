@@ -7,7 +7,8 @@ from unittest import mock
 
 from eagle_jax.api.tuning import Start
 from eagle_jax.drafters.base import Plain
-from eagle_jax.kernels import int4_gpu
+from eagle_jax.ops import VARIABLE
+from eagle_jax.ops.gpu import int4 as int4_gpu
 from gpu.bandwidth import copy_bandwidth, streamed
 from gpu.cycles import kernels_a_cycle, programs_anew, seconds_a_cycle
 from gpu.record import Record
@@ -22,7 +23,7 @@ def run(scale: Scale, record: Record) -> None:
         for quantize in (None, "int8", "int4"):
             for row in measured(scale, quantize, max(speeds.values())):
                 record("plain", **row)
-    with int4_by(int4_gpu.NAME):
+    with int4_by("gpu"):
         for row in measured(scale, "int4", max(speeds.values())):
             name = "int4, kernel" if row["int4_kernel"] else "int4, kernel left out"
             record("plain", **row | {"weights": name})
@@ -31,7 +32,7 @@ def run(scale: Scale, record: Record) -> None:
 @contextlib.contextmanager
 def int4_by(way: str) -> Iterator[None]:
     """Programs that are compiled inside multiply int4 in this way, whatever the environment asks for."""
-    with mock.patch.dict(os.environ, {int4_gpu.VARIABLE: way}):
+    with mock.patch.dict(os.environ, {VARIABLE: f"linear:{way}"}):
         programs_anew()
         try:
             yield

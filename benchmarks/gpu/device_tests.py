@@ -12,7 +12,7 @@ from gpu.record import Record
 from gpu.scale import Scale
 
 ROOT = pathlib.Path(__file__).parents[2]
-SUITES = ("tests/kernels/test_on_gpu.py", "tests/benchmarks/test_synthetic.py", "tests/kernels/test_int4_gpu.py")
+SUITES = ("tests/ops/test_on_gpu.py", "tests/benchmarks/test_synthetic.py", "tests/ops/test_int4_gpu.py")
 
 
 def run(scale: Scale, record: Record) -> None:

@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from synthetic import Shape, Synthetic, make
 from turns import ours
 
-from eagle_jax.kernels import VARIABLE, Case
-from eagle_jax.kernels.choose import attend
 from eagle_jax.models.cache import KV
+from eagle_jax.ops import VARIABLE, Case, attention_reference
+from eagle_jax.ops.dispatch import dispatch
 from gpu.cycles import programs_anew
 from gpu.record import Record
 from gpu.scale import Scale
 
-REFERENCE, KERNEL = "xla", "pallas_gpu"
+REFERENCE, KERNEL = "tree_attention:xla", "tree_attention:gpu"
 LAYERS = 8  # of the target that answers: enough to hear a kernel, few enough to compile quickly
 CALLS = 256  # of attention in one timing, or some more, each on what the one before made
 
@@ -98,12 +98,13 @@ def micros(scale: Scale, size: Size, backend: str) -> float:
     """Microseconds of one call, the least of several timings. Calls go through so many caches that none is still near
     the device's cores when its turn comes again, as in a model, whose weights are read in between.
     """
+    os.environ[VARIABLE] = backend
     case, caches = made(scale, size)
     rounds = math.ceil(CALLS / len(caches))
 
     @jax.jit
     def call(q: jax.Array, case: Case, prefix: KV) -> jax.Array:
-        return attend(dataclasses.replace(case, q=q, prefix=prefix), backend)
+        return dispatch("tree_attention", attention_reference.attend, dataclasses.replace(case, q=q, prefix=prefix))
 
     @jax.jit
     def calls(case: Case, caches: list[KV]) -> jax.Array:

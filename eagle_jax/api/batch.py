@@ -19,11 +19,12 @@ from eagle_jax.api.options import Options, mode_of, settings_of
 from eagle_jax.api.recorder import Recorder, last_cycles
 from eagle_jax.api.results import Cycle, Result, Stats
 from eagle_jax.api.text import StopHit, decode, find_stop
-from eagle_jax.decoding.decode import compiled_advance, compiled_nobody, compiled_prefill, compiler_options
+from eagle_jax.decoding.decode import compiled_advance, compiled_nobody, compiled_prefill
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.sharding import DATA, Sharding, spread, to_host
+from eagle_jax.workarounds import loop_options
 
 UNLIMITED = 2**31 - 1
 CHUNK = 256  # prompt tokens that an accelerator reads per pass
@@ -345,7 +346,7 @@ def inserted(whole: Running, one: Running, place: Int[Array, ""], *, over: Shard
 @functools.cache
 def _compiled_insert() -> Any:
     """Donates the batch: its caches are written in place."""
-    return jax.jit(spread(inserted), donate_argnums=0, static_argnames="over", compiler_options=compiler_options())
+    return jax.jit(spread(inserted), donate_argnums=0, static_argnames="over", compiler_options=loop_options())
 
 
 def room_for(model: Model, drafter: Drafter, asks: Sequence[Ask], rows: int) -> Room:

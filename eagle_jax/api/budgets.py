@@ -18,11 +18,10 @@ import jax
 from eagle_jax.api.model import Model
 from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.durable import hold, replacing
-from eagle_jax.kernels import VARIABLE, int4_gpu, native
+from eagle_jax.ops.dispatch import settings
 from eagle_jax.platform import cache_folder
 
 VERSION = 1
-ASKED = (VARIABLE, int4_gpu.VARIABLE, native.ACTIVATIONS_VARIABLE)  # kernels, by environment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,10 +104,10 @@ def place(model: Model, method: str) -> tuple[Any, ...]:
 
 
 def device() -> str:
-    """What is computed on, on CPU with the number of its cores; and with which kernels, where some were asked for."""
+    """What is computed on, on CPU with the number of its cores; and with which backends, where some were asked for."""
     first = jax.devices()[0]
     cores = f", {os.cpu_count()} cores" if first.platform == "cpu" else ""
-    asked = [f", {name}={value}" for name in ASKED if (value := os.environ.get(name))]
+    asked = [f", {name}={value}" for name, value in settings().items()]
     return f"{first.platform}: {first.device_kind}{cores}{''.join(asked)}"
 
 

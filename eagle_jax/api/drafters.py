@@ -24,7 +24,6 @@ from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
-from eagle_jax.kernels import native
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -56,14 +55,14 @@ class Rule(NamedTuple):
 # bytes/s is 206 to 560).
 PUBLISHED = DynamicTree(60, 7, 10)
 ON_ACCELERATORS = Rule(PUBLISHED, rows=256, least=2)
-# By whether products are our own (`kernels.native`), whether weights are in the cache, and whether they are narrower
-# than float32. On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of
+# By whether weights are packed by a backend, whether they are in the cache, and whether they are narrower than
+# float32. On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of
 # some rows (`benchmarks/wide.py`), of fewer where rounded weights are read in half the time and rows keep 16 bits;
 # beside those in a cache more, so that there a chain ends where the head is unsure, and only where there is one answer,
 # beside which nothing else is computed for it. XLA spends most of a product on packing its weight.
-OURS_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
-OURS_ROUNDED = Rule(DynamicTree(4, 2, 1), rows=5, least=3)
-OURS_IN_CACHE = {
+PACKED_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
+PACKED_QUANTIZED = Rule(DynamicTree(4, 2, 1), rows=5, least=3)
+PACKED_IN_CACHE = {
     True: Rule(SureChain(6, 0.5), rows=6, least=4, longest=6),
     False: Rule(SureChain(6, 0.3), rows=8, least=3, longest=6),
 }
@@ -114,11 +113,13 @@ def _hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
 
 def _rule(model: Any) -> Rule:
     """What holds for a model on this CPU."""
-    if not model.in_strips:
+    packed = model.packed_weights
+    if not packed:
         return OF_XLA[_in_bfloat16(model)]
     if model.weights_size < IN_CACHE:
-        return OURS_IN_CACHE[_in_bfloat16(model) or model.in_rounded_strips]
-    return OURS_ROUNDED if model.in_rounded_strips and native.row_bits() == 16 else OURS_FROM_MEMORY
+        return PACKED_IN_CACHE[_in_bfloat16(model) or any(weight.is_quantized for weight in packed)]
+    few = min(weight.hidden_rows for weight in packed) < PACKED_FROM_MEMORY.rows
+    return PACKED_QUANTIZED if few else PACKED_FROM_MEMORY
 
 
 def _in_bfloat16(model: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from eagle_jax import ops
 from eagle_jax.api.datastore import read_datastore
 from eagle_jax.api.tokenizers import refuse_other_tokenizer, tokenizer_in
 from eagle_jax.converters import describe, known_pair, load_head, load_target, resolve, resolve_pair, target_config
@@ -19,8 +20,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import QuantArray, Scheme, schemes_of
-from eagle_jax.models.strips import AnyStrips, RoundedStrips
+from eagle_jax.models.quant import Scheme, schemes_of
 from eagle_jax.models.target import Target
 from eagle_jax.platform import keep_programs, multiplies_bfloat16
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
@@ -64,14 +64,10 @@ class Model:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self.target))
 
     @functools.cached_property
-    def in_strips(self) -> bool:
-        """Whether the target's products are machine code of our own."""
-        return _has(self.target, AnyStrips)
-
-    @functools.cached_property
-    def in_rounded_strips(self) -> bool:
-        """Whether any of its products is that of a rounded weight by machine code of our own."""
-        return _has(self.target, RoundedStrips)
+    def packed_weights(self) -> tuple[ops.PackedWeight, ...]:
+        """The target's weights that a backend has packed."""
+        leaves = jax.tree.leaves(self.target, is_leaf=ops.is_leaf)
+        return tuple(leaf for leaf in leaves if isinstance(leaf, ops.PackedWeight))
 
     @functools.cached_property
     def drafters(self) -> dict[Any, Any]:
@@ -80,8 +76,7 @@ class Model:
 
     def __repr__(self) -> str:
         """A line; the weights themselves would be fetched from the device to be shown."""
-        packed = (QuantArray, AnyStrips)
-        size = sum(leaf.size for leaf in jax.tree.leaves(self.target, is_leaf=lambda leaf: isinstance(leaf, packed)))
+        size = sum(leaf.size for leaf in jax.tree.leaves(self.target, is_leaf=ops.is_leaf))
         parts = [f"target={type(self.target).__name__} of {size:,} numbers, {self.dtype}", f"context={self.context}"]
         parts += [
             f"{name}={type(getattr(self, name)).__name__}"
@@ -89,11 +84,6 @@ class Model:
             if getattr(self, name) is not None
         ]
         return f"Model({', '.join(parts)})"
-
-
-def _has(target: Target, kind: Any) -> bool:
-    """Whether any of its weights is of some kind."""
-    return any(isinstance(leaf, kind) for leaf in jax.tree.leaves(target, is_leaf=lambda leaf: isinstance(leaf, kind)))
 
 
 def load(
@@ -182,7 +172,7 @@ def with_head(
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
     drafts_in = _draft_dtype(draft_dtype, model.target.dtype)
-    stored = dataclasses.replace(model.target, params=layout.as_stored(model.target.params))
+    stored = dataclasses.replace(model.target, params=model.target.stored_params)
     loaded = load_head(_head_folder(head), stored, dtype=drafts_in, scheme=scheme)
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
 

@@ -10,12 +10,13 @@ from jaxtyping import Array, Int
 
 from eagle_jax.api import programs
 from eagle_jax.api.batch import Ask, Batch, Row, Running, chunk_tokens, inserted, layout
-from eagle_jax.decoding.decode import compiled_open_prompts, compiled_read_prompts, compiler_options, first_tokens
+from eagle_jax.decoding.decode import compiled_open_prompts, compiled_read_prompts, first_tokens
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import Reading, Request
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.models.target import Target
 from eagle_jax.sharding import Sharding, spread
+from eagle_jax.workarounds import loop_options
 
 
 class Newcomer:
@@ -85,4 +86,4 @@ def _seat(
 def _compiled_seat() -> Any:
     """Donates the batch: its caches are written in place."""
     fixed = ("mode", "logprobs", "over")
-    return jax.jit(spread(_seat), donate_argnums=0, static_argnames=fixed, compiler_options=compiler_options())
+    return jax.jit(spread(_seat), donate_argnums=0, static_argnames=fixed, compiler_options=loop_options())

@@ -22,7 +22,8 @@ from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, empty_cache
-from eagle_jax.models.quant import QuantArray, Scheme, quantise_params, schemes_of
+from eagle_jax.models.quant import Scheme, quantise_params, schemes_of
+from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
 
 HeadConfig = EagleConfig | Eagle3Config

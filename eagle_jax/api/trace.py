@@ -20,7 +20,7 @@ from eagle_jax.api.prompts import Prompt
 from eagle_jax.api.recorder import Recorder, last_cycles
 from eagle_jax.api.results import Cycle
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance, compiler_options
+from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.sampling import Sampling, Settings
 from eagle_jax.decoding.state import DecodeState, Request
 from eagle_jax.decoding.tree import Tree, TreeShape
@@ -28,6 +28,7 @@ from eagle_jax.drafters.base import Drafter, View
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
 from eagle_jax.sharding import Sharding, spread
+from eagle_jax.workarounds import loop_options
 
 UNFILTERED: dict[str, Any] = dict(top_k=0, top_p=1.0, min_p=0.0)
 
@@ -217,7 +218,7 @@ def _scores(
 
 @functools.cache
 def _compiled(function: Any) -> Any:
-    return jax.jit(spread(function), static_argnames=("mode", "over"), compiler_options=compiler_options())
+    return jax.jit(spread(function), static_argnames=("mode", "over"), compiler_options=loop_options())
 
 
 def _seconds(function: Any, *args: Any, **fixed: Any) -> float:

@@ -14,7 +14,8 @@ from eagle_jax.converters import from_hf_names, load_head, load_target
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import QuantArray, dense, flat, quantise
+from eagle_jax.models.quant import flat
+from eagle_jax.ops.quantized import QuantArray, dense, quantise
 from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
 
 Params = Mapping[str, Any]
@@ -75,19 +76,19 @@ def weights_of(model: Model) -> Weights:
     Rounded weights come as the floats that they stand for. Over a mesh with more devices along `model` than there are
     key/value heads, those heads are in it repeatedly.
     """
-    head = None if model.head is None else _as_floats(model.head.params)
-    return Weights(target=_as_floats(_own(model.target).params), head=head)
+    head = None if model.head is None else _as_floats(model.head)
+    return Weights(target=_as_floats(_own(model.target)), head=head)
 
 
-def _as_floats(params: Params) -> Params:
+def _as_floats(model: LM | AnyHead) -> Params:
     """What is the same array in both forms is copied; the rest is new anyway, and a second copy may have no room."""
-    own = {id(leaf) for leaf in jax.tree.leaves(params)}
+    own = {id(leaf) for leaf in jax.tree.leaves(model.params)}
 
     def apart(leaf: jax.Array | QuantArray) -> jax.Array:
         floats = dense(leaf)
         return jnp.copy(floats) if id(floats) in own else floats
 
-    return jax.tree.map(apart, layout.as_stored(params), is_leaf=lambda leaf: isinstance(leaf, QuantArray))
+    return jax.tree.map(apart, model.stored_params, is_leaf=lambda leaf: isinstance(leaf, QuantArray))
 
 
 def _own(target: Any) -> LM:
@@ -113,7 +114,7 @@ def _target_params(model: Model, given: Any) -> Params:
 
 def _head_params(model: Model, own: AnyHead, given: Any) -> Params:
     if isinstance(given, (str, Path)):
-        stored = dataclasses.replace(_own(model.target), params=layout.as_stored(_own(model.target).params))
+        stored = dataclasses.replace(_own(model.target), params=_own(model.target).stored_params)
         given = load_head(given, stored, dtype=own.dtype)
     if not isinstance(given, AnyHead):
         return given
@@ -142,7 +143,7 @@ def _laid_out(model: Model, own: Any, given: Params, name: str) -> dict[str, Any
     """Weights in decoding's layout, where the old ones are."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{name} is a {type(given).__name__}; expected parameters by name, a model, or a folder")
-    expected = jax.eval_shape(layout.as_stored, own.params)
+    expected = jax.eval_shape(lambda: own.stored_params)
     wanted, come = dict(flat(expected)), dict(flat(given))
     _check_fit(wanted, come, name)
     head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dim

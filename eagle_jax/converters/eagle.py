@@ -95,10 +95,10 @@ def save_eagle(
     eagle1 = isinstance(head.config, EagleConfig)
     rules = (form.eagle1 if eagle1 else form.eagle3).rules
     entries = entries_for(format, head.config, head.dtype.name, verifier)
-    entries |= quant_config.describing(rules, head.params)
+    entries |= quant_config.describing(rules, head.stored_params)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        yield from names.tensors(rules, head.params)
+        yield from names.tensors(rules, head.stored_params)
         if head.vocabulary is not None:
             yield from mapping_tensors(np.asarray(head.vocabulary), head.config.layers.vocab_size)
         if eagle1 and target is not None and format == "safeailab":

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from eagle_jax.converters import packed
-from eagle_jax.models.quant import Rounding
+from eagle_jax.ops.quantized import Rounding
 
 # First found wins. Published folders may hold both kinds with the same weights; safetensors need no PyTorch.
 WEIGHT_FILES = (

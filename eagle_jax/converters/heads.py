@@ -106,8 +106,8 @@ def save_head(
         table, entries, file = medusa.rules(head.config), medusa.entries_for(head.config, target_name), medusa.FILE
     else:
         table, entries, file = hydra.rules(head.config), hydra.entries_for(head.config, target_name), hydra.FILE
-    entries |= quant_config.describing(table, head.params)
-    write_folder(pathlib.Path(folder), entries, names.tensors(table, head.params), file)
+    entries |= quant_config.describing(table, head.stored_params)
+    write_folder(pathlib.Path(folder), entries, names.tensors(table, head.stored_params), file)
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:

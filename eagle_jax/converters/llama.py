@@ -135,8 +135,8 @@ def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] 
         )
     table = rules(lm.config)
     entries = config_to_hf(lm.config) | {"torch_dtype": lm.dtype.name} | extra
-    entries |= quant_config.describing(table, lm.params)
-    write_folder(pathlib.Path(folder), entries, names.tensors(table, lm.params))
+    entries |= quant_config.describing(table, lm.stored_params)
+    write_folder(pathlib.Path(folder), entries, names.tensors(table, lm.stored_params))
 
 
 def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:

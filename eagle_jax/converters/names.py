@@ -15,8 +15,8 @@ import numpy as np
 
 from eagle_jax.converters import packed
 from eagle_jax.converters.files import TensorInfo, Weights, listed
-from eagle_jax.models.layout import as_stored
-from eagle_jax.models.quant import QuantArray, Scheme, flat, is_matrix, level_dtype, quantise
+from eagle_jax.models.quant import Scheme, flat, is_matrix
+from eagle_jax.ops.quantized import QuantArray, level_dtype, quantise
 from eagle_jax.sharding import Place
 
 Params = dict[str, Any]
@@ -169,7 +169,7 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
 
 def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.ndarray]]:
     """Names and values as they lie on disk, made one at a time."""
-    for slot in slots(rules, as_stored(params)).values():
+    for slot in slots(rules, params).values():
         value = jax.tree.map(np.asarray, slot.leaf)
         for i, key in enumerate(slot.keys):
             part = jax.tree.map(lambda x, i=i: x[i], value) if slot.stacked else value

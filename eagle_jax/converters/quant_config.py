@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eagle_jax.converters.names import Rule, slots
-from eagle_jax.models.layout import as_stored
-from eagle_jax.models.quant import QuantArray, Rounding, is_matrix
+from eagle_jax.models.quant import is_matrix
+from eagle_jax.ops.quantized import QuantArray, Rounding
 
 KEYS = ("quantization_config", "compression_config")
 METHOD, FORMAT = "compressed-tensors", "pack-quantized"
@@ -33,12 +33,12 @@ def without(entries: Mapping[str, Any]) -> dict[str, Any]:
     return rest
 
 
-def describing(rules: Iterable[Rule], params: Mapping[str, Any]) -> dict[str, Any]:
+def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
     """The entry of `config.json` for a model with rounded weights; none for one of floats."""
     return entry(
         {
             key: slot.leaf.rounding if isinstance(slot.leaf, QuantArray) else None
-            for path, slot in slots(rules, as_stored(params)).items()
+            for path, slot in slots(rules, params).items()
             if is_matrix(path)
             for key in slot.keys
         }

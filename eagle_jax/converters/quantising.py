@@ -12,7 +12,8 @@ from eagle_jax.converters.describe import EAGLE1, EAGLE3, TARGET, UNKNOWN, descr
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
-from eagle_jax.models.quant import Rounding, is_matrix, quantise, scheme_of
+from eagle_jax.models.quant import is_matrix, scheme_of
+from eagle_jax.ops.quantized import Rounding, quantise
 
 # Of a model's folder, what goes with the weights: tokenizer, chat template, generation settings, licence.
 BESIDE = (".json", ".jinja", ".model", ".txt", ".md")

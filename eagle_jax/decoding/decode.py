@@ -18,11 +18,12 @@ from eagle_jax.decoding.state import DecodeState, Reading, Request
 from eagle_jax.decoding.tree import depth_below
 from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
+from eagle_jax.models.attention_inputs import num_valid
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import causal
-from eagle_jax.models.target import NOWHERE, Target
-from eagle_jax.platform import whole_sums
+from eagle_jax.models.target import PADDING_POSITION, Target
 from eagle_jax.sharding import Sharding, constrain, spread
+from eagle_jax.workarounds import loop_options
 
 
 def step(target: Target, drafter: Drafter, request: Request, state: DecodeState, mode: Sampling) -> DecodeState:
@@ -40,9 +41,9 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
     with jax.named_scope("verify"):
         ancestors = tree.ancestors
         depth = depth_below(ancestors)
-        positions = jnp.where(tree.valid, state.length[:, None] + depth, NOWHERE)
+        positions = jnp.where(tree.valid, state.length[:, None] + depth, PADDING_POSITION)
         output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
-        logits = target.logits(output.hidden)
+        logits = target.logits(output.hidden, num_valid(tree.valid))
 
     with jax.named_scope("accept"):
         noise_by_node = None if noise is None else sampling.at_depth(noise, depth)
@@ -256,20 +257,20 @@ def advance(
 def compiled_prefill() -> Any:
     """`prefill`, jitted once per process; weights are arguments, never constants of the program."""
     fixed = ("mode", "slots", "chunk", "logprobs", "over")
-    return jax.jit(prefill, static_argnames=fixed, compiler_options=compiler_options())
+    return jax.jit(prefill, static_argnames=fixed, compiler_options=loop_options())
 
 
 @functools.cache
 def compiled_open_prompts() -> Any:
     """`open_prompts`, jitted once per process."""
-    return jax.jit(spread(open_prompts), static_argnames=("slots", "over"), compiler_options=compiler_options())
+    return jax.jit(spread(open_prompts), static_argnames=("slots", "over"), compiler_options=loop_options())
 
 
 @functools.cache
 def compiled_read_prompts() -> Any:
     """`read_prompts`, jitted once per process. What is being read is donated, as in `compiled_advance`."""
     fixed = ("chunk", "over")
-    options = compiler_options()
+    options = loop_options()
     return jax.jit(spread(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
 
 
@@ -277,39 +278,14 @@ def compiled_read_prompts() -> Any:
 def compiled_nobody() -> Any:
     """`nobody`, jitted once per process."""
     fixed = ("slots", "logprobs", "over")
-    return jax.jit(spread(nobody), static_argnames=fixed, compiler_options=compiler_options())
+    return jax.jit(spread(nobody), static_argnames=fixed, compiler_options=loop_options())
 
 
 @functools.cache
 def compiled_advance() -> Any:
     """`advance`, jitted once per process. The state is donated: the caches are updated in place."""
     fixed = ("mode", "over")
-    return jax.jit(advance, static_argnames=fixed, donate_argnames=("state",), compiler_options=compiler_options())
-
-
-def compiler_options() -> dict[str, Any]:
-    """Against what XLA does and a decoding loop pays for.
-
-    On CPUs it cuts sums (`whole_sums`), and copies each whole cache array twice a cycle. Without the copies its numbers
-    are wrong where a loop stands in a loop in the decoding loop (jaxlib 0.10.2): a cycle may hold loops, but no loop in
-    a loop. On GPUs it makes floats of whole matrices that are rounded in groups, in memory and in every cycle.
-    """
-    platform = jax.default_backend()
-    if platform == "cpu":
-        return {"xla_cpu_copy_insertion_use_region_analysis": True} | whole_sums()
-    return _known_option("xla_gpu_experimental_enable_subchannel_dequantisation_fusion") if platform == "gpu" else {}
-
-
-@functools.cache
-def _known_option(name: str) -> dict[str, Any]:
-    """The option, switched on, if this XLA has it: one that it has not, as experiments come to have, is an error."""
-    try:
-        jax.jit(lambda: jnp.zeros(()), compiler_options={name: True}).lower().compile()
-    except jax.errors.JaxRuntimeError as error:
-        if name not in str(error):
-            raise
-        return {}
-    return {name: True}
+    return jax.jit(advance, static_argnames=fixed, donate_argnames=("state",), compiler_options=loop_options())
 
 
 def _noise(
@@ -343,7 +319,9 @@ def _read_chunk(target, tokens, start, lengths, cache, taps):
     steps, chain = causal(*tokens.shape)
     positions = start[:, None] + steps
     with jax.named_scope("prefill"):
-        output = target.forward(tokens, jnp.where(positions < lengths[:, None], positions, NOWHERE), chain, cache, taps)
+        output = target.forward(
+            tokens, jnp.where(positions < lengths[:, None], positions, PADDING_POSITION), chain, cache, taps
+        )
     return output, cache.write(output.kv, start, jnp.minimum(lengths, start + tokens.shape[1]))
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key, UInt32
 
-from eagle_jax.decoding.scores import Scores, argmax
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.threshold import outweighed_by_less
+from eagle_jax.ops import argmax
 from eagle_jax.struct import pytree
 
 # Nats by which a drafter marks down what its own filter removes. Its logits are not the target's, so it must not rule

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.cache import KV
 from eagle_jax.struct import pytree
 
-# run(tokens[b f], features[b f h], positions[b f], above[b f m], beside, beside_positions[b p])
+# run(tokens[b f], features[b f h], positions[b f], above[b f m], draft_kv, draft_positions[b p])
 #     -> (out[b f h], kv, logits[b f v])
 Run = Callable[[Array, Array, Array, Array, tuple[KV, ...], Array], tuple[Array, tuple[KV, ...], Array]]
 

@@ -95,8 +95,8 @@ class DraftModel(Drafter):
                 drafted_part=lambda noise: noise[..., :size],
             )
 
-        def run(tokens, features, positions, above, beside, beside_positions):
-            output = self.model.forward(tokens, positions, above, known, (), beside, beside_positions)
+        def run(tokens, features, positions, above, draft_kv, draft_positions):
+            output = self.model.forward(tokens, positions, above, known, (), draft_kv, draft_positions)
             return output.hidden, output.kv, self.model.logits(output.hidden)
 
         def extend(

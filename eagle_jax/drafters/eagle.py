@@ -21,7 +21,7 @@ from eagle_jax.drafters.branches import Branches
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import causal
-from eagle_jax.models.target import NOWHERE, Target
+from eagle_jax.models.target import PADDING_POSITION, Target
 from eagle_jax.struct import pytree, static
 
 # How much surer of its guesses a drafter is taken to be than it says. Its law tells how often a token is drawn; a node
@@ -88,7 +88,7 @@ class Eagle(Drafter):
         Of a chunk of the prompt only keys and values are needed: the last layer's attention and MLP are not computed.
         """
         steps, chain = causal(*observed.following.shape)
-        positions = jnp.where(steps < observed.count[:, None], observed.start[:, None] + steps, NOWHERE)
+        positions = jnp.where(steps < observed.count[:, None], observed.start[:, None] + steps, PADDING_POSITION)
         with jax.named_scope("draft_observe"):
             embeddings = self.head.embed(target, jnp.maximum(observed.following, 0))
             slots = embeddings, self.head.features(observed.hidden, observed.taps), positions, chain, state.cache
@@ -106,10 +106,11 @@ class Eagle(Drafter):
             part, sharpness = self.head.drafted_part, self.sharpness
             return ranking.scores(logits, depth, view, mode, self.coupled, sharpness=sharpness, drafted_part=part)
 
-        def run(tokens, features, positions, above, beside, beside_positions):
+        def run(tokens, features, positions, above, draft_kv, draft_positions):
             embeddings = self.head.embed(target, tokens)
             slots = embeddings, features, positions, above, state.cache
-            return self.head.drafted(target, *slots, beside=beside, beside_positions=beside_positions)
+            out, kv = self.head.forward(*slots, draft_kv, draft_positions)
+            return out, kv, self.head.logits(target, out)
 
         def extend(
             branches: Branches, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
@@ -120,19 +121,7 @@ class Eagle(Drafter):
             return scores(logits, level), branches
 
         with jax.named_scope("draft_tree"):
-            tree = self._chain(target, state, view, mode)
-            if tree is None:
-                first = scores(self.head.logits(target, state.guess[:, None]), 0)[:, 0]
-                tree, _ = self.policy.grow(view.root, first, extend, Branches.at_root(state.guess))
+            first = scores(self.head.logits(target, state.guess[:, None]), 0)[:, 0]
+            tree, _ = self.policy.grow(view.root, first, extend, Branches.at_root(state.guess))
             guesses = self.head.target_ids(tree.tokens[:, 1:])  # the root is a target id already
         return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1)), state
-
-    def _chain(self, target: Target, state: EagleState, view: View, mode: Sampling) -> Tree | None:
-        """A chain that is not coupled to noise, where the head has one operation for all of it."""
-        chain = self.policy.as_chain
-        if chain is None or mode.sampled:
-            return None
-        given = target, state.guess, view.length, state.cache, chain.depth
-        with jax.named_scope("chain"):
-            made = self.head.chain(*given, sharpness=self.sharpness, least=chain.least_score)
-        return None if made is None else chain.tree_of(view.root, *made)

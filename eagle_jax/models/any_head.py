@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from eagle_jax.models.layout import as_stored
 from eagle_jax.struct import static
 
 Params = dict[str, Any]
@@ -27,6 +28,11 @@ class AnyHead(abc.ABC):
     params: Params
     config: Any = static()
     vocabulary: Int[Array, "d"] | None = None
+
+    @property
+    def stored_params(self) -> Params:
+        """The parameters as files have them."""
+        return as_stored(self.params)
 
     @property
     @abc.abstractmethod

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from eagle_jax.ops.types import KV
 from eagle_jax.struct import pytree
 
-KV = tuple[Float[Array, "b k _ c"], Float[Array, "b k _ c"]]
+__all__ = ["KV", "Cache"]
 
 
 @pytree

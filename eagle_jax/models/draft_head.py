@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +10,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
 from eagle_jax.models.any_head import AnyHead
-from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.layers import activation_dtype
-from eagle_jax.models.llama import Sight
+from eagle_jax.models.attention_inputs import attention_inputs
+from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import causal, empty_cache
 from eagle_jax.models.target import Target
+from eagle_jax.ops import KV, AttentionInputs, activation_dtype
 from eagle_jax.struct import static
 
 
@@ -62,73 +61,22 @@ class DraftHead(AnyHead):
         positions: Int[Array, "b n"],
         visible: Bool[Array, "b n m"],
         cache: Cache,
-        beside: tuple[KV, ...] = (),
-        beside_positions: Int[Array, "b p"] | None = None,
+        draft_kv: tuple[KV, ...] = (),
+        draft_positions: Int[Array, "b p"] | None = None,
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
         """Outputs of `n` slots, which are also what the next draft step reads as features, and their own K/V.
 
         Args:
-            visible: which fresh rows each slot sees: the `p` rows beside first, then the `n` own rows (`m = p + n`);
+            visible: which fresh rows each slot sees: the `p` rows draft_kv first, then the `n` own rows (`m = p + n`);
                 rows beyond those that it names come `n` by `n`, and of each `n` of them slot i sees the i-th.
-            beside: K/V of earlier rows of the same draft tree, per layer; they are not in the cache.
-            beside_positions: their positions; None if `visible` names but `n` rows, which stand at `positions`.
+            draft_kv: K/V of earlier rows of the same draft tree, per layer; they are not in the cache.
+            draft_positions: their positions; None if `visible` names but `n` rows, which stand at `positions`.
         """
-        return self._through(embeddings, features, positions, visible, cache, beside, beside_positions)
-
-    def drafted(
-        self, target: Target, *slots: Any, **beside: Any
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...], Float[Array, "b n d"]]:
-        """`forward`, and `logits` of its outputs, which a draft step has use for.
-
-        Args:
-            slots, beside: what `forward` takes.
-        """
-        out, kv = self.forward(*slots, **beside)
-        return out, kv, self.logits(target, out)
-
-    def chain(
-        self,
-        target: Target,
-        guess: Float[Array, "b h"],
-        position: Int[Array, "b"],
-        cache: Cache,
-        count: int,
-        *,
-        sharpness: float,
-        least: float,
-    ) -> tuple[Float[Array, "b d"], Int[Array, "b d"]] | None:
-        """Guesses below each other, drafted in one operation; None where there is none for that.
-
-        Args:
-            guess: the output at the root.
-            position: of the slot below it.
-            count: guesses, at most; of a single one there is no chain.
-            sharpness, least: see `native.given.ChainOf`.
-
-        Returns:
-            The score of the path to each, -inf for those that are none, and their draft ids.
-        """
-        del target, guess, position, cache, count, sharpness, least
-        return None
-
-    def _through(
-        self,
-        embeddings: Float[Array, "b n h"],
-        features: Float[Array, "b n h"],
-        positions: Int[Array, "b n"],
-        visible: Bool[Array, "b n m"],
-        cache: Cache,
-        beside: tuple[KV, ...] = (),
-        beside_positions: Int[Array, "b p"] | None = None,
-        *,
-        named: Any = None,
-    ) -> Any:
-        """What the layers make of slots, or the method `named` of theirs."""
         fresh_positions = (
-            positions if beside_positions is None else jnp.concatenate([beside_positions, positions], axis=1)
+            positions if draft_positions is None else jnp.concatenate([draft_positions, positions], axis=1)
         )
-        sight = Sight.of(self.config.layers, positions, visible, cache, fresh_positions)
-        return self._apply(embeddings, features.astype(embeddings.dtype), sight, cache, beside, method=named)
+        inputs = attention_inputs(self.config.layers, positions, visible, cache, fresh_positions)
+        return self._apply(embeddings, features.astype(embeddings.dtype), inputs, cache, draft_kv)
 
     def keys_and_values(
         self,
@@ -139,8 +87,8 @@ class DraftHead(AnyHead):
         cache: Cache,
     ) -> tuple[KV, ...]:
         """Those that `forward` gives of its slots, without their outputs: the last layer's attention is left out."""
-        sight = Sight.of(self.config.layers, positions, visible, cache, positions)
-        given = embeddings, features.astype(embeddings.dtype), sight, cache
+        inputs = attention_inputs(self.config.layers, positions, visible, cache, positions)
+        given = embeddings, features.astype(embeddings.dtype), inputs, cache
         return self._apply(*given, method="keys_and_values")
 
     def causal(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
@@ -157,8 +105,7 @@ class DraftHead(AnyHead):
 
     @property
     def dtype(self) -> np.dtype:
-        (scale,) = self.params["layers_0"]["post_attention_layernorm"].values()  # whatever the layout calls it
-        return scale.dtype
+        return self.params["layers_0"]["post_attention_layernorm"]["scale"].dtype
 
     @property
     def draft_vocab_size(self) -> int:
@@ -170,10 +117,10 @@ class DraftHead(AnyHead):
         return self.config.layers.head_dim
 
 
-def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[Sight, Cache]:
+def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[AttentionInputs, Cache]:
     """What a single slot sees and an empty cache, to make parameters with."""
     cache, (positions, visible) = empty_cache(layers, 1, 0, dtype), causal(1, 1)
-    return Sight.of(layers, positions, visible, cache, positions), cache
+    return attention_inputs(layers, positions, visible, cache, positions), cache
 
 
 def first_ids(config: EagleConfig | Eagle3Config) -> Int[Array, "d"] | None:

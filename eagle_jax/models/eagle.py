@@ -1,7 +1,6 @@
 """The EAGLE-1/EAGLE-2 draft head (Li et al. 2024, section 4.1): one decoder layer that guesses the next feature."""
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -11,17 +10,14 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import EagleConfig
-from eagle_jax.kernels.native.given import ChainOf, Seen
-from eagle_jax.models import head_pass
-from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
-from eagle_jax.models.layers import Linear, held
-from eagle_jax.models.llama import DecoderLayer, Sight, through
-from eagle_jax.models.lm import LM, table_of
-from eagle_jax.models.lookup import in_pairs
-from eagle_jax.models.quant import dense
-from eagle_jax.models.rope import angles
+from eagle_jax.models.layers import Linear
+from eagle_jax.models.llama import DecoderLayer, through
+from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
+from eagle_jax.ops import KV, AttentionInputs
+from eagle_jax.ops.quantized import dense
 from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
 
@@ -43,56 +39,30 @@ class EagleHead(nn.Module):
         self,
         embeddings: Float[Array, "b n h"],
         features: Float[Array, "b n h"],
-        sight: Sight,
+        inputs: AttentionInputs,
         cache: Cache,
-        beside: tuple[KV, ...],
+        draft_kv: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        made = self._at_once(embeddings, features, sight, cache, beside, logits=False)
-        if made is not None:
-            return made[:2]
-        return through(self.layers, self._enter(embeddings, features), sight, cache, beside)
-
-    def with_logits(self, *slots: Any) -> tuple[Float[Array, "b n h"], tuple[KV, ...], Float[Array, "b n d"]]:
-        """The same of the same arguments, and `logits` of it."""
-        made = self._at_once(*slots, logits=True)
-        if made is not None:
-            return made
-        out, kv = self(*slots)
-        return out, kv, self.logits(out)
+        return through(self.layers, self._enter(embeddings, features, inputs), inputs, cache, draft_kv)
 
     def keys_and_values(
-        self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], sight: Sight, cache: Cache
+        self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
     ) -> tuple[KV, ...]:
-        x = self._enter(sight.only_wanted(embeddings), sight.only_wanted(features))
-        x, kv = through(self.layers[:-1], x, sight, cache)
-        return *kv, self.layers[-1].keys_and_values(x, sight)
+        x = self._enter(embeddings, features, inputs)
+        x, kv = through(self.layers[:-1], x, inputs, cache)
+        return *kv, self.layers[-1].keys_and_values(x, inputs)
 
-    def _at_once(
-        self,
-        embeddings: Float[Array, "b n h"],
-        features: Float[Array, "b n h"],
-        sight: Sight,
-        cache: Cache,
-        beside: tuple[KV, ...],
-        *,
-        logits: bool,
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...], Float[Array, "b n d"]] | None:
-        """All of it in one operation; None where that is not to be had."""
-        seen = sight.seen((cache.k[0], cache.v[0]), beside[0] if beside else None)
-        if seen is None or self.config.layers.gemma is not None:
-            return None
-        made = head_pass.head(embeddings, features, held(self), self.config, seen, logits=logits)
-        return None if made is None else (made[0], (made[1],), made[2])
-
-    def _enter(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
-        return self.fc(constrain(jnp.concatenate([embeddings, features], axis=-1)))
+    def _enter(
+        self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs
+    ) -> Float[Array, "b n h"]:
+        return self.fc(constrain(jnp.concatenate([embeddings, features], axis=-1)), inputs.num_valid)
 
     def logits(self, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         return self.lm_head(out)
 
-    def initialise(self, row: Float[Array, "b n h"], sight: Sight, cache: Cache) -> None:
+    def initialise(self, row: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache) -> None:
         """Touches every parameter once."""
-        out, _ = self(row, row, sight, cache, ())
+        out, _ = self(row, row, inputs, cache, ())
         if self.config.draft_vocab_size is not None:
             self.logits(out)
 
@@ -145,38 +115,6 @@ class Head(DraftHead):
         if self.config.draft_vocab_size is None:
             return target.logits(out)
         return self._apply(out, method=EagleHead.logits)
-
-    def drafted(
-        self, target: Target, *slots: Any, **beside: Any
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...], Float[Array, "b n d"]]:
-        if self.config.draft_vocab_size is None:
-            return super().drafted(target, *slots, **beside)
-        return self._through(*slots, named=EagleHead.with_logits, **beside)
-
-    def chain(
-        self,
-        target: Target,
-        guess: Float[Array, "b h"],
-        position: Int[Array, "b"],
-        cache: Cache,
-        count: int,
-        *,
-        sharpness: float,
-        least: float,
-    ) -> tuple[Float[Array, "b d"], Int[Array, "b d"]] | None:
-        table, layers = table_of(target), self.config.layers
-        own_matrix, more = self.config.draft_vocab_size is not None, count > 1
-        fits = own_matrix and more and len(guess) == 1 and layers.gemma is None and layers.window(0) is None
-        if table is None or not fits or table.shape[1] != guess.shape[1]:
-            return None
-        positions = position[:, None] + jnp.arange(count - 1, dtype=jnp.int32)[None]
-        turns = angles(layers.rope_of(0), layers.head_dim, positions, cache.rope_length)
-        prefix, all_of_it = (cache.k[0], cache.v[0]), jnp.ones((1, 1, count - 1), bool)
-        nothing = prefix[0][:, :, :0], prefix[1][:, :, :0]
-        seen = Seen(turns, nothing, all_of_it, prefix, cache.length, jnp.int32(1))
-        ids = jnp.zeros(0, jnp.int32) if self.vocabulary is None else self.vocabulary
-        given = ChainOf(guess, in_pairs(table), ids, sharpness, least)
-        return head_pass.chain(given, self.params, self.config, seen)
 
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"]:
         return out

@@ -19,12 +19,14 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from eagle_jax import ops
 from eagle_jax.config import Eagle3Config
-from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
-from eagle_jax.models.llama import Attention, DecoderLayer, Sight, through
+from eagle_jax.models.llama import Attention, DecoderLayer, through
 from eagle_jax.models.target import Target
+from eagle_jax.ops import KV, AttentionInputs
 from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
 
@@ -47,19 +49,22 @@ class FirstLayer(nn.Module):
         self,
         embeddings: Float[Array, "b n h"],
         features: Float[Array, "b n h"],
-        sight: Sight,
+        inputs: AttentionInputs,
         prefix: KV,
-        beside: KV | None,
+        draft_kv: KV | None,
     ) -> tuple[Float[Array, "b n h"], KV]:
         normed = self.hidden_norm(features)
         residual = normed if self.config.norm_before_residual else features
         both = self._both(embeddings, normed)
-        x, kv = self.self_attn.added(residual, both, None, sight, prefix, beside)
-        return self.mlp.added(x, self.post_attention_layernorm, sight.wanted), kv
+        x, kv = self.self_attn(residual, both, (None, None), inputs, prefix, draft_kv)
+        norm = self.post_attention_layernorm.weights(x.shape[-1])
+        return ops.mlp_block(x, self.mlp.weights(norm), inputs.num_valid), kv
 
-    def keys_and_values(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], sight: Sight) -> KV:
+    def keys_and_values(
+        self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs
+    ) -> KV:
         """Those of its attention, and nothing else of the layer."""
-        return self.self_attn.keys_and_values(self._both(embeddings, self.hidden_norm(features)), sight)
+        return self.self_attn.keys_and_values(self._both(embeddings, self.hidden_norm(features)), None, inputs)
 
     def _both(self, embeddings: Float[Array, "b n h"], normed: Float[Array, "b n h"]) -> Float[Array, "b n i"]:
         return constrain(jnp.concatenate([self.input_layernorm(embeddings), normed], axis=-1))
@@ -98,24 +103,24 @@ class Eagle3Head(nn.Module):
         self,
         embeddings: Float[Array, "b n h"],
         features: Float[Array, "b n h"],
-        sight: Sight,
+        inputs: AttentionInputs,
         cache: Cache,
-        beside: tuple[KV, ...],
+        draft_kv: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
         prefix = cache.k[0], cache.v[0]
-        x, own = self.layers[0](embeddings, features, sight, prefix, beside[0] if beside else None)
-        x, kv = through(self.layers[1:], x, sight, cache, beside, first=1)
+        x, own = self.layers[0](embeddings, features, inputs, prefix, draft_kv[0] if draft_kv else None)
+        x, kv = through(self.layers[1:], x, inputs, cache, draft_kv, first=1)
         return self.norm(x) if self.config.norm_output else x, (own, *kv)
 
     def keys_and_values(
-        self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], sight: Sight, cache: Cache
+        self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
     ) -> tuple[KV, ...]:
         first, *rest = self.layers
         if not rest:
-            return (first.keys_and_values(embeddings, features, sight),)
-        x, own = first(embeddings, features, sight, (cache.k[0], cache.v[0]), None)
-        x, kv = through(rest[:-1], x, sight, cache, first=1)
-        return own, *kv, rest[-1].keys_and_values(x, sight)
+            return (first.keys_and_values(embeddings, features, inputs),)
+        x, own = first(embeddings, features, inputs, (cache.k[0], cache.v[0]), None)
+        x, kv = through(rest[:-1], x, inputs, cache, first=1)
+        return own, *kv, rest[-1].keys_and_values(x, inputs)
 
     def normed(self, out: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         return out if self.config.norm_output else self.norm(out)
@@ -123,12 +128,12 @@ class Eagle3Head(nn.Module):
     def logits(self, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         return self.lm_head(self.normed(out))
 
-    def initialise(self, taps: tuple[Float[Array, "b n t"], ...], sight: Sight, cache: Cache) -> None:
+    def initialise(self, taps: tuple[Float[Array, "b n t"], ...], inputs: AttentionInputs, cache: Cache) -> None:
         """Touches every parameter once."""
         if self.config.own_embedding:
             self.embed(jnp.zeros(taps[0].shape[:2], jnp.int32))
         features = self.fuse(taps)
-        self.logits(self(features, features, sight, cache, ())[0])
+        self.logits(self(features, features, inputs, cache, ())[0])
 
 
 @pytree

@@ -22,11 +22,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import HydraConfig, LlamaConfig, MedusaConfig
 from eagle_jax.models.any_head import AnyHead
-from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.attention_inputs import attention_inputs
+from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import one_slot
-from eagle_jax.models.layers import Linear, activation_dtype
-from eagle_jax.models.llama import DecoderLayer, Sight, norm
+from eagle_jax.models.layers import Linear
+from eagle_jax.models.llama import DecoderLayer, norm
 from eagle_jax.models.lm import causal, empty_cache
+from eagle_jax.ops import KV, AttentionInputs, activation_dtype
 from eagle_jax.struct import pytree, static
 
 
@@ -75,9 +77,9 @@ class Prefix(nn.Module):
         self.norm = norm(self.config, self.dtype)
 
     def __call__(
-        self, hidden: Float[Array, "b n h"], sight: Sight, cache: Cache
+        self, hidden: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        out, kv = self.layers[0](hidden, sight, (cache.k[0], cache.v[0]), None)
+        out, kv = self.layers[0](hidden, inputs, (cache.k[0], cache.v[0]), None)
         return self.norm(out), (kv,)
 
 
@@ -98,9 +100,9 @@ class HeadsModule(nn.Module):
         return self.heads[level](x)
 
     def read(
-        self, hidden: Float[Array, "b n h"], sight: Sight, cache: Cache
+        self, hidden: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        return self.prefix(hidden, sight, cache)
+        return self.prefix(hidden, inputs, cache)
 
     def initialise(self) -> None:
         """Touches every parameter once."""
@@ -206,8 +208,8 @@ class Hydra(Heads):
         """What the heads read of the text at each of `n` rows, and the rows' own K/V; without a layer, `hidden`."""
         if self.config.prefix is None:
             return hidden, ()
-        sight = Sight.of(self.config.prefix, positions, visible, cache, positions)
-        return self._apply(hidden, sight, cache, method=HeadsModule.read)
+        inputs = attention_inputs(self.config.prefix, positions, visible, cache, positions)
+        return self._apply(hidden, inputs, cache, method=HeadsModule.read)
 
     def over_text(
         self, hidden: Float[Array, "b n h"], embeddings: Float[Array, "b n h"]

@@ -1,32 +1,32 @@
 """The pieces every decoder is made of. Parameters keep HuggingFace's names and shapes: weights are `[out, in]`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.models import halves, norms
-from eagle_jax.models.layout import EMBEDDING_STRIPS, GATE_UP, NATIVE_SCALE, WEIGHT_STRIPS
-from eagle_jax.models.lookup import rows_of
-from eagle_jax.models.products import contract, matmul
+from eagle_jax import ops
+from eagle_jax.models.layout import GATE_UP
 
 
-def activation_dtype(weights: DTypeLike) -> np.dtype:
-    """Dtype between the layers: the weights', but float32 on CPU, where nothing but products is fast in bfloat16."""
-    return np.dtype(jnp.float32) if jax.default_backend() == "cpu" else np.dtype(weights)
+def parameter(module: nn.Module, name: str, init: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+    """A parameter of some shape, whatever holds it: an array, or a quantized or packed weight.
+
+    Raises:
+        ValueError: what is there has another shape.
+    """
+    if not module.has_variable("params", name):
+        return module.param(name, init, shape, dtype)
+    value = module.get_variable("params", name)
+    if value.shape != shape:
+        raise ValueError(f"{'/'.join(module.path)}/{name} has shape {value.shape}; expected {shape}")
+    return value
 
 
 class Linear(nn.Module):
-    """Affine map over the last axis; the result has the dtype of `x`, or `result`.
-
-    The parameter is `weight [.., in]` as stored, or `kernel [in, ..]` where `layout.for_decoding` turns it, either of
-    which may be a `QuantArray`; or `weight_strips`.
-    """
+    """Affine map over the last axis; the result has the dtype of `x`, or `result`."""
 
     features: int | tuple[int, ...]
     use_bias: bool = False
@@ -34,68 +34,53 @@ class Linear(nn.Module):
     result: DTypeLike | None = None
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*rows i"]) -> Float[Array, "..."]:
+    def weights(self, inputs: int) -> ops.Affine:
         shape = (self.features,) if isinstance(self.features, int) else self.features
-        if self.has_variable("params", WEIGHT_STRIPS):
-            out = matmul(x, self.get_variable("params", WEIGHT_STRIPS))
-        elif self.has_variable("params", "kernel"):
-            out = contract(x, self.get_variable("params", "kernel"), 0)
-        else:
-            out = matmul(x, self.param("weight", nn.initializers.normal(0.02), (*shape, x.shape[-1]), self.dtype))
-        if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, shape, self.dtype)
-            out = out + bias.astype(jnp.float32).reshape((1,) * (out.ndim - bias.ndim) + bias.shape)
-        return out.astype(self.result or x.dtype)
+        weight = parameter(self, "weight", nn.initializers.normal(0.02), (*shape, inputs), self.dtype)
+        bias = self.param("bias", nn.initializers.zeros, shape, self.dtype) if self.use_bias else None
+        return ops.Affine(weight, bias)
+
+    def __call__(self, x: Float[Array, "*rows i"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "..."]:
+        return ops.linear(x, self.weights(x.shape[-1]), num_valid=num_valid, dtype=self.result)
 
 
 class RMSNorm(nn.Module):
-    """`x / rms(x) * scale`, computed in float32; `plus_one` multiplies by `1 + scale` (Gemma).
-
-    Where `layout.for_decoding` calls the scale `native_scale`, and x is float32, it is machine code of ours.
-    """
+    """`x / rms(x) * scale`, computed in float32; `plus_one` multiplies by `1 + scale` (Gemma)."""
 
     eps: float
     dtype: DTypeLike = jnp.float32
     plus_one: bool = False
 
     @nn.compact
+    def weights(self, size: int) -> ops.Norm:
+        scale = self.param("scale", nn.initializers.ones, (size,), self.dtype)
+        return ops.Norm(scale, self.eps, self.plus_one)
+
     def __call__(self, x: Float[Array, "*rows h"]) -> Float[Array, "*rows h"]:
-        is_native = self.has_variable("params", NATIVE_SCALE)
-        if is_native:
-            scale = self.get_variable("params", NATIVE_SCALE)
-        else:
-            scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.dtype)
-        scale = 1 + scale.astype(jnp.float32) if self.plus_one else scale.astype(x.dtype)
-        if is_native and x.dtype == jnp.float32:
-            rows = x.reshape(-1, x.shape[-1])
-            return norms.native_norm(rows, scale, self.eps).reshape(x.shape)
-        return norms.by_xla(x, scale, self.eps)
+        return ops.rms_norm(x, self.weights(x.shape[-1]))
 
 
 class Embedding(nn.Module):
-    """Token table, also the output matrix where embeddings are tied, and then perhaps in strips."""
+    """Token table, also the output matrix where embeddings are tied."""
 
     vocab_size: int
     hidden_size: int
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
-        if self.has_variable("params", EMBEDDING_STRIPS):
-            self.embedding = self.get_variable("params", EMBEDDING_STRIPS)
-        else:
-            shape = (self.vocab_size, self.hidden_size)
-            self.embedding = self.param("embedding", nn.initializers.normal(0.02), shape, self.dtype)
+        shape = self.vocab_size, self.hidden_size
+        self.embedding = parameter(self, "embedding", nn.initializers.normal(0.02), shape, self.dtype)
 
     def __call__(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        return rows_of(self.embedding, tokens, activation_dtype(self.dtype))
+        return ops.embed(self.embedding, tokens, ops.activation_dtype(self.dtype))
 
-    def attend(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
+    def attend(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
         """Logits by the transposed table, in float32."""
-        return matmul(hidden, self.embedding)
+        return ops.linear(hidden, ops.Affine(self.embedding), num_valid=num_valid, dtype=jnp.float32)
 
 
 class MLP(nn.Module):
-    """SwiGLU: `down(silu(gate(x)) * up(x))`; `gelu` puts GELU, by tanh, in silu's place (Gemma)."""
+    """Parameters of SwiGLU: `down(silu(gate(x)) * up(x))`; `gelu` puts GELU in silu's place (Gemma)."""
 
     hidden_size: int
     intermediate_size: int
@@ -111,25 +96,9 @@ class MLP(nn.Module):
             self.up_proj = Linear(self.intermediate_size, self.use_bias, self.dtype)
         self.down_proj = Linear(self.hidden_size, self.use_bias, self.dtype)
 
-    def __call__(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
+    def weights(self, norm: ops.Norm, post_norm: ops.Norm | None = None) -> ops.MLPWeights:
         if self.has_variable("params", GATE_UP):
-            both = self.gate_up_proj(x)
-            gate, up = both[..., 0, :], both[..., 1, :]
+            gate_up = self.gate_up_proj.weights(self.hidden_size)
         else:
-            gate, up = self.gate_proj(x), self.up_proj(x)
-        return self.down_proj((nn.gelu(gate, approximate=True) if self.gelu else nn.silu(gate)) * up)
-
-    def added(
-        self, x: Float[Array, "b n h"], norm: RMSNorm, wanted: Int[Array, ""] | None = None
-    ) -> Float[Array, "b n h"]:
-        """`x + mlp(norm(x))`; of more rows than are wanted, over all requests, it may be anything finite."""
-        if not self.gelu and not norm.plus_one:
-            made = halves.mlp(x, held(norm), norm.eps, held(self), wanted)
-            if made is not None:
-                return made
-        return x + self(norm(x))
-
-
-def held(module: nn.Module) -> Mapping[str, Any]:
-    """A module's parameters; none before they are made."""
-    return module.variables.get("params", {})
+            gate_up = self.gate_proj.weights(self.hidden_size), self.up_proj.weights(self.hidden_size)
+        return ops.MLPWeights(norm, gate_up, self.down_proj.weights(self.intermediate_size), post_norm, self.gelu)

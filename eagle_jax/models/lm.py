@@ -8,14 +8,14 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle_jax import ops
 from eagle_jax.config import LlamaConfig
-from eagle_jax.models.cache import KV, Cache
-from eagle_jax.models.layers import activation_dtype
+from eagle_jax.models.cache import Cache
 from eagle_jax.models.layout import as_stored
 from eagle_jax.models.llama import Llama
-from eagle_jax.models.lookup import Table, is_plain
-from eagle_jax.models.quant import QuantArray
 from eagle_jax.models.target import Output
+from eagle_jax.ops import KV
+from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.struct import pytree, static
 
 Params = dict[str, Any]
@@ -42,23 +42,29 @@ class LM:
     @property
     def dtype(self) -> np.dtype:
         """Dtype of the weights."""
-        (table,) = self.params["embed_tokens"].values()
-        return table.dtype
+        return self.params["embed_tokens"]["embedding"].dtype
 
     @property
     def activations(self) -> np.dtype:
         """Dtype of embeddings, hidden states and cache; float32 on CPU, where XLA rewrites whole bfloat16 caches."""
-        return activation_dtype(self.dtype)
+        return ops.activation_dtype(self.dtype)
 
     @property
     def table(self) -> Float[Array, "v h"]:
         """The token table as files have it."""
-        return as_stored(self.params["embed_tokens"])["embedding"]
+        table = ops.unpack(self.params["embed_tokens"]["embedding"])
+        assert not isinstance(table, QuantArray)
+        return table
 
     @property
     def output_matrix(self) -> Array | QuantArray:
         """What hidden states are multiplied with, as files have it: `[v, h]`, the table where that is tied."""
-        return self.table if self.config.tie_word_embeddings else as_stored(self.params["lm_head"])["weight"]
+        return self.table if self.config.tie_word_embeddings else ops.unpack(self.params["lm_head"]["weight"])
+
+    @property
+    def stored_params(self) -> Params:
+        """The parameters as files have them."""
+        return as_stored(self.params)
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
         """A cache for `slots` tokens a row."""
@@ -68,10 +74,14 @@ class LM:
         """Token embeddings."""
         return self._apply(tokens, method=Llama.embed)
 
-    def logits(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
-        """Output logits in float32 for final hidden states (or for a draft head's guess of them)."""
+    def logits(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
+        """Output logits in float32 for final hidden states (or for a draft head's guess of them).
+
+        Args:
+            num_valid: leading rows of `[b * n]` that are not padding; the others' logits are finite. None is all.
+        """
         with jax.named_scope("lm_head"):
-            return self._apply(hidden, method=Llama.logits)
+            return self._apply(hidden, num_valid, method=Llama.logits)
 
     def forward(
         self,
@@ -80,15 +90,15 @@ class LM:
         ancestors: Bool[Array, "b n m"],
         cache: Cache,
         taps: tuple[int, ...] = (),
-        beside: tuple[KV, ...] = (),
-        beside_positions: Int[Array, "b p"] | None = None,
+        draft_kv: tuple[KV, ...] = (),
+        draft_positions: Int[Array, "b p"] | None = None,
     ) -> Output:
         """One pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself.
 
-        A model that drafts reads its tree level by level: `beside` holds the levels before (per layer, p rows at
-        `beside_positions`), and `ancestors` names of those first, then of this pass's own rows (m = p + n).
+        A model that drafts reads its tree level by level: `draft_kv` holds the levels before (per layer, p rows at
+        `draft_positions`), and `ancestors` names of those first, then of this pass's own rows (m = p + n).
         """
-        hidden, taken, kv = self._apply(tokens, positions, ancestors, cache, taps, beside, beside_positions)
+        hidden, taken, kv = self._apply(tokens, positions, ancestors, cache, taps, draft_kv, draft_positions)
         return Output(hidden=hidden, taps=taken, kv=kv)
 
     def causal(self, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Output:
@@ -105,14 +115,6 @@ class LM:
 
     def _apply(self, *args, method=None):
         return Llama(self.config, self.dtype).apply({"params": self.params}, *args, method=method)
-
-
-def table_of(target: Any) -> Table | None:
-    """What a target looks embeddings up in, if it does nothing else to them; None of one that is no `LM`."""
-    if not isinstance(target, LM) or target.config.gemma is not None:
-        return None
-    (table,) = target.params["embed_tokens"].values()
-    return table if is_plain(table) else None
 
 
 def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]:

@@ -1,20 +1,16 @@
 """Rotary position embedding and the ways HuggingFace stretches it."""
 
 import math
-from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import Rope
-from eagle_jax.sharding.tracing import is_spread
-
-Angles = tuple[Float[Array, "b n half"], Float[Array, "b n half"]]
+from eagle_jax.ops import CosSin, computed_once
 
 
-def angles(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length: Int[Array, "b"]) -> Angles:
+def cos_sin(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length: Int[Array, "b"]) -> CosSin:
     """Cosines and sines for tokens at `positions`, in float32.
 
     bfloat16 would round position 257 to 256, and sin(257) is not sin(256).
@@ -28,28 +24,9 @@ def angles(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length:
         frequencies = _dynamic_frequencies(rope, head_dim, seen)
     else:
         frequencies = jnp.asarray(_FREQUENCIES[rope.kind](rope, head_dim), jnp.float32)[None, None]
-    turn = positions.astype(jnp.float32)[..., None] * frequencies
-    return _made_once(lambda: (jnp.cos(turn) * rope.attention_factor, jnp.sin(turn) * rope.attention_factor), positions)
-
-
-def _made_once(make: Callable[[], Angles], positions: Int[Array, "b n"]) -> Angles:
-    """What `make` gives, worked out before anything reads it.
-
-    XLA:CPU would work sines out anew for every number that they are multiplied with, in every layer. It does
-    not look into conditionals, and barriers do not last.
-    """
-    traced = isinstance(positions, jax.core.Tracer)  # nothing is fused elsewhere
-    if not traced or jax.default_backend() != "cpu" or is_spread() or 0 in positions.shape:
-        return make()
-    nothing = jax.tree.map(lambda made: jnp.zeros(made.shape, made.dtype), jax.eval_shape(make))
-    return jax.lax.cond(positions[0, 0] > -(2**30), make, lambda: nothing)  # every one is, but XLA cannot know
-
-
-def rotate(x: Float[Array, "b heads n c"], turns: Angles) -> Float[Array, "b heads n c"]:
-    """Turns the pairs (x_i, x_{i + c/2}): the half-split order of HuggingFace checkpoints."""
-    cos, sin = (t[:, None] for t in turns)
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    angle = positions.astype(jnp.float32)[..., None] * frequencies
+    factor = rope.attention_factor
+    return computed_once(lambda: (jnp.cos(angle) * factor, jnp.sin(angle) * factor), positions)
 
 
 def _exponents(head_dim: int) -> np.ndarray:
@@ -70,21 +47,21 @@ def _llama3(rope: Rope, head_dim: int) -> np.ndarray:
     wavelengths = 2 * math.pi / frequencies
     assert rope.low_freq_factor is not None and rope.high_freq_factor is not None
     assert rope.original_max_position_embeddings is not None
-    turns = rope.original_max_position_embeddings / wavelengths
-    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    rotations = rope.original_max_position_embeddings / wavelengths
+    smooth = (rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     smooth = np.clip(smooth, 0.0, 1.0)
     return (1 - smooth) * frequencies / rope.factor + smooth * frequencies
 
 
 def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
-    """YaRN (Peng et al. 2023, section 3.2): pairs that turn often keep their angle, the others are slowed."""
+    """YaRN (Peng et al. 2023, section 3.2): pairs that rotate often keep their angle, the others are slowed."""
     original = rope.original_max_position_embeddings
     assert original is not None
 
-    def dimension_turning(times: float) -> float:
+    def dimension_rotating(times: float) -> float:
         return head_dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
 
-    low, high = dimension_turning(rope.beta_fast), dimension_turning(rope.beta_slow)
+    low, high = dimension_rotating(rope.beta_fast), dimension_rotating(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)

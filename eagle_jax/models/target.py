@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.cache import KV, Cache
 from eagle_jax.struct import pytree
 
-NOWHERE = -1  # position of what is no token: the rest of a prompt's last chunk, and nodes of a tree that are no guess
+PADDING_POSITION = -1  # the rest of a prompt's last chunk, and nodes of a tree that are no guess
 
 
 @pytree
@@ -64,8 +64,13 @@ class Target(Protocol):
         """Token embeddings, for drafters that read them; without positions."""
         ...
 
-    def logits(self, hidden: Float[Array, "b n h"]) -> Float[Array, "b n v"]:
-        """Logits in float32 for final hidden states, or for a draft head's guess of them."""
+    def logits(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
+        """Logits in float32 for final hidden states, or for a draft head's guess of them.
+
+        Args:
+            num_valid: leading rows of `[b * n]` that are not padding. The others' logits are not read, but have to be
+                finite; a target may compute them all. None is all.
+        """
         ...
 
     def forward(
@@ -82,7 +87,7 @@ class Target(Protocol):
         `ancestors` names: those above it and itself. Tokens beside each other may stand at the same position. The
         cache is only read.
 
-        A token at `NOWHERE` is none: nobody reads what is computed of it, but it has to be finite.
+        A token at `PADDING_POSITION` is padding: its output is ignored but must be finite.
 
         Args:
             taps: layers whose entering residual stream is wanted; the number of layers means what leaves the last one.

@@ -14,25 +14,25 @@ AXES = (DATA, MODEL)
 Rules = tuple[tuple[str, P], ...]
 
 # Ordered tables: the first pattern (re.search) that is found in an array's path decides. An axis that does not divide
-# its dimension is left out. Weights lie as in files, `weight [out, in]`, or as for decoding (models/layout.py): `kernel
-# [in, out]`, qkv_proj `[k, g + 2, c, in]`, gate_up_proj `[2, out, in]`.
+# its dimension is left out. Weights lie as in files, `weight [out, in]`, or as for decoding (models/layout.py):
+# transposed `weight/data [in, out]`, qkv_proj `[k, g + 2, c, in]`, gate_up_proj `[2, out, in]`.
 _LAYERS: Rules = (
     (r"self_attn/[qkv]_proj/weight$", P(MODEL, None)),
     (r"self_attn/[qkv]_proj/bias$", P(MODEL)),
-    (r"self_attn/qkv_proj/kernel$", P(None, MODEL)),
+    (r"self_attn/qkv_proj/weight/data$", P(None, MODEL)),
     (r"self_attn/qkv_proj/", P(MODEL)),
     (r"(o|down)_proj/weight$", P(None, MODEL)),
-    (r"(o|down)_proj/kernel$", P(MODEL, None)),
+    (r"(o|down)_proj/weight/data$", P(MODEL, None)),
     (r"mlp/(gate|up)_proj/weight$", P(MODEL, None)),
-    (r"mlp/(gate|up)_proj/kernel$", P(None, MODEL)),
+    (r"mlp/(gate|up)_proj/weight/data$", P(None, MODEL)),
     (r"mlp/(gate|up)_proj/bias$", P(MODEL)),
-    (r"mlp/gate_up_proj/kernel$", P(None, None, MODEL)),
+    (r"mlp/gate_up_proj/weight/data$", P(None, None, MODEL)),
     (r"mlp/gate_up_proj/", P(None, MODEL)),
 )
 _VOCABULARY: Rules = (
     (r"embed_tokens/embedding$", P(MODEL, None)),
     (r"lm_head/weight$", P(MODEL, None)),
-    (r"lm_head/kernel$", P(None, MODEL)),
+    (r"lm_head/weight/data$", P(None, MODEL)),
 )
 _WHOLE: Rules = ((r"", P()),)  # norms, routers, biases of sums, draft vocabularies
 
@@ -46,7 +46,7 @@ TARGET: Rules = (
 HEAD: Rules = (
     *_VOCABULARY,
     (r"fc/weight$", P(None, MODEL)),
-    (r"fc/kernel$", P(MODEL, None)),
+    (r"fc/weight/data$", P(MODEL, None)),
     *_LAYERS,
     *_WHOLE,
 )

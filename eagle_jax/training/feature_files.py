@@ -25,7 +25,6 @@ from jaxtyping import Array, Float, Int, UInt
 from eagle_jax.config import LlamaConfig
 from eagle_jax.durable import PART, replacing
 from eagle_jax.models.lm import LM
-from eagle_jax.platform import whole_sums
 from eagle_jax.sharding import DATA, Sharding, from_first, to_host, traced_over, wait_for_others
 from eagle_jax.sharding.placing import is_key_or_value
 from eagle_jax.training.config import TrainConfig
@@ -33,6 +32,7 @@ from eagle_jax.training.data import Rows
 from eagle_jax.training.events import Observe, Storing
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.update import on_devices
+from eagle_jax.workarounds import exact_reduction_options
 
 FILE_BYTES = 1 << 28  # about the size of a file
 INDEX = "index.json"
@@ -275,7 +275,7 @@ def _computed(
 @functools.cache
 def _compiled_pass() -> Any:
     """Compiled as an update is, so that the features are the same to the bit."""
-    return jax.jit(_pass, static_argnames=("taps", "dtype", "over"), compiler_options=whole_sums())
+    return jax.jit(_pass, static_argnames=("taps", "dtype", "over"), compiler_options=exact_reduction_options())
 
 
 def _pass(

@@ -16,7 +16,8 @@ from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import dense, dense_params
+from eagle_jax.models.quant import dense_params
+from eagle_jax.ops.quantized import dense
 from eagle_jax.sharding import to_host
 from eagle_jax.training.config import HeadConfig
 

@@ -38,7 +38,7 @@ def norm_of(gradients: Any) -> Float[Array, ""]:
     """The norm of all of them together.
 
     Rows first, then their sums, and a barrier that keeps XLA from making one sum of the two: on CPU, with jaxlib
-    0.10.2 and `platform.whole_sums`, that one would be off by more than a thousandth for 4,096 x 8,192.
+    0.10.2 and `workarounds.exact_reduction_options`, that one would be off by more than a thousandth for 4,096 x 8,192.
     """
     rows = [jnp.sum(jnp.atleast_1d(g) ** 2, axis=-1) for g in jax.tree.leaves(gradients)]
     return jnp.sqrt(sum((jnp.sum(row) for row in jax.lax.optimization_barrier(rows)), jnp.zeros(())))

@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
-from eagle_jax.platform import whole_sums
 from eagle_jax.sharding import DATA, Rules, Sharding, fitting, traced_over
 from eagle_jax.struct import pytree
 from eagle_jax.training.data import Rows
@@ -22,6 +21,7 @@ from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads_loss import heads_loss
 from eagle_jax.training.loss import Objective, Report, loss
 from eagle_jax.training.optimizer import norm_of
+from eagle_jax.workarounds import exact_reduction_options
 
 EVERYWHERE: Rules = ()  # every device has all of it
 
@@ -93,7 +93,9 @@ def update(
 def compiled_update() -> Any:
     """`update`, jitted once per process. The state is donated."""
     fixed = ("rule", "objective", "remat", "over")
-    return jax.jit(_update_over, static_argnames=fixed, donate_argnames=("state",), compiler_options=whole_sums())
+    return jax.jit(
+        _update_over, static_argnames=fixed, donate_argnames=("state",), compiler_options=exact_reduction_options()
+    )
 
 
 def _update_over(
@@ -165,7 +167,7 @@ def _loss(
 
 @functools.cache
 def _compiled_measure() -> Any:
-    return jax.jit(_measure, static_argnames=("objective", "over"), compiler_options=whole_sums())
+    return jax.jit(_measure, static_argnames=("objective", "over"), compiler_options=exact_reduction_options())
 
 
 def _measure(

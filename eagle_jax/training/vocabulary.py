@@ -17,6 +17,6 @@ def most_frequent(rows: Rows, size: int, vocab_size: int) -> tuple[Int[np.ndarra
     """
     if not 1 <= size <= vocab_size:
         raise ValueError(f"a draft vocabulary of {size} tokens was asked for; expected 1 to {vocab_size}, the target's")
-    counts = np.bincount(rows.tokens[rows.answer], minlength=vocab_size)
+    counts: Int[np.ndarray, v] = np.bincount(rows.tokens[rows.answer], minlength=vocab_size)
     ids = np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
-    return ids, float(counts[ids].sum() / max(counts.sum(), 1))
+    return ids, float(counts[ids].sum()) / max(float(counts.sum()), 1.0)

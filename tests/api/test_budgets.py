@@ -17,9 +17,8 @@ from eagle_jax.api.drafters import drafter_for, method_of
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
 from eagle_jax.durable import hold
-from eagle_jax.kernels import native
 from eagle_jax.models import layout
-from eagle_jax.testing import synthetic_medusa
+from eagle_jax.testing import cpu_backend, synthetic_medusa
 
 PROMPT = TOKENIZER("spell")["input_ids"]
 
@@ -56,11 +55,11 @@ def test_loads_between_and_beyond_those_that_were_measured():
 def test_findings_are_of_the_kernels_that_were_asked_for(monkeypatch):
     keep([found(1, (8, 2, 2))])
     assert budget_for(RANDOM, "eagle", 1) is not None
-    monkeypatch.setenv("EAGLE_JAX_INT4", "pallas_gpu")
+    monkeypatch.setenv("EAGLE_JAX_OPS", "linear:gpu")
     assert budget_for(RANDOM, "eagle", 1) is None
     keep([found(1, (6, 2, 2))])
     assert budget_for(RANDOM, "eagle", 1).tree == (6, 2, 2)
-    monkeypatch.delenv("EAGLE_JAX_INT4")
+    monkeypatch.delenv("EAGLE_JAX_OPS")
     assert budget_for(RANDOM, "eagle", 1).tree == (8, 2, 2)
 
 
@@ -133,7 +132,7 @@ def test_trees_by_rule_shrink_with_the_batch(monkeypatch):
         return drafter_for(model, "auto", "auto", rows).shape.nodes
 
     rough = dataclasses.replace(RANDOM, target=jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), RANDOM.target))
-    if native.is_used():
+    if cpu_backend() is not None:
         ours, ours_rough = laid(RANDOM), laid(rough)
         assert [nodes(rows, ours) for rows in (1, 2, 3, 16)] == [6, 4, 1, 1]
         assert [nodes(rows, ours_rough) for rows in (1, 2, 16)] == [6, 1, 1], "weights are read in half the time"

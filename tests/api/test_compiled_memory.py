@@ -13,12 +13,13 @@ import pytest
 
 import eagle_jax
 from eagle_jax.api import plan
-from eagle_jax.decoding.decode import advance, compiled_advance, compiler_options, prefill
+from eagle_jax.decoding.decode import advance, compiled_advance, prefill
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import Request
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.testing import TINY, synthetic_pair
+from eagle_jax.workarounds import loop_options
 
 MODE = Sampling(sampled=True, filtered=False)
 
@@ -54,7 +55,7 @@ def test_the_shipped_pair(fused):
 def test_a_copied_cache_would_show(copied: bool, fused):
     target, head = synthetic_pair(dataclasses.replace(TINY, head_dim=64))
     given = given_to_loop(target, head, DynamicTree(4, 2, 1), rows=2, slots=4096)
-    copying = jax.jit(advance, static_argnames=("mode", "over"), compiler_options=compiler_options())
+    copying = jax.jit(advance, static_argnames=("mode", "over"), compiler_options=loop_options())
     assert (on_top(copying if copied else compiled_advance(), given, fused) > 0.15) == copied
 
 

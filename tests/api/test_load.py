@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from speller import DYNAMIC, END, SPELLED, SPELLER, TOKENIZER, asked
 
+from eagle_jax import ops
 from eagle_jax.api import generate, load
 from eagle_jax.api import model as model_module
 from eagle_jax.converters import save_head, save_target
-from eagle_jax.models import draft_head, layers, layout, lm
+from eagle_jax.models import draft_head, layout
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +87,8 @@ def test_what_drafts_may_have_a_dtype_of_its_own(folders, dtype, draft_dtype, ex
 @pytest.mark.parametrize(("dtype", "draft_dtype"), [("float32", "bfloat16"), ("bfloat16", "float32")])
 def test_two_dtypes_never_meet_by_chance(folders, dtype, draft_dtype, monkeypatch):
     """As on accelerators, where activations have the dtype of the weights: nothing is promoted unasked."""
-    monkeypatch.setenv("EAGLE_JAX_NATIVE", "off")
-    for module in (layers, draft_head, lm):
+    monkeypatch.setenv("EAGLE_JAX_OPS", "xla")
+    for module in (ops, draft_head):
         monkeypatch.setattr(module, "activation_dtype", jnp.dtype)
     with jax.numpy_dtype_promotion("strict"):
         model = load(*folders, dtype=dtype, draft_dtype=draft_dtype)
@@ -222,7 +223,7 @@ def test_settings_of_a_head(api: ModuleType, folders):
 
 
 def test_a_head_of_a_loaded_tied_target_is_saved_and_loaded(tmp_path):
-    """Its table lies in strips, and files of EAGLE-1 heads hold one."""
+    """Its table is packed, and files of EAGLE-1 heads hold one."""
     model = load()
     assert model.target.config.tie_word_embeddings
     params = {name: part for name, part in model.head.params.items() if name != "lm_head"}

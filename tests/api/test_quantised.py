@@ -10,7 +10,8 @@ import eagle_jax
 from eagle_jax.api import with_head
 from eagle_jax.converters import save_head, save_target
 from eagle_jax.models.layout import as_stored
-from eagle_jax.models.quant import QuantArray, flat, is_quantised
+from eagle_jax.models.quant import flat, is_quantised
+from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.testing import TINY, synthetic_pair
 
 CONFIG = dataclasses.replace(TINY, vocab_size=64, num_hidden_layers=1, intermediate_size=64)
@@ -50,7 +51,7 @@ def test_speculative_text_is_the_plain_text_of_the_same_rounded_target(folders, 
     for mesh in meshes:  # four copies of two kv heads, rounded weights in their shards
         spread = eagle_jax.load(*folders, mesh=mesh, quantize=quantize)
         assert ids(spread, "eagle", temperature)[0] == plain
-        down = spread.target.params["layers_0"]["mlp"]["down_proj"]["kernel"]
+        down = spread.target.params["layers_0"]["mlp"]["down_proj"]["weight"].data
         assert down.levels.addressable_shards[0].data.shape == (CONFIG.intermediate_size // 4, CONFIG.hidden_size)
 
 

@@ -17,7 +17,8 @@ from eagle_jax.config import Experts
 from eagle_jax.converters import convert, describe, load_head, load_target, packed, quantize, save_head, save_target
 from eagle_jax.models.layout import as_stored
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import QuantArray, flat, quantise_params, scheme_of
+from eagle_jax.models.quant import flat, quantise_params, scheme_of
+from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
 
 CONFIG = dataclasses.replace(TINY, vocab_size=64, num_hidden_layers=1, intermediate_size=64)
@@ -128,7 +129,7 @@ def test_heads_too_and_they_change_their_format_as_they_are(folders, pair, tmp_p
 
 def test_weights_go_rounded_into_their_shards(folders):
     alone, spread = (eagle_jax.load(folders / "target", mesh=mesh, quantize="int4") for mesh in (None, "model:2"))
-    down = spread.target.params["layers_0"]["mlp"]["down_proj"]["kernel"]
+    down = spread.target.params["layers_0"]["mlp"]["down_proj"]["weight"].data
     assert down.levels.addressable_shards[0].data.shape[0] == CONFIG.intermediate_size // 2
     assert down.scales.addressable_shards[0].data.shape[0] == CONFIG.intermediate_size // 32 // 2
     same(*(jax.tree.map(np.asarray, as_stored(model.target.params)) for model in (spread, alone)))

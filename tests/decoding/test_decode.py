@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.decoding import decode as decode_module
+from eagle_jax import workarounds
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
@@ -201,9 +201,9 @@ def test_sines_of_positions_are_made_once_a_pass(name, passes, fused):
 def test_gpus_are_asked_for_what_their_xla_has(monkeypatch):
     name = "xla_gpu_experimental_enable_subchannel_dequantisation_fusion"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert decode_module.compiler_options() in ({}, {name: True})
-    assert decode_module._known_option("xla_gpu_of_a_version_to_come") == {}
-    assert decode_module._known_option("xla_gpu_enable_triton_gemm") == {"xla_gpu_enable_triton_gemm": True}
+    assert workarounds.loop_options() in ({}, {name: True})
+    assert workarounds._known_option("xla_gpu_of_a_version_to_come") == {}
+    assert workarounds._known_option("xla_gpu_enable_triton_gemm") == {"xla_gpu_enable_triton_gemm": True}
 
 
 def test_the_state_is_rebuilt_whole():

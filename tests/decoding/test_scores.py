@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.decoding.scores import Scores, argmax, best, top_k
-from eagle_jax.kernels import native
+from eagle_jax.decoding.scores import Scores, best
+from eagle_jax.ops import VARIABLE, argmax, top_k
 
 
-@pytest.fixture(params=["on", "off"])
+@pytest.fixture(params=["cpu", "xla"])
 def way(request, monkeypatch):
-    monkeypatch.setenv(native.VARIABLE, request.param)
+    monkeypatch.setenv(VARIABLE, request.param)
 
 
 @pytest.mark.parametrize("shape", [(64,), (2, 3, 500)])

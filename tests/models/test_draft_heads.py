@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from eagle_jax.config import Eagle3Config, EagleConfig, Experts, Gemma
-from eagle_jax.kernels import native
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import causal
-from eagle_jax.models.target import NOWHERE
-from eagle_jax.testing import TINY, synthetic_pair
+from eagle_jax.models.target import PADDING_POSITION
+from eagle_jax.testing import TINY, cpu_backend, synthetic_pair
 
 LAYERS = dataclasses.replace(TINY, num_hidden_layers=2)
 EXPERTS = Experts(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, norm_topk_prob=True)
@@ -138,7 +137,7 @@ def test_keys_and_values_alone_are_those_of_a_whole_pass(kind, layers, laid_out)
     full = (k,) * layers, (v,) * layers
     cache = dataclasses.replace(cache, k=full[0], v=full[1], length=jnp.asarray([5], jnp.int32))
     steps, chain = causal(1, slots)
-    positions = jnp.where(steps < wanted, steps + 5, NOWHERE)
+    positions = jnp.where(steps < wanted, steps + 5, PADDING_POSITION)
     given = embeddings, features, positions, chain, cache
     _, whole = jax.jit(type(head).forward)(head, *given)
     alone = jax.jit(type(head).keys_and_values)(head, *given)
@@ -148,7 +147,7 @@ def test_keys_and_values_alone_are_those_of_a_whole_pass(kind, layers, laid_out)
         np.testing.assert_allclose(one[:, :, :wanted], other[:, :, :wanted], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(not native.is_used(), reason="nothing is laid out for machine code")
+@pytest.mark.skipif(cpu_backend() is None, reason="nothing is laid out for machine code")
 def test_a_chunk_of_a_prompt_takes_no_attention_where_layers_are_laid_out(getkey):
     """There a layer's first half is one operation, out of which XLA could leave nothing. Rows behind those that are
     wanted are as if they were zeros.
@@ -158,7 +157,7 @@ def test_a_chunk_of_a_prompt_takes_no_attention_where_layers_are_laid_out(getkey
     head = dataclasses.replace(head, params=layout.for_decoding(head.params, head.head_dim))
     rows = jax.random.normal(getkey(), (2, 1, 9, 32))
     steps, chain = causal(1, 9)
-    given = jnp.where(steps < 6, steps, NOWHERE), chain, head.empty_cache(1, 16)
+    given = jnp.where(steps < 6, steps, PADDING_POSITION), chain, head.empty_cache(1, 16)
     alone, whole = jax.jit(Head.keys_and_values), jax.jit(Head.forward)
     assert "eagle_jax_mixing" in whole.lower(head, *rows, *given).as_text()
     assert "eagle_jax_mixing" not in alone.lower(head, *rows, *given).as_text()

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from eagle_jax import ops
 from eagle_jax.config import EagleConfig
-from eagle_jax.kernels import native
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
-from eagle_jax.testing import TINY
+from eagle_jax.ops import packing
+from eagle_jax.testing import TINY, cpu_backend
 
 BIASED = dataclasses.replace(TINY, attention_bias=True, mlp_bias=True)
 TIED = dataclasses.replace(TINY, tie_word_embeddings=True)
@@ -30,42 +31,44 @@ def randomised(params, key):
     return jax.tree.unflatten(structure, values)
 
 
-@pytest.fixture(params=["on", "off"])
-def native_(request, monkeypatch) -> bool:
-    """Whether there is machine code of ours on this CPU, and so strips."""
-    monkeypatch.setenv(native.VARIABLE, request.param)
-    return native.is_used()
+@pytest.fixture(params=["cpu", "xla"])
+def packs(request, monkeypatch) -> bool:
+    """Whether the CPU backend is used, which packs weights."""
+    monkeypatch.setenv(ops.VARIABLE, request.param)
+    return request.param == "cpu" and cpu_backend() is not None
 
 
 @pytest.mark.parametrize("config", [TINY, BIASED, TIED], ids=["plain", "biases", "tied"])
-def test_a_target_computes_the_same_in_both_layouts(config, native_):
+def test_a_target_computes_the_same_in_both_layouts(config, packs):
     stored = LM(params=randomised(LM.init(config, jax.random.key(0)).params, jax.random.key(1)), config=config)
     laid = LM(params=layout.for_decoding(copied(stored.params), config.head_dim), config=config)
     assert "qkv_proj" in laid.params["layers_0"]["self_attn"]
-    assert ("kernel" in laid.params["layers_0"]["mlp"]["gate_up_proj"]) != native_
-    assert (layout.WEIGHT_STRIPS in laid.params["layers_0"]["mlp"]["gate_up_proj"]) == native_
-    assert (layout.EMBEDDING_STRIPS in laid.params["embed_tokens"]) == (native_ and config.tie_word_embeddings)
+    gate_up, table = laid.params["layers_0"]["mlp"]["gate_up_proj"]["weight"], laid.params["embed_tokens"]["embedding"]
+    assert isinstance(gate_up, ops.PackedWeight if packs else ops.Transposed)
+    assert gate_up.shape == (2, config.intermediate_size, config.hidden_size)
+    assert isinstance(table, ops.PackedWeight) == (packs and config.tie_word_embeddings)
     tokens = jnp.arange(10, dtype=jnp.int32)[None] % config.vocab_size
     for one, other in zip(*(jax.jit(LM.__call__)(target, tokens) for target in (stored, laid)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype, close", [(jnp.bfloat16, 2e-2), (jnp.float32, 1e-4)], ids=["bfloat16", "float32"])
-def test_without_strips_wide_matrices_stay_as_stored(dtype, close, monkeypatch):
-    monkeypatch.setenv(native.VARIABLE, "off")
-    config = dataclasses.replace(TINY, intermediate_size=layout.TURNED_BELOW, num_hidden_layers=1)
+def test_unpacked_wide_matrices_stay_as_stored(dtype, close, monkeypatch):
+    monkeypatch.setenv(ops.VARIABLE, "xla")
+    config = dataclasses.replace(TINY, intermediate_size=packing.TRANSPOSED_BELOW, num_hidden_layers=1)
     stored = LM.init(config, jax.random.key(0), dtype)
     laid = LM(params=layout.for_decoding(copied(stored.params), config.head_dim), config=config)
     mlp = laid.params["layers_0"]["mlp"]
-    assert "weight" in mlp["down_proj"] and "kernel" in mlp["gate_up_proj"]
+    assert isinstance(mlp["down_proj"]["weight"], jax.Array)
+    assert isinstance(mlp["gate_up_proj"]["weight"], ops.Transposed)
     tokens = jnp.arange(10, dtype=jnp.int32)[None] % config.vocab_size
     for one, other in zip(*(jax.jit(LM.__call__)(target, tokens) for target in (stored, laid)), strict=True):
         np.testing.assert_allclose(one, other, rtol=close, atol=close)
 
 
 def test_merged_matrices_that_stay_as_stored_are_the_same_model(monkeypatch):
-    monkeypatch.setattr(layout, "TURNED_BELOW", 1)
-    monkeypatch.setenv(native.VARIABLE, "off")
+    monkeypatch.setattr(packing, "TRANSPOSED_BELOW", 1)
+    monkeypatch.setenv(ops.VARIABLE, "xla")
     params = randomised(LM.init(BIASED, jax.random.key(0), jnp.bfloat16).params, jax.random.key(1))
     laid = layout.for_decoding(copied(params), BIASED.head_dim)
     assert laid["layers_0"]["self_attn"]["qkv_proj"]["weight"].ndim == 4
@@ -90,7 +93,7 @@ def test_a_head_computes_the_same_in_both_layouts():
 
 
 @pytest.mark.parametrize("config", [TINY, BIASED, TIED], ids=["plain", "biases", "tied"])
-def test_the_way_back_is_exact(config, native_):
+def test_the_way_back_is_exact(config, packs):
     params = randomised(LM.init(config, jax.random.key(0)).params, jax.random.key(1))
     back = layout.as_stored(layout.for_decoding(copied(params), config.head_dim))
     assert jax.tree.structure(back) == jax.tree.structure(params)

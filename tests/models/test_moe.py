@@ -9,19 +9,20 @@ import pytest
 
 from eagle_jax.config import Experts
 from eagle_jax.models import moe
+from eagle_jax.ops import experts
 
 EXPERTS, HIDDEN, WIDE = 5, 8, 6
 EACH = 2
-WAYS = {"gathered": moe.gathered, "grouped": moe.grouped, "in_blocks": moe.in_blocks}
+WAYS = {"gathered": experts.gathered, "grouped": experts.grouped, "in_blocks": experts.in_blocks}
 # Expert 3 idle; every row with the same two experts; every pair with one expert alone.
 CHOICES = {"mixed": [[0, 2], [4, 2], [2, 0], [1, 2], [2, 4], [2, 1], [0, 1]], "same": [[4, 1]] * 7, "one": [[3, 3]] * 7}
 
 
 @pytest.fixture(scope="module")
-def stacks() -> moe.Stacks:
+def stacks() -> experts.Stacks:
     random = np.random.default_rng(0)
     shapes = {"gate": (EXPERTS, WIDE, HIDDEN), "up": (EXPERTS, WIDE, HIDDEN), "down": (EXPERTS, HIDDEN, WIDE)}
-    return moe.Stacks(**{name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()})
+    return experts.Stacks(**{name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()})
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def rows() -> np.ndarray:
     return np.random.default_rng(1).standard_normal((7, HIDDEN)).astype(np.float32)
 
 
-def slow(rows: np.ndarray, expert: np.ndarray, stacks: moe.Stacks) -> np.ndarray:
+def slow(rows: np.ndarray, expert: np.ndarray, stacks: experts.Stacks) -> np.ndarray:
     made = []
     for pair, number in enumerate(expert):
         x = rows[pair // EACH]
@@ -39,7 +40,7 @@ def slow(rows: np.ndarray, expert: np.ndarray, stacks: moe.Stacks) -> np.ndarray
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_is_the_slow_loop(way: str, rows: np.ndarray, stacks: moe.Stacks):
+def test_every_way_is_the_slow_loop(way: str, rows: np.ndarray, stacks: experts.Stacks):
     multiply = jax.jit(WAYS[way])
     for chosen in CHOICES.values():
         expert = np.array(chosen, np.int32).reshape(-1)
@@ -48,7 +49,7 @@ def test_every_way_is_the_slow_loop(way: str, rows: np.ndarray, stacks: moe.Stac
 
 @pytest.mark.parametrize("way", WAYS)
 def test_bfloat16_weights_are_multiplied_in_bfloat16_and_added_in_float32(
-    way: str, rows: np.ndarray, stacks: moe.Stacks
+    way: str, rows: np.ndarray, stacks: experts.Stacks
 ):
     halves = jax.tree.map(lambda stack: jnp.asarray(stack, jnp.bfloat16), stacks)
     expert = np.array(CHOICES["mixed"], np.int32).reshape(-1)
@@ -57,12 +58,12 @@ def test_bfloat16_weights_are_multiplied_in_bfloat16_and_added_in_float32(
     np.testing.assert_allclose(made, slow(rows, expert, stacks), rtol=0.1, atol=0.1)
 
 
-def test_one_row_and_many_rows_are_in_blocks_of_their_size(rows: np.ndarray, stacks: moe.Stacks):
+def test_one_row_and_many_rows_are_in_blocks_of_their_size(rows: np.ndarray, stacks: experts.Stacks):
     """A row's result does not depend on the rows that go with it."""
     many = np.tile(rows, (40, 1))
     expert = np.tile(np.array(CHOICES["mixed"], np.int32).reshape(-1), 40)
-    together = np.asarray(jax.jit(moe.in_blocks)(many, expert, stacks))
-    alone = jax.jit(moe.in_blocks)(rows[:1], expert[:EACH], stacks)
+    together = np.asarray(jax.jit(experts.in_blocks)(many, expert, stacks))
+    alone = jax.jit(experts.in_blocks)(rows[:1], expert[:EACH], stacks)
     np.testing.assert_allclose(together[:EACH], alone, atol=1e-5)
     np.testing.assert_allclose(together[: 7 * EACH], slow(rows, expert[: 7 * EACH], stacks), rtol=1e-4, atol=1e-4)
 
@@ -81,9 +82,9 @@ def test_shares():
 def test_no_row_meets_every_expert(rows: int):
     """Counted in the compiled program: products grow with the pairs, not with rows times experts."""
     many = 32
-    shapes = moe.Stacks(*(jax.ShapeDtypeStruct((many, HIDDEN, HIDDEN), jnp.float32),) * 3)
+    shapes = experts.Stacks(*(jax.ShapeDtypeStruct((many, HIDDEN, HIDDEN), jnp.float32),) * 3)
     inputs = jax.ShapeDtypeStruct((rows, HIDDEN), jnp.float32), jax.ShapeDtypeStruct((rows * EACH,), jnp.int32)
-    program = jax.jit(moe.apply_experts).lower(*inputs, shapes).as_text()
+    program = jax.jit(experts.apply_experts).lower(*inputs, shapes).as_text()
     pairs = rows * EACH
     assert not re.search(rf"tensor<({many}x{pairs}|{pairs}x{many})x\d+xf32>", program)
     assert "dot_general" in program and "ragged_dot" not in program

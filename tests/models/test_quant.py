@@ -11,20 +11,10 @@ from eagle_jax.config import Experts
 from eagle_jax.models import layout
 from eagle_jax.models.layers import Linear
 from eagle_jax.models.lm import LM
-from eagle_jax.models.moe import Stacks, apply_experts, gathered, grouped, in_blocks
-from eagle_jax.models.products import contract, matmul
-from eagle_jax.models.quant import (
-    QuantArray,
-    Rounding,
-    Scheme,
-    dense,
-    flat,
-    is_quantised,
-    quantise,
-    quantise_params,
-    scheme_of,
-    schemes_of,
-)
+from eagle_jax.models.quant import Scheme, flat, is_quantised, quantise_params, scheme_of, schemes_of
+from eagle_jax.ops import Transposed, matmul
+from eagle_jax.ops.experts import Stacks, apply_experts, gathered, grouped, in_blocks
+from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantise
 from eagle_jax.testing import TINY, synthetic_pair
 
 INT8, INT4 = Rounding(8), Rounding(4, 32)
@@ -76,7 +66,7 @@ def test_a_product_is_that_of_the_numbers_it_stands_for(rounding, dtype, rows, o
     x, matrix = weight(rows, 64, seed=1), quantise(weight(out, 64), rounding, dtype)
     wanted = x.astype(dtype).astype(jnp.float32) @ dense(dataclasses.replace(matrix, dtype=np.dtype("float32"))).T
     turned = jax.tree.map(lambda part: part.T, matrix)
-    made = jax.jit(lambda x: (matmul(x, matrix), contract(x, turned, 0)))(x)
+    made = jax.jit(lambda x: (matmul(x, matrix), matmul(x, Transposed(turned))))(x)
     for product in made:
         assert product.dtype == jnp.float32
         tolerance = 1e-5 if dtype == jnp.float32 or rounding is INT8 else 2e-2
@@ -91,7 +81,7 @@ def test_a_block_at_a_time_is_all_that_becomes_floats():
     def loop(matrices, x):
         def once(_, x):
             for matrix in matrices:
-                x = x + contract(x, matrix, 0)[:, :256]
+                x = x + matmul(x, Transposed(matrix))[:, :256]
             return x
 
         return jax.lax.fori_loop(0, 5, once, x)
@@ -113,13 +103,16 @@ def test_decoding_layout_and_back_bit_for_bit():
     jax.tree.map(np.testing.assert_array_equal, back, kept)
 
 
-@pytest.mark.parametrize("text, name", [("int8", "weight"), ("int4", "kernel")])
-def test_accelerators_have_groups_of_inputs_first(monkeypatch, text, name):
+@pytest.mark.parametrize("text, kind", [("int8", QuantArray), ("int4", Transposed)])
+def test_accelerators_have_groups_of_inputs_first(monkeypatch, text, kind):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     params = jax.eval_shape(lambda: quantise_params(LM.init(CONFIG, jax.random.key(0)).params, scheme_of(text)))
     laid = jax.eval_shape(lambda: layout.for_decoding(jax.tree.map(jnp.zeros_like, params), CONFIG.head_dim))
     down = laid["layers_0"]["mlp"]["down_proj"]
-    assert list(down) == [name] and down[name].levels.dtype == {"int8": jnp.int8, "int4": jnp.int4}[text]
+    held = down["weight"]
+    assert isinstance(held, kind)
+    codes = held.data.levels if kind is Transposed else held.levels
+    assert codes.dtype == {"int8": jnp.int8, "int4": jnp.int4}[text]
 
 
 def test_groups_stay_behind_on_gpus_with_scales_of_the_products_dtype(monkeypatch):

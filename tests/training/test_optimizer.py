@@ -6,14 +6,14 @@ import jaxlib.version
 import numpy as np
 import pytest
 
-from eagle_jax.platform import whole_sums
 from eagle_jax.training.optimizer import clipped, norm_of
+from eagle_jax.workarounds import exact_reduction_options
 
 ONES = (4096, 8192)  # 2**25 of them; float32 counts to 2**24
 
 
 def compiled(function):
-    return jax.jit(function, compiler_options=whole_sums())
+    return jax.jit(function, compiler_options=exact_reduction_options())
 
 
 def test_the_norm_of_a_large_matrix():

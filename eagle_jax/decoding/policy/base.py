@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -38,11 +38,6 @@ class TreePolicy(TreeShape, abc.ABC):
     def width(self) -> int:
         """Most rows of one call of `extend`; 0 if it is never called."""
         return max(self.frontiers, default=0)
-
-    @property
-    def as_chain(self) -> Any:
-        """The `SureChain` that drafts the same nodes, if there is one; else None."""
-        return None
 
     @abc.abstractmethod
     def grow(

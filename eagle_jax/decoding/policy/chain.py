@@ -43,7 +43,7 @@ class SureChain(TreePolicy):
         extend: Extend[Carry],
         carry: Carry,
     ) -> tuple[Tree, Carry]:
-        least = self.least_score
+        least = math.log(self.least) if self.least else -math.inf
         score, token = best(first_scores, 1)
         scores, tokens = [score], [token]
         for level in range(1, self.depth):
@@ -60,22 +60,6 @@ class SureChain(TreePolicy):
             score = jnp.where(sure, score + child_score, -jnp.inf)
             scores.append(score)
             tokens.append(token)
-        return self.tree_of(root_tokens, jnp.concatenate(scores, 1), jnp.concatenate(tokens, 1)), carry
-
-    @property
-    def least_score(self) -> float:
-        """Of a path below which something is drafted, it is more."""
-        return math.log(self.least) if self.least else -math.inf
-
-    @property
-    def as_chain(self) -> "SureChain":
-        return self
-
-    def tree_of(self, root_tokens: Int[Array, "b"], scores: Float[Array, "b d"], tokens: Int[Array, "b d"]) -> Tree:
-        """The tree of guesses below each other.
-
-        Args:
-            scores: of the path to each; -inf is no guess.
-        """
         parents = jnp.broadcast_to(jnp.arange(-1, self.depth - 1, dtype=jnp.int32), (len(root_tokens), self.depth))
-        return keep_best(self, root_tokens, scores, tokens, parents)
+        found = jnp.concatenate(scores, axis=1), jnp.concatenate(tokens, axis=1), parents
+        return keep_best(self, root_tokens, *found), carry

@@ -8,7 +8,6 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best
-from eagle_jax.decoding.policy.chain import SureChain
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.sharding import by_row
@@ -53,11 +52,6 @@ class DynamicTree(TreePolicy):
             )
         object.__setattr__(self, "depth", self.depth_steps + 1)
         object.__setattr__(self, "frontiers", (self.top_k,) * self.depth_steps)
-
-    @property
-    def as_chain(self) -> SureChain | None:
-        """With one child below each node; of guesses below each other the first are the best."""
-        return SureChain(self.nodes, 0.0) if self.top_k == 1 else None
 
     def grow(
         self,

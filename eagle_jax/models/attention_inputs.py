@@ -1,0 +1,51 @@
+"""What the layers of a forward pass are given about its fresh tokens, made from positions and ancestors."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.models.cache import Cache
+from eagle_jax.models.rope import cos_sin
+from eagle_jax.ops import AttentionInputs
+
+
+def attention_inputs(
+    config: LlamaConfig,
+    positions: Int[Array, "b n"],
+    visible: Bool[Array, "b n m"],
+    cache: Cache,
+    fresh_positions: Int[Array, "b m"],
+    layer: int = 0,
+) -> AttentionInputs:
+    """The inputs of one layer's attention, the same for all layers of its window and rotary base.
+
+    Args:
+        positions: of the fresh tokens; a negative one is padding.
+        visible: which fresh rows each token attends to.
+        fresh_positions: positions of these rows.
+    """
+    window = config.window(layer)
+    return AttentionInputs(
+        cos_sin=cos_sin(config.rope_of(layer), config.head_dim, positions, cache.rope_length),
+        visible=window_mask(visible, positions, fresh_positions, window),
+        length=cache.length,
+        first=None if window is None else positions - window + 1,
+        num_valid=num_valid(positions >= 0),
+    )
+
+
+def window_mask(
+    visible: Bool[Array, "b n m"], positions: Int[Array, "b n"], fresh_positions: Int[Array, "b m"], window: int | None
+) -> Bool[Array, "b n m"]:
+    """`visible`, cut to the sliding window."""
+    if window is None:
+        return visible
+    return visible & (fresh_positions[:, None] > positions[..., None] - window)
+
+
+def num_valid(valid: Bool[Array, "b n"]) -> Int[Array, ""]:
+    """Leading rows of `[b * n]` that are not padding. Of several requests all count: padding lies between them."""
+    batch, n = valid.shape
+    if batch != 1 or n == 1:
+        return jnp.int32(batch * n)
+    return jnp.max(jnp.where(valid[0], jnp.arange(1, n + 1, dtype=jnp.int32), 0))

@@ -1,0 +1,59 @@
+"""Operations of the networks: a plain-JAX reference for each, and backends that compute some of them faster.
+
+Models call operations unconditionally; `dispatch` chooses who computes them. The folders `cpu`, `tpu` and `gpu` are
+backends: each is imported where it is chosen, and can be deleted, and everything still works, slower.
+
+    linear            x @ weight.T + bias, of weights as stored, quantized or packed
+    rms_norm          x / rms(x) * scale
+    embed             rows of an embedding table
+    tree_attention    a tree of fresh tokens over the committed prefix and over itself
+    attention_block   residual + o(attention(qkv(norm(x))))
+    mlp_block         x + down(silu(gate(norm(x))) * up(norm(x)))
+    top_k, argmax     the largest of rows over a vocabulary
+"""
+
+from eagle_jax.ops.attention_block import attention_block, keys_and_values
+from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.dispatch import VARIABLE
+from eagle_jax.ops.embed import embed
+from eagle_jax.ops.linear import linear, matmul
+from eagle_jax.ops.mlp_block import mlp_block
+from eagle_jax.ops.packing import PackedWeight, Transposed, is_leaf, pack, pack_for_backend, unpack
+from eagle_jax.ops.precision import activation_dtype, precision
+from eagle_jax.ops.rms_norm import rms_norm
+from eagle_jax.ops.rotary import computed_once, rotate
+from eagle_jax.ops.top_k import argmax, top_k
+from eagle_jax.ops.tree_attention import tree_attention
+from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CosSin, MLPWeights, Norm
+
+__all__ = [
+    "KV",
+    "VARIABLE",
+    "Affine",
+    "AttentionInputs",
+    "AttentionWeights",
+    "Case",
+    "CosSin",
+    "MLPWeights",
+    "Norm",
+    "PackedWeight",
+    "Transposed",
+    "activation_dtype",
+    "argmax",
+    "attention_block",
+    "computed_once",
+    "embed",
+    "is_leaf",
+    "keys_and_values",
+    "linear",
+    "matmul",
+    "mlp_block",
+    "pack",
+    "pack_for_backend",
+    "precision",
+    "rms_norm",
+    "rotate",
+    "top_k",
+    "tree_attention",
+    "unpack",
+]

@@ -1,0 +1,88 @@
+"""The attention half of a decoder layer."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from eagle_jax.ops.dispatch import dispatch
+from eagle_jax.ops.linear import linear
+from eagle_jax.ops.rms_norm import rms_norm
+from eagle_jax.ops.rotary import rotate
+from eagle_jax.ops.tree_attention import tree_attention
+from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights
+
+Heads = tuple[Float[Array, "b h n c"], Float[Array, "b k n c"], Float[Array, "b k n c"]]
+
+
+def attention_block(
+    residual: Float[Array, "b n h"],
+    x: Float[Array, "b n i"],
+    weights: AttentionWeights,
+    inputs: AttentionInputs,
+    prefix: KV,
+    draft_kv: KV | None = None,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> tuple[Float[Array, "b n h"], KV]:
+    """`residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values.
+
+    Args:
+        prefix: keys and values of the cache, `[b k s c]`.
+        draft_kv: keys and values of fresh tokens of earlier draft levels, which `inputs.visible` names first.
+        scale: scores are multiplied by it.
+        softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
+    """
+    if draft_kv is None:
+        draft_kv = prefix[0][:, :, :0], prefix[1][:, :, :0]
+    args = residual, x, weights, inputs, prefix, draft_kv
+    return dispatch("attention_block", reference, *args, scale=scale, softcap=softcap)
+
+
+def reference(
+    residual: Float[Array, "b n h"],
+    x: Float[Array, "b n i"],
+    weights: AttentionWeights,
+    inputs: AttentionInputs,
+    prefix: KV,
+    draft_kv: KV,
+    *,
+    scale: float,
+    softcap: float | None,
+) -> tuple[Float[Array, "b n h"], KV]:
+    """The block operation by operation."""
+    batch, n, _ = x.shape
+    q, k, v = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
+    q, k = rotate(q, inputs.cos_sin), rotate(k, inputs.cos_sin)
+    fresh = (k, v)
+    if draft_kv[0].shape[2]:
+        fresh = jnp.concatenate([draft_kv[0], k], axis=2), jnp.concatenate([draft_kv[1], v], axis=2)
+    attended = tree_attention(
+        q, fresh, inputs.visible, prefix, inputs.length, inputs.first, scale=scale, softcap=softcap
+    )
+    y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
+    return residual + (y if weights.post_norm is None else rms_norm(y, weights.post_norm)), (k, v)
+
+
+def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> KV:
+    """The keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
+    _, k, v = _project(x, weights, inputs, head_dim)
+    return rotate(k, inputs.cos_sin), v
+
+
+def _project(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> Heads:
+    """Queries, keys and values by head, not yet rotated."""
+    batch, n, _ = x.shape
+    normed = x if weights.norm is None else rms_norm(x, weights.norm)
+
+    def by_head(rows: Float[Array, "b n *o"]) -> Float[Array, "b heads n c"]:
+        return rows.reshape(batch, n, -1, head_dim).swapaxes(1, 2)
+
+    if isinstance(weights.qkv, Affine):
+        merged = linear(normed, weights.qkv, num_valid=inputs.num_valid)
+        parts = [merged[..., :-2, :], merged[..., -2, :], merged[..., -1, :]]
+    else:
+        parts = [linear(normed, part, num_valid=inputs.num_valid) for part in weights.qkv]
+    q, k, v = map(by_head, parts)
+    q = q if weights.q_norm is None else rms_norm(q, weights.q_norm)
+    k = k if weights.k_norm is None else rms_norm(k, weights.k_norm)
+    return q, k, v

@@ -1,0 +1,118 @@
+"""Tree attention in plain JAX: runs everywhere, and what the kernels are held against.
+
+On CPU a cache that is mostly empty is read in blocks, up to the longest row of the batch and no further, so that a
+cycle costs what is used of the cache and not what is reserved. Few fresh tokens are read together with the first block,
+since to begin a small product takes as long as the product. A cache that is mostly full is read at once: blocks have to
+be copied out of it. Elsewhere it always is, since there a loop costs more than it saves.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.ops.attention_case import UNSEEN, Case, Sums, absorb, nothing, scores
+from eagle_jax.ops.types import KV
+
+BLOCK = 128
+FEW = 32  # fresh tokens that are read together with the first block
+
+
+def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
+    """The average over all that each row sees.
+
+    Args:
+        block: slots read at a time while the cache is mostly empty; None is `BLOCK` on CPU and all of them elsewhere.
+    """
+    if block is None and jax.default_backend() == "cpu":
+        block = BLOCK
+    sums = nothing(case.q.shape)
+    if case.fresh[0].shape[2] > case.named:
+        sums = _aligned(case, sums)
+    if block is None or case.slots == 0 or (case.slots <= block and case.nodes > FEW):
+        sums = _whole(case, sums)
+    elif case.slots <= block:
+        sums = _with_fresh(case, sums, jnp.zeros((), jnp.int32), case.slots)
+    else:
+        empty = jnp.max(case.length) * 2 <= case.slots
+        sums = jax.lax.cond(empty, lambda: _by_blocks(case, sums, block), lambda: _whole(case, sums))
+    return (sums[2] / sums[1]).astype(case.q.dtype)
+
+
+def _aligned(case: Case, sums: Sums) -> Sums:
+    """`sums` with the rows behind the named ones: of each `n` of them, one for each node."""
+    batch, heads, _, size = case.q.shape
+    top, total, mixed = (part.reshape(batch, heads, case.group, 1, case.nodes, -1) for part in sums)
+    rest = (part[:, :, case.named :] for part in case.fresh)
+    keys, values = (part.reshape(batch, heads, 1, -1, case.nodes, size).astype(jnp.float32) for part in rest)
+    q = case.q.astype(case.fresh[0].dtype).astype(jnp.float32).reshape(batch, heads, case.group, 1, case.nodes, size)
+    own = jnp.sum(q * keys, axis=-1, keepdims=True)
+    if case.softcap is not None:
+        own = jnp.tanh(own / case.softcap) * case.softcap
+    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(own, axis=3, keepdims=True)))
+    weights, kept = jnp.exp(own - new), jnp.exp(top - new)
+    total = total * kept + jnp.sum(weights, axis=3, keepdims=True)
+    mixed = mixed * kept + jnp.sum(weights * values, axis=3, keepdims=True)
+    new, total, mixed = (part.reshape(batch, heads, case.group * case.nodes, -1) for part in (new, total, mixed))
+    return new, total, mixed
+
+
+def _whole(case: Case, sums: Sums) -> Sums:
+    """`sums` with the fresh tokens, and with all of the cache at once."""
+    sums = _read(case, sums, _named(case), case.visible)
+    if case.slots:
+        sums = _read(case, sums, case.prefix, _seen(case, jnp.arange(case.slots, dtype=jnp.int32)))
+    return sums
+
+
+def _by_blocks(case: Case, sums: Sums, block: int) -> Sums:
+    """`sums` with the fresh tokens and the committed prefix, block by block; it ends in the first half of the cache."""
+
+    def read(index: Int[Array, ""], sums: Sums) -> Sums:
+        part, slot = _block(case, index, block)
+        return _read(case, sums, part, _seen(case, slot))
+
+    low = jnp.zeros((), jnp.int32) if case.first is None else jnp.maximum(jnp.min(case.first), 0) // block
+    if case.nodes <= FEW:
+        sums, low = _with_fresh(case, sums, low, block), low + 1
+    else:  # the first chunk of a prompt would read a block that is empty
+        sums = _read(case, sums, _named(case), case.visible)
+    return jax.lax.fori_loop(low, -(-jnp.max(case.length) // block), read, sums)
+
+
+def _with_fresh(case: Case, sums: Sums, index: Int[Array, ""], block: int) -> Sums:
+    """`sums` with one block of the cache and the fresh tokens, as one."""
+    part, slot = _block(case, index, block)
+    keys, values = (jnp.concatenate(both, axis=2) for both in zip(part, _named(case), strict=True))
+    return _read(case, sums, (keys, values), jnp.concatenate([_seen(case, slot), case.visible], axis=2))
+
+
+def _named(case: Case) -> KV:
+    """The fresh rows that `visible` speaks of."""
+    keys, values = case.fresh
+    return keys[:, :, : case.named], values[:, :, : case.named]
+
+
+def _block(case: Case, index: Int[Array, ""], block: int) -> tuple[KV, Int[Array, "s"]]:
+    """The index-th `block` slots of the cache, and which slots they are."""
+    at = index * block
+    keys, values = (jax.lax.dynamic_slice_in_dim(part, at, block, axis=2) for part in case.prefix)
+    return (keys, values), at + jnp.arange(block, dtype=jnp.int32)
+
+
+def _seen(case: Case, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
+    """Which of the slots `slot` each node sees."""
+    seen = slot[None, None] < case.length[:, None, None]
+    if case.first is not None:
+        seen = seen & (slot[None, None] >= case.first[:, :, None])
+    return jnp.broadcast_to(seen, (*case.visible.shape[:2], len(slot)))
+
+
+def _read(case: Case, sums: Sums, part: KV, seen: Bool[Array, "b n s"]) -> Sums:
+    """`sums` with keys and values that each node sees as `seen` has it."""
+    return absorb(sums, _masked(scores(case.q, part[0], case.softcap), seen), part[1])
+
+
+def _masked(scores: Float[Array, "b k r s"], seen: Bool[Array, "b n s"]) -> Float[Array, "b k r s"]:
+    batch, n, slots = seen.shape
+    by_node = scores.reshape(batch, scores.shape[1], -1, n, slots)
+    return jnp.where(seen[:, None, None], by_node, UNSEEN).reshape(scores.shape)

@@ -1,0 +1,237 @@
+"""The operations that the CPU backend has, and for what arguments.
+
+llvmlite is imported, and the code made, when the first of them is called.
+"""
+
+import functools
+import logging
+import math
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.cpu.panels import AnyPanels, Panels, QuantizedPanels, fits, in_panels
+from eagle_jax.ops.dispatch import ACTIVATIONS, is_first
+from eagle_jax.ops.packing import PackedWeight
+from eagle_jax.ops.quantized import QuantArray
+from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, MLPWeights
+from eagle_jax.sharding.tracing import is_spread
+
+ROWS = ("int16", "int8")  # values of `ACTIVATIONS`, which is read when a program is traced
+LANES = 16  # numbers that are computed together, `code.LANES`
+ROTATED, WIDEST_HEAD = 2 * LANES, 256  # heads are multiples of the one, up to the other
+
+log = logging.getLogger("eagle_jax.ops")
+F32 = jnp.dtype(jnp.float32)
+
+
+def refusal(quantized: bool = False) -> str | None:
+    """Why the code for weights as they are, or for quantized ones, cannot be used in this process; None if it can.
+
+    Raises:
+        ValueError: `EAGLE_JAX_ACTIVATIONS` is none of its values.
+    """
+    _asked_rows()  # refused where a model is loaded, and not only where it is used
+    if jax.default_backend() != "cpu":
+        return "it is for CPUs"
+    return _fault() or (_fault(quantized=True) if quantized else None)
+
+
+def pack(weight: Array | QuantArray) -> PackedWeight | None:
+    """The weight in panels; None if it is multiplied by XLA."""
+    if not fits(weight) or refusal(isinstance(weight, QuantArray)) is not None:
+        return None
+    return in_panels(weight)
+
+
+def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
+    """Of packed weights. What a row gets does not depend on the rows around it."""
+    if not isinstance(weight, AnyPanels):
+        raise NotImplementedError("the weight is not packed")
+    _check(quantized=weight.is_quantized)
+    outputs = weight.size // weight.shape[-1]
+    if isinstance(weight, QuantizedPanels):
+        from eagle_jax.ops.cpu import rounded
+
+        bits = weight.bits, row_bits()
+        y = rounded.product(rows.astype(jnp.float32), weight.words, weight.scales, *bits, num_valid)
+    else:
+        from eagle_jax.ops.cpu import products
+
+        y = products.product(rows.astype(weight.dtype), weight.data, num_valid)
+    return y[:, :outputs].reshape(-1, *weight.shape[:-1])
+
+
+def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) -> Float[Array, "r h"]:
+    """In float32, of rows of a multiple of 16 numbers."""
+    if x.dtype != F32 or scale.dtype != F32 or x.shape[1] % LANES:
+        raise NotImplementedError(f"it computes in float32, rows of a multiple of {LANES} numbers")
+    _check()
+    from eagle_jax.ops.cpu import norms
+
+    return norms.norm(x, scale, eps)
+
+
+def tree_attention(case: Case) -> Float[Array, "b k r c"]:
+    """In float32."""
+    _check()
+    from eagle_jax.ops.cpu import attention
+
+    return attention.attend(case)
+
+
+def attention_block(
+    residual: Float[Array, "b n h"],
+    x: Float[Array, "b n i"],
+    weights: AttentionWeights,
+    inputs: AttentionInputs,
+    prefix: KV,
+    draft_kv: KV,
+    *,
+    scale: float,
+    softcap: float | None,
+) -> tuple[Float[Array, "b n h"], KV]:
+    """As one operation, where a layer is as most are: packed weights, no biases, no norm but the one before it."""
+    if softcap is not None or inputs.first is not None or not is_first("cpu", "tree_attention"):
+        raise NotImplementedError("it has no softcap and no sliding window, and its own tree_attention")
+    if weights.q_norm is not None or weights.post_norm is not None:
+        raise NotImplementedError("it has one norm")
+    qkv, o = _panels(weights.qkv, weights.o)
+    norm = weights.norm
+    _fits_rows(residual, x, *inputs.cos_sin, *draft_kv, *prefix)
+    if norm is not None and norm.plus_one:
+        raise NotImplementedError("it multiplies with the scale of a norm as it is")
+    if not _fits_attention(residual.shape, x.shape, qkv, o, inputs, prefix, draft_kv):
+        raise NotImplementedError(f"heads are multiples of {ROTATED} up to {WIDEST_HEAD}, inputs of {LANES}")
+    _check()
+    from eagle_jax.ops.cpu import first_half
+    from eagle_jax.ops.cpu.given import Mixing, Seen
+
+    factor = jnp.zeros(0) if norm is None else norm.scale.astype(jnp.float32)
+    seen = Seen(inputs.cos_sin, draft_kv, inputs.visible, prefix, inputs.length, inputs.num_valid)
+    eps = 0.0 if norm is None else norm.eps
+    return first_half.mixing(residual, x, eps, Mixing(factor, qkv.data, o.data), seen, scale)
+
+
+def _fits_attention(
+    residual: tuple[int, ...],
+    x: tuple[int, ...],
+    qkv: Panels,
+    o: Panels,
+    inputs: AttentionInputs,
+    prefix: KV,
+    draft_kv: KV,
+) -> bool:
+    (batch, nodes, size), (_, heads, slots, head_dim) = x, prefix[0].shape
+    fresh, half = draft_kv[0].shape[2] + nodes, (batch, nodes, head_dim // 2)
+    queries = o.shape[-1] // head_dim // heads
+    shapes = (qkv.shape, o.shape, inputs.visible.shape, *(part.shape for part in inputs.cos_sin))
+    expected = (heads, queries + 2, head_dim, size), (residual[2], heads * queries * head_dim), (batch, nodes, fresh)
+    whole = head_dim % ROTATED == 0 and head_dim <= WIDEST_HEAD and size % LANES == 0
+    return slots > 0 and whole and shapes == (*expected, half, half)
+
+
+def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
+    """As one operation, where an MLP is as most are: packed weights, no biases, SiLU, no norm but the one before it."""
+    norm = weights.norm
+    if weights.gelu or weights.post_norm is not None or norm.plus_one:
+        raise NotImplementedError("it has SiLU and one norm")
+    gate_up, down = _panels(weights.gate_up, weights.down)
+    inner, size = down.shape[1], x.shape[2]
+    _fits_rows(x)
+    # a panel may not hold outputs of both gate and up
+    if inner % gate_up.width or gate_up.shape != (2, inner, size) or down.shape[0] != size or size % LANES:
+        raise NotImplementedError("panels do not end where the gate does")
+    _check()
+    from eagle_jax.ops.cpu import second_half
+    from eagle_jax.ops.cpu.given import Gated
+
+    rows, gated = x.reshape(-1, size), Gated(norm.scale.astype(jnp.float32), gate_up.data, down.data)
+    return second_half.mlp(rows, norm.eps, gated, inner, num_valid).reshape(x.shape)
+
+
+def top_k(
+    values: Float[Array, "r v"], *, count: int, logit_scale: float | None
+) -> tuple[Float[Array, "r k"], Int[Array, "r k"]]:
+    """In float32."""
+    if values.dtype != F32 or 0 in values.shape or (logit_scale is not None and logit_scale <= 0):
+        raise NotImplementedError("it ranks float32")
+    _check()
+    from eagle_jax.ops.cpu import largest
+
+    return largest.best(values, count, logit_scale or 0.0)
+
+
+def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
+    """In float32."""
+    *rows, size = values.shape
+    return top_k(values.reshape(math.prod(rows), size), count=1, logit_scale=None)[1].reshape(rows)
+
+
+def row_bits() -> int:
+    """What rows are rounded to that meet quantized weights: 16 or, if asked for and this CPU multiplies bytes, 8."""
+    from eagle_jax.ops.cpu.numbers import by_bytes
+
+    if _asked_rows() == "int16":
+        return 16
+    if not by_bytes():
+        _warn_of_bytes()
+    return 8 if by_bytes() else 16
+
+
+@functools.cache
+def _warn_of_bytes() -> None:
+    log.warning("rows are rounded to 16 bits, not to the 8 of %s: this CPU lacks avx512_vnni", ACTIVATIONS)
+
+
+def _asked_rows() -> str:
+    value = os.environ.get(ACTIVATIONS, ROWS[0])
+    if value not in ROWS:
+        raise ValueError(f'{ACTIVATIONS}={value!r} is not known; expected "{ROWS[0]}" or "{ROWS[1]}"')
+    return value
+
+
+def _panels(*maps: Affine | tuple[Affine, ...]) -> list[Panels]:
+    """Weights of linear maps, if each is nothing but whole panels of one dtype."""
+    found = [part.weight for part in maps if isinstance(part, Affine) and part.bias is None]  # else several maps
+    whole = [weight for weight in found if isinstance(weight, Panels) and weight.is_whole]
+    if len(whole) < len(maps) or len({weight.dtype for weight in whole}) > 1:
+        raise NotImplementedError("the weights are not whole panels of one dtype, without biases")
+    return whole
+
+
+def _fits_rows(*parts: Array) -> None:
+    if {part.dtype for part in parts} != {F32}:
+        raise NotImplementedError("it computes in float32")
+
+
+def _check(quantized: bool = False) -> None:
+    """Makes the code.
+
+    Raises:
+        NotImplementedError: it cannot be used.
+    """
+    if (reason := refusal(quantized)) is not None:
+        raise NotImplementedError(reason)
+    if is_spread():
+        raise NotImplementedError("the program is over several devices")
+
+
+@functools.cache
+def _fault(quantized: bool = False) -> str | None:
+    """Why the code cannot be made here, which is logged once; None if XLA knows it."""
+    try:
+        from eagle_jax.ops.cpu import library
+
+        library.make(library.ROUNDED if quantized else library.FLOATS)
+    # an llvmlite that is too old has other functions, or takes other arguments
+    except (AttributeError, ImportError, NotImplementedError, OSError, RuntimeError, TypeError) as error:
+        what = "products of quantized weights" if quantized else "products and attention"
+        hint = '; pip install "eagle-jax[cpu]"' if isinstance(error, ImportError) else ""
+        log.warning("%s are left to XLA, which takes longer: %s%s", what, error, hint)
+        return str(error)
+    return None

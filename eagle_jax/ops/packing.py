@@ -1,0 +1,158 @@
+"""How weights lie in memory for products of a few rows: leaf types that stand where an array or a `QuantArray` did.
+
+In files, in training and in converters a weight is `[out, in]`. Before decoding `pack` lays it out as the backend of
+this device reads it quickest. Whatever holds a weight, its shape is that of the weight.
+"""
+
+import abc
+import dataclasses
+import importlib
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.ops.dispatch import BACKENDS, candidates
+from eagle_jax.ops.quantized import QuantArray
+from eagle_jax.struct import pytree
+
+# Inputs below which XLA:CPU is quicker with a transposed matrix: it packs the right operand of every product anew. In
+# bfloat16 with 2,048 inputs that takes 668 us as stored and 1,643 transposed (`benchmarks/products.py`).
+TRANSPOSED_BELOW = 768
+
+
+class PackedWeight(abc.ABC):
+    """A weight as a backend lays it out.
+
+    Attributes:
+        shape: of the weight, `[.., in]`.
+        dtype: of the weight; of a quantized one, what it was quantized from.
+        nbytes: bytes that it takes.
+        is_quantized: whether it stands for a `QuantArray`.
+        hidden_rows: rows that are multiplied with it in about the time of one, while weights are read from memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    is_quantized: bool
+
+    @property
+    @abc.abstractmethod
+    def nbytes(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def hidden_rows(self) -> int: ...
+
+    @abc.abstractmethod
+    def unpack(self) -> Array | QuantArray:
+        """The weight as it was, bit for bit."""
+
+    @abc.abstractmethod
+    def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
+        """Rows of an unquantized weight `[out, in]`."""
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@pytree
+class Transposed:
+    """A weight `[.., in]` whose inputs come first in memory.
+
+    Attributes:
+        data: `[in, ..]`.
+    """
+
+    data: Float[Array, "i ..."] | QuantArray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        first, *rest = self.data.shape
+        return (*rest, first)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return sum(part.nbytes for part in jax.tree.leaves(self.data))
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    def unpack(self) -> Array | QuantArray:
+        """The weight as it was."""
+        return jax.tree.map(lambda part: jnp.moveaxis(part, 0, -1), self.data)
+
+
+LEAVES = (QuantArray, PackedWeight, Transposed)  # what stands for a weight without being an array
+
+
+def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantArray | PackedWeight | Transposed:
+    """The weight as it is multiplied with quickest on this device.
+
+    Args:
+        weight: `[.., in]`.
+        sharded: for a program over several devices.
+    """
+    packed = None if sharded else pack_for_backend(weight)
+    return _for_xla(weight) if packed is None else packed
+
+
+def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
+    """The weight as the backend of linear maps lays it out; None if none does."""
+    for name in candidates("linear"):
+        try:
+            backend = importlib.import_module(BACKENDS[name])
+        except ImportError:
+            continue
+        if (pack := getattr(backend, "pack", None)) is not None and (packed := pack(weight)) is not None:
+            return packed
+    return None
+
+
+def unpack(weight: Any) -> Any:
+    """The weight as it is stored, bit for bit but for scales of groups on GPUs."""
+    return weight.unpack() if isinstance(weight, PackedWeight | Transposed) else weight
+
+
+def is_leaf(value: object) -> bool:
+    """Whether a value stands for one weight, for `jax.tree` functions over parameters."""
+    return isinstance(value, LEAVES)
+
+
+def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
+    """Scales for groups of inputs transpose a weight on TPUs too: only so does the TPU compiler dequantize it within
+    the product, and reads 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in
+    groups of 128. For GPUs it stays `[out, in]`, with scales of the product's own dtype: any other form XLA transposes
+    in every call and always dequantizes in memory, this one only in some versions (`benchmarks/gpu_compile.py`).
+    """
+    platform = jax.default_backend()
+    grouped = isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1
+    if platform == "gpu" and isinstance(weight, QuantArray) and grouped:
+        return dataclasses.replace(weight, scales=weight.scales.astype(weight.dtype))
+    if grouped or (platform == "cpu" and not _is_quicker_as_stored(weight)):
+        return Transposed(jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), weight))
+    return weight
+
+
+def _is_quicker_as_stored(weight: Array | QuantArray) -> bool:
+    """Whether XLA:CPU is quicker with `[out, in]`."""
+    unquantized = not isinstance(weight, QuantArray) and weight.dtype in (jnp.bfloat16, jnp.float32)
+    return unquantized and weight.shape[-1] >= TRANSPOSED_BELOW

@@ -1,0 +1,22 @@
+"""Root mean square norm."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from eagle_jax.ops.dispatch import dispatch
+from eagle_jax.ops.types import Norm
+
+
+def rms_norm(x: Float[Array, "*rows h"], norm: Norm) -> Float[Array, "*rows h"]:
+    """`x / sqrt(mean(x ** 2) + eps) * scale`, computed in float32."""
+    scale = 1 + norm.scale.astype(jnp.float32) if norm.plus_one else norm.scale.astype(x.dtype)
+    return dispatch("rms_norm", reference, x.reshape(-1, x.shape[-1]), scale, eps=norm.eps).reshape(x.shape)
+
+
+def reference(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) -> Float[Array, "r h"]:
+    """The norm of rows; multiplied with the scale in float32 if that is, else in the dtype of `x`."""
+    wide = x.astype(jnp.float32)
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    dtype = jnp.promote_types(scale.dtype, x.dtype)
+    return (wide.astype(dtype) * scale.astype(dtype)[None]).astype(x.dtype)

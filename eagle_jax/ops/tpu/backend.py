@@ -1,0 +1,11 @@
+"""The operations that the TPU backend has. Elsewhere its kernel is interpreted, which is slow."""
+
+from jaxtyping import Array, Float
+
+from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.tpu.tree_attention import attend
+from eagle_jax.sharding import by_head
+
+
+def tree_attention(case: Case) -> Float[Array, "b k r c"]:
+    return by_head(attend, case)

@@ -1,0 +1,57 @@
+"""Attention of a tree of fresh tokens over a committed prefix and over itself."""
+
+import functools
+import math
+
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.ops import attention_reference
+from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.dispatch import dispatch
+from eagle_jax.ops.types import KV
+
+
+def tree_attention(
+    q: Float[Array, "b h n c"],
+    fresh: KV,
+    visible: Bool[Array, "b n m"],
+    prefix: KV,
+    length: Int[Array, "b"],
+    first: Int[Array, "b n"] | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> Float[Array, "b h n c"]:
+    """Each of `n` fresh tokens sees its request's committed slots and the fresh rows that `visible` names.
+
+    The softmax runs over both parts together, in float32. With two accepted tokens a, b in the cache and the tree
+    c(d, e(f)) in flight:
+
+                 prefix  fresh
+                 a b     c d e f
+        c        1 1     1 . . .
+        d        1 1     1 1 . .
+        e        1 1     1 . 1 .
+        f        1 1     1 . 1 1
+
+    Heads share keys in groups of `h // k` (GQA); keys are never repeated in memory. What is computed for a token
+    depends on what it sees, up to rounding, and not on the tree or the batch around it.
+
+    Args:
+        q: queries, rotated.
+        fresh: keys and values `[b k m c]` of the fresh tokens; every token sees at least itself. Rows beyond those that
+            `visible` names come `n` by `n`, and of each `n` of them token i sees the i-th.
+        prefix: keys and values `[b k s c]` of the cache; slots from `length` on are not read, or weigh nothing.
+        length: committed slots of each request.
+        first: first committed slot that each token sees, in a sliding window; None is 0.
+        scale: scores are multiplied by it; None is `c ** -0.5`.
+        softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
+    """
+    batch, _, _, size = q.shape
+    scaled = q * (1 / math.sqrt(size) if scale is None else scale)
+    rows = scaled.reshape(batch, fresh[0].shape[1], -1, size)
+    case = Case(q=rows, fresh=fresh, visible=visible, prefix=prefix, length=length, first=first, softcap=softcap)
+    if not case.slots:  # without a cache nothing is lost
+        return attention_reference.attend(case).reshape(q.shape)
+    whole = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient
+    return dispatch("tree_attention", attention_reference.attend, case, differentiable=whole).reshape(q.shape)

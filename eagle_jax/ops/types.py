@@ -1,0 +1,99 @@
+"""What operations are given.
+
+Letters of shapes, here and in the other modules: b batch, n tree nodes, m fresh rows, s cache slots, h hidden size (or
+heads, in front of c), k kv heads, g query heads of a kv head, c head size, r rows, i inputs, o outputs, v vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.struct import pytree, static
+
+KV = tuple[Float[Array, "b k _ c"], Float[Array, "b k _ c"]]
+CosSin = tuple[Float[Array, "b n half"], Float[Array, "b n half"]]
+
+
+class Affine(NamedTuple):
+    """`x @ weight.T + bias`.
+
+    Attributes:
+        weight: `[.., in]`: an array, a `QuantArray`, or either one as `packing.pack` laid it out.
+        bias: of the weight's leading shape, or None.
+    """
+
+    weight: Any
+    bias: Array | None = None
+
+
+@pytree
+class Norm:
+    """Parameters of a root mean square norm.
+
+    Attributes:
+        scale: factor of each number.
+        eps: added to the mean square.
+        plus_one: multiply by `1 + scale` (Gemma).
+    """
+
+    scale: Float[Array, "h"]
+    eps: float = static()
+    plus_one: bool = static(default=False)
+
+
+@pytree
+class AttentionWeights:
+    """Parameters of the attention half of a decoder layer.
+
+    Attributes:
+        norm: before the projections; None leaves the input as it is.
+        qkv: one map to `[k, g + 2, c]` (of each kv head its queries, its key, its value), or three maps.
+        o: output projection.
+        q_norm, k_norm: over each head, before the rotation; or None.
+        post_norm: over the output, before the residual sum (Gemma); or None.
+    """
+
+    norm: Norm | None
+    qkv: Affine | tuple[Affine, Affine, Affine]
+    o: Affine
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    post_norm: Norm | None = None
+
+
+@pytree
+class MLPWeights:
+    """Parameters of the MLP half of a decoder layer.
+
+    Attributes:
+        norm: before the MLP.
+        gate_up: one map to `[2, inner]`, or two maps.
+        down: output projection.
+        post_norm: over the output, before the residual sum (Gemma); or None.
+        gelu: the activation is GELU, by tanh (Gemma); else SiLU.
+    """
+
+    norm: Norm
+    gate_up: Affine | tuple[Affine, Affine]
+    down: Affine
+    post_norm: Norm | None = None
+    gelu: bool = static(default=False)
+
+
+@pytree
+class AttentionInputs:
+    """Where the fresh tokens of a forward pass stand and what they attend to; shared by layers of one kind.
+
+    Attributes:
+        cos_sin: rotary cosines and sines of the fresh tokens.
+        visible: which fresh rows each token attends to, itself included: rows of `draft_kv` first, then its own.
+        length: committed slots of each request.
+        first: first committed slot that each token attends to (sliding window); None is 0.
+        num_valid: leading rows of `[b * n]` that are not padding; results of the others are not read.
+    """
+
+    cos_sin: CosSin
+    visible: Bool[Array, "b n m"]
+    length: Int[Array, "b"]
+    first: Int[Array, "b n"] | None
+    num_valid: Int[Array, ""]

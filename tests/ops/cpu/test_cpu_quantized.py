@@ -1,0 +1,186 @@
+"""Quantized weights are multiplied as integers, as NumPy does with the same ones, and a row's bits are its own."""
+
+import dataclasses
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.ops import Affine, linear, matmul
+from eagle_jax.ops.cpu import backend
+from eagle_jax.ops.cpu.panels import QuantizedPanels, fits, in_panels, out_of_panels
+from eagle_jax.ops.dispatch import ACTIVATIONS
+from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantise
+
+pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
+
+ROUNDINGS = pytest.mark.parametrize(
+    "rounding",
+    [Rounding(8), Rounding(8, 160), Rounding(4, 32), Rounding(4, 128), Rounding(4, 16), Rounding(4)],
+    ids=str,
+)
+INPUTS, BLOCK = 640, 128
+
+
+@pytest.fixture(params=[16, 8], ids=lambda bits: f"rows of {bits} bits")
+def row_bits(request, monkeypatch) -> int:
+    """What rows are rounded to."""
+    monkeypatch.setenv(ACTIVATIONS, f"int{request.param}")
+    jax.clear_caches()
+    return backend.row_bits()
+
+
+def normal(key: jax.Array, *shape: int) -> jax.Array:
+    return jax.random.normal(key, shape)
+
+
+def rounded(key: jax.Array, rounding: Rounding, *shape: int) -> QuantArray:
+    return quantise(normal(key, *shape), rounding, jnp.float32)
+
+
+def blocks_of(rounding: Rounding) -> list[slice]:
+    """At most 128 inputs of one group each."""
+    group = rounding.group or INPUTS
+    starts = [(begin + start, begin + group) for begin in range(0, INPUTS, group) for start in range(0, group, BLOCK)]
+    return [slice(start, min(start + BLOCK, end)) for start, end in starts]
+
+
+def with_rounded_rows(x: jax.Array, weight: QuantArray, rounding: Rounding, bits: int) -> np.ndarray:
+    """The product of rows that are rounded block by block, in float64."""
+    x, levels, made = np.asarray(x), np.asarray(weight.levels, np.int64), np.zeros((x.shape[0], weight.shape[0]))
+    highest = np.float32(2 ** (bits - 1) - 1)
+    for block in blocks_of(rounding):
+        largest = np.abs(x[:, block]).max(axis=1, keepdims=True)
+        whole = np.rint(x[:, block] * (highest / largest)).astype(np.int64)
+        scales = np.asarray(weight.scales, np.float64)[:, block.start // (rounding.group or INPUTS)]
+        made += (whole @ levels[:, block].T) * (largest / highest) * scales
+    return made
+
+
+@ROUNDINGS
+@pytest.mark.parametrize("rows, outputs", [(1, 192), (2, 16), (6, 70), (7, 48), (20, 64)])
+def test_a_product_is_that_of_whole_numbers(rounding, rows, outputs, row_bits, getkey):
+    x, weight = normal(getkey(), rows, INPUTS), rounded(getkey(), rounding, outputs, INPUTS)
+    made = jax.jit(matmul)(x, in_panels(weight))
+    assert made.dtype == jnp.float32
+    np.testing.assert_allclose(made, with_rounded_rows(x, weight, rounding, row_bits), rtol=1e-5, atol=5e-5)
+    exact = np.asarray(x, np.float64) @ np.asarray(dense(weight), np.float64).T
+    off = np.sqrt(np.mean((made - exact) ** 2)) / exact.std()
+    assert 0 < off < {16: 5e-5, 8: 1e-2}[row_bits]
+
+
+@ROUNDINGS
+def test_a_row_is_the_same_to_the_bit_beside_any_others(rounding, row_bits, getkey):
+    x, weight = normal(getkey(), 17, INPUTS), in_panels(rounded(getkey(), rounding, 192, INPUTS))
+    together = jax.jit(matmul)(x, weight)
+    for count in range(1, 8):
+        np.testing.assert_array_equal(jax.jit(matmul)(x[3 : 3 + count], weight), together[3 : 3 + count])
+
+
+@ROUNDINGS
+@pytest.mark.parametrize("num_valid", [0, 1, 4, 7, 9])
+def test_padding_is_not_computed(rounding, num_valid, row_bits, getkey):
+    """Rows of padding become zeros whatever they hold; the bits of the others are those of the rows alone."""
+    x, weight = normal(getkey(), 9, INPUTS), in_panels(rounded(getkey(), rounding, 96, INPUTS))
+
+    @jax.jit
+    def padded_matmul(x, weight, num_valid):
+        return linear(x, Affine(weight), num_valid=jnp.int32(num_valid), dtype=jnp.float32)
+
+    made = padded_matmul(x.at[num_valid:].set(jnp.nan), weight, num_valid)
+    np.testing.assert_array_equal(made[:num_valid], jax.jit(matmul)(x, weight)[:num_valid])
+    assert not made[num_valid:].any()
+
+
+@ROUNDINGS
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_sums_are_within_their_bits(rounding, sign, row_bits):
+    groups = rounding.groups(INPUTS)
+    lowest = -(2 ** (rounding.bits - 1))
+    levels = jnp.stack([jnp.full(INPUTS, level, jnp.int8) for level in (lowest, -lowest - 1, 0, 1)])
+    weight = QuantArray(levels, jnp.ones((4, groups)), bits=rounding.bits, dtype=np.dtype("float32"))
+    made = matmul(jnp.full((1, INPUTS), sign * 3.0), in_panels(weight))
+    np.testing.assert_allclose(made[0], sign * 3.0 * INPUTS * np.array([lowest, -lowest - 1, 0, 1]), rtol=1e-6)
+
+
+@ROUNDINGS
+@pytest.mark.parametrize("shape", [(64,), (2, 24), (4, 3, 8), (61,)], ids=str)
+def test_panels_hold_the_weight(rounding, shape, getkey):
+    weight = rounded(getkey(), rounding, *shape, INPUTS)
+    panels = in_panels(weight)
+    assert isinstance(panels, QuantizedPanels) and fits(weight)
+    assert (panels.shape, panels.dtype, panels.ndim, panels.size) == (
+        weight.shape, weight.dtype, weight.ndim, weight.size,
+    )  # fmt: skip
+    back = out_of_panels(panels)
+    assert jax.tree.structure(back) == jax.tree.structure(weight) and back.levels.dtype == weight.levels.dtype
+    jax.tree.map(np.testing.assert_array_equal, back, weight)
+    outputs = weight.size // INPUTS
+    if outputs % 16 == 0:
+        assert panels.nbytes == outputs * (INPUTS * rounding.bits // 8 + 4 * rounding.groups(INPUTS))
+    assert matmul(normal(getkey(), 2, 3, INPUTS), panels).shape == (2, 3, *shape)
+
+
+def test_rows_that_are_nearly_zero_or_no_numbers_are_so_alone(getkey):
+    x, panels = normal(getkey(), 7, INPUTS), in_panels(rounded(getkey(), Rounding(8), 64, INPUTS))
+    wanted = matmul(x, panels)
+    strange = x.at[0].set(0.0).at[1].multiply(1e-36).at[2, 5].set(jnp.nan).at[3, 600].set(jnp.inf).at[4].multiply(1e30)
+    made = np.asarray(matmul(strange, panels))
+    assert not made[0].any() and not made[1].any()
+    assert np.isnan(made[2:4]).all()
+    np.testing.assert_allclose(made[4], np.asarray(wanted[4]) * 1e30, rtol=1e-3, atol=1e27)
+    np.testing.assert_array_equal(made[5:], wanted[5:])
+
+
+def test_what_does_not_come_apart_stays(getkey):
+    usual = rounded(getkey(), Rounding(4, 32), 64, INPUTS)
+    assert fits(usual)
+    odd = [
+        rounded(getkey(), Rounding(4, 8), 64, INPUTS),
+        rounded(getkey(), Rounding(8), 64, INPUTS - 8),
+        jax.tree.map(lambda part: part[:0], usual),
+        dataclasses.replace(usual, scales=usual.scales.astype(jnp.bfloat16)),
+    ]
+    assert not any(fits(weight) for weight in odd)
+
+
+@ROUNDINGS
+def test_the_gradient_is_that_of_the_weight_as_it_was(rounding, getkey):
+    x, weight, towards = normal(getkey(), 5, INPUTS), rounded(getkey(), rounding, 48, INPUTS), normal(getkey(), 5, 48)
+    back = [jax.vjp(lambda x, form=form: matmul(x, form), x)[1] for form in (in_panels(weight), dense(weight))]
+    np.testing.assert_allclose(*(pull(towards)[0] for pull in back), rtol=1e-4, atol=1e-3)
+
+
+def test_a_large_product_is_shared_among_threads_and_the_same(getkey):
+    x, weight = normal(getkey(), 8, 40, INPUTS), rounded(getkey(), Rounding(4, 128), 2048, INPUTS)
+    panels = in_panels(weight)
+    made = jax.jit(lambda x, panels: [matmul(rows, panels) for rows in x])(x, panels)
+    for rows, found in zip(x, made, strict=True):
+        np.testing.assert_allclose(found, with_rounded_rows(rows, weight, Rounding(4, 128), 16), rtol=1e-5, atol=1e-4)
+
+
+def test_what_rows_cannot_be_rounded_to_is_refused_before_anything_is_made(monkeypatch, getkey):
+    monkeypatch.setenv(ACTIVATIONS, "int4")
+    with pytest.raises(ValueError, match='EAGLE_JAX_ACTIVATIONS=\'int4\' is not known; expected "int16" or "int8"'):
+        backend.pack(rounded(getkey(), Rounding(8), 16, INPUTS))
+
+
+def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, caplog):
+    from eagle_jax.ops.cpu import numbers
+
+    monkeypatch.setenv(ACTIVATIONS, "int8")
+    monkeypatch.setattr(numbers, "by_bytes", lambda: False)
+    backend._warn_of_bytes.cache_clear()
+    with caplog.at_level(logging.WARNING, "eagle_jax.ops"):
+        assert [backend.row_bits() for _ in range(3)] == [16] * 3
+    assert caplog.messages == [
+        "rows are rounded to 16 bits, not to the 8 of EAGLE_JAX_ACTIVATIONS: this CPU lacks avx512_vnni"
+    ]
+
+
+def test_what_cannot_be_made_is_left_to_xla(monkeypatch, getkey):
+    monkeypatch.setattr(backend, "_fault", lambda quantized=False: "LLVM does not know it" if quantized else None)
+    assert backend.pack(rounded(getkey(), Rounding(8), 16, INPUTS)) is None
+    assert backend.pack(normal(getkey(), 16, INPUTS)) is not None

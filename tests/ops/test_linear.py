@@ -1,0 +1,31 @@
+"""Products are those of numpy, and have the gradients that autodiff would give them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.ops.linear import FEW_ROWS, matmul
+
+
+@pytest.mark.parametrize("count", [1, 2, FEW_ROWS[0], FEW_ROWS[0] + 1, FEW_ROWS[-1], FEW_ROWS[-1] + 1])
+@pytest.mark.parametrize("shape", [(48, 16), (16, 48), (2, 24, 16)], ids=["tall", "wide", "in parts"])
+def test_a_product_of_few_or_many_rows(shape, count, getkey):
+    rows, weight = jax.random.normal(getkey(), (count, shape[-1])), jax.random.normal(getkey(), shape)
+    made = jax.jit(matmul)(rows, weight)
+    np.testing.assert_allclose(made, np.einsum("ni,...i->n...", rows, weight), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(48, 16), (16, 48), (2, 24, 16)], ids=["tall", "wide", "in parts"])
+def test_the_gradients_of_a_product(shape, getkey):
+    rows, weight = jax.random.normal(getkey(), (2, 5, shape[-1])), jax.random.normal(getkey(), shape)
+    towards = jax.random.normal(getkey(), (2, 5, *shape[:-1]))
+
+    def plain(rows, weight):
+        return jnp.einsum("bni,...i->bn...", rows, weight, precision="highest")
+
+    (made, back), (wanted, wanted_back) = (jax.vjp(product, rows, weight) for product in (matmul, plain))
+    assert jnp.allclose(made, wanted, atol=1e-5)
+    for gradient, wanted_gradient in zip(back(towards), wanted_back(towards), strict=True):
+        assert gradient.shape == wanted_gradient.shape
+        assert jnp.allclose(gradient, wanted_gradient, atol=1e-5)

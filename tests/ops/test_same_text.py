@@ -1,0 +1,74 @@
+"""The decoding loop with one backend or another: same text."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.ops import VARIABLE, Case
+from eagle_jax.ops import attention_reference as xla
+from eagle_jax.ops.attention_case import Backend
+from eagle_jax.ops.tpu import backend as tpu
+from eagle_jax.testing import TINY, cpu_backend, synthetic_pair
+
+SLOTS, LENGTHS, NEW = 384, np.array([70, 5, 180], np.int32), 24
+TARGET, HEAD = synthetic_pair(dataclasses.replace(TINY, num_hidden_layers=1), strength=0.3, error=0.15)
+
+
+def decoded() -> DecodeState:
+    """Ragged prompts, two rows sampled; in the end more than half of the cache is used, at first less."""
+    tokens = np.random.default_rng(0).integers(0, 60, (3, SLOTS + 8)).astype(np.int32)
+    settings = Settings(
+        temperature=jnp.asarray([0.0, 0.8, 1.0]),
+        top_k=jnp.zeros(3, jnp.int32),
+        top_p=jnp.ones(3),
+        min_p=jnp.zeros(3),
+        key=request_keys(range(3), [0] * 3),
+    )
+    request = Request(settings, jnp.asarray(LENGTHS), jnp.asarray(LENGTHS + NEW), jnp.asarray([-1], jnp.int32))
+    given = TARGET, Eagle(head=HEAD, policy=DynamicTree(3, 1, 2)), request
+    mode = Sampling(sampled=True, filtered=False)
+    jax.clear_caches()
+    state = compiled_prefill()(*given, jnp.asarray(tokens), mode=mode, slots=SLOTS, chunk=64, logprobs=False)
+    return compiled_advance()(*given, state, jnp.asarray(1000, jnp.int32), mode=mode)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What computes attention over a cache from now on, by name; what is left to `xla` is told apart."""
+    ran: list[str] = []
+
+    def noted(name: str, backend: Backend, case: Case) -> jax.Array:
+        if case.slots:
+            ran.append(name)
+        return backend(case)
+
+    backends = {"tree_attention:tpu": tpu}
+    if (cpu := cpu_backend()) is not None:
+        backends["tree_attention:cpu"] = cpu
+    for name, backend in backends.items():
+        monkeypatch.setattr(backend, "tree_attention", functools.partial(noted, name, backend.tree_attention))
+    monkeypatch.setattr(xla, "attend", functools.partial(noted, "xla", xla.attend))
+    return ran
+
+
+def test_same_text(monkeypatch: pytest.MonkeyPatch):
+    got, ran = {}, watched(monkeypatch)
+    for name, backend, block in (("whole", "xla", SLOTS), ("blocks", "xla", 64), ("kernel", "tree_attention:tpu", 64)):
+        monkeypatch.setenv(VARIABLE, backend)
+        monkeypatch.setattr(xla, "BLOCK", block)
+        monkeypatch.setattr(xla, "FEW", 0 if name == "whole" else 32)
+        ran.clear()
+        state = decoded()
+        assert set(ran) == {backend}, name
+        assert (np.asarray(state.cycles) < NEW - 1).all(), "no draft was accepted: half of the test saw nothing"
+        got[name] = [row[: prompt + NEW] for row, prompt in zip(np.asarray(state.tokens), LENGTHS, strict=True)]
+    for name in ("blocks", "kernel"):
+        np.testing.assert_equal(got[name], got["whole"], err_msg=name)
