@@ -1,18 +1,23 @@
 # Everything runs in .venv, made on first use; a machine needs only make and Python 3.11 or newer.
 # `make` lists the targets. Another Python: `make test PYTHON=/path/to/python3.13`.
 
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+comma := ,
+# The newest that answers: a command of pyenv's may be there and refuse, while its interpreter lies in a folder.
+PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
+find_python = $(shell for p in $(1); do $$p -c 'import sys; sys.exit(not $(2))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(call find_python,$(foreach v,3.13 3.12 3.11,python$(v) $(wildcard $(PYENV)/$(v).*/bin/python3)) \
+	python3 python,sys.version_info >= (3$(comma) 11))
+PYTHON311 ?= $(call find_python,python3.11 $(wildcard $(PYENV)/3.11.*/bin/python3) python3,sys.version_info[:2] == (3$(comma) 11))
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Two xdist workers: most of the suite's time is XLA compiling, which uses one core per process.
 # Each begins with half of the tests, file by file, and at last takes over some of what the other one has left.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=40
 
-.PHONY: help demo test proofs tpu cuda quick lint format types docs parity ci clean
+.PHONY: help demo test proofs tpu cuda quick without-cpu oldest lint format types docs parity ci clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/runtime  ## an answer from the shipped pair, plain against EAGLE
 	@$(BIN)/eagle-jax demo
@@ -24,13 +29,25 @@ proofs: .venv/dev  ## what takes minutes each: notebooks, documented commands, t
 	$(PYTEST) -m proof
 
 tpu: .venv/dev build/libtpu  ## what the TPU compiler makes of the kernel and of the loop of an 8B target; needs no TPU
-	PYTHONPATH=build/libtpu $(BIN)/python -m pytest -m proof tests/kernels/test_tpu_compile.py
+	PYTHONPATH=build/libtpu $(BIN)/python -m pytest -m proof tests/ops/test_tpu_compile.py
 
 cuda: .venv/dev build/cuda  ## what XLA makes of the kernel and of the loop for an H200; needs no GPU
-	PYTHONPATH=build/cuda $(BIN)/python -m pytest -m proof tests/kernels/test_gpu_compile.py
+	PYTHONPATH=build/cuda $(BIN)/python -m pytest -m proof tests/ops/test_gpu_compile.py
 
 quick: .venv/dev  ## the suite without the slow tests
 	$(PYTEST) -m "not slow and not proof"
+
+without-cpu: .venv/dev  ## a part of the suite without the folder of the CPU backend
+	@rm -rf build/without-cpu && mkdir -p build/without-cpu
+	@cp -r eagle_jax tests pyproject.toml README.md build/without-cpu/
+	@rm -r build/without-cpu/eagle_jax/ops/cpu build/without-cpu/tests/ops/cpu
+	cd build/without-cpu && ../../.venv/bin/python -m pytest -n 2 -q -m "not slow and not proof" \
+		tests/ops tests/models/test_layout.py tests/models/test_llama_parity.py tests/decoding
+
+oldest:  ## the suite without the slow tests, on Python 3.11 with the oldest versions that the bounds allow
+	@if [ -z "$(PYTHON311)" ]; then echo "No Python 3.11 was found: the oldest versions are not tested here"; else \
+	$(MAKE) --no-print-directory .venv-oldest/dev && .venv-oldest/bin/python -m pytest -n 2 --dist worksteal -q \
+		-m "not slow and not proof"; fi
 
 lint: .venv/dev  ## style and format
 	$(BIN)/ruff check .
@@ -49,10 +66,10 @@ docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
 	$(PYTEST) -m parity
 
-ci: lint types docs test proofs parity  ## what continuous integration runs
+ci: lint types docs test proofs parity without-cpu oldest  ## what continuous integration runs
 
 clean:  ## remove the environment and all caches
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found; install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
@@ -61,7 +78,7 @@ clean:  ## remove the environment and all caches
 
 .venv/runtime: .venv/python pyproject.toml
 	@echo "Installing into .venv; this takes a minute or two, the first time only"
-	@$(PIP) install --quiet --editable .
+	@$(PIP) install --quiet --editable ".[cpu]"
 	@touch $@
 
 .venv/dev: .venv/python pyproject.toml
@@ -69,13 +86,21 @@ clean:  ## remove the environment and all caches
 	@$(PIP) install --quiet --editable ".[dev]"
 	@touch $@ .venv/runtime
 
+.venv-oldest/dev: pyproject.toml oldest.txt
+	@$(PYTHON311) -m venv .venv-oldest
+	@echo "Installing the oldest versions into .venv-oldest"
+	@.venv-oldest/bin/python -m pip --disable-pip-version-check install --quiet --editable ".[dev]" --constraint oldest.txt
+	@touch $@
+
 .venv/docs: .venv/dev
 	@$(PIP) install --quiet --editable ".[docs]"
 	@touch $@
 
 # Beside the environment and not in it: JAX would look for a TPU whenever it starts.
-build/libtpu: .venv/python
-	@$(PIP) install --quiet --target $@ libtpu==0.0.51
+build/libtpu: .venv/dev
+	@wanted=$$($(BIN)/python -c "from importlib.metadata import requires; \
+		print(next(line.split(';')[0] for line in requires('jax') if line.startswith('libtpu')))") && \
+	$(PIP) install --quiet --target $@ "$$wanted"
 
 # Of the JAX that is installed, and without NVIDIA's libraries, which only a device needs.
 build/cuda: .venv/dev
