@@ -1,7 +1,12 @@
-"""Same seed, same text: every drafter, greedy and sampled, alone and in a ragged batch. A new drafter adds a row."""
+"""Same seed, same text: every drafter, greedy and sampled, alone and in a ragged batch. A new drafter adds a row.
+
+Models are laid out as `load` does it, with the CPU backend and without.
+"""
 
 import dataclasses
 import functools
+import os
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +15,7 @@ import pytest
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, likeliest_tree
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, likeliest_tree
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import Request
 from eagle_jax.decoding.tree import Tree, TreeShape
@@ -24,11 +29,17 @@ from eagle_jax.drafters.medusa import MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.models import layout
+from eagle_jax.models.lm import LM
+from eagle_jax.ops import VARIABLE, PackedWeight, is_leaf
 from eagle_jax.struct import pytree
-from eagle_jax.testing import TINY, synthetic_head3, synthetic_hydra, synthetic_medusa, synthetic_pair
+from eagle_jax.testing import TINY, cpu_backend, synthetic_head3, synthetic_hydra, synthetic_medusa, synthetic_pair
 
-TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
-HEAD3 = synthetic_head3(TARGET, error=0.1)
+# As wide as the CPU backend's blocks need it.
+CONFIG = dataclasses.replace(
+    TINY, hidden_size=64, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=32
+)
+STORED, HEAD = synthetic_pair(CONFIG, strength=0.3, error=0.15)
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(0, TINY.vocab_size, size).tolist() for size in (70, 5, 1)]
 SLOTS, CHUNK, NEW = 128, 32, 40
@@ -54,29 +65,45 @@ class Garbage(Drafter):
         return Tree(tokens=tokens, parent=parent, valid=jnp.ones_like(tokens, bool)), ()
 
 
+def for_decoding(model: Any) -> Any:
+    """A target or a head as `load` lays it out with the present backend."""
+    head_dim = model.config.head_dim if isinstance(model, LM) else model.head_dim
+    params = layout.for_decoding(jax.tree.map(lambda leaf: leaf, model.params), head_dim)
+    return dataclasses.replace(model, params=params)
+
+
+@functools.cache
+def target(backend: str) -> LM:
+    assert os.environ[VARIABLE] == backend
+    return for_decoding(STORED)
+
+
+def eagle(head: Any, policy: Any, **how: Any) -> Eagle:
+    return Eagle(head=for_decoding(head), policy=policy, **how)
+
+
 DRAFTERS = {
-    "eagle1": lambda: Eagle(head=HEAD, policy=EAGLE1_TREE),
-    "eagle2": lambda: Eagle(head=HEAD, policy=DynamicTree(60, 7, 10)),
-    "uncoupled": lambda: Eagle(head=HEAD, policy=DynamicTree(12, 3, 4), coupled=False),
-    "eagle1 trimmed": lambda: Eagle(head=HEAD.trimmed(TARGET, np.arange(8, 61)), policy=DynamicTree(9, 2, 3)),
-    "eagle3": lambda: Eagle(head=HEAD3, policy=DynamicTree(12, 3, 4)),
-    "eagle3 trimmed": lambda: Eagle(
-        head=synthetic_head3(TARGET, error=0.1, draft_vocab_size=50, norm_output=True),
-        policy=StaticTree((-1, 0, 0, 0, 1, 1, 4)),
+    "eagle1": lambda: eagle(HEAD, EAGLE1_TREE),
+    "eagle2": lambda: eagle(HEAD, DynamicTree(60, 7, 10)),
+    "eagle1, a chain": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(5, 3, 1)),
+    "eagle1, a chain that ends": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), SureChain(6, 0.05)),
+    "uncoupled": lambda: eagle(HEAD, DynamicTree(12, 3, 4), coupled=False),
+    "eagle1 trimmed": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(9, 2, 3)),
+    "eagle3": lambda: eagle(synthetic_head3(STORED, error=0.1), DynamicTree(12, 3, 4)),
+    "eagle3 trimmed": lambda: eagle(
+        synthetic_head3(STORED, error=0.1, draft_vocab_size=50, norm_output=True), StaticTree((-1, 0, 0, 0, 1, 1, 4))
     ),
     "draft model": lambda: DraftModel(
-        model=dataclasses.replace(TARGET, params=jax.tree.map(lambda x: x * 1.05, TARGET.params)),
+        model=for_decoding(dataclasses.replace(STORED, params=jax.tree.map(lambda x: x * 1.05, STORED.params))),
         policy=DynamicTree(8, 3, 2),
     ),
-    "medusa": lambda: MedusaDrafter(head=synthetic_medusa(TARGET), policy=DynamicTree(8, 2, 3)),
-    "hydra": lambda: HydraDrafter(head=synthetic_hydra(TARGET, prefix=True), policy=DynamicTree(8, 2, 3)),
+    "medusa": lambda: MedusaDrafter(head=for_decoding(synthetic_medusa(STORED)), policy=DynamicTree(8, 2, 3)),
+    "hydra": lambda: HydraDrafter(head=for_decoding(synthetic_hydra(STORED, prefix=True)), policy=DynamicTree(8, 2, 3)),
     "prompt lookup": lambda: PromptLookup(copied=4),
     "lookahead": lambda: Lookahead(window=3, ngram=3, guesses=2),
     "token recycling": lambda: TokenRecycling(policy=likeliest_tree(20, RANKS), width=8),
     "rest": lambda: Rest(Datastore.of(PROMPTS + answers(Plain(), "mixed")), shortest=1, lines=8, copied=4, nodes=9),
-    "hybrid": lambda: Hybrid(
-        Eagle(head=HEAD, policy=DynamicTree(6, 2, 2)), TokenRecycling(policy=likeliest_tree(6, RANKS))
-    ),
+    "hybrid": lambda: Hybrid(eagle(HEAD, DynamicTree(6, 2, 2)), TokenRecycling(policy=likeliest_tree(6, RANKS))),
     "garbage": Garbage,
 }
 # Temperature and top-p of each row; rows in one batch need not agree, so two programs serve all.
@@ -113,28 +140,53 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
         limit=jnp.asarray(lengths + np.int32(NEW)),
         stop_ids=jnp.asarray([-1], jnp.int32),
     )
+    model = target(os.environ[VARIABLE])
     state = compiled_prefill()(
-        TARGET, drafter, request, jnp.asarray(tokens), mode=SAMPLED, slots=SLOTS, chunk=CHUNK, logprobs=False
+        model, drafter, request, jnp.asarray(tokens), mode=SAMPLED, slots=SLOTS, chunk=CHUNK, logprobs=False
     )
-    state = compiled_advance()(TARGET, drafter, request, state, jnp.int32(10**6), mode=SAMPLED)
+    state = compiled_advance()(model, drafter, request, state, jnp.int32(10**6), mode=SAMPLED)
     text, length = np.asarray(state.tokens), np.asarray(state.length)
     said = [text[row, len(prompt) : length[row] + 1].tolist() for row, prompt in enumerate(prompts)]
     return said, int(np.asarray(state.cycles).sum())
 
 
 @functools.cache
-def plain(how: str) -> tuple[list[list[int]], int]:
+def plain(how: str, backend: str) -> tuple[list[list[int]], int]:
     return decoded(Plain(), how)
 
 
+@pytest.fixture(params=["cpu", "xla"])
+def backend(request, monkeypatch) -> str:
+    if request.param == "cpu" and cpu_backend() is None:
+        pytest.skip("the CPU backend is not used")
+    monkeypatch.setenv(VARIABLE, request.param)
+    return request.param
+
+
+def test_the_backend_computes_whole_blocks(backend, monkeypatch):
+    if backend == "xla":
+        assert not any(isinstance(leaf, PackedWeight) for leaf in jax.tree.leaves(target("xla"), is_leaf=is_leaf))
+        return
+    seen = []
+    for name in ("attention_block", "mlp_block"):
+        block = getattr(cpu_backend(), name)
+        watch = lambda *args, block=block, name=name, **fixed: (block(*args, **fixed), seen.append(name))[0]  # noqa: E731
+        monkeypatch.setattr(cpu_backend(), name, watch)
+    jax.clear_caches()
+    decoded(Plain(), "alone, greedy")
+    assert seen.count("attention_block") >= CONFIG.num_hidden_layers and "mlp_block" in seen
+
+
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_same_seed_same_text(name):
+def test_same_seed_same_text(name, backend):
     drafter, saved = DRAFTERS[name](), 0
     for how in HOW:
         text, passes = decoded(drafter, how)
-        expected, without = plain(how)
+        expected, without = plain(how, backend)
         assert text == expected, how
         assert all(len(answer) == NEW for answer in text)
         saved += without - passes
     if name != "garbage":
-        assert saved > 0.1 * sum(plain(how)[1] for how in HOW), "the drafter saved no passes: nothing was tested"
+        assert saved > 0.1 * sum(plain(how, backend)[1] for how in HOW), (
+            "the drafter saved no passes: nothing was tested"
+        )
