@@ -49,10 +49,12 @@ def guard_cpu_reductions() -> None:
 
 def _backend_is_running() -> bool:
     """Whether JAX has started a backend: from then on it refuses another number of CPU devices."""
+    count = getattr(jax.config, "jax_num_cpu_devices")
     try:
-        jax.config.update("jax_num_cpu_devices", getattr(jax.config, "jax_num_cpu_devices"))
+        jax.config.update("jax_num_cpu_devices", count + 1)
     except RuntimeError:
         return True
+    jax.config.update("jax_num_cpu_devices", count)
     return False
 
 
