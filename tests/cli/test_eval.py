@@ -156,7 +156,7 @@ def test_fingerprints_of_what_the_commands_take():
 def test_settings_that_nothing_was_answered_with_may_change(fake, run, asked, folder):
     fake.error = ValueError("temperature=-1.0 is negative")
     shown = run(*asked, "--temperature", "-1")
-    assert shown.exit_code == 2 and shown.stderr == "eagle-jax: temperature=-1.0 is negative\n"
+    assert shown.exit_code == 2 and shown.stderr.strip() == "eagle-jax: temperature=-1.0 is negative"
     fake.error = None
     assert run(*asked).exit_code == 0
     assert json.loads((folder / "run.json").read_text())["settings"]["sampling"]["temperature"] == 0.0
