@@ -157,20 +157,20 @@ class Batch:
         if look or to_host(self.state.done).any():
             self.look()
 
-    def run(self, cycles: int | None = None, *, to_first: bool = False) -> Iterator[list[Row]]:
+    def run(self, cycles: int | None = None, *, ends: int | None = None) -> Iterator[list[Row]]:
         """Decodes to the end, and shows the rows every `cycles` target passes (None: at the end only).
 
         With stop strings the host has to look at the text now and then, every 8 passes at least.
 
         Args:
-            to_first: also show them whenever a row is done; `admit` may then go on with others in its place.
+            ends: also show them when so many more rows are done; `admit` may then go on with others in their places.
         """
         if any(row.ask.options.stop for row in self.rows):
             cycles = min(cycles or 8, 8)
         while not all(row.done for row in self.rows):
             until = UNLIMITED if cycles is None else min(int(self.state.cycle) + cycles, UNLIMITED)
             running = [row for row in self.rows if not row.done]
-            enough = len(self.state.done) - (len(running) - 1 if to_first else 0)
+            enough = len(self.state.done) - (0 if ends is None else max(len(running) - ends, 0))
             compiling, seconds = self._advance(until, enough)
             for row in running:
                 row.compile_seconds += compiling
@@ -178,16 +178,25 @@ class Batch:
             self.look()
             yield self.rows
 
-    def admit(self, place: int, ask: Ask) -> None:
-        """Begins another request in the place of a finished one. Its prompt is read alone, chunk by chunk."""
-        row = Row(ask)
-        request, state = self._begin([row])
-        whole, one, where = (self.request, self.state), (request, state), jnp.asarray(place, jnp.int32)
+    @property
+    def together(self) -> int:
+        """Requests that `admit` takes at once, and for which one program reads the prompts: an eighth of the rows."""
+        return max(self.room.rows // 8, 1)
+
+    def admit(self, places: Sequence[int], asks: Sequence[Ask]) -> None:
+        """Begins other requests, at most `together`, in the places of finished ones. Their prompts are read together,
+        chunk by chunk.
+        """
+        rows = [Row(ask) for ask in asks]
+        request, state = self._begin(rows, self.together)
+        spare = len(state.done) - len(rows)
+        where = jnp.asarray([*places, *[places[0]] * spare], jnp.int32)
         (self.request, self.state), compiling = programs.call(
-            _compiled_insert(), whole, one, where, over=self.model.over
+            _compiled_insert(), (self.request, self.state), (request, state), where, over=self.model.over
         )
-        row.compile_seconds += compiling
-        self.rows[place] = row
+        for place, row in zip(places, rows, strict=True):
+            row.compile_seconds += compiling
+            self.rows[place] = row
         self.look()
 
     def warm_up(self) -> float:
@@ -224,9 +233,10 @@ class Batch:
             stats=_stats(row, self.drafter.shape.depth),
         )
 
-    def _begin(self, rows: Sequence[Row]) -> Running:
-        """Reads the prompts of new rows, together."""
-        request, tokens = layout(self.model, self.drafter, [row.ask for row in rows], self.room.slots)
+    def _begin(self, rows: Sequence[Row], least: int = 1) -> Running:
+        """Reads the prompts of new rows, together, with a program for `least` rows at least."""
+        padded = [row.ask for row in rows] + [NOBODY] * (least - len(rows))
+        request, tokens = layout(self.model, self.drafter, padded, self.room.slots)
         state, compiling, seconds = timed(
             compiled_prefill(),
             *(*self._models, *self._alike(request, tokens)),
@@ -326,21 +336,26 @@ def _stats(row: Row, depth: int) -> Stats:
     )
 
 
-def inserted(whole: Running, one: Running, place: Int[Array, ""], *, over: Sharding | None = None) -> Running:
-    """A batch with row 0 of another in one of its places. What is not one value a row stays: the cycle's number, the
-    stop tokens.
+def inserted(whole: Running, new: Running, places: Int[Array, " n"], *, over: Sharding | None = None) -> Running:
+    """A batch with the rows of another in some of its places. What is not one value a row stays: the cycle's number,
+    the stop tokens. Of several rows with one place the first is there in the end.
     """
     request, state = whole
-    (alone, begun), rows = one, len(state.done)
-
-    def put(old: Array, new: Array) -> Array:
-        row = jax.lax.dynamic_slice_in_dim(new, 0, 1, axis=0)
-        return jax.lax.dynamic_update_slice_in_dim(old, row, place, axis=0)
-
+    (asked, begun), rows = new, len(state.done)
     settled = dataclasses.replace(begun, cycle=state.cycle)
-    joined = jax.tree.map(lambda old, new: put(old, new) if old.ndim else old, state, settled)
-    admitted = jax.tree.map(lambda old, new: put(old, new) if len(old) == rows else old, request, alone)
-    return dataclasses.replace(admitted, stop_ids=request.stop_ids), joined
+
+    def put(old: Array, new: Array, row: Int[Array, ""]) -> Array:
+        one = jax.lax.dynamic_slice_in_dim(new, row, 1, axis=0)
+        return jax.lax.dynamic_update_slice_in_dim(old, one, places[row], axis=0)
+
+    def put_all(back: Int[Array, ""], batch: Running) -> Running:
+        row = len(places) - 1 - back
+        request, state = batch
+        joined = jax.tree.map(lambda old, new: put(old, new, row) if old.ndim else old, state, settled)
+        admitted = jax.tree.map(lambda old, new: put(old, new, row) if len(old) == rows else old, request, asked)
+        return dataclasses.replace(admitted, stop_ids=request.stop_ids), joined
+
+    return jax.lax.fori_loop(0, len(places), put_all, whole)
 
 
 @functools.cache

@@ -339,7 +339,7 @@ class Engine:
 
     def _advance(self) -> None:
         if any(self._seats):
-            next(self._batch.run(self._cycles, to_first=True), None)
+            next(self._batch.run(self._cycles, ends=1), None)
             self._tell()
 
     def _tell(self) -> None:

@@ -45,7 +45,7 @@ class Newcomer:
 
     def sit(self, place: int) -> None:
         """Draws the first token and takes a free place of the batch."""
-        batch, where = self._batch, jnp.asarray(place, jnp.int32)
+        batch, where = self._batch, jnp.asarray([place], jnp.int32)
         given = ((batch.request, batch.state), where, *self._given(), self._tokens, self._reading)
         batch.request, batch.state = self._timed(
             _compiled_seat(), *given, mode=batch.mode, logprobs=batch.room.logprobs, over=batch.model.over
@@ -67,7 +67,7 @@ class Newcomer:
 
 def _seat(
     whole: Running,
-    place: Int[Array, ""],
+    places: Int[Array, "1"],
     target: Target,
     drafter: Drafter,
     request: Request,
@@ -79,7 +79,7 @@ def _seat(
     over: Sharding | None = None,
 ) -> Running:
     state = first_tokens(target, drafter, request, tokens, reading, mode=mode, logprobs=logprobs)
-    return inserted(whole, (request, state), place)
+    return inserted(whole, (request, state), places)
 
 
 @functools.cache

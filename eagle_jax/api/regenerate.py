@@ -26,7 +26,7 @@ from eagle_jax.api.prompts import Unfit, encode
 from eagle_jax.durable import append, hold
 from eagle_jax.training.formats import Conversation, Skipped, read
 
-GROUPS = 4  # batches between two writes: rows whose answers are short take up those of the next batches
+GROUPS = 4  # batches between two writes, by default: rows whose answers are short take up those of the next batches
 START = b'{"id": 0, "messages": [{"role": "'  # of every line, whatever the number
 
 
@@ -69,6 +69,7 @@ def regenerate(
     top_p: float = 1.0,
     seed: int = 0,
     batch_size: int = 32,
+    write_every: int | None = None,
     limit: int | None = None,
     made_with: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -82,6 +83,8 @@ def regenerate(
             is not gone on with.
         seed: the noise of each answer follows from it, the conversation's number and the turn.
         batch_size: answers decoded together.
+        write_every: conversations between two writes; four batches of them by default. A GPU, which answers large
+            batches within seconds, wants more: it idles at the end of each.
         limit: answer only the first so many conversations.
         made_with: what answers depend on besides, by name: the target, its dtype. Values are JSON's.
         progress: called with (conversations done, conversations in all).
@@ -103,6 +106,7 @@ def regenerate(
     )
     Defaults(**sampling)  # refuses what batch jobs refuse
     whole("batch_size", batch_size, 1)
+    every = GROUPS * batch_size if write_every is None else whole("write_every", write_every, 1)
     if limit is not None:
         whole("limit", limit, 1)
     path = Path(out)
@@ -121,8 +125,8 @@ def regenerate(
         before = _written(path, generation)
         waiting = [talk for talk in talks if talk.id not in before]
         answered = cut = 0
-        for first in range(0, len(waiting), GROUPS * batch_size):
-            group = waiting[first : first + GROUPS * batch_size]
+        for first in range(0, len(waiting), every):
+            group = waiting[first : first + every]
             _answer(model, group, sampling, batch_size)
             complete = [talk for talk in group if any(said["role"] == "assistant" for said in talk.said)]
             append(path, "".join(_line(talk, generation) for talk in complete).encode())

@@ -102,7 +102,7 @@ def _warmed(model: Model, drafter: Drafter, room: Room, options: Options) -> War
     ask = Ask(index=0, prompt=[0], options=options, seed=0, sample=0)
     batch = Batch(model, drafter, [ask] * room.rows, room=room)
     seconds = batch.rows[0].compile_seconds + batch.warm_up()
-    batch.admit(0, ask)
+    batch.admit([0], [ask])
     seconds += batch.rows[0].compile_seconds
     return Warmed(
         batch_size=room.rows,

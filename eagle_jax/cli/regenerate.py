@@ -16,6 +16,9 @@ def regenerate(
     to: Annotated[pathlib.Path, typer.Option("--out", "-o", metavar="OUT.jsonl", help="Where the answers go.")],
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Answer only the first so many.")] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Answers decoded together.")] = 32,
+    write_every: Annotated[
+        int | None, typer.Option("--write-every", min=1, help="Conversations between two writes (4 batches).")
+    ] = None,
     target: options.Target = None,
     head: options.Head = None,
     dtype: options.Dtype = None,
@@ -57,6 +60,7 @@ def regenerate(
             top_p=top_p,
             seed=seed,
             batch_size=batch_size,
+            write_every=write_every,
             limit=limit,
             made_with=made_with,
             progress=lambda done, total: bar.update(task, completed=done, total=total),

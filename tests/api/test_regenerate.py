@@ -124,6 +124,13 @@ def test_another_mistake_of_a_prompt_is_none_to_skip(model, data, tmp_path, monk
         api.regenerate(model, data, tmp_path / "out.jsonl", batch_size=2)
 
 
+def test_writes_are_as_far_apart_as_asked(model, data, tmp_path, monkeypatch):
+    decoder = Decoder()
+    decode_with(monkeypatch, decoder)
+    api.regenerate(model, data, tmp_path / "out.jsonl", batch_size=2, write_every=5)
+    assert [len(asked) for asked in decoder.asked] == [4, 2, 2]  # of the first five one does not fit, and two have a second turn
+
+
 def test_a_limit_counts_conversations(model, data, tmp_path, monkeypatch):
     decode_with(monkeypatch, Decoder())
     assert api.regenerate(model, data, tmp_path / "out.jsonl", limit=2).answered == 2
@@ -235,7 +242,7 @@ def test_a_seed_that_no_row_can_have(model, data, tmp_path, seed):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"limit": 0}, {"limit": -1}])
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"write_every": 0}, {"limit": 0}, {"limit": -1}])
 def test_counts_that_are_none_are_refused_before_anything_is_written(wrong, model, data, tmp_path):
     with pytest.raises(ValueError, match="expected a whole number, 1 or more"):
         api.regenerate(model, data, tmp_path / "out.jsonl", **wrong)

@@ -51,6 +51,23 @@ def test_answers_of_all_lengths_through_few_rows(batches):
     assert busy > 0.8 * 4 * used.passes, "rows stood idle"
 
 
+def test_newcomers_of_a_large_batch_are_read_together(batches, monkeypatch):
+    """An eighth of sixteen rows: two at a time, also where one of two waits alone at the end."""
+    admitted, admit = [], batch.Batch.admit
+
+    def counted(self, places, asks):
+        admitted.append(len(places))
+        admit(self, places, asks)
+
+    monkeypatch.setattr(batch.Batch, "admit", counted)
+    prompts = RNG.permutation(list("abcdefghijklmnopqrsuvwxyz") * 2).tolist()[:45]
+    results = generate(SPELLER, prompts, max_new_tokens=40, batch_size=16, drafter="none")
+    assert [result.token_ids for result in results] == [spelled_from(prompt, 40) for prompt in prompts]
+    assert sum(admitted) == 45 - 16 and max(admitted) == 2 and admitted[-1] == 1
+    (used,) = batches
+    assert sum(result.stats.cycles for result in results) > 0.7 * 16 * used.passes, "rows stood idle"
+
+
 def test_sampled_answers_are_those_alone_and_nothing_is_compiled_twice():
     prompts = [RNG.integers(0, 200, size).tolist() for size in RNG.integers(1, 12, 11)]
     seeds = list(range(11))
