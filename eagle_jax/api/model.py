@@ -13,7 +13,16 @@ import jax.numpy as jnp
 from eagle_jax import ops
 from eagle_jax.api.datastore import read_datastore
 from eagle_jax.api.tokenizers import refuse_other_tokenizer, tokenizer_in
-from eagle_jax.converters import describe, known_pair, load_head, load_target, resolve, resolve_pair, target_config
+from eagle_jax.converters import (
+    describe,
+    head_folder,
+    known_pair,
+    load_head,
+    load_target,
+    resolve,
+    resolve_pair,
+    target_config,
+)
 from eagle_jax.converters.files import read_json
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.models import layout
@@ -107,9 +116,9 @@ def load(
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
             name of a published pair (`eagle-jax models` lists them).
-        head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads; None is the pair's head,
-            the shipped EAGLE-1 head if no target is named either, or else none. The shipped target also has an EAGLE-3
-            head, `head="eagle3"`.
+        head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads, or the name of a pair;
+            None is the pair's head, the shipped EAGLE-1 head if no target is named either, or else none. The shipped
+            target also has an EAGLE-3 head, `head="eagle3"`.
         dtype: "float32", "bfloat16" or "float16"; None keeps the target's stored one, but is float32 on CPUs that have
             no bfloat16 instructions.
         head_config: entries that take the place of those in the head's `config.json`, such as
@@ -221,8 +230,11 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
 
 
 def _head_folder(head: str | Path) -> Path:
-    """Where a head is; a folder goes before a shipped head of the same name."""
-    return resolve(head) if Path(head).exists() else SHIPPED_HEADS.get(str(head)) or resolve(head)
+    """Where a head is; a folder goes before a shipped head, and before the head of a pair, of the same name."""
+    if Path(head).exists():
+        return resolve(head)
+    pair = known_pair(head)
+    return SHIPPED_HEADS.get(str(head)) or (resolve(head) if pair is None else head_folder(pair))
 
 
 def _load_target(folder: Path, dtype: Any, over: Sharding | None, scheme: Scheme | None) -> LM:

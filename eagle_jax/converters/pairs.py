@@ -1,16 +1,20 @@
-"""Published pairs of target and draft head: where they are on the HuggingFace hub, and what they take.
+"""Known pairs of target and draft head: where they are on the HuggingFace hub or in the package, and what they take.
 
 Head dimensions are those that the published files were found to have; where nobody has said, there are none.
 """
 
 import dataclasses
 import functools
+import importlib.resources
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagle_jax.converters.hub import reason, resolve
 from eagle_jax.converters.sizes import BYTES, Count, HeadSizes, TargetSizes
+
+PACKAGE = pathlib.Path(str(importlib.resources.files("eagle_jax")))
+SHIPPED = "eagle_jax/heads/"  # what the names of heads begin with that come with the package
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +23,8 @@ class Pair:
 
     Attributes:
         name: what `load` knows it by.
-        target, head: repositories on the HuggingFace hub.
+        target: repository on the HuggingFace hub.
+        head: the same, or `SHIPPED` and a folder of the package.
         method: `EAGLE-1/2`, `EAGLE-3`, `Medusa` or `Hydra`.
         target_sizes: the target's dimensions.
         head_sizes: the head's; None where nobody has published them.
@@ -53,9 +58,15 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
         FileNotFoundError: the hub did not give one of them.
     """
     try:
-        return resolve(pair.target), resolve(pair.head)
+        return resolve(pair.target), head_folder(pair)
     except FileNotFoundError as error:
         here = pathlib.Path.cwd()
+        if pair.head.startswith(SHIPPED):
+            raise FileNotFoundError(
+                f"{pair.name} is {pair.target}, and the HuggingFace hub did not give it "
+                f"({reason(error.__cause__ or error)}); download it elsewhere and put it into {here / pair.target}, or "
+                f"give its folder as target and {pair.name} as head"
+            ) from error
         raise FileNotFoundError(
             f"{pair.name} is {pair.target} with {pair.head}, and the HuggingFace hub did not give both "
             f"({reason(error.__cause__ or error)}); download them elsewhere and put them into {here / pair.target} "
@@ -63,6 +74,14 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
         ) from error
 
 
+def head_folder(pair: Pair) -> pathlib.Path:
+    """The folder of its head, downloaded if it is not there."""
+    return PACKAGE.parent / pair.head if pair.head.startswith(SHIPPED) else resolve(pair.head)
+
+
+_SMOLLM2 = TargetSizes(
+    layers=30, hidden=576, intermediate=1536, heads=9, kv_heads=3, vocab=49152, head_dim=64, tied=True
+)
 _LLAMA_7B = TargetSizes(layers=32, hidden=4096, intermediate=11008, heads=32, kv_heads=32, vocab=32000)
 _LLAMA_13B = TargetSizes(layers=40, hidden=5120, intermediate=13824, heads=40, kv_heads=40, vocab=32000)
 _LLAMA_33B = TargetSizes(layers=60, hidden=6656, intermediate=17920, heads=52, kv_heads=52, vocab=32000)
@@ -88,6 +107,7 @@ _EAGLE1, _EAGLE3, _MEDUSA, _HYDRA = "EAGLE-1/2", "EAGLE-3", "Medusa", "Hydra"
 
 # name -> repository and dimensions.
 _TARGETS: Mapping[str, tuple[str, TargetSizes]] = {
+    "smollm2-135m-instruct": ("HuggingFaceTB/SmolLM2-135M-Instruct", _SMOLLM2),
     "vicuna-7b-v1.3": ("lmsys/vicuna-7b-v1.3", _LLAMA_7B),
     "vicuna-13b-v1.3": ("lmsys/vicuna-13b-v1.3", _LLAMA_13B),
     "vicuna-33b-v1.3": ("lmsys/vicuna-33b-v1.3", _LLAMA_33B),
@@ -117,8 +137,9 @@ _LLAMA3 = {"kv_heads": 8, "fc_bias": False}
 _PART = {"kv_heads": 8, "drafted": 32000}
 
 # Target, what is added to its name, the head's repository, its method and its dimensions where they are known. The
-# plain name is that of EAGLE's newest. The authors' heads come first, then others'.
+# plain name is that of EAGLE's newest. Ours comes first, then the authors' heads, then others'.
 _HEADS: tuple[tuple[str, str, str, str, Mapping[str, Any] | None], ...] = (
+    ("smollm2-135m-instruct", "", f"{SHIPPED}smollm2-135m-instruct", _EAGLE3, {"kv_heads": 3, "drafted": 8192}),
     ("vicuna-7b-v1.3", "", "yuhuili/EAGLE-Vicuna-7B-v1.3", _EAGLE1, _MHA_32),
     ("vicuna-13b-v1.3", "", "yuhuili/EAGLE3-Vicuna1.3-13B", _EAGLE3, {"kv_heads": 40, "drafted": 32000}),
     ("vicuna-13b-v1.3", "-eagle1", "yuhuili/EAGLE-Vicuna-13B-v1.3", _EAGLE1, _MHA_40),

@@ -128,7 +128,11 @@ def test_writes_are_as_far_apart_as_asked(model, data, tmp_path, monkeypatch):
     decoder = Decoder()
     decode_with(monkeypatch, decoder)
     api.regenerate(model, data, tmp_path / "out.jsonl", batch_size=2, write_every=5)
-    assert [len(asked) for asked in decoder.asked] == [4, 2, 2]  # of the first five one does not fit, and two have a second turn
+    assert [len(asked) for asked in decoder.asked] == [
+        4,
+        2,
+        2,
+    ]  # of the first five one does not fit, and two have a second turn
 
 
 def test_a_limit_counts_conversations(model, data, tmp_path, monkeypatch):

@@ -5,10 +5,11 @@ import pathlib
 import pytest
 from folders import refused
 
-from eagle_jax.converters import PAIRS, known_pair, resolve_pair
+from eagle_jax.converters import PAIRS, describe, head_folder, known_pair, resolve_pair
 
 # As their model cards count them.
 TARGETS = {
+    "smollm2-135m-instruct": 134_515_008,
     "vicuna-7b-v1.3": 6_738_415_616,
     "vicuna-13b-v1.3": 13_015_864_320,
     "vicuna-33b-v1.3": 32_528_943_616,
@@ -39,7 +40,7 @@ def test_names_are_plain_and_differ():
     names = [pair.name for pair in PAIRS]
     assert len(set(names)) == len(names) and all(name == name.lower() and "/" not in name for name in names)
     assert len({pair.head for pair in PAIRS}) == len(PAIRS)
-    assert known_pair("Vicuna-7B-v1.3") is known_pair("vicuna-7b-v1.3") is PAIRS[0]
+    assert known_pair("Vicuna-7B-v1.3") is known_pair("vicuna-7b-v1.3") is not None
     assert known_pair("owner/model") is None
 
 
@@ -81,4 +82,28 @@ def test_offline(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     assert pair is not None
     places = str(tmp_path / "lmsys/vicuna-7b-v1.3"), str(tmp_path / "yuhuili/EAGLE-Vicuna-7B-v1.3")
     with refused(FileNotFoundError, *places, "ConnectionError: name or service not known)", "as target and head"):
+        resolve_pair(pair)
+
+
+def test_the_head_that_comes_with_the_package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """It needs no network, is small, and has the dimensions that are known of it."""
+    pair = known_pair("smollm2-135m-instruct")
+    assert pair is not None and pair.head_sizes is not None
+    described = describe(head_folder(pair))
+    assert described.kind == "EAGLE-3 head"
+    assert sum(path.stat().st_size for path in head_folder(pair).iterdir()) <= 14e6
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / pair.target).mkdir(parents=True)
+    assert resolve_pair(pair) == (pathlib.Path(pair.target), head_folder(pair))
+
+
+def test_a_target_that_cannot_be_had_beside_a_shipped_head(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    def fetch(name: str, *, allow_patterns: list[str]) -> str:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    monkeypatch.chdir(tmp_path)
+    pair = known_pair("smollm2-135m-instruct")
+    assert pair is not None
+    with refused(FileNotFoundError, str(tmp_path / pair.target), "no network", "smollm2-135m-instruct as head"):
         resolve_pair(pair)

@@ -13,7 +13,7 @@ import pytest
 from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig, Rope
 from eagle_jax.converters import eagle, known_pair, names
 from eagle_jax.converters.formats import MIDLAYER, PLAIN
-from eagle_jax.converters.pairs import PAIRS
+from eagle_jax.converters.pairs import PAIRS, SHIPPED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,4 +162,5 @@ def test_queries_have_heads_times_head_dim_rows(dimensions: tuple[int, int, int,
 
 
 def test_every_known_size_is_a_fact():
-    assert {pair.name for pair in PAIRS if pair.head_sizes} == {fact.pair for fact in EAGLE1 + EAGLE3}
+    known = {pair.name for pair in PAIRS if pair.head_sizes and not pair.head.startswith(SHIPPED)}
+    assert known == {fact.pair for fact in EAGLE1 + EAGLE3}
