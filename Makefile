@@ -41,7 +41,7 @@ without-cpu: .venv/dev  ## a part of the suite without the folder of the CPU bac
 	@rm -rf build/without-cpu && mkdir -p build/without-cpu
 	@cp -r eagle_jax tests pyproject.toml README.md build/without-cpu/
 	@rm -r build/without-cpu/eagle_jax/ops/cpu build/without-cpu/tests/ops/cpu
-	cd build/without-cpu && ../../.venv/bin/python -m pytest -n 2 -q -m "not slow and not proof" \
+	cd build/without-cpu && ../../.venv/bin/python -m pytest -n 2 -q -m "not proof" \
 		tests/ops tests/models/test_layout.py tests/models/test_llama_parity.py tests/decoding/test_conformance.py
 
 oldest:  ## the suite without the slow tests, on Python 3.11 with the oldest versions that the bounds allow

@@ -26,7 +26,7 @@ PRECISIONS = {
 }
 TREES: tuple[Any, ...] = (None, (6, 2, 2), (6, 4, 1), (6, 0.3))  # None decodes plainly
 TOKENS, RUNS = 64, 5
-PROMPT = "Explain in a few sentences why the sky is blue, and why it is red in the evening."
+PROMPT = [{"role": "user", "content": "Explain why the sky is blue, and why it is red in the evening."}]
 
 
 def measure(model: str | None, head: str | None, precision: str) -> dict[str, float]:

@@ -68,6 +68,7 @@ def test_target_and_head_are_rounded_on_their_own(folders):
     assert bits_of(head) == {4}
 
 
+@pytest.mark.slow
 def test_what_drafts_may_be_rounded_alone_and_every_text_stays(folders):
     whole = eagle_jax.load(*folders, draft=folders[0])
     model = eagle_jax.load(*folders, draft=folders[0], quantize="draft:int4")

@@ -13,6 +13,7 @@ EAGER = dataclasses.replace(RANDOM, stop_ids=tuple(range(STOPS)))
 STAYING = dataclasses.replace(RANDOM, stop_ids=(STOPS,) * STOPS)
 
 
+@pytest.mark.slow
 def test_afterwards_nothing_is_compiled():
     sizes = {"prompt_lengths": range(1, 6), "max_new_tokens": 8, "batch_size": 2}
     before = programs.compiled()

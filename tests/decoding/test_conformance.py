@@ -177,6 +177,7 @@ def test_the_backend_computes_whole_blocks(backend, monkeypatch):
     assert seen.count("attention_block") >= CONFIG.num_hidden_layers and "mlp_block" in seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_same_seed_same_text(name, backend):
     drafter, saved = DRAFTERS[name](), 0

@@ -72,6 +72,7 @@ def decode(drafter, prompts, until=10**6, **asked) -> tuple[DecodeState, list[li
     return state, [text[row, len(p) : length[row] + 1].tolist() for row, p in enumerate(prompts)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SAMPLING)
 def test_a_row_does_not_depend_on_its_batch(how):
     temperature, top_p = SAMPLING[how]
@@ -95,6 +96,7 @@ def test_coupling_raises_acceptance():
     assert lengths["eagle2"] > 1.1 * lengths["uncoupled"], lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["eagle1", "eagle2", "eagle3", "draft model"])
 def test_state_equals_a_fresh_prefill_of_the_committed_text(name):
     drafter = DRAFTERS[name]
