@@ -14,7 +14,8 @@ from eagle_jax import ops
 from eagle_jax.api.datastore import read_datastore
 from eagle_jax.api.tokenizers import refuse_other_tokenizer, tokenizer_in
 from eagle_jax.converters import describe, known_pair, load_head, load_target, resolve, resolve_pair, target_config
-from eagle_jax.converters.files import read_json
+from eagle_jax.converters.files import is_gguf, read_json
+from eagle_jax.converters.gguf_config import end_ids
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
@@ -105,8 +106,8 @@ def load(
     EAGLE_JAX_COMPILATION_CACHE is "off".
 
     Args:
-        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
-            name of a published pair (`eagle-jax models` lists them).
+        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
+            `.gguf` file, or the name of a published pair (`eagle-jax models` lists them).
         head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads; None is the pair's head,
             the shipped EAGLE-1 head if no target is named either, or else none. The shipped target also has an EAGLE-3
             head, `head="eagle3"`.
@@ -287,12 +288,12 @@ def _known_dtype(dtype: Any, name: str = "dtype") -> Any:
 
 
 def _stop_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
-    """End-of-text ids: the generation config's, else the config's, and the tokenizer's own.
+    """End-of-text ids: the generation config's, else the config's, or a GGUF file's, and the tokenizer's own.
 
     Raises:
         ValueError: one of the files is damaged, or an id is no whole number.
     """
-    ids: set[int] = set()
+    ids: set[int] = set(end_ids(folder)) if is_gguf(folder) else set()
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         stated = read_json(path).get("eos_token_id") if path.exists() else None

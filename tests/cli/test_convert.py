@@ -31,7 +31,7 @@ def test_arguments(fake, run):
     ("arguments", "sentence"),
     [
         (["--to", "gguf"], "'gguf' is not one of 'safeailab', 'sglang', 'speculators'"),
-        ([], "Missing option '--to'"),
+        ([], "a head is converted with --to safeailab, sglang or speculators"),
         (["--to", "sglang", "--head-config", "{"], "--head-config is not valid JSON"),
         (["--to", "sglang", "--head-config", "[" * 100_000], "--head-config is not valid JSON"),
         (["--to", "sglang", "--head-config", "[1]"], "--head-config [1] is no JSON object"),
