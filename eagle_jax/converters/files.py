@@ -5,7 +5,7 @@ import json
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class TensorInfo:
     stored: str | None = None
 
 
+@runtime_checkable
 class TensorFile(Protocol):
     """One file of named tensors."""
 

@@ -100,7 +100,10 @@ class GgufTensors:
             rounding = KEPT[tensor.type].over(tensor.shape[-1])
             stored = f"{tensor.type}, kept as int{rounding.bits} in groups of 32"
             return TensorInfo(tensor.shape, f"int{rounding.bits}", path, rounding, stored)
-        _check_expands(self._own_names[name], tensor.type)
+        if not _expands(tensor.type):
+            raise ValueError(
+                f"{path} has tensor {self._own_names[name]} of type {tensor.type}, which cannot be expanded to floats"
+            )
         # Blocks have a few bits and a scale of 16: bfloat16 unless another dtype is asked for.
         return TensorInfo(tensor.shape, "bfloat16", path, stored=f"{tensor.type}, expanded to floats")
 
@@ -176,8 +179,3 @@ def _expands(type: str) -> bool:
     except NotImplementedError:
         return False
     return True
-
-
-def _check_expands(name: str, type: str) -> None:
-    if not _expands(type):
-        raise ValueError(f"tensor {name} has type {type}, which cannot be expanded to floats; expected another type")
