@@ -17,7 +17,7 @@ from eagle_jax.api.training import read_config, train
 from eagle_jax.api.tuning import Tuned, tune
 from eagle_jax.api.warming import Warmed, warm_up
 from eagle_jax.api.weights import Weights, weights_of, with_weights
-from eagle_jax.converters import PAIRS, convert, describe, quantize
+from eagle_jax.converters import PAIRS, convert, convert_gguf, describe, quantize
 from eagle_jax.sharding import LOCAL, join, wait_for_others
 from eagle_jax.training import events
 
@@ -51,6 +51,7 @@ __all__ = [
     "chunks",
     "closest_draws",
     "convert",
+    "convert_gguf",
     "describe",
     "dtype_name",
     "events",

@@ -23,7 +23,8 @@ from eagle_jax.converters import (
     resolve_pair,
     target_config,
 )
-from eagle_jax.converters.files import read_json
+from eagle_jax.converters.files import is_gguf, read_json
+from eagle_jax.converters.gguf_config import end_ids
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
@@ -114,11 +115,19 @@ def load(
     EAGLE_JAX_COMPILATION_CACHE is "off".
 
     Args:
+<<<<<<< HEAD
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
             name of a published pair (`eagle-jax models` lists them).
         head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads, or the name of a pair;
             None is the pair's head, the shipped EAGLE-1 head if no target is named either, or else none. The shipped
             target also has an EAGLE-3 head, `head="eagle3"`.
+=======
+        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
+            `.gguf` file, or the name of a published pair (`eagle-jax models` lists them).
+        head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads; None is the pair's head,
+            the shipped EAGLE-1 head if no target is named either, or else none. The shipped target also has an EAGLE-3
+            head, `head="eagle3"`.
+>>>>>>> gguf
         dtype: "float32", "bfloat16" or "float16"; None keeps the target's stored one, but is float32 on CPUs that have
             no bfloat16 instructions.
         head_config: entries that take the place of those in the head's `config.json`, such as
@@ -299,12 +308,12 @@ def _known_dtype(dtype: Any, name: str = "dtype") -> Any:
 
 
 def _stop_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
-    """End-of-text ids: the generation config's, else the config's, and the tokenizer's own.
+    """End-of-text ids: the generation config's, else the config's, or a GGUF file's, and the tokenizer's own.
 
     Raises:
         ValueError: one of the files is damaged, or an id is no whole number.
     """
-    ids: set[int] = set()
+    ids: set[int] = set(end_ids(folder)) if is_gguf(folder) else set()
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         stated = read_json(path).get("eos_token_id") if path.exists() else None

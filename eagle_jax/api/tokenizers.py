@@ -6,15 +6,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.converters.files import first_sentence
+from eagle_jax.converters.files import first_sentence, is_gguf
+from eagle_jax.converters.gguf_tokenizer import tokenizer_of
 
 
 def tokenizer_in(folder: Path) -> Any:
-    """The tokenizer of a model folder; None if it has none.
+    """The tokenizer of a model folder or GGUF file; None if it has none.
 
     Raises:
         ValueError: its files are damaged, or of a kind that transformers cannot read here.
     """
+    if is_gguf(folder):
+        return _quiet(tokenizer_of(folder))
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
         return None
     from transformers import AutoTokenizer
@@ -25,8 +28,13 @@ def tokenizer_in(folder: Path) -> Any:
         lacking = isinstance(error, ImportError) or re.search("is required|requires|not installed", str(error))
         advice = "install what it needs" if lacking else "copy or download its files again"
         raise ValueError(f"the tokenizer in {folder} cannot be read ({first_sentence(error)}); {advice}") from error
-    # what is too long is refused or cut here, and never runs into the errors that transformers would warn of
-    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+    return _quiet(tokenizer)
+
+
+def _quiet(tokenizer: Any) -> Any:
+    if tokenizer is not None:
+        # what is too long is refused or cut here, and never runs into the errors that transformers would warn of
+        tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
 
 

@@ -1,7 +1,8 @@
-"""`eagle-jax convert`: a draft head to the format of another library."""
+"""`eagle-jax convert`: a draft head to the format of another library, or a GGUF file to a model folder."""
 
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import typer
@@ -12,12 +13,12 @@ from eagle_jax.cli.console import err, one_sentence, out
 
 @one_sentence
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub name of a head, in any of the formats.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub name of a head, or a .gguf file.")],
     folder: Annotated[pathlib.Path, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
     to: Annotated[
-        Literal["safeailab", "sglang", "speculators"],
-        typer.Option("--to", help="safeailab: the authors' code; sglang; speculators: vLLM."),
-    ],
+        Literal["safeailab", "sglang", "speculators"] | None,
+        typer.Option("--to", help="Of a head. safeailab: the authors' code; sglang; speculators: vLLM."),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -36,8 +37,15 @@ def convert(
             help="Entries that take the place of those in the head's config.json, such as '{\"rope_theta\": 10000}'.",
         ),
     ] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option("--dtype", help="Of a .gguf file: type of the weights, bfloat16 by default."),
+    ] = None,
 ) -> None:
-    """Write a draft head in the format of another library. Tensors keep their values, bit for bit.
+    """Write a draft head in the format of another library, or the model in a GGUF file as a folder.
+
+    A head's tensors keep their values, bit for bit. The folder of a GGUF file has its weights expanded to floats, its
+    tokenizer, chat template and generation config, and is read by transformers too.
 
     EAGLE-3 heads whose config does not name the target layers that they read need `--target` too. A head that the
     other library would run as a different one is refused, with the reason.
@@ -47,11 +55,27 @@ def convert(
     - `eagle-jax convert ./my-head ./for-vllm --to speculators --target meta-llama/Llama-3.1-8B-Instruct`
 
     - `eagle-jax convert ./my-head ./for-sglang --to sglang`
+
+    - `eagle-jax convert ./SmolLM2-135M-Instruct.Q8_0.gguf ./smollm2`
     """
+    if source.endswith(".gguf"):
+        _convert_gguf(source, folder, dtype, {"--to": to, "--target": target, "--head-config": head_config})
+        return
+    if to is None or dtype is not None:
+        raise ValueError("a head is converted with --to safeailab, sglang or speculators, and without --dtype")
     changes = None if head_config is None else _entries(head_config)
     with err.status("Converting"):
         api.convert(source, folder, to, target=target, changes=changes)
     out.print(f"Wrote {folder} for {to}.", markup=False)
+
+
+def _convert_gguf(source: str, folder: pathlib.Path, dtype: str | None, of_heads: Mapping[str, str | None]) -> None:
+    given = [name for name, value in of_heads.items() if value is not None]
+    if given:
+        raise ValueError(f"{given[0]} is for heads, and {source} is a GGUF file; leave it out")
+    with err.status("Converting"):
+        api.convert_gguf(source, folder, dtype=dtype or "bfloat16")
+    out.print(f"Wrote {folder}.", markup=False)
 
 
 def _entries(text: str) -> dict:

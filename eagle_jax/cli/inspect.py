@@ -1,4 +1,4 @@
-"""`eagle-jax inspect`: what a model folder holds."""
+"""`eagle-jax inspect`: what a model folder or GGUF file holds."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -15,17 +15,20 @@ from eagle_jax.cli.console import one_sentence, out, print_json
 
 @one_sentence
 def inspect(
-    path: Annotated[str, typer.Argument(help="A folder with config.json and weights.")],
+    path: Annotated[str, typer.Argument(help="A folder with config.json and weights, or a .gguf file.")],
     as_json: options.Json = False,
 ) -> None:
     """Show what a folder holds: target or head and of which kind, its sizes, its files, and whether it would load.
 
     Of an EAGLE-3 head also which layers of the target it reads (`taps`: the residual stream entering them, counted from
-    0), how many tokens it drafts (`draft_vocab_size`), and its flags.
+    0), how many tokens it drafts (`draft_vocab_size`), and its flags. Of a GGUF file which types its weights have, and
+    which of them are kept as integers.
 
     **Examples**
 
     - `eagle-jax inspect ./Llama-3.1-8B-Instruct`
+
+    - `eagle-jax inspect ./Llama-3.1-8B-Instruct-Q8_0.gguf`
 
     - `eagle-jax inspect ./EAGLE-LLaMA3.1-Instruct-8B --json`
     """

@@ -15,7 +15,7 @@ Target = Annotated[
         "--target",
         "-t",
         metavar="PATH|NAME",
-        help="Folder or hub name of the model, or a name that `eagle-jax models` lists.",
+        help="Folder, .gguf file or hub name of the model, or a name that `eagle-jax models` lists.",
         rich_help_panel=MODEL,
     ),
 ]

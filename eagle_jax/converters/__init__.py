@@ -2,6 +2,7 @@
 
 from eagle_jax.converters.conversion import convert
 from eagle_jax.converters.describe import Description, describe
+from eagle_jax.converters.gguf_folder import convert_gguf
 from eagle_jax.converters.heads import load_head, save_head
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hub import resolve
@@ -17,6 +18,7 @@ __all__ = [
     "config_from_hf",
     "config_to_hf",
     "convert",
+    "convert_gguf",
     "describe",
     "from_hf_names",
     "head_folder",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.converters import eagle, formats, heads, llama
-from eagle_jax.converters.files import Weights, read_json
+from eagle_jax.converters.files import Weights, read_entries
 from eagle_jax.converters.head_entries import KIND
 
 TARGET = "target"
@@ -25,7 +25,7 @@ PREFIX = "a decoder layer as its target's"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Description:
-    """A model folder, in words and numbers; every field is plain JSON.
+    """A model folder or GGUF file, in words and numbers; every field is plain JSON.
 
     Attributes:
         kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head`, `Medusa heads`, `Hydra heads` or `unknown`.
@@ -34,7 +34,7 @@ class Description:
         problem: why it would not load, in one sentence; None if it would.
         parameters: numbers in all tensors together.
         tensors: how many there are.
-        dtypes: numbers by dtype.
+        dtypes: numbers by dtype; of a GGUF file's blocks by their type there and what becomes of it.
         files: bytes by weight file.
         config: the settings in use, or the plain `config.json` of what does not load.
     """
@@ -51,7 +51,7 @@ class Description:
 
 
 def describe(folder: str | pathlib.Path) -> Description:
-    """What a folder holds and whether it would load.
+    """What a folder or GGUF file holds and whether it would load.
 
     Raises:
         FileNotFoundError, ValueError: no folder, no config, or weight files that are missing or damaged.
@@ -59,12 +59,12 @@ def describe(folder: str | pathlib.Path) -> Description:
     """
     folder = pathlib.Path(folder)
     weights = Weights(folder)
-    entries = read_json(folder / "config.json")
+    entries = read_entries(folder)
     kind = _kind(weights)
     problem, config = _check(kind, weights, entries)
     by_dtype: collections.Counter[str] = collections.Counter()
     for info in weights.info.values():
-        by_dtype[info.dtype] += math.prod(info.shape)
+        by_dtype[info.stored or info.dtype] += math.prod(info.shape)
     return Description(
         folder=str(folder),
         kind=kind,

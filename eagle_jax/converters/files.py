@@ -5,7 +5,7 @@ import json
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +25,9 @@ WEIGHT_FILES = (
 )
 
 
+GGUF = ".gguf"
+
+
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
     """What is known of a tensor without reading it.
@@ -34,14 +37,17 @@ class TensorInfo:
         dtype: `float32`, `bfloat16`, ..., or `int8` and `int4` of a rounded weight.
         file: where it is.
         rounding: of a rounded weight, which lies in three tensors of the file and is one here, by its float's name.
+        stored: of blocks in a GGUF file, their type there and what becomes of it.
     """
 
     shape: tuple[int, ...]
     dtype: str
     file: pathlib.Path
     rounding: Rounding | None = None
+    stored: str | None = None
 
 
+@runtime_checkable
 class TensorFile(Protocol):
     """One file of named tensors."""
 
@@ -107,10 +113,10 @@ class TorchFile:
 
 
 class Weights:
-    """All tensors of a model folder.
+    """All tensors of a model folder, or of a GGUF file.
 
     Attributes:
-        folder: where they are.
+        folder: where they are; the file itself if it is a GGUF file.
         files: the weight files in use.
         info: every tensor by its name; a rounded weight is one (`packed`).
     """
@@ -121,7 +127,7 @@ class Weights:
         self.info: dict[str, TensorInfo] = {}
         self._holder: dict[str, TensorFile] = {}
         for path in self.files:
-            file: TensorFile = SafetensorsFile(path) if path.suffix == ".safetensors" else TorchFile(path)
+            file = _opened(path)
             for name, info in file.info.items():
                 if name in self.info:
                     raise ValueError(f"tensor {name} is in both {self.info[name].file} and {path}")
@@ -139,6 +145,8 @@ class Weights:
         info = self.info[name]
         if info.rounding is None:
             raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a rounded weight")
+        if name in self._holder:  # one tensor in the file too
+            return self._holder[name].take_rounded(name)  # type: ignore[attr-defined]
         levels = packed.unpack(self.take(name + packed.PACKED), info.rounding.bits, info.shape[1])
         return packed.Rounded(levels, self.take(name + packed.SCALE))
 
@@ -158,6 +166,14 @@ class Weights:
         for name, file in _weight_map(index).items():
             if name not in self.info or self.info[name].file.name != file:
                 raise ValueError(f"{index} places tensor {name} in {file}, which does not hold it")
+
+
+def _opened(path: pathlib.Path) -> TensorFile:
+    if path.suffix == GGUF:
+        from eagle_jax.converters.gguf_tensors import GgufTensors
+
+        return GgufTensors(path)
+    return SafetensorsFile(path) if path.suffix == ".safetensors" else TorchFile(path)
 
 
 def _folded(raw: Mapping[str, TensorInfo], take: Callable[[str], np.ndarray]) -> dict[str, TensorInfo]:
@@ -202,6 +218,8 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
         ValueError: an index that cannot be read.
     """
     check_folder(folder)
+    if is_gguf(folder):
+        return (folder,)
     for name in WEIGHT_FILES:
         path = folder / name
         if not path.is_file():
@@ -219,12 +237,28 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
     raise FileNotFoundError(f"folder {folder} holds no weights; expected one of {', '.join(WEIGHT_FILES)}")
 
 
+def is_gguf(path: pathlib.Path) -> bool:
+    """Whether it is a GGUF file, which stands for a model folder."""
+    return path.suffix == GGUF and path.is_file()
+
+
 def check_folder(folder: pathlib.Path) -> None:
-    """Refuses with FileNotFoundError what is no folder."""
+    """Refuses with FileNotFoundError what is neither a folder nor a GGUF file."""
+    if is_gguf(folder):
+        return
     if folder.is_file():
         raise FileNotFoundError(f"{folder} is a file; expected the model folder that holds it")
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no model folder {folder}")
+        raise FileNotFoundError(f"there is no model {'file' if folder.suffix == GGUF else 'folder'} {folder}")
+
+
+def read_entries(folder: pathlib.Path) -> dict[str, Any]:
+    """The `config.json` of a model folder, or what a GGUF file says in its place."""
+    if is_gguf(folder):
+        from eagle_jax.converters.gguf_config import config_entries
+
+        return config_entries(folder)
+    return read_json(folder / "config.json")
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

@@ -3,7 +3,15 @@
 import pathlib
 from typing import Any
 
-from eagle_jax.converters.files import WEIGHT_FILES, check_folder, first_sentence, read_json
+from eagle_jax.converters.files import (
+    GGUF,
+    WEIGHT_FILES,
+    check_folder,
+    first_sentence,
+    is_gguf,
+    read_entries,
+    read_json,
+)
 
 DESCRIPTION = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
 SAFETENSORS = ("model*.safetensors", "*_lm_head.safetensors")
@@ -11,7 +19,7 @@ PICKLES = ("pytorch_model*.bin", "*_lm_head.pt")
 
 
 def resolve(name: str | pathlib.Path) -> pathlib.Path:
-    """The local folder of a model: `name` itself, or the hub's repository `owner/name`.
+    """The local folder (or GGUF file) of a model: `name` itself, or the hub's repository `owner/name`.
 
     Of a repository that has both, only safetensors are fetched.
 
@@ -33,8 +41,8 @@ def read_config(name: str | pathlib.Path) -> dict[str, Any]:
         ValueError: it is not valid JSON.
     """
     folder = pathlib.Path(name).expanduser()
-    if folder.is_dir() or not _could_be_repository(str(name)):
-        return read_json(folder / "config.json")
+    if folder.is_dir() or is_gguf(folder) or not _could_be_repository(str(name)):
+        return read_entries(folder)
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -52,7 +60,7 @@ def _could_be_repository(name: str) -> bool:
         validate_repo_id(name)
     except HFValidationError:
         return False
-    return True
+    return not name.endswith(GGUF)
 
 
 def _fetch(name: str) -> pathlib.Path:

@@ -12,7 +12,7 @@ import numpy as np
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import names, quant_config
-from eagle_jax.converters.files import Weights, check_folder, listed, read_json
+from eagle_jax.converters.files import Weights, check_folder, is_gguf, listed, read_entries
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hf_families import IGNORED, family_of
 from eagle_jax.converters.writing import write_folder
@@ -49,7 +49,7 @@ def load_target(
     """The target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
 
     Args:
-        folder: a model folder.
+        folder: a model folder, or a GGUF file.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in.
         over: the devices to spread it over; its weights go straight there, one at a time.
         scheme: what to round its matrices to, each as it is read; None keeps what the folder holds, floats or rounded.
@@ -154,8 +154,8 @@ def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
 def read_config(folder: pathlib.Path) -> LlamaConfig:
     """The target's configuration; errors name the file."""
     check_folder(folder)
-    path = folder / "config.json"
-    entries = read_json(path)
+    path = folder if is_gguf(folder) else folder / "config.json"
+    entries = read_entries(folder)
     try:
         return config_from_hf(quant_config.without(entries))
     except ValueError as error:

@@ -9,7 +9,7 @@ import numpy as np
 
 from eagle_jax.converters import eagle, heads, hydra, llama, medusa, names, packed, quant_config
 from eagle_jax.converters.describe import EAGLE1, EAGLE3, TARGET, UNKNOWN, describe
-from eagle_jax.converters.files import Weights, read_json
+from eagle_jax.converters.files import Weights, is_gguf, read_json
 from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
 from eagle_jax.models.quant import is_matrix, scheme_of
@@ -45,7 +45,10 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str) ->
     if scheme is None:
         raise ValueError("nothing to quantise to; expected int8, int4 or int4-128")
     refuse_model(folder)
-    weights = Weights(resolve(source))
+    resolved = resolve(source)
+    if is_gguf(resolved):
+        raise ValueError(f"{resolved} is a GGUF file; make a folder of it first: eagle-jax convert {resolved} DST")
+    weights = Weights(resolved)
     table = _table(weights)
     names.refuse_rounded(weights)
     scheme.check({path: slot.leaf for path, slot in table.slots.items()})

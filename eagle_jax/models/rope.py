@@ -21,12 +21,21 @@ def cos_sin(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length
     """
     if rope.kind == "dynamic":
         seen = jnp.maximum(positions + 1, rope_length[:, None])
-        frequencies = _dynamic_frequencies(rope, head_dim, seen)
+        turns = _dynamic_frequencies(rope, head_dim, seen)
     else:
-        frequencies = jnp.asarray(_FREQUENCIES[rope.kind](rope, head_dim), jnp.float32)[None, None]
-    angle = positions.astype(jnp.float32)[..., None] * frequencies
+        turns = jnp.asarray(frequencies(rope, head_dim), jnp.float32)[None, None]
+    angle = positions.astype(jnp.float32)[..., None] * turns
     factor = rope.attention_factor
     return computed_once(lambda: (jnp.cos(angle) * factor, jnp.sin(angle) * factor), positions)
+
+
+def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
+    """Radians by which each pair of a head turns from one position to the next, `[head_dim / 2]`.
+
+    Args:
+        rope: of any kind but `dynamic`, whose frequencies depend on the length seen.
+    """
+    return _FREQUENCIES[rope.kind](rope, head_dim)
 
 
 def _exponents(head_dim: int) -> np.ndarray:

@@ -185,6 +185,9 @@ class Fake:
     def quantize(self, source, folder, to):
         self.rounded.append((source, str(folder), to))
 
+    def convert_gguf(self, source, folder, *, dtype):
+        self.conversions.append((source, str(folder), dtype))
+
     def convert(self, source, folder, format, *, target=None, changes=None):
         self.conversions.append((source, str(folder), format, target, changes))
 
@@ -284,7 +287,18 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch) -> Fake:
     fake = Fake()
-    commands = ("load", "with_head", "generate", "stream", "describe", "convert", "quantize", "train", "regenerate")
+    commands = (
+        "load",
+        "with_head",
+        "generate",
+        "stream",
+        "describe",
+        "convert",
+        "convert_gguf",
+        "quantize",
+        "train",
+        "regenerate",
+    )
     monkeypatch.setattr(api, "keep_budgets", fake.kept.extend)
     for name in (
         *commands,

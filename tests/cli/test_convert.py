@@ -31,9 +31,10 @@ def test_arguments(fake, run):
     ("arguments", "sentence"),
     [
         (["--to", "gguf"], "'gguf' is not one of 'safeailab', 'sglang', 'speculators'"),
-        ([], "Missing option '--to'"),
+        ([], "a head is converted with --to safeailab, sglang or speculators"),
         (["--to", "sglang", "--head-config", "{"], "--head-config is not valid JSON"),
         (["--to", "sglang", "--head-config", "[" * 100_000], "--head-config is not valid JSON"),
+        (["--to", "sglang", "--dtype", "float32"], "a head is converted with --to safeailab, sglang or speculators"),
         (["--to", "sglang", "--head-config", "[1]"], "--head-config [1] is no JSON object"),
     ],
 )
@@ -41,6 +42,15 @@ def test_misuse(fake, run, arguments, sentence):
     shown = run("convert", "src", "dst", *arguments)
     assert (shown.exit_code, shown.stdout, fake.conversions) == (2, "", [])
     assert sentence in " ".join(shown.stderr.replace("│", " ").split())
+
+
+def test_a_gguf_file(fake, run):
+    shown = run("convert", "model.gguf", "dst", "--dtype", "float32")
+    assert (shown.exit_code, shown.stdout) == (0, "Wrote dst.\n")
+    run("convert", "model.gguf", "dst")
+    assert fake.conversions == [("model.gguf", "dst", "float32"), ("model.gguf", "dst", "bfloat16")]
+    shown = run("convert", "model.gguf", "dst", "--to", "sglang")
+    assert shown.exit_code == 2 and "--to is for heads, and model.gguf is a GGUF file; leave it out" in shown.stderr
 
 
 def test_a_folder(run, tmp_path):

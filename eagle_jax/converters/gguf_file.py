@@ -1,0 +1,157 @@
+"""GGUF files: metadata and a table of tensors, whose values stay on disk until they are read.
+
+    "GGUF", version, number of tensors, number of metadata entries
+    metadata    name, type, value
+    table       name, rank, sizes (innermost first), type, offset
+    values      of each tensor at its offset, from a multiple of the alignment on
+
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+VERSIONS = (2, 3)
+ALIGNMENT = 32
+
+# Types of metadata: those of a fixed size by their format, the others by number.
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+
+
+@dataclasses.dataclass(frozen=True)
+class GgufTensor:
+    """One tensor.
+
+    Attributes:
+        shape: in the order of PyTorch, outermost first.
+        type: `F32`, `Q4_K`, ... as the `gguf` library names it.
+        data: uint8 `[.., bytes of a row]`, mapped into memory.
+    """
+
+    shape: tuple[int, ...]
+    type: str
+    data: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class GgufFile:
+    """A file whose header is read.
+
+    Attributes:
+        path: where it is.
+        metadata: every entry by name; arrays are lists.
+        tensors: every tensor by the file's own name.
+    """
+
+    path: pathlib.Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GgufTensor]
+
+
+def read_gguf(path: pathlib.Path) -> GgufFile:
+    """The header of a GGUF file, read once for as long as the file stays the same.
+
+    Raises:
+        ImportError: the `gguf` library is not installed.
+        ValueError: no GGUF file, a truncated one, or a tensor of a type that is not known.
+    """
+    stat = path.stat()
+    return _read(path.resolve(), stat.st_mtime_ns, stat.st_size)
+
+
+# gguf.GGUFReader is not used: it makes numpy arrays for every token and took 100 s for a vocabulary of 262,144.
+@functools.lru_cache(maxsize=4)
+def _read(path: pathlib.Path, changed: int, size: int) -> GgufFile:
+    del changed, size  # part of the cache's key
+    try:
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"{path} is read with the gguf library: pip install 'eagle-jax[gguf]'") from error
+    try:
+        header = _Header(np.memmap(path, np.uint8, mode="r"))
+        return GgufFile(path, header.metadata, header.tensors)
+    except (ValueError, OverflowError, struct.error) as error:
+        raise ValueError(f"{path} cannot be read as a GGUF file: {error}") from error
+
+
+class _Header:
+    """Reads a header from front to back."""
+
+    def __init__(self, data: np.ndarray):
+        self._data = data
+        self._bytes = memoryview(data)
+        self._position = 0
+        if bytes(self._take(4)) != b"GGUF":
+            raise ValueError("it does not begin with the letters GGUF")
+        version, tensors, entries = self._unpack("IQQ")
+        if version not in VERSIONS:
+            raise ValueError(f"version {version} is not known; expected {' or '.join(map(str, VERSIONS))}")
+        self.metadata = dict(self._entry() for _ in range(entries))
+        table = [(self._string(), *self._place()) for _ in range(tensors)]
+        alignment = self.metadata.get("general.alignment", ALIGNMENT)
+        start = -(-self._position // alignment) * alignment
+        self.tensors = {name: self._tensor(name, shape, type, start + at) for name, shape, type, at in table}
+
+    def _take(self, size: int) -> memoryview:
+        end = self._position + size
+        if end > len(self._bytes):
+            raise ValueError("it ends early; copy or download it again")
+        part = self._bytes[self._position : end]
+        self._position = end
+        return part
+
+    def _unpack(self, format: str) -> tuple[Any, ...]:
+        return struct.unpack(f"<{format}", self._take(struct.calcsize(f"<{format}")))
+
+    def _string(self) -> str:
+        return str(self._take(self._unpack("Q")[0]), "utf-8")
+
+    def _entry(self) -> tuple[str, Any]:
+        return self._string(), self._value(*self._unpack("I"))
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind in _SCALARS:
+            return self._unpack(_SCALARS[kind])[0]
+        if kind != _ARRAY:
+            raise ValueError(f"metadata of type {kind} is not known")
+        element, count = self._unpack("IQ")
+        if element in _SCALARS:
+            return list(self._unpack(f"{count}{_SCALARS[element]}"))
+        return [self._value(element) for _ in range(count)]
+
+    def _place(self) -> tuple[tuple[int, ...], int, int]:
+        """Shape, number of the type, and offset of one tensor."""
+        (rank,) = self._unpack("I")
+        sizes = self._unpack(f"{rank}Q")
+        return sizes[::-1], *self._unpack("IQ")
+
+    def _tensor(self, name: str, shape: tuple[int, ...], number: int, start: int) -> GgufTensor:
+        type, block, size = _type(name, number)
+        if not shape or shape[-1] % block:
+            raise ValueError(f"tensor {name} has shape {list(shape)}, and its type {type} has blocks of {block}")
+        row = shape[-1] // block * size
+        end = start + math.prod(shape[:-1]) * row
+        if end > len(self._data):
+            raise ValueError(f"it ends before tensor {name} does; copy or download it again")
+        return GgufTensor(shape, type, self._data[start:end].reshape(*shape[:-1], row))
+
+
+def _type(name: str, number: int) -> tuple[str, int, int]:
+    """Name of a tensor's type, and numbers and bytes in one of its blocks."""
+    import gguf
+
+    try:
+        type = gguf.GGMLQuantizationType(number)
+    except ValueError:
+        raise ValueError(f"tensor {name} has type {number}, which is not known") from None
+    return type.name, *gguf.GGML_QUANT_SIZES[type]

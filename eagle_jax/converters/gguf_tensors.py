@@ -1,0 +1,181 @@
+"""The tensors of a GGUF file by their names in a HuggingFace checkpoint, with the values that they have there.
+
+Two things differ: llama's rows of q and k are in the order of llama.cpp's rotary embedding, and Gemma's norms hold
+their factors, which HuggingFace stores less 1.
+"""
+
+import functools
+import pathlib
+import re
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+
+from eagle_jax.converters.files import TensorInfo
+from eagle_jax.converters.gguf_file import GgufFile, GgufTensor, read_gguf
+from eagle_jax.converters.packed import Rounded
+from eagle_jax.ops.quantized import Rounding
+
+# Scaling of the rotary frequencies; `gguf_config` reads it.
+ROPE_FACTORS = "rope_freqs.weight"
+
+_AROUND = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_LLAMA_LAYER = _LAYER | {"ffn_norm": "post_attention_layernorm"}
+_GEMMA_LAYER = _LAYER | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+# Architecture -> the modules of a layer. Mistral's files call themselves llama.
+LAYERS: Mapping[str, Mapping[str, str]] = {
+    "llama": _LLAMA_LAYER,
+    "qwen2": _LLAMA_LAYER,
+    "qwen3": _LLAMA_LAYER,
+    "gemma2": _GEMMA_LAYER,
+    "gemma3": _GEMMA_LAYER,
+}
+_GEMMA = ("gemma2", "gemma3")
+
+FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+
+# Types that are kept in matrices: blocks of 32 integers around 0 with one scale, as `QuantArray` has groups.
+KEPT = {"Q8_0": Rounding(8, 32), "Q4_0": Rounding(4, 32)}
+
+
+class GgufTensors:
+    """A GGUF file as a `TensorFile`. What is taken is read from disk then, one tensor at a time."""
+
+    def __init__(self, path: pathlib.Path):
+        self._file = read_gguf(path)
+        self._own_names = hf_names(self._file)
+        self.info = {name: self._info(name) for name in self._own_names}
+
+    def take(self, name: str) -> np.ndarray:
+        """The values as floats; of blocks as float32."""
+        value = _floats(self._tensor(name))
+        if self._architecture in _GEMMA and name.endswith("norm.weight"):
+            value = value - np.ones((), value.dtype)
+        return self._in_order(name, value)
+
+    def take_rounded(self, name: str) -> Rounded:
+        """Levels and scales of a matrix whose type is one of `KEPT`, as they are stored."""
+        tensor = self._tensor(name)
+        blocks = tensor.data.reshape(tensor.shape[0], tensor.shape[1] // 32, -1)
+        scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32)
+        codes = blocks[..., 2:]
+        if tensor.type == "Q4_0":  # 16 bytes: the low halves are the first 16 inputs, the high ones the others
+            codes = np.concatenate([codes & 15, codes >> 4], axis=-1).astype(np.int8) - np.int8(8)
+        levels = codes.view(np.int8).reshape(tensor.shape)
+        return Rounded(self._in_order(name, levels), self._in_order(name, scales))
+
+    @property
+    def _architecture(self) -> str:
+        return self._file.metadata["general.architecture"]
+
+    def _tensor(self, name: str) -> GgufTensor:
+        return self._file.tensors[self._own_names[name]]
+
+    def _info(self, name: str) -> TensorInfo:
+        tensor, path = self._tensor(name), self._file.path
+        if tensor.type in FLOATS:
+            return TensorInfo(tensor.shape, np.dtype(FLOATS[tensor.type]).name, path)
+        if tensor.type in KEPT and name.endswith(("_proj.weight", "lm_head.weight")):
+            rounding = KEPT[tensor.type].over(tensor.shape[-1])
+            stored = f"{tensor.type}, kept as int{rounding.bits} in groups of 32"
+            return TensorInfo(tensor.shape, f"int{rounding.bits}", path, rounding, stored)
+        if not _expands(tensor.type):
+            raise ValueError(
+                f"{path} has tensor {self._own_names[name]} of type {tensor.type}, which cannot be expanded to floats"
+            )
+        # Blocks have a few bits and a scale of 16: bfloat16 unless another dtype is asked for.
+        return TensorInfo(tensor.shape, "bfloat16", path, stored=f"{tensor.type}, expanded to floats")
+
+    def _in_order(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Rows of llama's q and k in HuggingFace's order.
+
+        llama.cpp rotates neighbouring rows of a head, HuggingFace those half a head apart: row 2 i + j there is row
+        j * c / 2 + i here, for heads of c rows.
+        """
+        projection = re.search(r"self_attn\.([qk])_proj\.", name)
+        if self._architecture != "llama" or projection is None:
+            return value
+        heads = head_counts(self._file)[projection[1] == "k"]
+        if len(value) % (2 * heads):
+            raise ValueError(f"{name} has {len(value)} rows; expected an even number for each of {heads} heads")
+        return value.reshape(heads, -1, 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+
+
+def hf_names(file: GgufFile) -> dict[str, str]:
+    """The file's own name of each tensor, by its name in a HuggingFace checkpoint.
+
+    Raises:
+        ValueError: an architecture or a name that is not known.
+    """
+    architecture = str(file.metadata.get("general.architecture"))
+    if architecture not in LAYERS:
+        raise ValueError(f"{file.path} has architecture {architecture!r}; expected one of {', '.join(LAYERS)}")
+    names = {}
+    for own in file.tensors:
+        if own == ROPE_FACTORS:
+            continue
+        layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", own)
+        module = LAYERS[architecture].get(layer[2]) if layer else None
+        name = f"model.layers.{layer[1]}.{module}.{layer[3]}" if layer and module else _AROUND.get(own)
+        if name is None:
+            raise ValueError(f"{file.path} has a tensor {own}, which is not known in a model of kind {architecture}")
+        names[name] = own
+    return names
+
+
+def head_counts(file: GgufFile) -> tuple[int, int]:
+    """Numbers of query heads and of key/value heads.
+
+    Raises:
+        ValueError: they are not stated, or not one number for all layers.
+    """
+    prefix = f"{file.metadata['general.architecture']}.attention"
+    heads = file.metadata.get(f"{prefix}.head_count")
+    kv_heads = file.metadata.get(f"{prefix}.head_count_kv", heads)
+    if not isinstance(heads, int) or not isinstance(kv_heads, int) or heads < 1 or kv_heads < 1:
+        raise ValueError(
+            f"{file.path} has {prefix}.head_count and head_count_kv {heads} and {kv_heads}; expected numbers"
+        )
+    return heads, kv_heads
+
+
+def _floats(tensor: GgufTensor) -> np.ndarray:
+    if tensor.type in FLOATS:
+        return tensor.data.view(FLOATS[tensor.type])
+    import gguf
+
+    return gguf.dequantize(tensor.data, gguf.GGMLQuantizationType[tensor.type])
+
+
+@functools.cache
+def _expands(type: str) -> bool:
+    """Whether the gguf library expands this type; the test is one block of zeros."""
+    import gguf
+
+    kind = gguf.GGMLQuantizationType[type]
+    try:
+        gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True

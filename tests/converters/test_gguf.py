@@ -1,0 +1,371 @@
+"""GGUF files: the same model as the folder it was made of, and what is refused."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax import api
+from eagle_jax.api.tokenizers import tokenizer_in
+from eagle_jax.converters import convert_gguf, describe, load_target, quantize, resolve
+from eagle_jax.converters.gguf_config import config_entries, end_ids
+from eagle_jax.models.rope import frequencies
+from eagle_jax.ops.quantized import QuantArray, Rounding, dense
+from tests.converters import folders
+from tests.converters.folders import refused
+
+gguf = pytest.importorskip("gguf")
+
+# Wide enough for blocks of 32.
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 300}
+KEYS = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+}
+LLAMA_KEYS = KEYS | {"post_attention_layernorm": "ffn_norm"}
+GEMMA_KEYS = KEYS | {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+AROUND = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+TEMPLATE = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"
+
+
+def own_name(name: str, architecture: str) -> str:
+    """A tensor's name in a GGUF file."""
+    module, _, kind = name.rpartition(".")
+    if module in AROUND:
+        return f"{AROUND[module]}.{kind}"
+    _, _, layer, module = module.split(".", 3)
+    return f"blk.{layer}.{(GEMMA_KEYS if 'gemma' in architecture else LLAMA_KEYS)[module]}.{kind}"
+
+
+def permuted(value: np.ndarray, heads: int) -> np.ndarray:
+    """Rows in llama.cpp's order, as convert_hf_to_gguf.py has it."""
+    return value.reshape(heads, 2, -1, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+
+
+def stored(name: str, value: np.ndarray, architecture: str, heads: tuple[int, int]) -> np.ndarray:
+    """A tensor's values in a GGUF file."""
+    if "gemma" in architecture and name.endswith("norm.weight"):
+        return value + np.float32(1)
+    for projection, count in zip(("q_proj.", "k_proj."), heads, strict=True):
+        if architecture == "llama" and projection in name:
+            return permuted(value, count)
+    return value
+
+
+def write(
+    path: pathlib.Path,
+    model: Any,
+    architecture: str = "llama",
+    *,
+    type: str = "F32",
+    metadata: Mapping[str, Any] | None = None,
+    extra: Mapping[str, np.ndarray] | None = None,
+    tokenizer: bool = True,
+) -> pathlib.Path:
+    """A GGUF file of this model, its matrices of this type."""
+    c = model.config
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(c.max_position_embeddings)
+    writer.add_embedding_length(c.hidden_size)
+    writer.add_block_count(c.num_hidden_layers)
+    writer.add_feed_forward_length(c.intermediate_size)
+    writer.add_head_count(c.num_attention_heads)
+    writer.add_head_count_kv(c.num_key_value_heads)
+    writer.add_key_length(c.head_dim)
+    writer.add_value_length(c.head_dim)
+    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+    writer.add_rope_freq_base(c.rope.theta)
+    for key, value in (metadata or {}).items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[value.__class__]
+        add(key, value)
+    if tokenizer:
+        add_byte_level(writer, c.vocab_size)
+    kind = gguf.GGMLQuantizationType[type]
+    for name, value in folders.tensors(model).items():
+        value = stored(name, value, architecture, (c.num_attention_heads, c.num_key_value_heads))
+        if value.ndim == 1:
+            writer.add_tensor(own_name(name, architecture), value)
+        else:
+            writer.add_tensor(own_name(name, architecture), gguf.quantize(value, kind), raw_dtype=kind)
+    for name, value in (extra or {}).items():
+        writer.add_tensor(name, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_byte_level(writer: Any, size: int) -> None:
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    letters = list(bytes_to_unicode().values())
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters, "he", "ll", "hell", "Ġw", "ĠĠ", "12"]
+    unused = [f"[PAD{i}]" for i in range(len(tokens), size)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens + unused)
+    writer.add_token_types([3] * 3 + [1] * (len(tokens) - 3) + [5] * len(unused))
+    writer.add_token_merges(["h e", "l l", "he ll", "Ġ w", "Ġ Ġ", "1 2"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_eot_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+
+
+@pytest.fixture
+def llama():
+    return folders.target(**SIZES)
+
+
+GEMMA2 = {
+    "model_type": "gemma2",
+    "architectures": ["Gemma2ForCausalLM"],
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 16,
+    "head_dim": 16,
+    "sliding_window": 8,
+}
+GEMMA_WINDOW = {"attention.sliding_window": 8}
+FAMILIES = {
+    "llama-tied": ("llama", {"tie_word_embeddings": True}, {}),
+    "llama-own": ("llama", {"tie_word_embeddings": False}, {}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}, {}),
+    "llama-linear": (
+        "llama",
+        {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
+    ),
+    "llama-yarn": (
+        "llama",
+        {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}},
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.scaling.original_context_length": 16},
+    ),
+    "mistral": (
+        "llama",
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 8},
+        {"attention.sliding_window": 8},
+    ),
+    "qwen2": ("qwen2", {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}, {}),
+    "qwen3": ("qwen3", {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32}, {}),
+    "gemma2": (
+        "gemma2",
+        GEMMA2,
+        GEMMA_WINDOW | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    ),
+    "gemma3": (
+        "gemma3",
+        GEMMA2 | {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]},
+        GEMMA_WINDOW,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_model_is_that_of_the_folder(tmp_path, name):
+    """Config and weights, to one rounding of Gemma's norms."""
+    architecture, changes, metadata = FAMILIES[name]
+    model = folders.target(**SIZES | changes)
+    stated = {f"{architecture}.{key}": value for key, value in metadata.items()}
+    path = write(tmp_path / "m.gguf", model, architecture, metadata=stated)
+    read = load_target(path)
+    assert read.config == model.config
+    tolerance = 1e-7 if "gemma" in architecture else 0
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance), read.params, model.params)
+
+
+@pytest.mark.parametrize(("type", "bits"), [("Q8_0", 8), ("Q4_0", 4)])
+def test_integers_are_kept(tmp_path, llama, type, bits):
+    """What the gguf library expands is exactly what the integers and scales stand for."""
+    path = write(tmp_path / "m.gguf", llama, type=type)
+    params = load_target(path, dtype="float32").params
+    kind = gguf.GGMLQuantizationType[type]
+    expected = folders.tensors(llama)
+    for name, part in (("q_proj", "self_attn"), ("o_proj", "self_attn"), ("down_proj", "mlp")):
+        weight = params["layers_1"][part][name]["weight"]
+        assert isinstance(weight, QuantArray) and weight.rounding == Rounding(bits, 32).over(weight.shape[1])
+        original = expected[f"model.layers.1.{part}.{name}.weight"]
+        np.testing.assert_array_equal(dense(weight), gguf.dequantize(gguf.quantize(original, kind), kind))
+    table = expected["model.embed_tokens.weight"]
+    np.testing.assert_array_equal(
+        params["embed_tokens"]["embedding"], gguf.dequantize(gguf.quantize(table, kind), kind)
+    )
+
+
+def test_other_types_are_expanded(tmp_path, llama):
+    path = write(tmp_path / "m.gguf", llama, type="Q5_1")
+    kind = gguf.GGMLQuantizationType.Q5_1
+    expected = gguf.dequantize(gguf.quantize(folders.tensors(llama)["model.layers.0.mlp.up_proj.weight"], kind), kind)
+    for dtype, wanted in ((None, jnp.bfloat16), ("float32", jnp.float32)):
+        weight = load_target(path, dtype=dtype).params["layers_0"]["mlp"]["up_proj"]["weight"]
+        assert weight.dtype == wanted
+        np.testing.assert_array_equal(weight, jnp.asarray(expected).astype(wanted))
+
+
+def test_the_factors_of_llama_3_1(tmp_path):
+    scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling["original_max_position_embeddings"] = 8192
+    model = folders.target(**SIZES, rope_theta=500000.0, rope_scaling=scaling, num_hidden_layers=1)
+    plain = folders.config(**SIZES, rope_theta=500000.0)
+    factors = frequencies(plain.rope, 16) / frequencies(model.config.rope, 16)
+    path = write(tmp_path / "m.gguf", model, extra={"rope_freqs.weight": factors.astype(np.float32)})
+    assert load_target(path).config == model.config
+    path = write(tmp_path / "n.gguf", model, extra={"rope_freqs.weight": np.full(8, 2, np.float32)})
+    with refused(ValueError, "rope_freqs.weight", "Llama 3.1"):
+        config_entries(path)
+
+
+def test_a_folder_of_it(tmp_path, llama, run_cli):
+    """The command writes what transformers and `load` read: the same weights in bfloat16, tokenizer, stop tokens."""
+    path, folder = write(tmp_path / "m.gguf", llama), tmp_path / "folder"
+    shown = run_cli("convert", str(path), str(folder))
+    assert (shown.exit_code, shown.stdout) == (0, f"Wrote {folder}.\n")
+    assert json.loads((folder / "generation_config.json").read_text()) == {"bos_token_id": 1, "eos_token_id": [0, 2]}
+    read = load_target(folder)
+    assert read.config == llama.config and read.dtype == jnp.bfloat16
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b.astype(jnp.bfloat16)), read.params, llama.params)
+    left, right = tokenizer_in(path), tokenizer_in(folder)
+    text = "hello  world 12\n<|im_end|>é"
+    assert left(text).input_ids == right(text).input_ids
+    chat = [{"role": "user", "content": "he"}]
+    for tokenizer in (left, right):
+        assert tokenizer.apply_chat_template(chat, tokenize=False) == "<|im_start|>he<|im_end|>"
+    with refused(FileExistsError, "holds a model already"):
+        convert_gguf(path, folder)
+
+
+def test_the_command_tells_what_became_of_the_types(tmp_path, llama, run_cli):
+    shown = json.loads(run_cli("inspect", str(write(tmp_path / "m.gguf", llama, type="Q8_0")), "--json").stdout)
+    assert (shown["kind"], shown["format"], shown["problem"]) == ("target", "llama", None)
+    assert set(shown["dtypes"]) == {"float32", "Q8_0, expanded to floats", "Q8_0, kept as int8 in groups of 32"}
+
+
+@pytest.mark.parametrize("type", ["F32", "Q8_0"])
+def test_generation(tmp_path, llama, type):
+    """The text is that of the folder made of the file, with integers too, and a turn's end is a stop token."""
+    path = write(tmp_path / "m.gguf", llama, type=type)
+    convert_gguf(path, tmp_path / "folder", dtype="float32")
+    answers = []
+    for source in (path, tmp_path / "folder"):
+        model = api.load(str(source), dtype="float32")
+        assert model.stop_ids == (0, 2)
+        answers.append(api.generate(model, "hello", max_new_tokens=4, temperature=0.0).token_ids)
+    assert answers[0] == answers[1]
+
+
+def test_byte_level_tokenizer(tmp_path, llama):
+    """Digits stay apart, merges are followed, control tokens are whole."""
+    tokenizer = tokenizer_in(write(tmp_path / "m.gguf", llama))
+    ids = tokenizer("hello w  12<|im_end|>").input_ids
+    assert tokenizer.convert_ids_to_tokens(ids) == ["hell", "o", "Ġw", "ĠĠ", "1", "2", "<|im_end|>"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "hello w  12"
+    assert (tokenizer.eos_token_id, tokenizer.bos_token_id) == (2, 1)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece_tokenizer(tmp_path, llama, monkeypatch, prefix):
+    """Merges follow the scores, spaces become ▁, and what no token has falls apart into bytes."""
+    monkeypatch.setattr(f"{__name__}.add_byte_level", lambda writer, size: add_sentencepiece(writer, prefix))
+    tokenizer = tokenizer_in(write(tmp_path / "m.gguf", llama))
+    ids = tokenizer("ab  aé").input_ids
+    words = ["▁", "ab"] if prefix else ["ab"]
+    assert tokenizer.convert_ids_to_tokens(ids) == ["<s>", *words, "▁▁", "a", "<0xC3>", "<0xA9>"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "ab  aé"
+
+
+def add_sentencepiece(writer: Any, prefix: bool) -> None:
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", "  ", *bytes_, "ab", "▁a", "▁", "a", "b"]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-1000.0] * 4 + [0.0] * 256 + [-1.0, -2.0, -3.0, -4.0, -5.0])
+    writer.add_token_types([2, 3, 3, 4, *[6] * 256, *[1] * 5])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_add_space_prefix(prefix)
+
+
+def test_no_tokenizer(tmp_path, llama):
+    path = write(tmp_path / "m.gguf", llama, tokenizer=False)
+    assert tokenizer_in(path) is None and end_ids(path) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architecture": "mamba"}, ("architecture 'mamba'", "llama")),
+        ({"extra": {"blk.0.ssm_a": np.ones(4, np.float32)}}, ("blk.0.ssm_a", "not known")),
+        ({"extra": {"blk.0.attn_q.bias": np.ones(64, np.int32)}}, ("blk.0.attn_q.bias", "I32")),
+        ({"metadata": {"llama.logit_scale": 2.0}}, ("llama.logit_scale 2.0", "not known")),
+        ({"metadata": {"llama.expert_count": 8}}, ("llama.expert_count 8",)),
+        ({"metadata": {"llama.rope.dimension_count": 8}}, ("rope.dimension_count 8", "expected 16")),
+        ({"metadata": {"llama.rope.scaling.type": "longrope"}}, ("longrope",)),
+    ],
+)
+def test_the_unknown_is_refused(tmp_path, llama, changes, words):
+    architecture = changes.get("architecture", "llama")
+    path = write(tmp_path / "m.gguf", llama, **changes) if architecture == "llama" else renamed(tmp_path, llama)
+    with refused(ValueError, "m.gguf", *words):
+        load_target(path)
+
+
+def renamed(folder: pathlib.Path, model: Any) -> pathlib.Path:
+    """The same file of an architecture that is not known; as long as llama."""
+    data = write(folder / "m.gguf", model).read_bytes()
+    (folder / "m.gguf").write_bytes(data.replace(b"llama", b"mamba"))
+    return folder / "m.gguf"
+
+
+def test_unknown_pre_tokenizer(tmp_path, llama):
+    path = write(tmp_path / "m.gguf", llama)
+    path.write_bytes(path.read_bytes().replace(b"smollm", b"mollsm"))
+    with refused(ValueError, "pre-tokenizer 'mollsm'", "llama-bpe"):
+        tokenizer_in(path)
+
+
+@pytest.mark.parametrize("left", [0, 3, 20, 300, 3000, -1])
+def test_a_truncated_file(tmp_path, llama, left):
+    path = write(tmp_path / "m.gguf", llama)
+    path.write_bytes(path.read_bytes()[:left])
+    with refused(ValueError, "m.gguf cannot be read as a GGUF file"):
+        describe(path)
+
+
+def test_other_errors(tmp_path, llama):
+    with refused(FileNotFoundError, "there is no model file", "absent.gguf"):
+        resolve(tmp_path / "absent.gguf")
+    path = write(tmp_path / "m.gguf", llama)
+    with refused(ValueError, "m.gguf is a GGUF file", "eagle-jax convert"):
+        quantize(path, tmp_path / "new", "int8")
+    path.write_bytes(path.read_bytes().replace(b"GGUF\x03", b"GGUF\x09", 1))
+    with refused(ValueError, "version 9 is not known"):
+        describe(path)
+
+
+@pytest.fixture
+def run_cli():
+    """Runs a command as `eagle-jax` does."""
+    from typer.testing import CliRunner
+
+    from eagle_jax.cli import app
+
+    return lambda *arguments: CliRunner().invoke(app, arguments)
