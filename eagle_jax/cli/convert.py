@@ -1,12 +1,12 @@
 """`eagle-jax convert`: a draft head to the format of another library."""
 
-import json
 import pathlib
 from typing import Annotated, Literal
 
 import typer
 
 from eagle_jax import api
+from eagle_jax.cli import options
 from eagle_jax.cli.console import err, one_sentence, out
 
 
@@ -48,17 +48,7 @@ def convert(
 
     - `eagle-jax convert ./my-head ./for-sglang --to sglang`
     """
-    changes = None if head_config is None else _entries(head_config)
+    changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
     with err.status("Converting"):
         api.convert(source, folder, to, target=target, changes=changes)
     out.print(f"Wrote {folder} for {to}.", markup=False)
-
-
-def _entries(text: str) -> dict:
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"--head-config is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f'--head-config {text} is no JSON object; expected one such as {{"rope_theta": 10000}}')
-    return value

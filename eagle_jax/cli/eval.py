@@ -87,6 +87,7 @@ def run(
     ] = None,
     draft: options.DraftModel = None,
     datastore: options.Datastore = None,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -112,7 +113,9 @@ def run(
     """
     asked = read_questions(questions, limit)
     named = parse_methods(methods)
-    model = load(target, None, dtype, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore)
+    model = load(
+        target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
+    )
     loaded = [*(api.with_head(model, head, quantize=quantize) for head in heads or ()), model]
     suited = [_with_model(method, loaded) for method in named]
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
@@ -128,6 +131,8 @@ def run(
         mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
         max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats,
     )  # fmt: skip
+    if target_config is not None:
+        settings["target_config"] = target_config
     turns = {question.id: len(question.turns) for question in asked}
     about = dict(file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context)
     with alone(folder):
