@@ -126,13 +126,12 @@ def run(
         raise ValueError(nothing_fits(len(asked), prompter))
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     settings = dict(
-        questions=_digest(asked), methods=shapes, target=target, heads=heads or [], draft=draft, datastore=datastore,
+        questions=_digest(asked), methods=shapes, target=target, target_config=target_config,
+        heads=heads or [], draft=draft, datastore=datastore,
         fingerprints=_fingerprints(target, heads or [], draft, datastore),
         mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
         max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats,
     )  # fmt: skip
-    if target_config is not None:
-        settings["target_config"] = target_config
     turns = {question.id: len(question.turns) for question in asked}
     about = dict(file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context)
     with alone(folder):

@@ -195,6 +195,11 @@ CASES: dict[str, Case] = {
     "3: several unknown keys": Case(
         "eagle3", says(block_size=16, parallel_drafting=True), ("block_size=16", "parallel_drafting=True", "not known")
     ),
+    "3: a YaRN setting of SGLang's": Case(
+        "eagle3",
+        says(rope_scaling={"type": "yarn", "factor": 2.0, "attn_factor": 3.0}),
+        ("rope_scaling.attn_factor=3.0", "1.0"),
+    ),
     "3: a DFlash head": Case("eagle3", says(architectures=["DFlashDraftModel"]), ("a DFlash head", "EAGLE-1, 2 or 3")),
     "3: a P-EAGLE head": Case("eagle3", says(architectures=["PEagleDraftModel"]), ("a P-EAGLE head",)),
     "3: another class": Case("eagle3", says(architectures=["OwnDraftModel"]), ("'OwnDraftModel'", "not known")),
