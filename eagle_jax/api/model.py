@@ -21,8 +21,8 @@ from eagle_jax.converters import (
     load_target,
     resolve,
     resolve_pair,
-    target_config,
 )
+from eagle_jax.converters import target_config as read_target_config
 from eagle_jax.converters.files import is_gguf, read_json
 from eagle_jax.converters.gguf_config import end_ids
 from eagle_jax.drafters.rest import Datastore
@@ -101,6 +101,7 @@ def load(
     head: str | Path | None = None,
     *,
     dtype: Any = None,
+    target_config: Mapping[str, Any] | None = None,
     head_config: Mapping[str, Any] | None = None,
     mesh: Any = None,
     draft: str | Path | None = None,
@@ -115,23 +116,15 @@ def load(
     EAGLE_JAX_COMPILATION_CACHE is "off".
 
     Args:
-<<<<<<< HEAD
-        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), or the
-            name of a published pair (`eagle-jax models` lists them).
+        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
+            `.gguf` file, or the name of a published pair (`eagle-jax models` lists them).
         head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads, or the name of a pair;
             None is the pair's head, the shipped EAGLE-1 head if no target is named either, or else none. The shipped
             target also has an EAGLE-3 head, `head="eagle3"`.
-=======
-        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
-            `.gguf` file, or the name of a published pair (`eagle-jax models` lists them).
-        head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads; None is the pair's head,
-            the shipped EAGLE-1 head if no target is named either, or else none. The shipped target also has an EAGLE-3
-            head, `head="eagle3"`.
->>>>>>> gguf
         dtype: "float32", "bfloat16" or "float16"; None keeps the target's stored one, but is float32 on CPUs that have
             no bfloat16 instructions.
-        head_config: entries that take the place of those in the head's `config.json`, such as
-            `{"rope_theta": 10000.0}`.
+        target_config, head_config: entries that take the place of those in the target's `config.json`, or the head's,
+            such as `{"rope_theta": 10000.0}`.
         mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
             `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
             device. docs/sharding.md tells more.
@@ -157,11 +150,11 @@ def load(
         _known_dtype(given, name)  # refused before anything is downloaded
     folder, head_folder = folders_of(target, head)
     wanted = dtype_of(dtype)
-    over = None if mesh is None else sharding_of(mesh, target_config(folder))
+    over = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
     # these files are small: what is wrong there is said before weights are read
     tokenizer = tokenizer_in(folder)
-    stop_ids = _stop_ids(folder, tokenizer)
-    lm = _load_target(folder, wanted, over, scheme)
+    stop_ids = _stop_ids(folder, tokenizer, target_config or {})
+    lm = _load_target(folder, wanted, over, scheme, target_config)
     drafts_in = _draft_dtype(draft_dtype, lm.dtype)
     drafting = None
     if head_folder is not None:
@@ -246,9 +239,15 @@ def _head_folder(head: str | Path) -> Path:
     return SHIPPED_HEADS.get(str(head)) or (resolve(head) if pair is None else head_folder(pair))
 
 
-def _load_target(folder: Path, dtype: Any, over: Sharding | None, scheme: Scheme | None) -> LM:
+def _load_target(
+    folder: Path,
+    dtype: Any,
+    over: Sharding | None,
+    scheme: Scheme | None,
+    changes: Mapping[str, Any] | None = None,
+) -> LM:
     try:
-        return load_target(folder, dtype=dtype, over=over, scheme=scheme)
+        return load_target(folder, dtype=dtype, over=over, scheme=scheme, changes=changes)
     except ValueError as error:
         kind = describe(folder).kind
         if not kind.endswith(("head", "heads")):
@@ -307,20 +306,22 @@ def _known_dtype(dtype: Any, name: str = "dtype") -> Any:
     raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(known)}")
 
 
-def _stop_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
-    """End-of-text ids: the generation config's, else the config's, or a GGUF file's, and the tokenizer's own.
+def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple[int, ...]:
+    """End-of-text ids: those in `changes`, else the generation config's, else the config's or a GGUF
+    file's, and the tokenizer's own.
 
     Raises:
         ValueError: one of the files is damaged, or an id is no whole number.
     """
     ids: set[int] = set(end_ids(folder)) if is_gguf(folder) else set()
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        stated = read_json(path).get("eos_token_id") if path.exists() else None
+    paths = (folder / "generation_config.json", folder / "config.json")
+    files = [(path, read_json(path)) for path in paths if path.exists()]
+    for where, entries in [("target_config", changes), *files]:
+        stated = entries.get("eos_token_id")
         if stated is not None:
             listed = stated if isinstance(stated, list) else [stated]
             if not all(type(id_) is int for id_ in listed):
-                raise ValueError(f"{path} has eos_token_id {stated!r}; expected a whole number, or a list of them")
+                raise ValueError(f"{where} has eos_token_id {stated!r}; expected a whole number, or a list of them")
             ids.update(listed)
             break
     if tokenizer is not None and tokenizer.eos_token_id is not None:

@@ -23,6 +23,7 @@ def batch(
     files: Files,
     target: options.Target = None,
     head: options.Head = None,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -106,13 +107,23 @@ def batch(
         "quantize": quantize,
         "drafter": drafter,
         "tree": tree,
+        **({} if target_config is None else {"target_config": target_config}),
     }
     share: dict[str, Any] = dict(host=host, hosts=hosts, one_model=one_model)
     with api.Job(inputs, output, defaults=defaults, made_with=made_with, token_ids=token_ids, **share) as job:
         if job.complete:
             out.print(f"{output} is complete; nothing was left to do", markup=False)
         else:
-            model = load(target, head, dtype, quantize=quantize, mesh=over, draft=draft_model, datastore=datastore)
+            model = load(
+                target,
+                head,
+                dtype,
+                target_config=target_config,
+                quantize=quantize,
+                mesh=over,
+                draft=draft_model,
+                datastore=datastore,
+            )
             with meter("Answering") as show:
                 tally = job.run(model, batch_size=batch_size, progress=show, **drafting)
             _report(output, tally, job.merge(), hosts)

@@ -32,6 +32,7 @@ def bench(
     repeats: options.Repeats = 1,
     target: options.Target = None,
     head: options.Head = None,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -59,7 +60,7 @@ def bench(
     """
     asked = read_questions(questions, limit)
     methods = (PLAIN, dataclasses.replace(EAGLE, tree=options.parse_tree(tree)))
-    model = load(target, head, dtype, quantize=quantize, mesh=mesh)
+    model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh)
     if model.head is None:
         raise ValueError("bench compares with an EAGLE head, and none was loaded; name one with --head")
     prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens)
@@ -74,6 +75,7 @@ def bench(
     groups = by_group(talks, PLAIN.name, tasks=False)
     if json_output:
         what = dict(target=target, head=head, dtype=model.dtype, quantize=quantize, mesh=mesh)
+        what["target_config"] = target_config
         settings = dict(
             questions=str(questions), repeats=repeats, max_new_tokens=max_new_tokens, tree=tree, **what, **sampling
         )

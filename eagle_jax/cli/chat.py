@@ -51,6 +51,7 @@ def chat(
     system: Annotated[str | None, typer.Option("--system", help="A system message to begin with.")] = None,
     target: options.Target = None,
     head: options.Head = None,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -76,7 +77,16 @@ def chat(
     - `eagle-jax chat --target llama-3.1-8b-instruct --temperature 0.7 --system "Answer in one sentence."`
     """
     drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
-    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
+    model = load(
+        target,
+        head,
+        dtype,
+        target_config=target_config,
+        quantize=quantize,
+        mesh=mesh,
+        draft=draft_model,
+        datastore=datastore,
+    )
     request: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens,
         temperature=temperature,

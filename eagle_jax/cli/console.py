@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eagle_jax import api
 from eagle_jax.api.results import without_nan
+from eagle_jax.cli import options
 
 # Answers and tables go to stdout; everything said about them goes to stderr, so that a pipe carries only the text.
 out = Console(highlight=False, soft_wrap=True)
@@ -55,8 +56,15 @@ def sentence(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def load(target: str | None, head: str | None, dtype: str | None, **more: Any) -> api.Model:
-    """`api.load` behind a spinner that says what is being loaded; of `more`, what is not None is passed on."""
+def load(
+    target: str | None, head: str | None, dtype: str | None, *, target_config: str | None = None, **more: Any
+) -> api.Model:
+    """`api.load` behind a spinner that says what is being loaded; of `more`, what is not None is passed on.
+
+    `target_config` is a JSON object, as `--target-config` takes it.
+    """
+    if target_config is not None:
+        more["target_config"] = options.parse_entries(target_config, "--target-config")
     with err.status(f"Loading {target or 'the shipped pair'}"):
         return api.load(target, head, dtype=dtype, **{name: path for name, path in more.items() if path is not None})
 

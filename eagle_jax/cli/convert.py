@@ -1,6 +1,5 @@
 """`eagle-jax convert`: a draft head to the format of another library, or a GGUF file to a model folder."""
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -8,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from eagle_jax import api
+from eagle_jax.cli import options
 from eagle_jax.cli.console import err, one_sentence, out
 
 
@@ -63,7 +63,7 @@ def convert(
         return
     if to is None or dtype is not None:
         raise ValueError("a head is converted with --to safeailab, sglang or speculators, and without --dtype")
-    changes = None if head_config is None else _entries(head_config)
+    changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
     with err.status("Converting"):
         api.convert(source, folder, to, target=target, changes=changes)
     out.print(f"Wrote {folder} for {to}.", markup=False)
@@ -76,13 +76,3 @@ def _convert_gguf(source: str, folder: pathlib.Path, dtype: str | None, of_heads
     with err.status("Converting"):
         api.convert_gguf(source, folder, dtype=dtype or "bfloat16")
     out.print(f"Wrote {folder}.", markup=False)
-
-
-def _entries(text: str) -> dict:
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"--head-config is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f'--head-config {text} is no JSON object; expected one such as {{"rope_theta": 10000}}')
-    return value

@@ -87,6 +87,7 @@ def run(
     ] = None,
     draft: options.DraftModel = None,
     datastore: options.Datastore = None,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -112,7 +113,9 @@ def run(
     """
     asked = read_questions(questions, limit)
     named = parse_methods(methods)
-    model = load(target, None, dtype, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore)
+    model = load(
+        target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
+    )
     loaded = [*(api.with_head(model, head, quantize=quantize) for head in heads or ()), model]
     suited = [_with_model(method, loaded) for method in named]
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
@@ -123,7 +126,8 @@ def run(
         raise ValueError(nothing_fits(len(asked), prompter))
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     settings = dict(
-        questions=_digest(asked), methods=shapes, target=target, heads=heads or [], draft=draft, datastore=datastore,
+        questions=_digest(asked), methods=shapes, target=target, target_config=target_config,
+        heads=heads or [], draft=draft, datastore=datastore,
         fingerprints=_fingerprints(target, heads or [], draft, datastore),
         mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
         max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats,

@@ -27,7 +27,7 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     for said in cut.values():
         out.print(said, markup=False)
     if uncut := [(one, other, place) for one, other, place in parted if one.id not in cut]:
-        how = dict(mesh=settings.get("mesh"), quantize=settings.get("quantize"))
+        how = {name: settings.get(name) for name in ("mesh", "quantize", "target_config")}
         model = load(target or settings.get("target"), None, dtype or settings.get("dtype"), **how)
         for one, other, (turn, token) in uncut:
             out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, turn, token), markup=False)

@@ -18,6 +18,7 @@ def generate(
     file: Annotated[pathlib.Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")] = None,
     target: options.Target = None,
     head: options.Head = None,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -52,7 +53,16 @@ def generate(
     """
     words = read_prompt(prompt, file)
     drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
-    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
+    model = load(
+        target,
+        head,
+        dtype,
+        target_config=target_config,
+        quantize=quantize,
+        mesh=mesh,
+        draft=draft_model,
+        datastore=datastore,
+    )
     asked = [{"role": "user", "content": words}] if options.wants_chat(model, chat) else words
     request: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens,

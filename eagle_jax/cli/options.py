@@ -1,6 +1,7 @@
 """Options that several commands share, and how their text becomes the api's values."""
 
 import contextlib
+import json
 from typing import Annotated, Any, Literal
 
 import typer
@@ -33,6 +34,15 @@ Dtype = Annotated[
     typer.Option(
         "--dtype",
         help="Type of the weights; as stored by default, but float32 on a CPU without bfloat16 instructions.",
+        rich_help_panel=MODEL,
+    ),
+]
+TargetConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--target-config",
+        metavar="JSON",
+        help="Entries that take the place of those in the model's config.json, such as '{\"rope_theta\": 10000}'.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -186,6 +196,17 @@ def parse_tree(text: str, said: str = "--tree") -> str | tuple[int, int, int] | 
         f"{said} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
         "nodes,least of a chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
     )
+
+
+def parse_entries(text: str, said: str) -> dict[str, Any]:
+    """The entries of a `config.json` that were typed for the option `said`, as a JSON object."""
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{said} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f'{said} {text} is no JSON object; expected one such as {{"rope_theta": 10000}}')
+    return value
 
 
 def wants_chat(model: Any, chat: bool | None) -> bool:

@@ -25,6 +25,7 @@ def profile(
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Length of the answer that caches are made for.")
     ] = 256,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -49,7 +50,7 @@ def profile(
     - `eagle-jax profile ./llama ./eagle --trace traces`
     """
     asked_tree = options.parse_tree(tree)
-    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model)
+    model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft_model)
     asked: Any = [{"role": "user", "content": prompt}] if options.wants_chat(model, chat) else prompt
     with err.status("Compiling and running"):
         found = api.profile(model, asked, drafter=drafter, tree=asked_tree, max_new_tokens=max_new_tokens, folder=trace)

@@ -21,6 +21,7 @@ def regenerate(
     ] = None,
     target: options.Target = None,
     head: options.Head = None,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -42,11 +43,12 @@ def regenerate(
 
     - `eagle-jax regenerate chats.jsonl --out answers.jsonl --temperature 1 --top-p 0.95 --limit 1000`
     """
-    model = load(target, head, dtype, quantize=quantize, mesh=mesh)
+    model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh)
     made_with = {
         "target": api.fingerprints(target, head)["target"],
         "dtype": model.dtype,
         "quantize": None if (quantize or "").startswith("draft:") else quantize,  # what drafts changes no answer
+        **({} if target_config is None else {"target_config": target_config}),
     }
     with progress_bar("Answering") as bar:
         task = bar.add_task("", total=None)

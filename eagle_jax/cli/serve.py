@@ -51,6 +51,7 @@ MaxSeconds = Annotated[
 def serve(
     target: options.Target = None,
     head: options.Head = None,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -81,7 +82,16 @@ def serve(
     serving = serving_room()
     sockets = serving.bound(host, port)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
-    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
+    model = load(
+        target,
+        head,
+        dtype,
+        target_config=target_config,
+        quantize=quantize,
+        mesh=mesh,
+        draft=draft_model,
+        datastore=datastore,
+    )
     with err.status("Compiling"):
         engine = api.Engine(model, rows=slots, max_tokens=max_tokens, max_queue=max_queue, **drafting)
     try:

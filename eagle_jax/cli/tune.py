@@ -35,6 +35,7 @@ def tune(
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Length of the answers that caches are made for.")
     ] = 256,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -56,7 +57,7 @@ def tune(
     - `eagle-jax tune ./llama ./eagle --batch-sizes 1,2,8,32 --prompts question.jsonl`
     """
     sizes = parse_sizes(batch_sizes)
-    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model)
+    model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft_model)
     asked = None if prompts is None else questions(prompts, options.wants_chat(model, chat))
     api.keep_budgets([])  # a folder that cannot be written into is told of before anything is measured
     tuned = []

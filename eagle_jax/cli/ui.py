@@ -19,6 +19,7 @@ READERS = 2  # answers at a time of the drafter that the page begins with; of ot
 def ui(
     target: options.Target = None,
     head: options.Head = None,
+    target_config: options.TargetConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -49,7 +50,16 @@ def ui(
 
     sockets = serving.bound(host, port)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
-    model = load(target, head, dtype, quantize=quantize, mesh=mesh, draft=draft_model, datastore=datastore)
+    model = load(
+        target,
+        head,
+        dtype,
+        target_config=target_config,
+        quantize=quantize,
+        mesh=mesh,
+        draft=draft_model,
+        datastore=datastore,
+    )
     with err.status("Compiling"):
         engine = api.Engine(model, rows=READERS, max_tokens=max_tokens, cycles=1, record=True, **drafting)
     try:

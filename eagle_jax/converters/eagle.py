@@ -16,7 +16,7 @@ from eagle_jax.converters import formats, names, quant_config
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, Spelling
 from eagle_jax.converters.head_config import eagle1_config, eagle3_config
-from eagle_jax.converters.head_entries import TAPS, read_entries
+from eagle_jax.converters.head_entries import TAPS, check_method, read_entries
 from eagle_jax.converters.head_writing import Verifier, entries_for
 from eagle_jax.converters.hf_config import config_to_hf
 from eagle_jax.converters.vocabulary import mapping_tensors, read_vocabulary
@@ -118,15 +118,16 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
         ValueError: no head, or one that is not understood.
     """
     folder, info = weights.folder, weights.info
+    path = folder / "config.json"
+    entries = {**read_json(path), **changes}
     spelling = formats.spelling_of(info)
     if spelling is None:
+        check_method(entries)
         is_target = "model.embed_tokens.weight" in info
         raise ValueError(
             f"{folder} holds {'a target model' if is_target else 'no draft head'}; expected a head, with the tensors "
             f"fc.weight and midlayer.* or layers.0.*{', and the target in the other place' if is_target else ''}"
         )
-    path = folder / "config.json"
-    entries = {**read_json(path), **changes}
     try:
         stated = read_entries(quant_config.without(entries), eagle3=spelling.eagle3)
         if spelling.eagle3:

@@ -9,11 +9,13 @@ stream *leaves*, one less.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.converters import hf_families, hf_rope, hf_values
 from eagle_jax.converters.formats import FLAGS
+from eagle_jax.converters.hf_keys import Tables, check_head
 
 KIND, LAYER = "speculators_model_type", "transformer_layer_config"
 TAPS = "eagle_aux_hidden_state_layer_ids"
@@ -25,10 +27,14 @@ _LAYER_READ = frozenset(
     rms_norm_eps max_position_embeddings bias qkv_bias attention_bias mlp_bias tie_word_embeddings model_type
     architectures sliding_window use_sliding_window max_window_layers layer_types
     num_experts num_local_experts num_experts_per_tok moe_intermediate_size decoder_sparse_step mlp_only_layers
-    norm_topk_prob router_aux_loss_coef output_router_logits router_jitter_noise
+    norm_topk_prob router_aux_loss_coef output_router_logits router_jitter_noise shared_expert_intermediate_size
     """.split()
 ).union(hf_rope.KEYS)
-_LAYER_FIXED = {name: value for name, value in hf_families.FIXED.items() if name not in _LAYER_READ}
+_FIXED: Mapping[str, tuple[Any, ...]] = {**hf_families.FIXED, **hf_families.SILU, "logit_scale": (None, 1.0)}
+_LAYER_FIXED = {name: value for name, value in _FIXED.items() if name not in _LAYER_READ}
+
+# vLLM and SGLang read these settings of YaRN; transformers does not.
+_ROPE_FIXED = {f"rope_scaling.{name}": (1.0, None) for name in ("attn_factor", "extrapolation_factor")}
 
 _OLD_FC_NORM = "use_aux_norm"  # what SGLang called `fc_norm` at first
 _EAGLE3_READ = frozenset({*FLAGS, _OLD_FC_NORM, "draft_vocab_size", "target_hidden_size", "eagle_config", TAPS})
@@ -49,13 +55,27 @@ _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
 
 # Around `transformer_layer_config`.
 _OUTER_READ = frozenset({KIND, LAYER, "architectures", *FLAGS, "draft_vocab_size", "target_hidden_size", TAPS})
-_OUTER_FIXED = {name: value for name, value in _LAYER_FIXED.items() if name != "auto_map"} | {"layernorms": (False,)}
+_OUTER_FIXED = _LAYER_FIXED | {"layernorms": (False,)}
 _OUTER_IGNORED = hf_families.IGNORED | frozenset(
     """
     speculators_config speculators_version embed_requires_grad has_no_defaults_at_init base_model_ep_plan auto_map
     model_type tie_word_embeddings fusion_bias transformer_layer_architecture
     """.split()
 )
+
+# Other methods' heads, of which some have tensors like EAGLE's, by a part of the name of their class.
+_OTHER_METHODS: Mapping[str, str] = {
+    "peagle": "P-EAGLE",
+    "dflash": "DFlash",
+    "dflare": "DFlare",
+    "dspark": "DSpark",
+    "domino": "Domino",
+    "medusa": "Medusa",
+    "hydra": "Hydra",
+}
+
+# What the classes of EAGLE heads are called: their own names, or those of a target or of one of its layers.
+_EAGLE_CLASS = re.compile(r"(?i:eagle)|ForCausalLM|DecoderLayer$")
 
 # transformers leaves out of `transformer_layer_config` what is its class's default.
 _NESTED_ABSENT: Mapping[str, Mapping[str, Any]] = {
@@ -98,17 +118,49 @@ class Stated:
 def read_entries(entries: Mapping[str, Any], *, eagle3: bool) -> Stated:
     """Reads a head's `config.json` in either form. Every key is accounted for.
 
+    Unknown keys that are false, null or empty are passed over, with a line in the log.
+
     Raises:
-        ValueError: a key that is not known to be harmless, a value that cannot be, or another method's config.
+        ValueError: keys that may change the head, all at once, a value that cannot be, or another method's config.
     """
+    check_method(entries)
     return _nested(entries, eagle3) if KIND in entries else _flat(entries, eagle3)
+
+
+def check_method(entries: Mapping[str, Any]) -> None:
+    """Raises ValueError that names the method of a head whose config is not an EAGLE head's."""
+    stated = entries.get("architectures") or []
+    classes = [str(name) for name in (stated if isinstance(stated, list) else [stated])]
+    for name in (*classes, str(entries.get(KIND))):
+        for part, method in _OTHER_METHODS.items():
+            if part in name.lower().replace("-", ""):
+                raise ValueError(f"{name!r} is a {method} head; expected an EAGLE-1, 2 or 3 head")
+    odd = next((name for name in classes if not _EAGLE_CLASS.search(name)), None)
+    if odd is not None:
+        raise ValueError(f"architectures names {odd!r}, which is not known; expected a class of EAGLE heads")
+
+
+def _read(entries: Mapping[str, Any], tables: Tables, where: str = "") -> None:
+    """Accounts for every key of one object of a head's config; `where` says which object it is."""
+    settings = hf_rope.unread_settings(entries)
+    tables = dataclasses.replace(tables, fixed={**tables.fixed, **_ROPE_FIXED})
+    try:
+        check_head({**entries, **settings}, tables)
+    except ValueError as error:
+        raise ValueError(f"in {where}: {error}" if where else str(error)) from error
 
 
 def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     trimmed = {"draft_vocab_size"}
     read = _LAYER_READ | (_EAGLE3_READ if eagle3 else trimmed)
     fixed = {**_LAYER_FIXED, **_EAGLE3_FIXED} if eagle3 else _LAYER_FIXED
-    hf_values.account(entries, read, fixed, hf_families.IGNORED | (_EAGLE3_IGNORED if eagle3 else frozenset()))
+    neutral = hf_families.IGNORED | (_EAGLE3_IGNORED if eagle3 else frozenset())
+    refusals = hf_values.Refusals()
+    refusals.of(_read, entries, Tables(read=read, fixed=fixed, neutral=neutral))
+    if not eagle3:
+        refusals.check()
+    # NeMo writes the target's number of layers; the tensors show the head's.
+    entries = {name: value for name, value in entries.items() if name != "num_hidden_layers"}
     if not eagle3:
         return Stated(layer=entries, draft_vocab_size=_optional(entries, "draft_vocab_size"))
     if entries.get(_OLD_FC_NORM) is not None:
@@ -116,10 +168,9 @@ def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     inner = entries.get("eagle_config") or {}
     if not isinstance(inner, Mapping):
         raise ValueError(f"eagle_config is {inner!r}; expected an object")
-    try:
-        hf_values.account(inner, frozenset({TAPS}), _INNER_FIXED, frozenset())
-    except ValueError as error:
-        raise ValueError(f"in eagle_config: {error}") from error
+    inner_tables = Tables(read=frozenset({TAPS}), fixed=_INNER_FIXED, neutral=frozenset())
+    refusals.of(_read, inner, inner_tables, "eagle_config")
+    refusals.check()
     left, entered = _layers(inner, least=-1), _layers(entries, least=0)
     taps = None if left is None else tuple(layer + 1 for layer in left)
     if taps is not None and entered is not None and taps != entered:
@@ -134,7 +185,9 @@ def _nested(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     expected = "eagle3" if eagle3 else "eagle"
     if entries[KIND] != expected:
         raise ValueError(f"{KIND}={entries[KIND]!r}, and the tensors are those of {expected!r}; expected them to agree")
-    hf_values.account(entries, _OUTER_READ, _OUTER_FIXED, _OUTER_IGNORED | _verifier(entries))
+    refusals = hf_values.Refusals()
+    outer = Tables(read=_OUTER_READ, fixed=_OUTER_FIXED, neutral=_OUTER_IGNORED | _verifier(entries))
+    refusals.of(_read, entries, outer)
     inner = entries.get(LAYER)
     if not isinstance(inner, Mapping):
         raise ValueError(f"{LAYER} is {inner!r}; expected the object that describes the decoder layer")
@@ -143,10 +196,8 @@ def _nested(entries: Mapping[str, Any], eagle3: bool) -> Stated:
         raise ValueError(
             f"model_type {family!r} in {LAYER} is not supported; expected one of {', '.join(_NESTED_ABSENT)}"
         )
-    try:
-        hf_values.account(inner, _LAYER_READ, _LAYER_FIXED, hf_families.IGNORED)
-    except ValueError as error:
-        raise ValueError(f"in {LAYER}: {error}") from error
+    refusals.of(_read, inner, Tables(read=_LAYER_READ, fixed=_LAYER_FIXED, neutral=hf_families.IGNORED), LAYER)
+    refusals.check()
     layer = {**_NESTED_ABSENT[family], **inner}
     if not eagle3:
         return Stated(layer=layer)

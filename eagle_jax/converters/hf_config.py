@@ -1,66 +1,69 @@
 """HuggingFace's `config.json` to a `LlamaConfig` and back.
 
-Every key is accounted for: read, checked, or known to do nothing. An unknown one is refused by name and value.
+Every key is accounted for: read, checked, known to do nothing, or unknown to transformers (`hf_keys`).
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.config import Experts, Gemma, LlamaConfig
+from eagle_jax.config import Experts, Gemma, LlamaConfig, Rope
 from eagle_jax.converters import hf_rope
 from eagle_jax.converters.hf_families import (
     FAMILIES,
-    FIXED,
     FULL,
-    IGNORED,
-    MEDUSA,
     NULL_SAYS,
-    READ,
     SIZES,
-    SPECIFIC,
     WINDOWED,
     Family,
     family_in,
     family_of,
+    tables_of,
 )
-from eagle_jax.converters.hf_values import account, flag, integer, number
+from eagle_jax.converters.hf_keys import log, split_target
+from eagle_jax.converters.hf_values import Refusals, flag, integer, number
 
 
 def config_from_hf(entries: Mapping[str, Any]) -> LlamaConfig:
-    """The target model that a `config.json` describes.
+    """The target model that a `config.json` describes, as transformers reads it without remote code.
+
+    Keys that transformers does not know for this `model_type` are passed over, with a line in the log.
 
     Raises:
-        ValueError: another architecture, a key that is not known to be harmless, a missing or ill-typed value.
+        ValueError: another architecture, or all at once the keys that transformers knows and this package does not
+            model, unless they have their defaults, and the missing or ill-typed values.
     """
     name = family_in(entries)
-    family = FAMILIES[name]
-    fixed = {key: values for key, values in FIXED.items() if key not in family.keys}
-    account(entries, READ, {**fixed, **family.fixed}, IGNORED | MEDUSA)
-    for key in sorted(SPECIFIC - family.keys):
-        if entries.get(key):
-            raise ValueError(f"{key}={entries[key]!r} in a {name} config, where it has no effect; remove it")
-    stated = {key: value for key, value in entries.items() if value is not None or key in NULL_SAYS}
+    family, keys = FAMILIES[name], split_target(entries, tables_of(name), name)
+    stated = {key: value for key, value in keys.modelled.items() if value is not None or key in NULL_SAYS}
     stated = {**family.absent, **stated}
+    unknown, refusals = list(keys.unknown), Refusals()
+    refusals.of(keys.check)
+    unknown += refusals.of(hf_rope.unread_settings, stated) or ()
+    fields = _fields(stated, name, refusals)
+    refusals.check()
+    if unknown:
+        log.warning("passed over, as transformers' %s does not read them: %s", name, ", ".join(unknown))
+    if entries.get("auto_map"):
+        log.warning("auto_map names code that is not run; the model is transformers' own %s", family.architecture)
+    return LlamaConfig(**family.always, **fields)
 
-    sizes: dict[str, Any] = {key: integer(stated, key) for key in SIZES}
-    heads = sizes["num_attention_heads"]
-    context = integer(stated, "max_position_embeddings")
-    return LlamaConfig(
-        **sizes,
-        **family.always,
-        **_windows(stated, family, sizes["num_hidden_layers"]),
-        experts=_experts(stated, name, sizes["num_hidden_layers"]),
-        num_key_value_heads=integer(stated, "num_key_value_heads", heads),
-        head_dim=head_dim(stated, sizes["hidden_size"], heads),
-        max_position_embeddings=context,
-        rms_norm_eps=number(stated, "rms_norm_eps"),
-        rope=hf_rope.rope_from_hf(hf_rope.of_full_layers(stated), context),
-        gemma=_gemma(stated, name, context),
-        attention_bias=flag(stated, "attention_bias", False),
-        mlp_bias=flag(stated, "mlp_bias", False),
-        tie_word_embeddings=flag(stated, "tie_word_embeddings", False),
-    )
+
+def _fields(stated: Mapping[str, Any], name: str, refusals: Refusals) -> dict[str, Any]:
+    """The fields of the `LlamaConfig` that these entries make; None for those that `refusals` collects."""
+    read, sizes = refusals.of, (*SIZES, "max_position_embeddings")
+    flags = ("attention_bias", "mlp_bias", "tie_word_embeddings")
+    return {
+        **{key: read(integer, stated, key) for key in sizes},
+        **{key: read(flag, stated, key, False) for key in flags},
+        **(read(_windows, stated, FAMILIES[name]) or {}),
+        "experts": read(_experts, stated, name),
+        "num_key_value_heads": read(_num_key_value_heads, stated),
+        "head_dim": read(_head_dim, stated),
+        "rms_norm_eps": read(number, stated, "rms_norm_eps"),
+        "rope": read(_rope, hf_rope.of_full_layers(stated)),
+        "gemma": read(_gemma, stated, name),
+    }
 
 
 def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
@@ -116,13 +119,14 @@ def _specific(config: LlamaConfig) -> dict[str, Any]:
     }
 
 
-def _windows(stated: Mapping[str, Any], family: Family, layers: int) -> dict[str, Any]:
+def _windows(stated: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """The window and the layers without one. Qwen's configs state a window and mostly switch it off."""
     none = {"sliding_window": None, "full_attention_layers": ()}
     if stated.get("sliding_window") is None or not flag(stated, "use_sliding_window", True):
         if WINDOWED in (layer_types(stated) or ()):
             raise ValueError(f"layer_types names {WINDOWED!r}, and no sliding_window is in use; expected one")
         return none
+    layers = integer(stated, "num_hidden_layers")
     full = _full_layers(stated, family, layers)
     if len(full) == layers:
         return none
@@ -143,38 +147,51 @@ def _full_layers(stated: Mapping[str, Any], family: Family, layers: int) -> tupl
     return tuple(i for i, kind in enumerate(types) if kind == FULL)
 
 
-def _gemma(stated: Mapping[str, Any], name: str, context: int) -> Gemma | None:
+def _rope(stated: Mapping[str, Any]) -> Rope:
+    return hf_rope.rope_from_hf(stated, integer(stated, "max_position_embeddings"))
+
+
+def _local_rope(stated: Mapping[str, Any]) -> Rope:
+    return hf_rope.rope_from_hf(hf_rope.of_local_layers(stated), integer(stated, "max_position_embeddings"))
+
+
+def _gemma(stated: Mapping[str, Any], name: str) -> Gemma | None:
     if name not in ("gemma2", "gemma3_text"):
         return None
     caps = {key: stated.get(key) for key in ("attn_logit_softcapping", "final_logit_softcapping")}
     return Gemma(
         query_pre_attn_scalar=integer(stated, "query_pre_attn_scalar"),
         **{key: None if cap is None else number(stated, key) for key, cap in caps.items()},
-        local_rope=hf_rope.rope_from_hf(hf_rope.of_local_layers(stated), context) if name == "gemma3_text" else None,
+        local_rope=_local_rope(stated) if name == "gemma3_text" else None,
     )
 
 
-def _experts(stated: Mapping[str, Any], name: str, layers: int) -> Experts | None:
+def _experts(stated: Mapping[str, Any], name: str) -> Experts | None:
     """Mixtral's experts are as wide as its MLP would be and weigh 1 together; Qwen's config says both."""
     if name == "mixtral":
         return Experts(
-            num_experts=integer(stated, "num_local_experts"),
+            num_experts=_num_experts(stated, 8),
             num_experts_per_tok=integer(stated, "num_experts_per_tok"),
             moe_intermediate_size=integer(stated, "intermediate_size"),
             norm_topk_prob=True,
         )
     if name != "qwen3_moe":
         return None
-    counts = [integer(stated, key) for key in ("num_experts", "num_local_experts") if key in stated] or [128]
-    if len(set(counts)) > 1:
-        raise ValueError(f"num_experts={counts[0]} and num_local_experts={counts[1]}; expected the two to agree")
     return Experts(
-        num_experts=counts[0],
+        num_experts=_num_experts(stated, 128),
         num_experts_per_tok=integer(stated, "num_experts_per_tok"),
         moe_intermediate_size=integer(stated, "moe_intermediate_size"),
         norm_topk_prob=flag(stated, "norm_topk_prob", False),
-        mlp_only_layers=_dense_layers(stated, layers),
+        mlp_only_layers=_dense_layers(stated, integer(stated, "num_hidden_layers")),
     )
+
+
+def _num_experts(stated: Mapping[str, Any], default: int) -> int:
+    """The number of experts, which has two names in transformers."""
+    counts = [integer(stated, key) for key in ("num_experts", "num_local_experts") if key in stated] or [default]
+    if len(set(counts)) > 1:
+        raise ValueError(f"num_experts={counts[0]} and num_local_experts={counts[1]}; expected the two to agree")
+    return counts[0]
 
 
 def _dense_layers(stated: Mapping[str, Any], layers: int) -> tuple[int, ...]:
@@ -188,10 +205,15 @@ def _dense_layers(stated: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     return tuple(i for i in range(layers) if i in named or (i + 1) % step)
 
 
-def head_dim(entries: Mapping[str, Any], hidden_size: int, heads: int) -> int:
+def _num_key_value_heads(stated: Mapping[str, Any]) -> int:
+    return integer(stated, "num_key_value_heads", integer(stated, "num_attention_heads"))
+
+
+def _head_dim(stated: Mapping[str, Any]) -> int:
     """Size of one attention head: as stated, or the hidden size shared out."""
-    if entries.get("head_dim") is not None:
-        return integer(entries, "head_dim")
+    if stated.get("head_dim") is not None:
+        return integer(stated, "head_dim")
+    hidden_size, heads = integer(stated, "hidden_size"), integer(stated, "num_attention_heads")
     if hidden_size % heads:
         raise ValueError(f"no head_dim, and num_attention_heads={heads} does not divide hidden_size={hidden_size}")
     return hidden_size // heads

@@ -6,7 +6,9 @@ from typing import Any
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import hf_rope
+from eagle_jax.converters.hf_keys import Tables
 
+SILU: Mapping[str, tuple[Any, ...]] = {"hidden_act": ("silu", "swish")}
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
@@ -16,17 +18,17 @@ class Family:
 
     Attributes:
         architecture: the one class with an output matrix.
-        keys: what its config says beyond what every family's says; in other families these keys have no effect.
+        keys: what its config says beyond what every family's says.
         absent: what transformers 5 takes where its config leaves a key out.
         always: what its code does and no key says, as fields of `LlamaConfig`.
-        fixed: values that its keys must have, where they are not those of `FIXED`.
+        fixed: values that keys of its own must have.
     """
 
     architecture: str
     keys: frozenset[str]
     absent: Mapping[str, Any]
     always: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=lambda: SILU)
 
 
 _QWEN = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
@@ -52,7 +54,6 @@ _GEMMA_ABSENT: Mapping[str, Any] = {
     "query_pre_attn_scalar": 256,
 }
 _GEMMA_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "hidden_act": ("gelu_pytorch_tanh",),
     "hidden_activation": ("gelu_pytorch_tanh",),
     "use_bidirectional_attention": (False, None),
 }
@@ -82,14 +83,13 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "mixtral": Family(
         architecture="MixtralForCausalLM",
-        keys=frozenset({"sliding_window", "num_local_experts", "num_experts_per_tok"}),
+        keys=frozenset({"sliding_window", "num_experts", "num_local_experts", "num_experts_per_tok"}),
         absent={
             "max_position_embeddings": 131072,
             "num_key_value_heads": 8,
             "rms_norm_eps": 1e-5,
             "sliding_window": None,
             "rope_theta": 1e6,
-            "num_local_experts": 8,
             "num_experts_per_tok": 2,
         },
     ),
@@ -140,47 +140,50 @@ FAMILIES: Mapping[str, Family] = {
     ),
 }
 
-# Said by some families only.
-SPECIFIC = frozenset().union(*(family.keys for family in FAMILIES.values()))
-
 # Values of `layer_types`.
 FULL, WINDOWED = "full_attention", "sliding_attention"
 
 # Keys whose null is a statement, whatever the family's default is: all heads, no window, no cap.
 NULL_SAYS = frozenset({"num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"})
 
-# Read into the LlamaConfig.
-READ = SPECIFIC.union(
+# Read into the LlamaConfig, besides a family's own keys.
+READ = frozenset().union(
     ("model_type", "architectures", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps"),
     ("tie_word_embeddings",),
     SIZES,
     hf_rope.KEYS,
 )
 
-# Would change the numbers if it were anything else.
+# What the code that all models of transformers 5.0 to 5.24 share reads of any config, declared by its class or not:
+# masks, caches, the choice among several parts, and how weights are found. Families that have the key read it.
 FIXED: Mapping[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu", "swish"),
     "quantization_config": (None,),
     "compression_config": (None,),
     "is_encoder_decoder": (False, None),
-    "add_cross_attention": (False, None),
+    "is_causal": (True,),
+    "sliding_window": (None,),
+    "attention_chunk_size": (None,),
     "layer_types": (None,),
-    "auto_map": (None,),
-    "pruned_heads": (None, {}),
     "per_layer_config": (None,),
-    "logit_scale": (None, 1.0),
-    "qk_norm": (None, False),
-    "use_qk_norm": (None, False),
-    "use_mrope": (None, False),
+    "kv_sharing_modes": (None,),
+    "num_kv_shared_layers": (None, 0),
+    "text_config": (None,),
+    "text_encoder": (None,),
+    "decoder": (None,),
+    "generator": (None,),
+    "transformers_weights": (None,),
+    "fusion_config": (None,),
+    "distributed_config": (None,),
 }
 
 # Dtype on disk, training, book-keeping, and defaults of `generate`: no effect on the logits.
 IGNORED = frozenset(
     """
     attention_dropout cache_implementation output_router_logits router_aux_loss_coef router_jitter_noise
-    bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id cls_token_id
+    bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id cls_token_id unk_token_id
     initializer_range use_cache torch_dtype dtype transformers_version pretraining_tp
-    _name_or_path name_or_path _commit_hash _attn_implementation _attn_implementation_autoset attn_implementation
+    _name_or_path __name_or_path name_or_path _commit_hash
+    _attn_implementation _attn_implementation_autoset attn_implementation
     _flash_attn_2_enabled _experts_implementation _from_model_config _unsloth_version unsloth_version unsloth_fixed
     use_bfloat16 use_flash_attention use_flash_attn max_sequence_length model_max_length tokenizer_class prefix
     return_dict output_hidden_states output_attentions torchscript chunk_size_feed_forward hidden_dropout resid_pdrop
@@ -197,6 +200,13 @@ IGNORED = frozenset(
 MEDUSA = frozenset({"medusa_num_heads", "medusa_num_layers", "base_model_name_or_path", "version"})
 
 
+def tables_of(name: str) -> Tables:
+    """What is known about the keys of a family's config."""
+    family = FAMILIES[name]
+    shared = {key: values for key, values in FIXED.items() if key not in family.keys}
+    return Tables(read=READ | family.keys, fixed=shared | dict(family.fixed), neutral=IGNORED | MEDUSA | {"auto_map"})
+
+
 def family_in(entries: Mapping[str, Any]) -> str:
     """The family that a `config.json` names.
 
@@ -208,7 +218,7 @@ def family_in(entries: Mapping[str, Any]) -> str:
         raise ValueError(f"model_type {name!r} is not supported; expected one of {', '.join(FAMILIES)}")
     expected = [FAMILIES[name].architecture]
     architectures = entries.get("architectures") or expected
-    if architectures != expected:
+    if [str(each).lower() for each in architectures] != [expected[0].lower()]:  # at first it was LLaMAForCausalLM
         raise ValueError(f"architectures {architectures!r} are not supported; expected {expected!r}")
     return name
 

@@ -15,10 +15,13 @@ from eagle_jax.converters.hf_values import is_number
 
 KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "original_max_position_embeddings")
 
+# Under these keys `rope_parameters` holds the settings of each kind of layer (Gemma 3).
+_NESTED = frozenset({"full_attention", "sliding_attention"})
+
 # Llama's base angle where a config names none.
 DEFAULT_THETA = 10000.0
 
-# Settings that each kind reads; any other would have no effect in transformers, so it is a mistake worth a word.
+# Settings that each kind reads in transformers; any other has no effect there.
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _SETTINGS: Mapping[str, set[str]] = {
     "default": set(),
@@ -43,7 +46,7 @@ def rope_from_hf(entries: Mapping[str, Any], max_position_embeddings: int) -> Ro
     """The rotary embedding that a `config.json` describes.
 
     Raises:
-        ValueError: an unknown kind or setting, a missing or ill-typed value, two spellings that disagree.
+        ValueError: an unknown kind, a missing or ill-typed value, two spellings that disagree.
     """
     old, new = entries.get("rope_scaling") or {}, entries.get("rope_parameters") or {}
     for name, settings in (("rope_scaling", old), ("rope_parameters", new)):
@@ -53,6 +56,20 @@ def rope_from_hf(entries: Mapping[str, Any], max_position_embeddings: int) -> Ro
     if len(read) == 2 and read[0] != read[1]:
         raise ValueError(f"rope_scaling {dict(old)} and rope_parameters {dict(new)} disagree; keep the right one")
     return read[0] if read else _read({}, entries, max_position_embeddings)
+
+
+def unread_settings(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary settings that their kind does not read, by their full names, such as `rope_scaling.attn_factor`."""
+    groups = {key: entries.get(key) for key in ("rope_scaling", "rope_parameters")}
+    for name in _NESTED:
+        if isinstance(groups["rope_parameters"], Mapping):
+            groups[f"rope_parameters.{name}"] = groups["rope_parameters"].get(name)
+    unread: dict[str, Any] = {}
+    for group, settings in groups.items():
+        if isinstance(settings, Mapping) and not settings.keys() & _NESTED:
+            read = _COMMON | _SETTINGS.get(_kind(settings), set(settings))
+            unread |= {f"{group}.{name}": value for name, value in settings.items() if name not in read}
+    return unread
 
 
 def of_full_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,13 +110,9 @@ def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
 
 
 def _read(settings: Mapping[str, Any], entries: Mapping[str, Any], max_position_embeddings: int) -> Rope:
-    kind = settings.get("rope_type", settings.get("type", "default"))
-    if not isinstance(kind, str) or kind not in _SETTINGS:
+    kind = _kind(settings)
+    if kind not in _SETTINGS:
         raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {', '.join(_SETTINGS)}")
-    unknown = set(settings) - _COMMON - _SETTINGS[kind]
-    if unknown:
-        name = min(unknown)
-        raise ValueError(f"rope scaling {kind!r} has no setting {name}={settings[name]!r}; remove it")
     partial = settings.get("partial_rotary_factor", entries.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
         raise ValueError(f"partial_rotary_factor={partial!r}; expected 1: heads are rotated whole")
@@ -120,6 +133,13 @@ def _read(settings: Mapping[str, Any], entries: Mapping[str, Any], max_position_
     if kind == "yarn":
         rope |= _yarn(settings, max_position_embeddings / rope["original_max_position_embeddings"])
     return Rope(**rope)
+
+
+def _kind(settings: Mapping[str, Any]) -> str:
+    kind = settings.get("rope_type", settings.get("type", "default"))
+    if not isinstance(kind, str):
+        raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {', '.join(_SETTINGS)}")
+    return kind
 
 
 def _dynamic_context(settings: Mapping[str, Any], max_position_embeddings: int) -> int:

@@ -1,7 +1,29 @@
-"""The values of a `config.json`: each is of the kind expected, and no key goes unread."""
+"""The values of a `config.json`: each is of the kind expected."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Refusals:
+    """The problems of a file, collected to be raised all at once."""
+
+    def __init__(self) -> None:
+        self._problems: dict[str, None] = {}
+
+    def of(self, read: Callable[..., T], *args: Any) -> T | None:
+        """What `read` returns; None, with its problem noted, where it raises ValueError."""
+        try:
+            return read(*args)
+        except ValueError as error:
+            self._problems[str(error)] = None
+            return None
+
+    def check(self) -> None:
+        """Raises ValueError with every problem once, if there are any."""
+        if self._problems:
+            raise ValueError("; ".join(self._problems))
 
 
 def integer(entries: Mapping[str, Any], name: str, default: int | None = None) -> int:
@@ -31,20 +53,6 @@ def flag(entries: Mapping[str, Any], name: str, default: bool) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name}={value!r}; expected true or false")
     return value
-
-
-def account(
-    entries: Mapping[str, Any], read: frozenset[str], fixed: Mapping[str, tuple[Any, ...]], ignored: frozenset[str]
-) -> None:
-    """Refuses what is not understood: a key that nobody reads may well change the numbers."""
-    for name, value in entries.items():
-        if name in fixed:
-            if value not in fixed[name]:
-                raise ValueError(f"{name}={value!r} is not supported; expected {fixed[name][0]!r}")
-        elif name not in read and name not in ignored:
-            raise ValueError(
-                f"config key {name}={value!r} is not known and might change the model; remove it if it does not"
-            )
 
 
 def is_number(value: Any) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 from eagle_jax.config import HydraConfig, LlamaConfig, Rope
 from eagle_jax.converters import hf_families, hf_values
 from eagle_jax.converters.files import TensorInfo
+from eagle_jax.converters.hf_keys import Tables, check_head
 from eagle_jax.converters.names import Rule, linear, one_layer
 
 FILE = "hydra_lm_head.safetensors"
@@ -66,9 +67,8 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
     Raises:
         ValueError: another architecture, or a config that does not agree with the tensors.
     """
-    hf_values.account(
-        entries, _READ, _FIXED, hf_families.IGNORED | hf_families.MEDUSA | {"model_type", "architectures"}
-    )
+    neutral = hf_families.IGNORED | hf_families.MEDUSA | {"model_type", "architectures"}
+    check_head(entries, Tables(read=_READ, fixed=_FIXED, neutral=neutral))
     arch = entries.get("hydra_head_arch", MLP)
     there = f"{LAYER}.self_attn.q_proj.weight" in info
     if there != (arch == PREFIX_MLP):

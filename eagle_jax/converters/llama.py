@@ -44,7 +44,12 @@ HEADS = (r"medusa_head\..*",)
 
 
 def load_target(
-    folder: str | pathlib.Path, dtype: Any = None, over: Sharding | None = None, scheme: Scheme | None = None
+    folder: str | pathlib.Path,
+    dtype: Any = None,
+    over: Sharding | None = None,
+    scheme: Scheme | None = None,
+    *,
+    changes: Mapping[str, Any] | None = None,
 ) -> LM:
     """The target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
 
@@ -53,6 +58,7 @@ def load_target(
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in.
         over: the devices to spread it over; its weights go straight there, one at a time.
         scheme: what to round its matrices to, each as it is read; None keeps what the folder holds, floats or rounded.
+        changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
 
     Raises:
         FileNotFoundError: the folder, its config, or part of its weights is not there.
@@ -61,7 +67,7 @@ def load_target(
     """
     folder = pathlib.Path(folder)
     wanted = None if dtype is None else names.float_dtype(dtype)
-    config = read_config(folder)
+    config = read_config(folder, changes)
     weights = Weights(folder)
     check_target(weights, config)
     if config.tie_word_embeddings and OUTPUT in weights.info:
@@ -151,11 +157,11 @@ def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
     return (*_RULES, names.Rule(f"{key}.gate.weight", f"{path}/gate/weight"), *experts)
 
 
-def read_config(folder: pathlib.Path) -> LlamaConfig:
-    """The target's configuration; errors name the file."""
+def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) -> LlamaConfig:
+    """The target's configuration; errors name the file. `changes` are as in `load_target`."""
     check_folder(folder)
     path = folder if is_gguf(folder) else folder / "config.json"
-    entries = read_entries(folder)
+    entries = {**read_entries(folder), **(changes or {})}
     try:
         return config_from_hf(quant_config.without(entries))
     except ValueError as error:

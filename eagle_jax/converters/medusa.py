@@ -15,6 +15,7 @@ from typing import Any
 from eagle_jax.config import MedusaConfig
 from eagle_jax.converters import hf_families, hf_values
 from eagle_jax.converters.files import TensorInfo
+from eagle_jax.converters.hf_keys import Tables, check_head
 from eagle_jax.converters.names import Rule, linear
 
 FILE = "medusa_lm_head.safetensors"
@@ -48,7 +49,8 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> M
     """What the tensors make. Raises ValueError where they and the config do not agree."""
     prefix = prefix_of(info)
     if not prefix:  # the config of a whole model is its target's
-        hf_values.account(entries, hf_families.MEDUSA, {}, hf_families.IGNORED | {"model_type", "architectures"})
+        neutral = hf_families.IGNORED | {"model_type", "architectures"}
+        check_head(entries, Tables(read=hf_families.MEDUSA, fixed={}, neutral=neutral))
     blocks = [
         (int(k), int(layer))
         for k, layer in re.findall(rf"^{re.escape(prefix)}(\d+)\.(\d+)\.linear\.weight$", "\n".join(info), re.MULTILINE)

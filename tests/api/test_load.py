@@ -218,8 +218,17 @@ def test_a_published_pair_by_its_name(api: ModuleType, folders, tmp_path, monkey
 def test_settings_of_a_head(api: ModuleType, folders):
     model = api.load(*folders, head_config={"rope_theta": 7.0})
     assert model.head.config.layers.rope.theta == 7.0
-    with pytest.raises(ValueError, match="config.json: config key rope_tetha=7.0 is not known"):
+    with pytest.raises(ValueError, match="config.json: config key rope_tetha=7.0 is not known and may change the head"):
         api.load(*folders, head_config={"rope_tetha": 7.0})
+
+
+def test_settings_of_a_target(api: ModuleType, folders):
+    changes = {"rope_theta": 7.0, "max_position_embeddings": 24, "eos_token_id": [3]}
+    model = api.load(*folders, target_config=changes)
+    assert (model.target.config.rope.theta, model.context) == (7.0, 24)
+    assert 3 in model.stop_ids
+    with pytest.raises(ValueError, match="config.json: hidden_act='gelu' is not supported"):
+        api.load(*folders, target_config={"hidden_act": "gelu"})
 
 
 def test_a_head_of_a_loaded_tied_target_is_saved_and_loaded(tmp_path):

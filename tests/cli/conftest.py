@@ -55,6 +55,7 @@ class Fake:
     untimed: Exception | None = None
     asked_again: list[tuple] = dataclasses.field(default_factory=list)
     quantized: list[str | None] = dataclasses.field(default_factory=list)
+    target_configs: list[Any] = dataclasses.field(default_factory=list)
     meshes: list[str | None] = dataclasses.field(default_factory=list)
     rounded: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     done: int | None = None
@@ -121,7 +122,8 @@ class Fake:
         )
         return api.Result(text="a", token_ids=[5], finish_reason="length", logprobs=None, prompt_tokens=4, stats=stats)
 
-    def load(self, target=None, head=None, *, dtype=None, draft=None, datastore=None, quantize=None, mesh=None):
+    def load(self, target=None, head=None, *, dtype=None, target_config=None, quantize=None, mesh=None, **drafting):
+        self.target_configs.append(target_config)
         self.meshes.append(mesh)
         self.loads.append((target, head, dtype))
         self.quantized.append(quantize)

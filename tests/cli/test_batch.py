@@ -33,6 +33,9 @@ def test_every_option_reaches_the_job(fake, run, prompts):
     assert job.token_ids and request == {"drafter": "prompt-lookup", "tree": (6, 3, 2), "batch_size": 4}
 
     assert run("batch", "prompts.jsonl", "prompts.jsonl", "out/answers.jsonl").exit_code == 2  # other options
+    changed = ["--target-config", '{"rope_theta": 7}']
+    other = run("batch", "prompts.jsonl", "prompts.jsonl", "out/answers.jsonl", *sampling, *more, *drafting, *changed)
+    assert other.exit_code == 2 and "target_config" in other.stderr
     again = run("batch", "prompts.jsonl", "prompts.jsonl", "out/answers.jsonl", *sampling, *more, *drafting)
     assert again.stdout == "out/answers.jsonl is complete; nothing was left to do\n" and len(fake.jobs) == 1
 

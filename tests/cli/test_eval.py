@@ -116,6 +116,8 @@ def test_other_settings_are_refused(fake, run, asked, folder):
     said = "begun with other settings: max_new_tokens was 128 and is 64 now; temperature was 0.0 and is 1.0 now; give"
     assert shown.exit_code == 2 and said in shown.stderr
     assert shown.stderr.count("\n") == 1 and (folder / "plain.jsonl").read_bytes() == before
+    shown = run(*asked, "--target-config", '{"rope_theta": 7}')
+    assert shown.exit_code == 2 and """target_config was None and is {"rope_theta": 7} now""" in shown.stderr
     shown = run(*asked, "--limit", "2")
     assert shown.exit_code == 2 and "questions was 3 with fingerprint " in shown.stderr
 

@@ -153,3 +153,11 @@ def test_ctrl_c_leaves_quietly(fake, run):
     shown = run("generate", "hi")
     assert shown.exit_code == 130
     assert shown.stdout == "Hello" and shown.stderr == ""
+
+
+def test_entries_of_the_targets_config(fake, run):
+    assert run("generate", "--target-config", '{"rope_theta": 1e4}', "Hi.").exit_code == 0
+    assert run("generate", "Hi.").exit_code == 0
+    assert fake.target_configs == [{"rope_theta": 10000.0}, None]
+    shown = run("generate", "--target-config", "[1]", "Hi.")
+    assert shown.exit_code == 2 and "--target-config [1] is no JSON object" in shown.stderr

@@ -17,6 +17,12 @@ def test_answers_of_another_target_are_told_apart(fake, run):
     assert request["made_with"] == {"target": "t", "dtype": "float32", "quantize": "int8"}, "the stand-in's own dtype"
 
 
+def test_entries_of_the_targets_config_are_noted(fake, run):
+    run("regenerate", "chats.jsonl", "--out", "o.jsonl", "--target-config", '{"rope_theta": 7}')
+    assert fake.target_configs == [{"rope_theta": 7}]
+    assert fake.requests[0][1]["made_with"]["target_config"] == '{"rope_theta": 7}'
+
+
 def test_what_drafts_may_be_rounded_in_between(fake, run):
     run("regenerate", "chats.jsonl", "--out", "o.jsonl", "--quantize", "draft:int8")
     assert fake.requests[0][1]["made_with"]["quantize"] is None

@@ -219,6 +219,14 @@ def test_changes_take_the_place_of_entries(tmp_path: pathlib.Path):
         load_head(folder, target(), changes={"rope_tetha": 7.0})
 
 
+def test_keys_of_a_head_that_say_nothing_are_passed_over(tmp_path: pathlib.Path, caplog):
+    """NeMo's configs hold flags that are off, and the target's number of layers."""
+    stated = entries(head3()) | {"parallel_drafting": False, "mask_token_id": None, "num_hidden_layers": 36}
+    stated["eagle_config"] |= {"eh_proj": {}}
+    assert_same(load_head(write(tmp_path, tensors(head3()), stated), target()), head3())
+    assert [line.split(": ")[1] for line in caplog.messages] == ["parallel_drafting, mask_token_id", "eh_proj"]
+
+
 def test_rope_base_where_none_is_named(tmp_path: pathlib.Path):
     stated = {name: value for name, value in entries(head3()).items() if not name.startswith("rope")}
     assert load_head(write(tmp_path, tensors(head3()), stated), target()).config.layers.rope.theta == 10000.0

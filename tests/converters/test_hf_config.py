@@ -1,6 +1,8 @@
 """`config.json` of targets."""
 
 import dataclasses
+import pathlib
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ from folders import ENTRIES, config, refused
 
 from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.converters import config_from_hf, config_to_hf
-from eagle_jax.converters.hf_families import FAMILIES
+from eagle_jax.converters.hf_families import FAMILIES, tables_of
+from eagle_jax.converters.hf_keys import known_to_transformers, split_target
 
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
@@ -22,6 +25,9 @@ QWEN3_MOE = {
 }
 GEMMA2 = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "hidden_act": "gelu_pytorch_tanh"}
 GEMMA3 = GEMMA2 | {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+MISTRAL_TINY = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+# Read in branches that no layer of the families here takes.
+OF_OTHER_MODELS = {"number_of_conv_states"}
 WINDOW = {"sliding_window": 7, "use_sliding_window": True}
 FULL, WINDOWED = "full_attention", "sliding_attention"
 VICUNA = {
@@ -204,16 +210,15 @@ def test_round_trip(changes: dict[str, Any]):
         ({"architectures": ["LlamaForSequenceClassification"]}, ["LlamaForSequenceClassification", "LlamaForCausalLM"]),
         ({"hidden_act": "gelu"}, ["hidden_act='gelu'", "'silu'"]),
         ({"quantization_config": {"bits": 4}}, ["quantization_config"]),
-        ({"attention_multiplier": 0.5}, ["attention_multiplier=0.5", "not known"]),
-        ({"sliding_window": 5}, ["sliding_window=5", "llama"]),
-        ({"model_type": "mistral", "architectures": None, "attention_bias": True}, ["attention_bias=True", "mistral"]),
-        (QWEN2 | {"attention_bias": True}, ["attention_bias=True", "qwen2"]),
+        ({"sliding_window": 5}, ["sliding_window=5", "expected None"]),
+        ({"is_causal": False}, ["is_causal=False", "expected True"]),
+        ({"attention_chunk_size": 8192}, ["attention_chunk_size=8192"]),
+        ({"text_config": {}}, ["text_config={}"]),
         (QWEN2 | {"layer_types": [WINDOWED, FULL]}, ["layer_types", "no sliding_window"]),
         (QWEN2 | WINDOW | {"layer_types": [WINDOWED]}, ["layer_types=['sliding_attention']", "2 layers"]),
         (QWEN2 | WINDOW | {"layer_types": ["chunked_attention", FULL]}, ["chunked_attention", "'full_attention'"]),
         (QWEN2 | {"layer_types": 2}, ["layer_types=2"]),
         (QWEN2 | WINDOW | {"layer_types": [[WINDOWED], FULL]}, ["layer_types=[['sliding_attention']"]),
-        (QWEN3 | {"num_experts": 4}, ["num_experts=4", "qwen3"]),
         (MIXTRAL | {"num_experts_per_tok": 5}, ["num_experts_per_tok=5", "num_experts=4"]),
         (MIXTRAL | {"num_local_experts": 0}, ["num_experts=0"]),
         (QWEN3_MOE | {"num_local_experts": 8}, ["num_experts=4", "num_local_experts=8"]),
@@ -221,13 +226,10 @@ def test_round_trip(changes: dict[str, Any]):
         (QWEN3_MOE | {"mlp_only_layers": [2]}, ["mlp_only_layers", "decoder_sparse_step"]),
         (QWEN3_MOE | {"mlp_only_layers": 1}, ["mlp_only_layers=1"]),
         (QWEN3_MOE | {"decoder_sparse_step": 0}, ["decoder_sparse_step=0"]),
-        (QWEN3_MOE | {"shared_expert_intermediate_size": 8}, ["shared_expert_intermediate_size=8", "not known"]),
-        (GEMMA2 | {"hidden_act": "gelu"}, ["hidden_act='gelu'", "'gelu_pytorch_tanh'"]),
+        (MIXTRAL | {"num_experts": 8}, ["num_experts=8", "num_local_experts=4"]),
         (GEMMA2 | {"hidden_activation": "silu"}, ["hidden_activation='silu'"]),
         (GEMMA2 | {"use_bidirectional_attention": True}, ["use_bidirectional_attention=True"]),
-        (GEMMA2 | {"rope_local_base_freq": 1.0}, ["rope_local_base_freq=1.0", "gemma2"]),
         (GEMMA2 | {"final_logit_softcapping": 0.0}, ["final_logit_softcapping=0.0"]),
-        ({"query_pre_attn_scalar": 8}, ["query_pre_attn_scalar=8", "llama"]),
         ({"hidden_size": None}, ["no hidden_size"]),
         ({"hidden_size": "8"}, ["hidden_size='8'", "whole number"]),
         ({"hidden_size": 2**31}, ["hidden_size=2147483648", "below 2**31"]),
@@ -240,11 +242,78 @@ def test_round_trip(changes: dict[str, Any]):
         ({"head_dim": 3}, ["head_dim=3"]),
         ({"tie_word_embeddings": "yes"}, ["tie_word_embeddings='yes'"]),
         ({"rope_scaling": {"type": "su"}}, ["'su'"]),
+        (
+            {"hidden_act": "gelu", "is_causal": False, "hidden_size": "8", "rope_scaling": {"type": "su"}},
+            ["hidden_act='gelu'", "is_causal=False", "hidden_size='8'", "'su'"],
+        ),
     ],
 )
 def test_refused(changes: dict[str, Any], words: list[str]):
     with refused(ValueError, *words):
         config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "unknown"),
+    [
+        ({}, {"attention_multiplier": 0.5, "transformers.js_config": {"dtype": "q4"}, "is_llama_config": True}),
+        ({}, {"query_pre_attn_scalar": 8, "use_sliding_window": True, "rope_interleaved": False}),
+        (MISTRAL_TINY, {"attention_bias": True, "use_sliding_window": False}),
+        (QWEN2, {"attention_bias": True, "mlp_bias": True}),
+        (QWEN3, {"num_experts": 4, "use_qk_norm": True}),
+        (QWEN3_MOE, {"shared_expert_intermediate_size": 0, "qkv_bias": False}),
+        (GEMMA2, {"hidden_act": "gelu", "rope_local_base_freq": 1.0, "sliding_window_size": 4096}),
+    ],
+)
+def test_keys_that_transformers_does_not_know_are_passed_over(changes, unknown, caplog):
+    plain = {name: value for name, value in (ENTRIES | changes).items() if name not in unknown}
+    assert config_from_hf(plain | unknown) == config_from_hf(plain)
+    (line,) = caplog.messages
+    assert line.endswith(": " + ", ".join(unknown)) and f" {changes.get('model_type', 'llama')} " in line
+
+
+def test_rotary_settings_that_transformers_does_not_read_are_passed_over(caplog):
+    yarn = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
+    assert config(rope_scaling=yarn | {"attn_factor": 3.0}) == config(rope_scaling=yarn)
+    assert config(rope_parameters={"rope_type": "default", "factor": 2.0}) == config()
+    assert [line.split(": ")[1] for line in caplog.messages] == ["rope_scaling.attn_factor", "rope_parameters.factor"]
+
+
+def test_code_beside_a_standard_architecture_is_not_run(caplog):
+    assert config(auto_map={"AutoModelForCausalLM": "modeling.Model"}) == config()
+    assert caplog.messages == ["auto_map names code that is not run; the model is transformers' own LlamaForCausalLM"]
+    with refused(ValueError, "['OwnForCausalLM']"):
+        config(auto_map={"AutoModelForCausalLM": "modeling.Model"}, architectures=["OwnForCausalLM"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_attribute_of_transformers_own_config_is_accounted_for(family: str):
+    """One that is not must have its default, whatever version of transformers adds it."""
+    tables, defaults = tables_of(family), known_to_transformers(family)
+    other = defaults.keys() - tables.read - tables.fixed.keys() - tables.neutral
+    assert all(name.startswith("_") or name in ("name_or_path", "rope_parameters") for name in other), other
+    changed = {name: "changed" for name in other}
+    keys = split_target(defaults | changed, tables, family)
+    assert len(keys.refused) >= len(other)
+    assert not split_target({name: defaults[name] for name in other}, tables, family).refused
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_key_that_transformers_modeling_code_reads_is_accounted_for(family: str):
+    """Its source can be read without PyTorch, and names the attributes: `config.a`, `getattr(config, "a", ...)`."""
+    import transformers
+
+    root = pathlib.Path(transformers.__file__).parent
+    folder = family.removesuffix("_text")
+    own = (root / "models" / folder / f"modeling_{folder}.py").read_text()
+    if family == "gemma3_text":  # classes of the whole model with its images follow
+        own = own[: own.index("class Gemma3MultiModalProjector")]
+    shared = "".join((root / file).read_text() for file in ("cache_utils.py", "masking_utils.py"))
+    names = set(re.findall(r"\bconfig\.([a-z]\w*)\b(?!\()", own))
+    names |= set(re.findall(r"getattr\(\s*(?:\w+\.)*\w*config,\s*\"([a-z]\w*)\"", own + shared))
+    tables = tables_of(family)
+    assert len(names) > 15
+    assert names - tables.read - tables.fixed.keys() - tables.neutral <= OF_OTHER_MODELS
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from folders import refused
 
 from eagle_jax.config import Rope
-from eagle_jax.converters.hf_rope import rope_from_hf, rope_to_hf
+from eagle_jax.converters.hf_rope import rope_from_hf, rope_to_hf, unread_settings
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -103,7 +103,6 @@ def test_reading(entries: dict[str, Any], expected: Rope):
         ({"rope_scaling": {"type": "linear"}}, ["factor=None"]),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, ["factor='2'"]),
         ({"rope_scaling": {"type": "linear", "factor": -2.0}}, ["positive"]),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 3}}, ["'linear'", "beta_fast=3"]),
         ({"rope_scaling": "linear"}, ["rope_scaling is 'linear'"]),
         ({"rope_theta": True}, ["rope_theta=True"]),
         ({"rope_theta": float("inf")}, ["rope_theta=inf"]),
@@ -131,3 +130,24 @@ def test_dynamic_from_another_length_cannot_be_written():
     rope = Rope(theta=5.0, kind="dynamic", factor=2.0, original_max_position_embeddings=64)
     with refused(ValueError, "original_max_position_embeddings=64", "max_position_embeddings=128"):
         rope_to_hf(rope, 128)
+
+
+@pytest.mark.parametrize(
+    ("entries", "unread"),
+    [
+        ({}, {}),
+        ({"rope_scaling": "linear"}, {}),
+        ({"rope_scaling": YARN | {"attn_factor": 2.0}}, {"rope_scaling.attn_factor": 2.0}),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 3}, "rope_parameters": {"a": None}},
+            {"rope_scaling.beta_fast": 3, "rope_parameters.a": None},
+        ),
+        (
+            {"rope_parameters": {"full_attention": {"factor": 8.0}, "sliding_attention": {"rope_theta": 1.0}}},
+            {"rope_parameters.full_attention.factor": 8.0},
+        ),
+        ({"rope_scaling": {"type": "su", "short_factor": [1.0]}}, {}),
+    ],
+)
+def test_settings_that_their_kind_does_not_read(entries: dict[str, Any], unread: dict[str, Any]):
+    assert unread_settings(entries) == unread

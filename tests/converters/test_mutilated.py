@@ -186,12 +186,23 @@ CASES: dict[str, Case] = {
     "3: another width": Case("eagle3", says(hidden_size=16), ("hidden_size=16", "8", "fc.weight")),
     "3: more heads": Case("eagle3", says(num_key_value_heads=4), ("num_key_value_heads=4", "2", "k_proj.weight")),
     "3: a wider MLP": Case("eagle3", says(intermediate_size=99), ("intermediate_size=99", "12", "gate_proj")),
-    "3: more layers": Case("eagle3", says(num_hidden_layers=2), ("num_hidden_layers=2", "midlayer")),
+    "s: more layers": Case("speculators", layer_says(num_hidden_layers=2), ("num_hidden_layers=2", "layers.0")),
     "3: another draft vocabulary": Case(
         "eagle3", says(draft_vocab_size=6), ("draft_vocab_size=6", "5", "lm_head.weight")
     ),
     "3: another target width": Case("eagle3", says(target_hidden_size=4), ("target_hidden_size=4", "8", "fc.weight")),
     "3: an unknown key": Case("eagle3", says(logit_bias=2.0), ("logit_bias=2.0", "not known")),
+    "3: several unknown keys": Case(
+        "eagle3", says(block_size=16, parallel_drafting=True), ("block_size=16", "parallel_drafting=True", "not known")
+    ),
+    "3: a YaRN setting of SGLang's": Case(
+        "eagle3",
+        says(rope_scaling={"type": "yarn", "factor": 2.0, "attn_factor": 3.0}),
+        ("rope_scaling.attn_factor=3.0", "1.0"),
+    ),
+    "3: a DFlash head": Case("eagle3", says(architectures=["DFlashDraftModel"]), ("a DFlash head", "EAGLE-1, 2 or 3")),
+    "3: a P-EAGLE head": Case("eagle3", says(architectures=["PEagleDraftModel"]), ("a P-EAGLE head",)),
+    "3: another class": Case("eagle3", says(architectures=["OwnDraftModel"]), ("'OwnDraftModel'", "not known")),
     "3: a number for a flag": Case("eagle3", says(norm_output=1), ("norm_output=1", "true or false")),
     "3: five taps": Case("eagle3", says(num_aux_hidden_states=5), ("num_aux_hidden_states=5", "3")),
     "3: taps that are no layers": Case("eagle3", says(eagle_config={TAPS: [0, "x", 2]}), (TAPS, "'x'")),
@@ -224,7 +235,7 @@ CASES: dict[str, Case] = {
         ),
         ("norm_before_fc and fc_norm",),
     ),
-    "s: another method": Case("speculators", says(speculators_model_type="dflash"), ("'dflash'", "'eagle3'")),
+    "s: another method": Case("speculators", says(speculators_model_type="dflash"), ("'dflash'", "a DFlash head")),
     "s1: extra norms": Case("speculators1", says(layernorms=True), ("layernorms=True", "False")),
     "s1: fc renamed": Case("speculators1", renamed("fusion_fc.weight", "fc.weight"), ("fusion_fc.weight",)),
     # Two formats at once
@@ -248,7 +259,7 @@ CASES: dict[str, Case] = {
         "target", tensor("model.embed_tokens.weight", lambda x: x.T), ("model.embed_tokens.weight", "[8, 11]")
     ),
     "t: renamed": Case("target", renamed("model.norm.weight", "norm.weight"), ("model.norm.weight",)),
-    "t: an unknown key": Case("target", says(sparse_attention=True), ("sparse_attention=True", "not known")),
+    "t: an attention of another kind": Case("target", says(is_causal=False), ("is_causal=False", "True")),
 }
 
 

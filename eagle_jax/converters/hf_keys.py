@@ -1,0 +1,129 @@
+"""The keys of a `config.json`: what is read, what changes nothing, what is passed over, and what is refused.
+
+A key that transformers does not know for a `model_type` cannot change the Hugging Face model, so of a target it is
+passed over, with a line in the log. A key that transformers knows and this package does not model must have its
+default. Nothing tells what an unknown key means in a draft head, whose code is its author's: it must be empty.
+"""
+
+import dataclasses
+import functools
+import logging
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+log = logging.getLogger("eagle_jax.converters")
+
+# Long values, such as those of quantization_config, are cut in messages.
+_short = reprlib.Repr()
+_short.maxdict, _short.maxlist, _short.maxstring, _short.maxother = 2, 4, 60, 60
+
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tables:
+    """What is known about the keys of one kind of file.
+
+    Attributes:
+        read: keys whose values are used.
+        fixed: keys that would change the model, and the values at which they do not; the first is the usual one.
+        neutral: keys that change nothing, whatever their values are.
+    """
+
+    read: frozenset[str]
+    fixed: Mapping[str, tuple[Any, ...]]
+    neutral: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Keys:
+    """The keys of one file.
+
+    Attributes:
+        modelled: entries that are read.
+        neutral: keys that change nothing, or have the value at which they do not.
+        unknown: keys that are passed over.
+        refused: a clause for each key that may change the model.
+    """
+
+    modelled: Mapping[str, Any]
+    neutral: tuple[str, ...]
+    unknown: tuple[str, ...]
+    refused: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raises ValueError that names every refused key."""
+        if self.refused:
+            raise ValueError("; ".join(self.refused))
+
+
+def split_target(entries: Mapping[str, Any], tables: Tables, model_type: str) -> Keys:
+    """The keys of a target's config, which means what it means to transformers."""
+    keys, rest = _split(entries, tables)
+    if not rest:
+        return keys
+    defaults = known_to_transformers(model_type)
+    usual = [name for name in rest if name in defaults and rest[name] == defaults[name]]
+    changed = [name for name in rest if name in defaults and name not in usual]
+    return dataclasses.replace(
+        keys,
+        neutral=(*keys.neutral, *usual),
+        unknown=tuple(name for name in rest if name not in defaults),
+        refused=(*keys.refused, *(_unsupported(name, rest[name], defaults[name]) for name in changed)),
+    )
+
+
+def split_head(entries: Mapping[str, Any], tables: Tables) -> Keys:
+    """The keys of a draft head's config. Unknown ones that are false, null or empty are passed over."""
+    keys, rest = _split(entries, tables)
+    empty = tuple(name for name, value in rest.items() if value is False or value in _EMPTY)
+    full = [f"{name}={_short.repr(value)}" for name, value in rest.items() if name not in empty]
+    if not full:
+        return dataclasses.replace(keys, unknown=empty)
+    names, are = f"config key{'s' * (len(full) > 1)} {', '.join(full)}", "is" if len(full) == 1 else "are"
+    clause = f"{names} {are} not known and may change the head; remove what does not"
+    return dataclasses.replace(keys, unknown=empty, refused=(*keys.refused, clause))
+
+
+def check_head(entries: Mapping[str, Any], tables: Tables) -> None:
+    """Raises ValueError that names every key that may change the head, and logs those that are passed over."""
+    keys = split_head(entries, tables)
+    keys.check()
+    if keys.unknown:
+        log.warning("passed over in a draft head's config, as they are false or empty: %s", ", ".join(keys.unknown))
+
+
+@functools.cache
+def known_to_transformers(model_type: str) -> Mapping[str, Any]:
+    """The attributes of transformers' config class, other spellings included, and their defaults."""
+    from transformers import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[model_type]()
+    return vars(config) | {alias: getattr(config, alias) for alias in config.attribute_map}
+
+
+def _split(entries: Mapping[str, Any], tables: Tables) -> tuple[Keys, dict[str, Any]]:
+    """The keys that the tables account for, and the other entries."""
+    modelled: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    neutral, refused = [], []
+    for name, value in entries.items():
+        if name in tables.fixed:
+            allowed = tables.fixed[name]
+            if value in allowed:
+                neutral.append(name)
+            else:
+                refused.append(_unsupported(name, value, allowed[0]))
+        elif name in tables.read:
+            modelled[name] = value
+        elif name in tables.neutral:
+            neutral.append(name)
+        else:
+            rest[name] = value
+    keys = Keys(modelled=modelled, neutral=tuple(neutral), unknown=(), refused=tuple(refused))
+    return keys, rest
+
+
+def _unsupported(name: str, value: Any, expected: Any) -> str:
+    return f"{name}={_short.repr(value)} is not supported; expected {_short.repr(expected)}"
