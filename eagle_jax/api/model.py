@@ -21,6 +21,7 @@ from eagle_jax.converters import (
     load_target,
     resolve,
     resolve_pair,
+    target_folder,
 )
 from eagle_jax.converters import target_config as read_target_config
 from eagle_jax.converters.files import is_gguf, read_json
@@ -228,7 +229,7 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
-    return resolve(target if pair is None else pair.target), None if head is None else _head_folder(head)
+    return (resolve(target) if pair is None else target_folder(pair)), None if head is None else _head_folder(head)
 
 
 def _head_folder(head: str | Path) -> Path:

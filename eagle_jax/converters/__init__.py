@@ -8,7 +8,7 @@ from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.llama import from_hf_names, load_target, save_target, target_dtype
 from eagle_jax.converters.llama import read_config as target_config
-from eagle_jax.converters.pairs import PAIRS, Pair, head_folder, known_pair, resolve_pair
+from eagle_jax.converters.pairs import PAIRS, Pair, head_folder, known_pair, resolve_pair, target_folder
 from eagle_jax.converters.quantising import quantize
 
 __all__ = [
@@ -31,5 +31,6 @@ __all__ = [
     "save_head",
     "save_target",
     "target_config",
+    "target_folder",
     "target_dtype",
 ]

