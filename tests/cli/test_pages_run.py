@@ -22,7 +22,7 @@ from test_documented import PAGES, ROOT, blocks, shell
 
 import eagle_jax
 from eagle_jax.api import model as api_model
-from eagle_jax.converters import PAIRS, save_head, save_target
+from eagle_jax.converters import PAIRS, pairs, save_head, save_target
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.training.config import TrainConfig
 
@@ -44,6 +44,13 @@ ELSEWHERE = {
     "eagle-jax profile": "tests/api/test_profiling.py::test_a_cycle_of_a_real_loop",
     "eagle-jax tune": "tests/api/test_tuning.py::test_the_command_finds_keeps_and_tells",
 }
+GGUF = {
+    "eagle-jax generate --target ./SmolLM2-135M-Instruct-Q8_0.gguf": "test_generation",
+    "eagle-jax inspect ./SmolLM2-135M-Instruct-Q8_0.gguf": "test_the_command_tells_what_became_of_the_types",
+    "eagle-jax convert ./SmolLM2-135M-Instruct-Q8_0.gguf": "test_a_folder_of_it",
+    "eagle-jax convert ./model-Q8_0.gguf": "test_a_folder_of_it",
+}
+ELSEWHERE |= {line: f"tests/converters/test_gguf.py::{test}" for line, test in GGUF.items()}
 # Pages whose Python another test runs as a whole.
 OWN_TEST = {
     "own-model.md": "tests/api/test_own_model.py::page",
@@ -95,6 +102,7 @@ def there(pair, tmp_path, monkeypatch) -> pathlib.Path:
     for name, text in GIVEN.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pairs, "PACKAGE", tmp_path / "eagle_jax")
     monkeypatch.setattr(api_model, "PAIR", pair)
     monkeypatch.setattr(api_model, "SHIPPED_HEADS", {"eagle1": pair / "head"})
     return tmp_path
