@@ -95,7 +95,8 @@ def muon(weight_decay: float, b1: float = 0.9, b2: float = 0.95) -> optax.Gradie
 def _lenient(rule: optax.GradientTransformation) -> optax.GradientTransformation:
     """Optax promotes dtypes and ranks implicitly: its update runs under JAX's ordinary rules, whatever the caller's."""
 
-    def update(updates: Any, state: optax.OptState, params: Any = None) -> tuple[Any, optax.OptState]:
+    # Optax's own type of a state is a recursive alias, which beartype refuses for some versions of chex.
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             return rule.update(updates, state, params)
 
