@@ -14,13 +14,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Each begins with half of the tests, file by file, and at last takes over some of what the other one has left.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=40
 
-.PHONY: help demo test proofs tpu cuda quick without-cpu oldest lint format types docs parity ci clean
+.PHONY: help demo chat test proofs tpu cuda quick without-cpu oldest lint format types docs parity ci clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/runtime  ## an answer from the shipped pair, plain against EAGLE
+demo: .venv/runtime  ## three chats with SmolLM2-135M-Instruct, plain against EAGLE; downloads 93 MB, once
 	@$(BIN)/eagle-jax demo
+
+chat: .venv/runtime  ## a conversation with the same model
+	@$(BIN)/eagle-jax chat --target smollm2-135m-instruct
 
 test: .venv/dev  ## the suite
 	$(PYTEST) -m "not proof"

@@ -89,7 +89,10 @@ def main() -> None:
         if options.model:
             ran(options.after, options.python, "--make-head", options.model, folder)
             given = ["--model", options.model, "--head", folder]
-        lines = [line for precision in options.precisions.split(",") for line in rows(precision, sides, given, options)]
+        lines = []
+        for precision in options.precisions.split(","):
+            lines += rows(precision, sides, given, options)
+            print("\n".join(" ".join(line) for line in lines[-len(TREES) :]), file=sys.stderr, flush=True)
     print(table(["weights", "tree", "before, ms", "after, ms", "after / before"], lines))
 
 

@@ -7,7 +7,7 @@ from eagle_jax.api.drafters import NAMES as DRAFTERS
 from eagle_jax.api.engine import Engine, EngineClosed, Load, QueueFull
 from eagle_jax.api.generate import generate, stream
 from eagle_jax.api.jobs import Defaults, Job, Tally, fingerprints, merge
-from eagle_jax.api.model import Model, dtype_name, load, tokenizer_of, with_head
+from eagle_jax.api.model import Model, at_hand, download, dtype_name, load, tokenizer_of, with_head
 from eagle_jax.api.profiling import Profile, profile
 from eagle_jax.api.regenerate import Regenerated, regenerate
 from eagle_jax.api.results import Chunk, Result, Stats
@@ -47,12 +47,14 @@ __all__ = [
     "Warmed",
     "Weights",
     "achunks",
+    "at_hand",
     "budgets_path",
     "chunks",
     "closest_draws",
     "convert",
     "convert_gguf",
     "describe",
+    "download",
     "dtype_name",
     "events",
     "fingerprints",

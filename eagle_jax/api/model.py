@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from eagle_jax import ops
 from eagle_jax.api.datastore import read_datastore
 from eagle_jax.api.tokenizers import refuse_other_tokenizer, tokenizer_in
+from eagle_jax.converters import at_hand as pair_at_hand
 from eagle_jax.converters import (
     describe,
     head_folder,
@@ -218,6 +219,25 @@ def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
 def tokenizer_of(target: str | Path | None = None) -> Any:
     """The tokenizer of a target without its weights; None if its folder has none. `target` is as in `load`."""
     return tokenizer_in(folders_of(target, None)[0])
+
+
+def at_hand(name: str) -> bool:
+    """Whether `load(name)` of a published pair finds its target on this machine, by a folder or a package's file."""
+    pair = known_pair(name)
+    return pair is not None and pair_at_hand(pair)
+
+
+def download(name: str) -> Path:
+    """Brings what `load(name)` of a published pair needs to this machine, and tells where its target is.
+
+    Raises:
+        FileNotFoundError: it could not be had.
+        ValueError: it is no pair's name, or the registry gave another file than expected.
+    """
+    pair = known_pair(name)
+    if pair is None:
+        raise ValueError(f"{name} is no published pair; eagle-jax models lists them")
+    return resolve_pair(pair)[0]
 
 
 def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:

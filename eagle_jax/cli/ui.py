@@ -9,6 +9,7 @@ import typer
 from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence
+from eagle_jax.cli.published import at_hand_or_toy
 from eagle_jax.cli.serve import SERVER, ApiKey, Host, MaxTokens, Name, Port, serving_room, warn_of_open_doors
 
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=SERVER)]
@@ -37,7 +38,8 @@ def ui(
     """Talk with the model in a browser: what the draft guessed is marked, its trees are drawn, and races are run.
 
     The page is served from this machine and loads nothing from elsewhere; the server also answers OpenAI's requests, as
-    `eagle-jax serve` does. `--drafter` and `--tree` are what it begins with.
+    `eagle-jax serve` does. `--drafter` and `--tree` are what it begins with. Without `--target` it shows
+    SmolLM2-135M-Instruct where `eagle-jax demo` has brought it, or else the toy pair of the package.
 
     **Examples**
 
@@ -49,6 +51,7 @@ def ui(
     from eagle_jax.serving import ui as page_room
 
     sockets = serving.bound(host, port)
+    target = at_hand_or_toy(target, head)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     model = load(
         target,

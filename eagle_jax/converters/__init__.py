@@ -8,7 +8,7 @@ from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.llama import from_hf_names, load_target, save_target, target_dtype
 from eagle_jax.converters.llama import read_config as target_config
-from eagle_jax.converters.pairs import PAIRS, Pair, head_folder, known_pair, resolve_pair, target_folder
+from eagle_jax.converters.pairs import PAIRS, Pair, at_hand, head_folder, known_pair, resolve_pair, target_folder
 from eagle_jax.converters.quantising import quantize
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "config_to_hf",
     "convert",
     "convert_gguf",
+    "at_hand",
     "describe",
     "from_hf_names",
     "head_folder",

