@@ -16,13 +16,16 @@ COPIED = 10
 
 
 def loaded(folder: str | pathlib.Path, dtype: str, *, until_end: bool = False) -> Any:
-    """A model from a folder, on the GPU if PyTorch sees one; nothing but the length ends its answers, unless they go
-    `until_end`.
+    """A model from a folder or a GGUF file, on the GPU if PyTorch sees one; nothing but the length ends its answers,
+    unless they go `until_end`.
     """
     import torch
     from transformers import LlamaForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    file = {}
+    if str(folder).endswith(".gguf"):  # transformers wants the folder, and the file's name beside it
+        folder, file = pathlib.Path(folder).parent, {"gguf_file": pathlib.Path(folder).name}
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **file).eval()
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     return model if until_end else endless(model)
 
