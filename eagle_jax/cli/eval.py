@@ -133,7 +133,10 @@ def run(
         max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats,
     )  # fmt: skip
     turns = {question.id: len(question.turns) for question in asked}
-    about = dict(file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context)
+    about: dict[str, Any] = dict(
+        file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context
+    )
+    about["chat_template"] = getattr(model.tokenizer, "chat_template", None) if prompter.chat else None
     with alone(folder):
         _ask(_kept(folder, settings, about), prompter, asked, chosen, repeats, sampling)
         results = read_results(folder)

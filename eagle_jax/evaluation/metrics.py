@@ -14,6 +14,7 @@ from eagle_jax.evaluation.answers import Answer, Conversation
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 OVERALL = "overall"
+LONG = 32  # tokens; shorter answers are not called repetitive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Figures:
             tree is a chain). An answer's last pass is left out: its length is the end of the answer's doing.
         lengths: passes that committed 1, 2, ... tokens.
         identical: answers with the same token ids as plain decoding's.
+        distinct_bigrams: share of pairs of neighbouring tokens that are new in their answer; text that goes round in
+            circles has few, and is easy to draft.
+        repetitive: answers of `LONG` tokens or more of whose pairs less than half are new.
         specbench: the figures as Spec-Bench computes them.
     """
 
@@ -68,6 +72,8 @@ class Figures:
     alpha: tuple[float, ...]
     lengths: tuple[int, ...]
     identical: int
+    distinct_bigrams: float
+    repetitive: int
     specbench: SpecBench
 
 
@@ -86,6 +92,7 @@ def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation]
     inner = [length for answer in answers for length in answer.accepted_lengths[:-1]]
     tried = [sum(length > depth for length in inner) for depth in range(deepest)]
     speed, decode_speed = _speed(answers), _decode_speed(answers)
+    pairs = [list(itertools.pairwise(answer.token_ids)) for answer in answers]
     return Figures(
         questions=len(conversations),
         answers=len(answers),
@@ -101,6 +108,8 @@ def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation]
         alpha=tuple(_ratio(deeper, above) for above, deeper in itertools.pairwise(tried) if above),
         lengths=tuple(lengths.count(length) for length in range(1, deepest + 1)),
         identical=_identical(conversations, plain or ()),
+        distinct_bigrams=_ratio(sum(len(set(one)) for one in pairs), sum(map(len, pairs))),
+        repetitive=sum(len(one) >= LONG - 1 and 2 * len(set(one)) < len(one) for one in pairs),
         specbench=specbench(conversations, plain or ()),
     )
 

@@ -20,6 +20,7 @@ def render(results: Results) -> str:
         figures=drawing.STYLE.read_text(encoding="utf-8"),
         run=results.run,
         settings=results.run["settings"],
+        template=results.run.get("chat_template"),
         methods=list(results.methods),
         tables=tables(results),
         notes=results.notes,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_jax.evaluation.answers import Conversation
-from eagle_jax.evaluation.metrics import Figures, by_group
+from eagle_jax.evaluation.metrics import LONG, OVERALL, Figures, by_group
 from eagle_jax.evaluation.store import RUN, TRACES, answer_file, read_answers, read_json, read_run
 
 # What a report says of a run, and the type of each entry; `methods` is seen to when the file is read.
@@ -14,7 +14,7 @@ SAID = {
     **dict(command=str, started=str, cores=int, eagle_jax=str, jax=str),
     **dict(questions=int, skipped=list, turns=dict, context=int),
 }
-SET = dict(max_new_tokens=int, sampling=dict, heads=list, dtype=str, device=str)
+SET = dict(max_new_tokens=int, sampling=dict, chat=bool, heads=list, dtype=str, device=str)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,15 +72,17 @@ def read_results(folder: Path) -> Results:
     if not talks[methods[0]]:
         raise ValueError(f"{folder} holds no question yet that every method has answered; let the run go on")
     plain = next((name for name in methods if name in ("plain", "none")), None)
+    groups = by_group(talks, plain, tasks=True)
     return Results(
         run=run,
         plain=plain,
         talks=talks,
-        groups=by_group(talks, plain, tasks=True),
+        groups=groups,
         traces=read_json(folder / TRACES) if (folder / TRACES).exists() else {},
         notes=[
             *(f"{files[name]} ends within a line, which is left out." for name in methods if found[name].unfinished),
             *repeated(run["settings"].get("repeats", 1)),
+            *_repetitive(groups[OVERALL][plain or methods[0]]),
             *left_out(
                 run["questions"],
                 len(run["skipped"]),
@@ -131,6 +133,16 @@ def left_out(
     if cut:
         notes.append(f"Cut {_count(cut, 'prompt')} from the left to what fits.")
     return notes
+
+
+def _repetitive(figures: Figures) -> list[str]:
+    """A sentence on answers that go round in circles, since they are drafted more easily than text is."""
+    if not figures.repetitive:
+        return []
+    return [
+        f"{figures.repetitive} of {_count(figures.answers, 'answer')} repeat themselves (of {LONG} tokens or more, and "
+        "less than half of their pairs of tokens are new), which makes drafting look better than it is."
+    ]
 
 
 def _count(number: int, name: str) -> str:

@@ -62,7 +62,7 @@ def shares(results: Results) -> dict[str, list[float]]:
 
 
 def _overall(results: Results) -> Table:
-    header = ["method", "tree", "tok/s", "speedup", "decode", "speedup", "first", "tok/pass", "same"]
+    header = ["method", "tree", "tok/s", "speedup", "decode", "speedup", "first", "tok/pass", "same", "distinct"]
     rows = [
         [
             name,
@@ -74,6 +74,7 @@ def _overall(results: Results) -> Table:
             f"{number(row.seconds_to_first_token * 1000, '.0f')} ms",
             number(row.mean_accepted_length),
             f"{row.identical}/{row.answers}" if results.plain else "-",
+            number(row.distinct_bigrams),
         ]
         for name, row in results.groups[OVERALL].items()
     ]
@@ -81,7 +82,7 @@ def _overall(results: Results) -> Table:
     note = (
         f"{some.questions} questions, {some.answers} answers. tree: nodes x depth. Speeds are all tokens over all "
         "seconds; decode leaves the first token and its time out, first is that time. same: answers with the token ids "
-        "of plain decoding."
+        "of plain decoding. distinct: share of pairs of neighbouring tokens that are new in their answer."
     )
     return Table("All methods", note, header, rows)
 

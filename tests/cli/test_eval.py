@@ -51,7 +51,7 @@ def test_a_run_leaves_answers_and_a_report(fake, run, asked, folder):
     ]  # fmt: skip
     assert {str(request["tree"]) for _, request in fake.requests} == {"auto", "(6, 3, 2)"}
     rows = [line.split() for line in shown.stdout.splitlines() if line.strip()]
-    assert [row[-1] for row in rows if row[:2] in (["plain", "-"], ["prompt-lookup", "chain"])] == ["3/3", "3/3"]
+    assert [row[-2] for row in rows if row[:2] in (["plain", "-"], ["prompt-lookup", "chain"])] == ["3/3", "3/3"]
     assert "Skipped 1 of 3 questions: with 128 new tokens they exceed the context of 512." in shown.stderr
     assert fake.timed == ["none", "eagle", "prompt-lookup"]
     drawn = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)

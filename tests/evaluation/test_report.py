@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 from talks import answer, conversation, plain
 
@@ -13,6 +15,7 @@ SETTINGS = {
     "target": None,
     "heads": ["<head>"],
     "dtype": "float32",
+    "chat": True,
     "device": "cpu: cpu",
 }
 ABOUT = {
@@ -45,7 +48,7 @@ def test_tables(folder):
     overall, speedup, lengths, specbench, depths, alpha = tables(read_results(folder.path))
     assert [row[0] for row in overall.rows] == ["plain", "chain", "tree"]
     assert [row[1] for row in overall.rows] == ["-", "chain 3", "9 x 3"]
-    assert [row[-1] for row in overall.rows] == ["3/3", "3/3", "3/3"]
+    assert [row[-2:] for row in overall.rows] == [["3/3", "1.00"]] * 3
     assert speedup.header == ["method", "MT", "math", "all"] and speedup.rows[1] == ["chain", "4.00x", "4.00x", "4.00x"]
     assert lengths.rows[2] == ["tree", "2.60", "2.00", "2.38"]
     assert specbench.header == ["method", "MT", "math", "all", "tok/s", "accepted"]
@@ -59,6 +62,23 @@ def test_what_is_missing_is_said(folder):
         "Left out 1 question that not every method has answered yet.",
         "Left out 1 later turn: with 16 new tokens they exceed the context of 512.",
     ]
+
+
+def test_answers_that_go_round_in_circles_are_told(folder):
+    """40 tokens of three: 3 of 39 pairs are new. 8 of the answers' other 17 pairs are not counted against them."""
+    circling = answer(*[1] * 39)
+    circling = dataclasses.replace(circling, token_ids=(1, 2, 3) * 13 + (1,))
+    for method in SETTINGS["methods"]:
+        folder.append(conversation(402, "math_reasoning", method, circling))
+    results = read_results(folder.path)
+    assert [row[-1] for row in tables(results)[0].rows] == [f"{(19 + 3) / (19 + 39):.2f}"] * 3
+    assert "1 of 4 answers repeat themselves" in results.notes[0] and "1 of 4 answers repeat" in render(results)
+
+
+def test_the_page_states_the_chat_template(folder):
+    write_json(folder.path / "run.json", read_json(folder.path / "run.json") | {"chat_template": "{{ <messages> }}"})
+    page = render(read_results(folder.path))
+    assert "through the chat template" in page and "{{ &lt;messages&gt; }}" in page
 
 
 def test_a_page_without_traces_and_without_plain_decoding(folder):
