@@ -12,9 +12,9 @@ from eagle_jax.cli.console import load, one_sentence, out, write
 from eagle_jax.cli.published import published
 
 CHATS = (
-    "Explain in two sentences why leaves change their colour in autumn.",
+    "How do I make a cup of tea?",
     "Write a Python function that tells whether a word is a palindrome.",
-    "Rewrite this more politely: Send me the report today, you are late again.",
+    "Tom has 3 boxes with 12 pencils each. He gives away 7 pencils. How many pencils does he have left?",
 )
 TOY_CHATS = (
     "Tim works 6 hours a day and earns $12 an hour. How much does he earn in a week of 5 days?",
@@ -23,7 +23,6 @@ TOY_CHATS = (
 )
 TEMPERATURES = (0.0, 0.7)
 MAX_NEW_TOKENS = 64
-TRIES = 3  # a request that had to compile is answered again
 
 
 @dataclasses.dataclass
@@ -95,14 +94,7 @@ def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
         eagle = chunk.result
     write("\n")
     assert eagle is not None  # the last chunk brings it
-    for _ in range(TRIES):
-        if not eagle.stats.compile_seconds:
-            break
-        eagle = api.generate(model, prompt, **request)
-    for _ in range(TRIES):
-        plain = api.generate(model, prompt, drafter="none", **request)
-        if not plain.stats.compile_seconds:
-            break
+    plain = api.generate(model, prompt, drafter="none", **request)
     return Pair(plain, eagle)
 
 

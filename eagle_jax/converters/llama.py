@@ -176,6 +176,12 @@ def check_target(weights: Weights, config: LlamaConfig) -> None:
 
 def shapes(config: LlamaConfig) -> names.Params:
     """The parameter tree, of shapes."""
+    return jax.tree.map(lambda leaf: leaf, _shapes(config))  # dictionaries of the caller's own
+
+
+@functools.lru_cache(maxsize=4)
+def _shapes(config: LlamaConfig) -> names.Params:
+    """Traced once for the check and for the reading: 1.7 s for 30 layers."""
     return jax.eval_shape(functools.partial(LM.init, config), jax.random.key(0)).params
 
 
