@@ -2,18 +2,22 @@
 
     python benchmarks/two_checkouts.py --before ../before --after . --model ./SmolLM2-135M-Instruct
 
-Prints the least milliseconds of a decoding step, plainly and with trees, by dtype, and their ratio. With `--model` a
+Prints the least milliseconds of a decoding step, plainly and with trees, by dtype, their ratio, and the median of the
+ratios of answers that follow one another, which a machine whose speed changes disturbs less. With `--model` a
 random EAGLE-3 head of the target's width drafts, of which only the cost counts; without, the shipped pair's own head.
 """
 
 import argparse
+import contextlib
 import dataclasses
-import json
+import math
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 from common import begin, table
@@ -25,21 +29,20 @@ PRECISIONS = {
     "int4": {"dtype": "float32", "quantize": "int4"},
 }
 TREES: tuple[Any, ...] = (None, (6, 2, 2), (6, 4, 1), (6, 0.3))  # None decodes plainly
-TOKENS, RUNS = 64, 5
+TOKENS, SHOWN = 64, "TREE"
 PROMPT = [{"role": "user", "content": "Explain why the sky is blue, and why it is red in the evening."}]
 
 
-def measure(model: str | None, head: str | None, precision: str) -> dict[str, float]:
-    """Milliseconds of a step in this process, by tree."""
+def serve(model: str | None, head: str | None, precision: str) -> None:
+    """Reads the number of a tree from each line, decodes with it, and prints the milliseconds of a step."""
     import eagle_jax
 
     loaded = eagle_jax.load(model, head, **PRECISIONS[precision])
-    found = {}
-    for tree in TREES:
+    for line in sys.stdin:
+        tree = TREES[int(line)]
         how: dict[str, Any] = {"drafter": "none"} if tree is None else {"tree": tree}
-        runs = [eagle_jax.generate(loaded, PROMPT, max_new_tokens=TOKENS, **how) for _ in range(RUNS + 1)][1:]
-        found[str(tree or "plain")] = min(1e3 * run.stats.decode_seconds / run.stats.cycles for run in runs)
-    return found
+        stats = eagle_jax.generate(loaded, PROMPT, max_new_tokens=TOKENS, **how).stats
+        print(SHOWN, 1e3 * stats.decode_seconds / stats.cycles, flush=True)
 
 
 def make_head(model: str, folder: str) -> None:
@@ -61,14 +64,38 @@ def make_head(model: str, folder: str) -> None:
     save_head(Head3.init(config, jax.random.key(0)), pathlib.Path(folder), target=target)
 
 
-def ran(checkout: pathlib.Path, python: str, *options: str) -> str:
-    """What this script prints in a process that imports a checkout's package."""
-    command = [python, str(pathlib.Path(__file__).resolve()), *options]
-    path = f"{checkout.resolve()}{os.pathsep}{pathlib.Path(__file__).resolve().parent}"
-    made = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, cwd=checkout)
-    if made.returncode:
-        raise SystemExit(f"{checkout} failed: {made.stderr.strip().splitlines()[-1] if made.stderr else 'no output'}")
-    return made.stdout
+@contextlib.contextmanager
+def started(checkout: pathlib.Path, python: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """This script in a process that imports a checkout's package."""
+    here = pathlib.Path(__file__).resolve()
+    environment = os.environ | {"PYTHONPATH": f"{checkout.resolve()}{os.pathsep}{here.parent}"}
+    process = subprocess.Popen(
+        [python, str(here), *options],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=checkout,
+    )
+    try:
+        yield process
+    finally:
+        process.communicate()
+    if process.returncode:
+        raise SystemExit(f"{checkout}: the process ended with {process.returncode}; its error stands above")
+
+
+def answered(process: subprocess.Popen[str], tree: int) -> float:
+    """Milliseconds of a step with a tree, by one of the processes; nan if it ended."""
+    if process.stdin is None or process.stdout is None:
+        raise ValueError("the process has no pipes; start it with started()")
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(f"{tree}\n")
+        process.stdin.flush()
+    for line in process.stdout:
+        if line.startswith(SHOWN):
+            return float(line.split()[1])
+    return math.nan
 
 
 def main() -> None:
@@ -78,7 +105,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="that runs both")
     parser.add_argument("--model", help="folder of a target; the shipped pair if left out")
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help=f"of {', '.join(PRECISIONS)}")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each side is measured")
+    parser.add_argument("--rounds", type=int, default=15, help="how often each side decodes")
     options = parser.parse_args()
     sides = {"before": options.before, "after": options.after}
     for name, checkout in sides.items():
@@ -87,35 +114,46 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         given = []
         if options.model:
-            ran(options.after, options.python, "--make-head", options.model, folder)
+            with started(options.after, options.python, "--make-head", options.model, folder):
+                pass
             given = ["--model", options.model, "--head", folder]
         lines = []
         for precision in options.precisions.split(","):
             lines += rows(precision, sides, given, options)
-            print("\n".join(" ".join(line) for line in lines[-len(TREES) :]), file=sys.stderr, flush=True)
-    print(table(["weights", "tree", "before, ms", "after, ms", "after / before"], lines))
+    columns = ("weights", "tree", "before, ms", "after, ms", "after / before", "median of the ratios")
+    print(table(columns, lines))
 
 
 def rows(precision: str, sides: dict[str, pathlib.Path], given: list[str], options: argparse.Namespace) -> list[list]:
     """A line for each tree, of the least of all rounds."""
-    least: dict[tuple[str, str], float] = {}
-    for _ in range(options.rounds):
-        for side, checkout in sides.items():
-            shown = ran(checkout, options.python, "--measure", precision, *given)
-            for tree, taken in json.loads(shown.splitlines()[-1]).items():
-                least[side, tree] = min(taken, least.get((side, tree), float("inf")))
-    trees = dict.fromkeys(tree for _, tree in least)
     lines = []
-    for tree in trees:
-        before, after = (least[side, tree] for side in sides)
-        lines.append([precision, tree, f"{before:.3f}", f"{after:.3f}", f"{after / before:.2f}"])
+    with contextlib.ExitStack() as stack:
+        command = (options.python, "--serve", precision, *given)
+        processes = [stack.enter_context(started(checkout, *command)) for checkout in sides.values()]
+        for tree, named in enumerate(TREES):
+            for process in processes:
+                answered(process, tree)  # compiles
+            runs = [[answered(process, tree) for process in processes] for _ in range(options.rounds)]
+            before, after = (min(side) for side in zip(*runs, strict=True))
+            middle = statistics.median(after / before for before, after in runs)
+            lines.append(
+                [
+                    precision,
+                    str(named or "plain"),
+                    f"{before:.3f}",
+                    f"{after:.3f}",
+                    f"{after / before:.2f}",
+                    f"{middle:.2f}",
+                ]
+            )
+            print(*lines[-1], file=sys.stderr, flush=True)
     return lines
 
 
 def one_side(arguments: list[str]) -> None:
     """What a process of its own does."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--measure")
+    parser.add_argument("--serve")
     parser.add_argument("--model")
     parser.add_argument("--head")
     parser.add_argument("--make-head", nargs=2)
@@ -123,11 +161,11 @@ def one_side(arguments: list[str]) -> None:
     if options.make_head:
         make_head(*options.make_head)
     else:
-        print(json.dumps(measure(options.model, options.head, options.measure)))
+        serve(options.model, options.head, options.serve)
 
 
 if __name__ == "__main__":
-    if {"--measure", "--make-head"} & set(sys.argv):
+    if {"--serve", "--make-head"} & set(sys.argv):
         one_side(sys.argv[1:])
     else:
         begin(main)
