@@ -16,7 +16,7 @@ from eagle_jax.cli import app
 ROOT = pathlib.Path(__file__).parents[2]
 # The run behind the committed report is long, and asks for models that a recipe makes first.
 NOT_AGAIN = "runs/spec_bench"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(text: str, *languages: str) -> list[str]:
