@@ -4,7 +4,7 @@
 |---|---|---|
 | `guard_cpu_reductions` | jaxlib 0.10.2 | the bound in pyproject.toml leaves 0.10.2 out |
 | `exact_reduction_options` | all versions up to 0.12.0 | XLA:CPU no longer cuts softmaxes and norms into windows |
-| `loop_options` on CPUs | all versions up to 0.12.0.1 | the loop of plain decoding no longer copies a cache without it |
+| `loop_options` on CPUs | all versions up to 0.12.0.1 | plain decoding no longer copies a cache without it |
 | `gather` | jaxlib 0.10.2 | the bound in pyproject.toml leaves 0.10.2 out; then it is indexing |
 | `loop_options` on GPUs | all versions up to 0.12.0 | XLA:GPU dequantizes groups within the product unasked |
 """
