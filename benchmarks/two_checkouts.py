@@ -10,7 +10,6 @@ random EAGLE-3 head of the target's width drafts, of which only the cost counts;
 import argparse
 import contextlib
 import dataclasses
-import math
 import os
 import pathlib
 import statistics
@@ -29,7 +28,8 @@ PRECISIONS = {
     "int4": {"dtype": "float32", "quantize": "int4"},
 }
 TREES: tuple[Any, ...] = (None, (6, 2, 2), (6, 4, 1), (6, 0.3))  # None decodes plainly
-TOKENS, SHOWN = 64, "TREE"
+TOKENS = 64
+ANSWER = "milliseconds"  # begins a line with an answer; libraries may print other lines
 PROMPT = [{"role": "user", "content": "Explain why the sky is blue, and why it is red in the evening."}]
 
 
@@ -42,7 +42,7 @@ def serve(model: str | None, head: str | None, precision: str) -> None:
         tree = TREES[int(line)]
         how: dict[str, Any] = {"drafter": "none"} if tree is None else {"tree": tree}
         stats = eagle_jax.generate(loaded, PROMPT, max_new_tokens=TOKENS, **how).stats
-        print(SHOWN, 1e3 * stats.decode_seconds / stats.cycles, flush=True)
+        print(ANSWER, 1e3 * stats.decode_seconds / stats.cycles, flush=True)
 
 
 def make_head(model: str, folder: str) -> None:
@@ -68,7 +68,7 @@ def make_head(model: str, folder: str) -> None:
 def started(checkout: pathlib.Path, python: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """This script in a process that imports a checkout's package."""
     here = pathlib.Path(__file__).resolve()
-    environment = os.environ | {"PYTHONPATH": f"{checkout.resolve()}{os.pathsep}{here.parent}"}
+    environment = os.environ | {"PYTHONPATH": f"{checkout}{os.pathsep}{here.parent}"}
     process = subprocess.Popen(
         [python, str(here), *options],
         env=environment,
@@ -86,16 +86,20 @@ def started(checkout: pathlib.Path, python: str, *options: str) -> Iterator[subp
 
 
 def answered(process: subprocess.Popen[str], tree: int) -> float:
-    """Milliseconds of a step with a tree, by one of the processes; nan if it ended."""
+    """Milliseconds of a step with a tree, by one of the processes.
+
+    Raises:
+        SystemExit: the process ended.
+    """
     if process.stdin is None or process.stdout is None:
         raise ValueError("the process has no pipes; start it with started()")
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(f"{tree}\n")
         process.stdin.flush()
     for line in process.stdout:
-        if line.startswith(SHOWN):
+        if line.startswith(ANSWER):
             return float(line.split()[1])
-    return math.nan
+    raise SystemExit(f"a process ended with {process.wait()} before it answered; its error stands above")
 
 
 def main() -> None:
@@ -103,10 +107,15 @@ def main() -> None:
     parser.add_argument("--before", type=pathlib.Path, required=True, help="a checkout")
     parser.add_argument("--after", type=pathlib.Path, default=pathlib.Path(), help="another; this one if left out")
     parser.add_argument("--python", default=sys.executable, help="that runs both")
-    parser.add_argument("--model", help="folder of a target; the shipped pair if left out")
+    parser.add_argument("--model", type=pathlib.Path, help="folder of a target; the shipped pair if left out")
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help=f"of {', '.join(PRECISIONS)}")
     parser.add_argument("--rounds", type=int, default=15, help="how often each side decodes")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds={options.rounds}; give a number of at least 1")
+    if unknown := set(options.precisions.split(",")) - set(PRECISIONS):
+        parser.error(f"--precisions: {', '.join(sorted(unknown))}; give some of {', '.join(PRECISIONS)}")
+    options.before, options.after = options.before.resolve(), options.after.resolve()
     sides = {"before": options.before, "after": options.after}
     for name, checkout in sides.items():
         if not (checkout / "eagle_jax" / "__init__.py").is_file():
@@ -114,9 +123,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         given = []
         if options.model:
-            with started(options.after, options.python, "--make-head", options.model, folder):
+            model = str(options.model.resolve())
+            with started(options.after, options.python, "--make-head", model, folder):
                 pass
-            given = ["--model", options.model, "--head", folder]
+            given = ["--model", model, "--head", folder]
         lines = []
         for precision in options.precisions.split(","):
             lines += rows(precision, sides, given, options)
