@@ -7,8 +7,8 @@ the same noise (coupled) or by probability alone (uncoupled); the text is the sa
 from common import begin, parser, prompts, report, table
 
 import eagle_jax
-from eagle_jax.api.drafters import asked_tree
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.tuning.methods import asked_tree
 
 
 def main() -> None:

@@ -11,11 +11,11 @@ import time
 from common import begin, parser, prompts, table
 
 import eagle_jax
-from eagle_jax.api import programs
-from eagle_jax.api.drafters import drafter_for
-from eagle_jax.api.generate import asks_for
-from eagle_jax.api.options import options_for
-from eagle_jax.api.queue import Use, answers
+from eagle_jax.scheduling import programs
+from eagle_jax.scheduling.generate import asks_for
+from eagle_jax.scheduling.options import options_for
+from eagle_jax.scheduling.queue import Use, answers
+from eagle_jax.tuning.methods import drafter_for
 
 
 def main() -> None:

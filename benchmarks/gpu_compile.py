@@ -34,12 +34,12 @@ from jax.experimental import topologies  # noqa: E402
 from jax.sharding import Mesh, SingleDeviceSharding  # noqa: E402
 from tpu_kernel import TREES, copies_of_caches  # noqa: E402
 
-from eagle_jax.api import plan  # noqa: E402
 from eagle_jax.decoding.decode import advance  # noqa: E402
 from eagle_jax.decoding.policy import DynamicTree  # noqa: E402
 from eagle_jax.ops import VARIABLE  # noqa: E402
 from eagle_jax.ops.gpu import int4 as int4_gpu  # noqa: E402
 from eagle_jax.sharding import AXES, Sharding  # noqa: E402
+from eagle_jax.tuning import plan  # noqa: E402
 from eagle_jax.workarounds import loop_options  # noqa: E402
 
 # What the compiler asks about a GPU, in the form of XLA's GpuTargetConfigProto; NVIDIA's H200 data sheet.

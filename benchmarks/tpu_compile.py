@@ -28,7 +28,6 @@ from jax.experimental import topologies  # noqa: E402
 from jax.sharding import AxisType, Mesh  # noqa: E402
 
 import eagle_jax  # noqa: E402, F401  # its guard comes before the first computation
-from eagle_jax.api import plan  # noqa: E402
 from eagle_jax.decoding.decode import advance, prefill  # noqa: E402
 from eagle_jax.decoding.policy import DynamicTree  # noqa: E402
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys  # noqa: E402
@@ -37,6 +36,7 @@ from eagle_jax.drafters.base import Plain  # noqa: E402
 from eagle_jax.drafters.eagle import Eagle  # noqa: E402
 from eagle_jax.models.quant import schemes_of  # noqa: E402
 from eagle_jax.sharding import AXES, DATA, Sharding, parse, widened  # noqa: E402
+from eagle_jax.tuning import plan  # noqa: E402
 
 COLLECTIVE = r"= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 

@@ -30,11 +30,11 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
-from eagle_jax.api import plan
 from eagle_jax.decoding.decode import advance, step
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.ops import VARIABLE
 from eagle_jax.sharding import AXES, Sharding, spread
+from eagle_jax.tuning import plan
 
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 TREES = {16: (16, 5, 4), 60: (60, 7, 10), 256: (256, 7, 10), 1024: (1024, 7, 16)}

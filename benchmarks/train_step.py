@@ -32,8 +32,8 @@ from common import table
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
-from eagle_jax.api.model import PAIR
 from eagle_jax.converters import load_target, save_head
+from eagle_jax.loading.model import PAIR
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.training import heads, optimizer

@@ -1,9 +1,12 @@
 """Every test runs with strict dtypes, no implicit rank promotion, checked shapes and four virtual CPU devices."""
 
 import contextlib
+import importlib
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import hypothesis
 import jax
@@ -72,3 +75,32 @@ def getkey() -> Callable[[], jax.Array]:
             yield fresh
 
     return keys().__next__
+
+
+@pytest.fixture(scope="session")
+def api() -> ModuleType:
+    """`eagle_jax.api` without the type checker of the test run, which would speak before our own sentences do.
+
+    The facade's rooms are imported once more; the rooms below and the compiled programs are the same.
+    """
+    import eagle_jax  # not above: the type checker is installed after this file is read
+
+    rooms = ("checks", "text", "loading", "tuning", "scheduling", "inspection", "jobs", "api")
+    again = [
+        name
+        for name in sys.modules
+        if name.split(".")[0] == "eagle_jax" and name.split(".")[1:2] and name.split(".")[1] in rooms
+        if name != "eagle_jax.scheduling.programs"
+    ]
+    finders = [finder for finder in sys.meta_path if type(finder).__module__.startswith("jaxtyping")]
+    with pytest.MonkeyPatch.context() as patch:
+        for room in rooms:  # the import below replaces them; undone, they are the checked ones
+            patch.setattr(eagle_jax, room, getattr(eagle_jax, room))
+        patch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if finder not in finders])
+        for name in again:
+            patch.delitem(sys.modules, name)
+        fresh = importlib.import_module("eagle_jax.api")
+        for name in [name for name in sys.modules if name in again]:
+            patch.delitem(sys.modules, name)  # undone in reverse order: the checked ones come back
+    assert sys.modules["eagle_jax.api"] is not fresh
+    return fresh

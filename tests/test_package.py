@@ -14,7 +14,7 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 
 # A module may import from rows above its own and from its own row.
 LAYERS = (
-    ("platform", "struct", "durable", "workarounds"),
+    ("platform", "struct", "durable", "workarounds", "checks"),
     ("config", "sharding"),
     ("ops",),
     (
@@ -28,6 +28,12 @@ LAYERS = (
     ),
     ("drafters", "converters", "testing"),
     ("decoding", "training"),
+    ("text",),
+    ("loading",),
+    ("tuning",),
+    ("scheduling",),
+    ("inspection",),
+    ("jobs",),
     ("api",),
     ("serving",),
     ("evaluation", "cli"),

@@ -17,8 +17,6 @@ import pytest
 from jax import P
 
 import eagle_jax
-from eagle_jax.api import plan, programs
-from eagle_jax.api.drafters import METHODS
 from eagle_jax.config import Experts
 from eagle_jax.converters import load_target, save_head, save_target
 from eagle_jax.converters.sizes import HeadSizes, TargetSizes
@@ -31,8 +29,11 @@ from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import quantise_params, scheme_of
+from eagle_jax.scheduling import programs
 from eagle_jax.sharding import HEAD, TARGET, Sharding, fitting, parse, placement, sharding_of, spec_of
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_hydra, synthetic_pair
+from eagle_jax.tuning import plan
+from eagle_jax.tuning.methods import METHODS
 
 CONFIG = dataclasses.replace(TINY, vocab_size=64, num_hidden_layers=1)
 MIXTURE = dataclasses.replace(

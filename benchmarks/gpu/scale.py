@@ -6,8 +6,8 @@ from chart import PUBLISHED, Chart, Error
 from synthetic import Shape, Synthetic, make
 
 from eagle_jax import Model
-from eagle_jax.api import tuning
-from eagle_jax.api.batch import Ask
+from eagle_jax.inspection import tune as tuning
+from eagle_jax.scheduling.batch import Ask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

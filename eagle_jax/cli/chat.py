@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from eagle_jax import api
-from eagle_jax.api.prompts import encode
+from eagle_jax.api import encode
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence, out, stats_line, waiting, write
 

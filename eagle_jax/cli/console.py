@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from eagle_jax import api
-from eagle_jax.api.results import without_nan
+from eagle_jax.api import without_nan
 from eagle_jax.cli import options
 
 # Answers and tables go to stdout; everything said about them goes to stderr, so that a pipe carries only the text.

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from eagle_jax import api
-from eagle_jax.api.drafters import METHODS
+from eagle_jax.api import METHODS
 from eagle_jax.cli import options
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
 from eagle_jax.cli.eval_compare import compare_files

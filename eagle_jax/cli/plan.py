@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from eagle_jax.api.plan import Plan
-from eagle_jax.api.plan import plan as plan_of
+from eagle_jax.api import Plan
+from eagle_jax.api import plan as plan_of
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, one_sentence, print_json, write
 

@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eagle_jax import api
-from eagle_jax.api import events
-from eagle_jax.api.training import first_turns
+from eagle_jax.api import events, first_turns
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence, out, progress_bar
 from eagle_jax.evaluation import Acceptance, Question, measure_acceptance, read_questions

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from eagle_jax import api
-from eagle_jax.api.budgets import numbers_of
+from eagle_jax.api import numbers_of
 from eagle_jax.cli import options
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
 from eagle_jax.cli.report import new_table, surroundings

@@ -3,7 +3,7 @@
 import dataclasses
 
 from eagle_jax import api
-from eagle_jax.api.prompts import encode
+from eagle_jax.api import encode
 
 Message = dict[str, str]
 

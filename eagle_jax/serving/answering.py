@@ -12,8 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from eagle_jax.api import CANCELLED, Chunk, EngineError, Result, Ticket, achunks
-from eagle_jax.api.results import without_nan
+from eagle_jax.api import CANCELLED, Chunk, EngineError, Result, Ticket, achunks, without_nan
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, encoded, log
 from eagle_jax.serving.protocol import Call

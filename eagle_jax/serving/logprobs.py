@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.api.text import INCOMPLETE, Spelling
+from eagle_jax.api import INCOMPLETE, Spelling
 
 
 class Spelled:

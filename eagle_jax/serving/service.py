@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eagle_jax.api import Engine, EngineClosed, QueueFull, Ticket
-from eagle_jax.api.prompts import TooLong
+from eagle_jax.api import Engine, EngineClosed, QueueFull, Ticket, TooLong
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 from eagle_jax.serving.protocol import Call

@@ -11,9 +11,9 @@ from chart import PUBLISHED, Chart, Error
 from synthetic import PUBLISHED_SHAPES, Shape, Synthetic, make, stored
 
 import eagle_jax
-from eagle_jax.api import plan
 from eagle_jax.models.layout import as_stored
 from eagle_jax.models.quant import is_quantised, scheme_of
+from eagle_jax.tuning import plan
 
 TREE, CHAIN = (12, 3, 3), (5, 3, 1)  # both get 4 levels deep
 TOKENS = 120  # of 128 that do not repeat

@@ -5,9 +5,9 @@ import pathlib
 import pytest
 
 from eagle_jax import api
-from eagle_jax.api.model import PAIR
 from eagle_jax.cli.eval import _fingerprints
 from eagle_jax.evaluation.store import alone
+from eagle_jax.loading.model import PAIR
 
 QUESTIONS = [
     {"question_id": 81, "category": "writing", "turns": ["one", "two"]},

@@ -21,8 +21,8 @@ import yaml
 from test_documented import PAGES, ROOT, blocks, shell
 
 import eagle_jax
-from eagle_jax.api import model as api_model
 from eagle_jax.converters import PAIRS, pairs, save_head, save_target
+from eagle_jax.loading import model as api_model
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.training.config import TrainConfig
 
@@ -41,8 +41,8 @@ NOT_HERE = {
 ELSEWHERE = {
     "eagle-jax train ": "tests/cli/test_train.py::test_the_documented_settings_train_a_head_that_decodes",
     "eagle-jax eval ": "tests/cli/test_real.py::test_an_evaluation_with_its_report",
-    "eagle-jax profile": "tests/api/test_profiling.py::test_a_cycle_of_a_real_loop",
-    "eagle-jax tune": "tests/api/test_tuning.py::test_the_command_finds_keeps_and_tells",
+    "eagle-jax profile": "tests/inspection/test_profiling.py::test_a_cycle_of_a_real_loop",
+    "eagle-jax tune": "tests/inspection/test_tuning.py::test_the_command_finds_keeps_and_tells",
 }
 GGUF = {
     "eagle-jax generate --target ./SmolLM2-135M-Instruct-Q8_0.gguf": "test_generation",
@@ -53,7 +53,7 @@ GGUF = {
 ELSEWHERE |= {line: f"tests/converters/test_gguf.py::{test}" for line, test in GGUF.items()}
 # Pages whose Python another test runs as a whole.
 OWN_TEST = {
-    "own-model.md": "tests/api/test_own_model.py::page",
+    "own-model.md": "tests/loading/test_own_model.py::page",
     "extending.md": "tests/drafters/test_extending.py::test_the_drafter_of_the_docs_drafts",
     "serving.md": "tests/serving/test_serving_page.py::test_the_pages_python_runs",
     "ui.md": "tests/serving/test_page.py::test_the_documented_python_runs",

@@ -1,4 +1,4 @@
-"""`eagle-jax profile` on a stand-in: what it passes on and prints. tests/api/test_profiling.py runs the real thing."""
+"""`eagle-jax profile` on a stand-in: what it passes on and prints; tests/inspection/test_profiling.py measures."""
 
 import dataclasses
 import json

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from eagle_jax import api
-from eagle_jax.api.tokenizers import tokenizer_in
 from eagle_jax.converters import convert_gguf, describe, load_target, quantize, resolve
 from eagle_jax.converters.gguf_config import config_entries, end_ids
 from eagle_jax.models.rope import frequencies
 from eagle_jax.ops.quantized import QuantArray, Rounding, dense
+from eagle_jax.text.tokenizers import tokenizer_in
 from tests.converters import folders
 from tests.converters.folders import refused
 

@@ -1,19 +1,14 @@
 """Two tiny models behind one server: one whose answers are known, one that talks at random."""
 
-import pathlib
-import sys
 from collections.abc import Iterator
 
 import openai
 import pytest
 from served import KEY, Served
+from speller import DYNAMIC, RANDOM, SPELLER
 
 from eagle_jax.api import Engine
 from eagle_jax.serving import Limits
-
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "api"))  # where the two models are
-
-from speller import DYNAMIC, RANDOM, SPELLER  # noqa: E402
 
 ROOM = dict(rows=2, max_tokens=48, cycles=2, max_queue=8, **DYNAMIC)
 

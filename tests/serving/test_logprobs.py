@@ -4,8 +4,8 @@ import pytest
 from sentencepiece_like import LLAMA2
 from speller import SPECIAL, TOKENIZER
 
-from eagle_jax.api.text import decode
 from eagle_jax.serving.logprobs import Spelled
+from eagle_jax.text.detokenize import decode
 
 
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, LLAMA2])

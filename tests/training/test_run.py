@@ -12,9 +12,9 @@ import pytest
 from chats import TOKENIZER, config, write_chats
 from toy import pair
 
-from eagle_jax.api import model
-from eagle_jax.api.training import train
 from eagle_jax.converters import load_head, save_target
+from eagle_jax.jobs.training import train
+from eagle_jax.loading import model
 from eagle_jax.training import events
 from eagle_jax.training.run import alone, run
 from eagle_jax.training.watch import Diverged

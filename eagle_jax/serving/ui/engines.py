@@ -6,8 +6,7 @@ import gc
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
-from eagle_jax.api import Engine, Model, tree_shape
-from eagle_jax.api.drafters import METHODS, method_of
+from eagle_jax.api import METHODS, Engine, Model, method_of, tree_shape
 from eagle_jax.serving.errors import Refused
 
 Tree = str | tuple[int, ...]

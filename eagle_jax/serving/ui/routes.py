@@ -11,8 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from eagle_jax.api import Engine, EngineError, Ticket, achunks
-from eagle_jax.api.drafters import METHODS
+from eagle_jax.api import METHODS, Engine, EngineError, Ticket, achunks
 from eagle_jax.serving.answering import EventStream, event
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, log

@@ -5,8 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.api import Chunk, Cycle, Result
-from eagle_jax.api.text import decode, settled
+from eagle_jax.api import Chunk, Cycle, Result, decode, settled
 
 BEFORE = 16  # tokens that a new one is decoded with: more than any character is made of
 

@@ -1,0 +1,101 @@
+"""The public names: all that the command line, the server and the evaluation import."""
+
+from eagle_jax.converters import PAIRS, convert, convert_gguf, describe, quantize
+from eagle_jax.inspection.profile import Profile, profile
+from eagle_jax.inspection.trace import Cycle, Parts, closest_draws, time_parts, trace, tree_shape
+from eagle_jax.inspection.tune import Tuned, tune
+from eagle_jax.jobs import Defaults, Job, Tally, fingerprints, merge
+from eagle_jax.jobs.regenerate import Regenerated, regenerate
+from eagle_jax.jobs.training import first_turns, read_config, train
+from eagle_jax.loading.datastore import make_datastore
+from eagle_jax.loading.model import Model, at_hand, download, dtype_name, load, tokenizer_of, with_head
+from eagle_jax.loading.weights import Weights, weights_of, with_weights
+from eagle_jax.scheduling.engine import Engine, EngineClosed, Load, QueueFull
+from eagle_jax.scheduling.generate import generate, stream
+from eagle_jax.scheduling.results import Chunk, Result, Stats, without_nan
+from eagle_jax.scheduling.ticket import CANCELLED, EngineError, Ticket, achunks, chunks
+from eagle_jax.scheduling.warming import Warmed, warm_up
+from eagle_jax.sharding import LOCAL, join, wait_for_others
+from eagle_jax.text.detokenize import INCOMPLETE, Spelling, decode, settled
+from eagle_jax.text.prompts import TooLong, encode
+from eagle_jax.training import events
+from eagle_jax.tuning.budgets import keep as keep_budgets
+from eagle_jax.tuning.budgets import numbers_of
+from eagle_jax.tuning.budgets import path as budgets_path
+from eagle_jax.tuning.methods import METHODS, method_of
+from eagle_jax.tuning.methods import NAMES as DRAFTERS
+from eagle_jax.tuning.plan import Plan, plan
+
+__all__ = [
+    "CANCELLED",
+    "DRAFTERS",
+    "INCOMPLETE",
+    "LOCAL",
+    "METHODS",
+    "PAIRS",
+    "Chunk",
+    "Cycle",
+    "Defaults",
+    "Engine",
+    "EngineClosed",
+    "EngineError",
+    "Job",
+    "Load",
+    "Model",
+    "Parts",
+    "Plan",
+    "Profile",
+    "QueueFull",
+    "Regenerated",
+    "Result",
+    "Spelling",
+    "Stats",
+    "Tally",
+    "Ticket",
+    "TooLong",
+    "Tuned",
+    "Warmed",
+    "Weights",
+    "achunks",
+    "at_hand",
+    "budgets_path",
+    "chunks",
+    "closest_draws",
+    "convert",
+    "convert_gguf",
+    "decode",
+    "describe",
+    "download",
+    "dtype_name",
+    "encode",
+    "events",
+    "fingerprints",
+    "first_turns",
+    "generate",
+    "join",
+    "keep_budgets",
+    "load",
+    "make_datastore",
+    "merge",
+    "method_of",
+    "numbers_of",
+    "plan",
+    "profile",
+    "quantize",
+    "read_config",
+    "regenerate",
+    "settled",
+    "stream",
+    "time_parts",
+    "tokenizer_of",
+    "trace",
+    "train",
+    "tree_shape",
+    "tune",
+    "wait_for_others",
+    "warm_up",
+    "weights_of",
+    "with_head",
+    "with_weights",
+    "without_nan",
+]

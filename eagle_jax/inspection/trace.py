@@ -1,0 +1,230 @@
+"""A look inside the loop: the trees of single cycles, what the parts of a cycle cost, and how close a draw was."""
+
+import dataclasses
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.decoding import sampling
+from eagle_jax.decoding.decode import compiled_advance
+from eagle_jax.decoding.sampling import Sampling, Settings
+from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.drafters.base import Drafter, View
+from eagle_jax.loading.model import Model
+from eagle_jax.models.lm import causal
+from eagle_jax.models.target import Target
+from eagle_jax.scheduling import programs
+from eagle_jax.scheduling.batch import Batch
+from eagle_jax.scheduling.generate import asks_for
+from eagle_jax.scheduling.options import Options, seeds_for, settings_of
+from eagle_jax.scheduling.recorder import Recorder, last_cycles
+from eagle_jax.scheduling.results import Cycle
+from eagle_jax.sharding import Sharding, spread
+from eagle_jax.text.prompts import Prompt
+from eagle_jax.tuning.methods import drafter_for
+from eagle_jax.tuning.sizes import bucket
+from eagle_jax.workarounds import loop_options
+
+UNFILTERED: dict[str, Any] = dict(top_k=0, top_p=1.0, min_p=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Seconds of one cycle in the middle of an answer: the least of several, each part compiled and run alone.
+
+    Attributes:
+        draft: proposing the tree.
+        verify: the target's pass over it, logits included; over a mesh also bringing them together.
+        cycle: the whole cycle as the loop runs it: also drawing, committing, and the drafter's taking in of what was
+            committed.
+    """
+
+    draft: float
+    verify: float
+    cycle: float
+
+    @property
+    def rest(self) -> float:
+        """What is neither drafting nor the target's pass."""
+        return max(self.cycle - self.draft - self.verify, 0.0)
+
+
+def tree_shape(model: Model, drafter: str | Drafter = "auto", tree: Any = "auto") -> TreeShape:
+    """Nodes and depth of the trees that `generate` would draft. Raises ValueError where it would."""
+    return drafter_for(model, drafter, tree).shape
+
+
+def trace(
+    model: Model,
+    prompt: Prompt,
+    *,
+    cycles: int = 3,
+    drafter: str | Drafter = "auto",
+    tree: Any = "auto",
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    seed: int = 0,
+    **filters: Any,
+) -> list[Cycle]:
+    """The first cycles of the answer to a prompt; fewer if the answer ends before.
+
+    Args:
+        cycles: how many at most.
+        filters: top_k, top_p and min_p; they and all else are as in `generate`.
+
+    Raises:
+        ValueError, TypeError: as `generate` does.
+
+    Example:
+        >>> import eagle_jax
+        >>> from eagle_jax import api
+        >>> cycle = api.trace(eagle_jax.load(), "Tom has", cycles=1, tree=(8, 2, 2))[0]
+        >>> len(cycle.tokens), cycle.accepted[0]
+        (8, 0)
+    """
+    options = _options(max_new_tokens, temperature, filters)
+    batch = _batch(model, prompt, Recorder(drafter_for(model, drafter, tree)), options, seed)
+    seen: list[Cycle] = []
+    for _ in batch.run(1):
+        seen.append(last_cycles(batch.state.draft)[0])
+        if len(seen) == cycles:
+            break
+    return seen
+
+
+def time_parts(
+    model: Model,
+    prompt: Prompt,
+    *,
+    after: int = 4,
+    repeats: int = 20,
+    drafter: str | Drafter = "auto",
+    tree: Any = "auto",
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    seed: int = 0,
+    **filters: Any,
+) -> Parts:
+    """What drafting, the target's pass and a whole cycle take, `after` cycles into the answer to a prompt.
+
+    The rest is as in `trace`; caches have the size that an answer of `max_new_tokens` gives them.
+    """
+    batch = _batch(
+        model, prompt, drafter_for(model, drafter, tree), _options(max_new_tokens, temperature, filters), seed
+    )
+    next(batch.run(after), None)
+    # an answer that has ended by then costs what one that goes on does
+    state = dataclasses.replace(batch.state, done=jnp.zeros_like(batch.state.done))
+    given, fixed = (model.target, batch.drafter, batch.request), dict(mode=batch.mode, over=model.over)
+    noise = _noise(model.target, batch)
+    drafted, _ = programs.call(_compiled(_propose), *given, state, noise, **fixed)
+    limits = state.cycle + 1, jnp.asarray(len(state.done), jnp.int32)
+    seconds: list[tuple[float, float, float]] = []
+    for _ in range(repeats + 1):  # in turn, so that what else the machine does falls on all alike
+        mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the loop's program takes its state over
+        draft = _seconds(_compiled(_propose), *given, state, noise, **fixed)
+        verify = _seconds(_compiled(_verify), *given, state, drafted, **fixed)
+        seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, *limits, **fixed)))
+    return Parts(*(min(part) for part in zip(*seconds[1:], strict=True)))
+
+
+def closest_draws(
+    model: Model, token_ids: list[int], *, count: int = 2, temperature: float = 0.0, seed: int = 0, **filters: Any
+) -> list[tuple[int, float]]:
+    """The tokens that come first and next in the draw after `token_ids`, and their scores.
+
+    Scores are logits, or at temperature > 0 what the draw compares: logits by temperature, the largest at 0, and noise.
+    """
+    options = _options(1, temperature, filters)
+    settings = settings_of([options], seeds_for(seed, 1), [0])
+    size = bucket(len(token_ids))
+    padded = np.zeros((1, size), np.int32)
+    padded[0, : len(token_ids)] = token_ids
+    arguments = (model.target, jnp.asarray(padded), jnp.asarray([len(token_ids)], jnp.int32))
+    scores, _ = programs.call(_compiled(_scores), *arguments, settings, mode=options.mode, over=model.over)
+    values, tokens = jax.lax.top_k(scores[0], count)
+    return list(zip(tokens.tolist(), values.tolist(), strict=True))
+
+
+def _batch(model: Model, prompt: Prompt, drafter: Drafter, options: Options, seed: int) -> Batch:
+    return Batch(model, drafter, asks_for(model, [prompt], [options], seeds_for(seed, 1), 1))
+
+
+def _options(max_new_tokens: int, temperature: float, filters: dict[str, Any]) -> Options:
+    filters = UNFILTERED | filters
+    return Options(max_new_tokens=max_new_tokens, temperature=temperature, stop=(), logprobs=False, **filters)
+
+
+def _noise(target: Target, batch: Batch) -> Float[Array, "b d v"] | None:
+    if not batch.mode.sampled:
+        return None
+    depths = jnp.arange(batch.drafter.shape.depth + 1, dtype=jnp.int32)[None]
+    positions = batch.state.length[:, None] + 1 + depths
+    return sampling.noise(batch.request.settings, positions, target.config.vocab_size)
+
+
+def _propose(
+    target: Target,
+    drafter: Drafter,
+    request: Request,
+    state: DecodeState,
+    noise: Any,
+    *,
+    mode: Sampling,
+    over: Sharding | None,
+) -> Tree:
+    view = View(tokens=state.tokens, length=state.length, noise=noise, settings=request.settings)
+    tree = drafter.propose(target, state.draft, view, mode)[0]
+    return dataclasses.replace(tree, tokens=jnp.where(tree.valid, tree.tokens, 0))  # as the loop does
+
+
+def _verify(
+    target: Target,
+    drafter: Drafter,
+    request: Request,
+    state: DecodeState,
+    tree: Tree,
+    *,
+    mode: Sampling,
+    over: Sharding | None,
+) -> tuple[Any, Float[Array, "b n v"]]:
+    positions = state.length[:, None] + tree.depth
+    output = target.forward(tree.tokens, positions, tree.ancestors, state.cache, drafter.taps)
+    return output, target.logits(output.hidden)
+
+
+def _scores(
+    target: Target,
+    tokens: Int[Array, "b t"],
+    length: Int[Array, "b"],
+    settings: Settings,
+    *,
+    mode: Sampling,
+    over: Sharding | None,
+) -> Float[Array, "b v"]:
+    """What the draw after the last of the `length` tokens compares."""
+    hidden = target.forward(tokens, *causal(*tokens.shape), target.empty_cache(len(tokens), 1)).hidden
+    logits = target.logits(jnp.take_along_axis(hidden, length[:, None, None] - 1, axis=1))
+    if mode.sampled:
+        noise = sampling.noise(settings, length[:, None], target.config.vocab_size)
+        logits = sampling.warp(logits, settings, mode) + noise
+    return logits[:, 0]
+
+
+@functools.cache
+def _compiled(function: Any) -> Any:
+    return jax.jit(spread(function), static_argnames=("mode", "over"), compiler_options=loop_options())
+
+
+def _seconds(function: Any, *args: Any, **fixed: Any) -> float:
+    """Seconds of one call, compiling left out."""
+    start = time.perf_counter()
+    result, compiling = programs.call(function, *args, **fixed)
+    jax.block_until_ready(result)
+    return time.perf_counter() - start - compiling

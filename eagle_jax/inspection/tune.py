@@ -1,0 +1,389 @@
+"""Measures what draft trees cost and bring on this machine, and chooses: what `eagle-jax tune` does.
+
+Everything is timed in the loop itself, a few cycles at a time, of programs that take turns: a cycle that checks so many
+nodes and drafts nothing, and one that drafts and checks nothing. From both, and from how far trees of every size would
+have gone on real text, follows the speed of every tree; the two that promise most are then timed whole against plain
+decoding, which wins where they lose, the tree by rule, and on CPUs chains that end where the drafter is unsure.
+"""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax.checks import whole
+from eagle_jax.decoding.budget import Costs, Estimate, candidates, ranked
+from eagle_jax.decoding.decode import compiled_advance
+from eagle_jax.decoding.policy import DynamicTree, SureChain
+from eagle_jax.decoding.replay import Guessed, Text, by_rank, lengths
+from eagle_jax.decoding.state import DecodeState
+from eagle_jax.decoding.tree import TreeShape
+from eagle_jax.drafters.aside import Aside, Blank
+from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.loading.model import Model
+from eagle_jax.models.heads import Hydra, Medusa
+from eagle_jax.scheduling import programs
+from eagle_jax.scheduling.batch import UNLIMITED, Ask, Batch
+from eagle_jax.scheduling.generate import asks_for
+from eagle_jax.scheduling.options import Options
+from eagle_jax.sharding import to_host
+from eagle_jax.text.prompts import Prompt
+from eagle_jax.tuning.budgets import Budget, numbers_of, place
+from eagle_jax.tuning.methods import METHODS, TUNED, drafter_for, method_of, tree_by_rule
+from eagle_jax.tuning.sizes import rows_for
+
+T = TypeVar("T")
+Drawn = DynamicTree | SureChain
+
+QUESTIONS = (
+    "A train travels 60 miles in 2 hours. How fast is it?",
+    "Write a short letter to a friend who is moving to another town.",
+    "Why is the sky blue, and why is it red in the evening?",
+    "Translate into French: The library closes at six, but the garden stays open.",
+    "Summarise in two sentences what a bank does with the money that people leave there.",
+    "Write a Python function that tells whether a word reads the same backwards.",
+    "Tom has 3 boxes of 12 eggs and gives away 7 eggs. How many eggs does he have left?",
+    "Name three things to see in Rome and say why each is worth the walk.",
+)
+
+CYCLES = 16  # of one timing
+READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
+TEXTS = 4  # at most, or batches of them, that are timed whole
+# What a cycle of these takes hangs on the text: they are timed, not reckoned, where there is one answer at a time.
+CHAINS = (SureChain(4, 0.5), SureChain(6, 0.5), SureChain(6, 0.3), SureChain(8, 0.3))
+MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What is measured.
+
+    Attributes:
+        largest: the tree that is drafted everywhere on the prompts, and that no choice exceeds.
+        nodes: passes that are timed.
+        widths: of draft levels that are timed; what lies between is taken from straight lines.
+    """
+
+    largest: DynamicTree
+    nodes: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    @property
+    def all_widths(self) -> list[int]:
+        return [width for width in (1, 2, 3, 4, 6, 8, 10) if width <= max(self.widths)]
+
+
+ACCELERATOR = Grid(DynamicTree(60, 7, 10), (1, 4, 8, 16, 32, 60), (1, 4, 10))
+CPU = Grid(DynamicTree(32, 6, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What was found at one batch size.
+
+    Attributes:
+        budget: what is kept of it.
+        costs: seconds of the parts of a cycle.
+        estimates: plain decoding (tree None) and every tree, the most promising first.
+        measured: tokens a second, all rows together, of those that were timed whole, plain decoding (None) first.
+        by_rank: how often the drafter's i-th guess at each depth was right, `[depth][rank]`.
+    """
+
+    budget: Budget
+    costs: Costs
+    estimates: list[Estimate]
+    measured: dict[Drawn | None, float]
+    by_rank: list[list[float]]
+
+    def promised(self, estimate: Estimate) -> float:
+        """Tokens a second of all rows together."""
+        return estimate.tokens_per_second * self.budget.rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """Some cycles of a batch: how many, the seconds that they took, and the tokens of all rows together."""
+
+    cycles: int
+    seconds: float
+    tokens: int
+
+
+class Start:
+    """The beginning of some answers, from which any drafter can go on: the prompts are read once, for all of them.
+
+    Args:
+        drafter: one of the method's, with the deepest tree of all.
+        others: longer requests, which caches are made for.
+    """
+
+    def __init__(self, model: Model, drafter: Drafter, asks: Sequence[Ask], others: Sequence[Ask] = ()):
+        self.model = model
+        self.batch = Batch(model, Aside(drafter), asks, others)
+
+    def run(self, drafter: Drafter, cycles: int | None = None) -> Ran:
+        """So many cycles with a drafter, or all until the first answer is complete; compiling is not timed."""
+        given = self._arguments(drafter, cycles)
+        start = time.perf_counter()
+        after, compiling = programs.call(compiled_advance(), *given, mode=self.batch.mode, over=self.model.over)
+        jax.block_until_ready(after.length)
+        seconds = time.perf_counter() - start - compiling
+        cycle, said, before = to_host((after.cycle, after.length, self.batch.state.length))
+        return Ran(max(int(cycle), 1), seconds, int((said - before).sum()))
+
+    def program(self, drafter: Drafter) -> str:
+        """What `run` compiles, as text."""
+        given = self._arguments(drafter, None)
+        return programs.ready(compiled_advance(), *given, mode=self.batch.mode, over=self.model.over)[0].as_text()
+
+    def _arguments(self, drafter: Drafter, cycles: int | None) -> tuple[Any, ...]:
+        """Of the loop's program. It takes its state over, so this one is a copy."""
+        state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
+        until, enough = (UNLIMITED, 1) if cycles is None else (cycles, len(state.done))
+        limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
+        return self.model.target, drafter, self.batch.request, state, *limits
+
+    def _begun(self, drafter: Drafter) -> DecodeState:
+        """The batch as if it had begun with this drafter."""
+        state, inner = self.batch.state, self.batch.state.draft.state
+        rows, slots = len(state.done), state.cache.slots
+        draft: Any = inner
+        if isinstance(drafter, Aside):
+            draft = dataclasses.replace(drafter.init(self.model.target, rows, slots), state=inner)
+        elif isinstance(drafter, Plain | Blank):
+            draft = ()
+        accepted = jnp.zeros((rows, drafter.shape.depth + 1), jnp.int32)
+        begun = dataclasses.replace(state, draft=draft, accepted=accepted)
+        return begun if self.model.over is None else self.model.over.put(begun, self.model.over.state)
+
+
+def tune(
+    model: Model,
+    *,
+    drafter: str = "auto",
+    batch_sizes: Sequence[int] = (1, 4, 8, 16),
+    prompts: Sequence[Prompt] | None = None,
+    max_new_tokens: int = 256,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Tuned]:
+    """Finds the tree that decodes fastest, for each batch size; `budgets.keep` keeps what was found.
+
+    Args:
+        model: from `load`.
+        drafter: a name that has dynamic trees: an EAGLE head's, Medusa, Hydra, or a draft model.
+        batch_sizes: answers decoded together, ascending; each is rounded up as batches are.
+        prompts: what acceptance is measured on; None takes a few questions.
+        max_new_tokens: length of the answers that caches are made for.
+        progress: called with (steps done, steps in all).
+
+    Raises:
+        ValueError: the model has nothing to draft with, or no tokenizer to read the built-in questions with; what
+            `generate` raises of prompts.
+    """
+    name = method_of(model, drafter)
+    drafter_for(model, drafter, "auto")
+    if name not in TUNED:
+        known = ", ".join(TUNED)
+        if name == "none":
+            raise ValueError("there is nothing to tune: the model has no head, nor a draft model; load it with one")
+        raise ValueError(f'drafter="{name}" has no trees to choose a size of; those that have: {known}')
+    sizes = sorted({rows_for(model, whole("batch size", size, 1)) for size in batch_sizes})
+    if not sizes:
+        raise ValueError("no batch sizes; give at least one, such as 1")
+    if prompts is None and model.tokenizer is None:
+        raise ValueError("the model's folder holds no tokenizer to read the built-in questions with; give prompts")
+    asked = _questions(model) if prompts is None else list(prompts)
+    asks = requests(model, asked, max_new_tokens)
+    return _tune(model, name, sizes, asks, progress or (lambda done, total: None))
+
+
+def _tune(
+    model: Model, name: str, sizes: Sequence[int], asks: list[Ask], progress: Callable[[int, int], None]
+) -> Iterator[Tuned]:
+    grid = grid_for(model)
+    # reading the texts, and for each batch size the passes, two depths of each width, and whole answers
+    steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_chains(grid, rows)) for rows in sizes)
+    done = itertools.count(1)
+
+    def advance() -> None:
+        progress(min(next(done), steps), steps)
+
+    endless = dataclasses.replace(model, stop_ids=())  # a text that goes on shows how far every tree would have gone
+    short = [shortened(ask, READ) for ask in asks]
+    largest = _drafter(model, name, dataclasses.replace(grid.largest, best_first=True))
+    texts = draft_along(endless, largest, short)
+    advance()
+    found = lengths(texts, candidates(grid.largest, grid.all_widths))
+    ranks = by_rank(texts, grid.largest.depth, grid.largest.top_k)
+    for rows in sizes:
+        batches = _batches(short, rows)
+        start = Start(endless, largest, batches[0], others=asks)
+        costs = measure(start, name, grid, advance)
+        estimates = ranked(costs, found)
+        hopeful = [one.tree for one in estimates if one.tree is not None][:2]
+        rule = tree_by_rule(model, name, rows)
+        # a tree of fixed shape, which Medusa has by rule where there is room, is none that a finding holds
+        trees = [*hopeful, *([rule] if isinstance(rule, Drawn) else []), *_chains(grid, rows)]
+        whole_answers: dict[Drawn | None, Drafter] = {None: Plain()}
+        whole_answers |= {tree: _drafter(model, name, tree) for tree in trees}
+        runs = [time_whole(start, whole_answers, advance)]
+        for batch in batches[1:]:
+            start.batch.free()  # there may be no room for its caches beside the next one's
+            start = Start(endless, largest, batch, others=asks)
+            runs.append(time_whole(start, whole_answers))
+        measured = {tree: _together(run[tree] for run in runs) for tree in whole_answers}
+        tree = fastest(measured)
+        where, fingerprint, mesh, _ = place(model, name)
+        budget = Budget(
+            device=where,
+            model=fingerprint,
+            mesh=dict(mesh),
+            method=name,
+            rows=rows,
+            slots=start.batch.room.slots,
+            tree=numbers_of(tree),
+            plain=measured[None],
+            speed=measured[tree],
+        )
+        start.batch.free()
+        yield Tuned(budget=budget, costs=costs, estimates=estimates, measured=measured, by_rank=ranks)
+
+
+def grid_for(model: Model) -> Grid:
+    """What is measured here: small trees on a CPU; none deeper than there are heads, none wider than the vocabulary."""
+    grid = CPU if jax.default_backend() == "cpu" else ACCELERATOR
+    deepest = model.head.num_heads if isinstance(model.head, Medusa | Hydra) else grid.largest.depth
+    steps = min(grid.largest.depth_steps, deepest - 1)
+    width = grid.largest.top_k
+    nodes = min(grid.largest.nodes, 1 + width + steps * width**2)
+    return Grid(
+        DynamicTree(nodes, steps, width),
+        tuple(size for size in grid.nodes if size < nodes) + (nodes,),
+        grid.widths,
+    )
+
+
+def draft_along(model: Model, drafter: Drafter, asks: Sequence[Ask]) -> list[Text]:
+    """The answers by plain decoding, with what was drafted at every token."""
+    batch = Batch(model, Aside(drafter), asks)
+    drafted: list[list[Guessed]] = [[] for _ in asks]
+    for _ in batch.run(1):
+        tree = batch.state.draft.tree
+        tokens, parents, valid = to_host((tree.tokens, tree.parent, tree.valid))
+        for at, trees in enumerate(drafted):
+            guesses = int(valid[at].sum())  # best first: what is no guess comes last
+            trees.append(Guessed(tokens[at, :guesses].tolist(), parents[at, :guesses].tolist()))
+    texts = []
+    for row, trees in zip(batch.rows, drafted, strict=True):
+        tokens = row.said.token_ids
+        texts.append(Text(tokens, trees[: max(0, len(tokens) - 1 - drafter.shape.depth)]))
+    return texts
+
+
+def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) -> Costs:
+    """What the parts of a cycle cost."""
+    deep = min(3, grid.largest.depth_steps)
+    drafters: dict[Any, Drafter] = {}
+    for nodes in grid.nodes:
+        drafters["pass", nodes] = Blank(TreeShape(nodes=nodes, depth=min(nodes - 1, grid.largest.depth)))
+    for width, steps in itertools.product(grid.widths, {0, deep}):
+        drafters[steps, width] = Aside(_drafter(start.model, name, DynamicTree(width + 1, steps, width)))
+    seconds = _seconds_a_cycle(start, drafters, advance)
+
+    def drafting(steps: int, width: int) -> float:
+        return max(seconds[steps, width] - seconds["pass", 1], 0.0)
+
+    def level(width: int) -> float:
+        return max(drafting(deep, width) - drafting(0, width), 0.0) / max(deep, 1)
+
+    return Costs(
+        passes=tuple((nodes, seconds["pass", nodes]) for nodes in grid.nodes),
+        begin=tuple((width, drafting(0, width)) for width in grid.widths),
+        level=tuple((width, level(width)) for width in grid.widths),
+    )
+
+
+def _seconds_a_cycle(start: Start, drafters: dict[Any, Drafter], advance: Callable[[], None]) -> dict[Any, float]:
+    """Seconds of a cycle with each drafter, in turns; the least, since what else the machine does only adds. Slow ones
+    are timed three times, others oftener.
+    """
+    for drafter in drafters.values():
+        start.run(drafter, CYCLES)  # compiles
+        advance()
+    seen: dict[Any, list[float]] = {key: [] for key in drafters}
+    begun = time.perf_counter()
+    for repeat in range(12):
+        if repeat >= 3 and time.perf_counter() - begun > len(drafters):
+            break
+        for key, drafter in drafters.items():
+            ran = start.run(drafter, CYCLES)
+            seen[key].append(ran.seconds / ran.cycles)
+    return {key: min(values) for key, values in seen.items()}
+
+
+def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
+    """Until the first row has its answer; the fastest of runs that take turns."""
+    seen: dict[T, list[Ran]] = {key: [] for key in drafters}
+    for repeat in range(5):
+        for key, drafter in drafters.items():
+            ran = start.run(drafter)
+            if repeat:
+                seen[key].append(ran)
+            else:
+                advance()
+    return {key: min(runs, key=lambda ran: ran.seconds) for key, runs in seen.items()}
+
+
+def _together(runs: Iterable[Ran]) -> float:
+    """Tokens a second of several runs."""
+    tokens, seconds = zip(*((ran.tokens, ran.seconds) for ran in runs), strict=True)
+    return sum(tokens) / sum(seconds)
+
+
+def _batches(asks: Sequence[Ask], rows: int) -> list[list[Ask]]:
+    """Some batches of so many of the requests, which are used again where they are too few for one."""
+    count = min(TEXTS, max(1, len(asks) // rows))
+    again = list(asks) * rows
+    return [again[index * rows : (index + 1) * rows] for index in range(count)]
+
+
+def _chains(grid: Grid, rows: int) -> list[SureChain]:
+    """Chains that are timed for so many answers at a time, none deeper than the largest tree."""
+    if jax.default_backend() != "cpu" or rows > 1:
+        return []
+    return [chain for chain in CHAINS if chain.depth <= grid.largest.depth]
+
+
+def fastest(measured: Mapping[Drawn | None, float]) -> Drawn | None:
+    """The tree with the most tokens a second; None, plain decoding, where none gains `MARGIN` over it."""
+    best = max(measured, key=lambda tree: measured[tree])
+    return best if measured[best] > MARGIN * measured[None] else None
+
+
+def _drafter(model: Model, name: str, tree: Drawn) -> Drafter:
+    return METHODS[name].make(model, tree, False)
+
+
+def _questions(model: Model) -> list[Prompt]:
+    """The built-in questions, as chats where the tokenizer has a template."""
+    if not getattr(model.tokenizer, "chat_template", None):
+        return list(QUESTIONS)
+    return [[{"role": "user", "content": question}] for question in QUESTIONS]
+
+
+def shortened(ask: Ask, tokens: int) -> Ask:
+    """The same request for an answer of `tokens` tokens at most."""
+    options = dataclasses.replace(ask.options, max_new_tokens=min(tokens, ask.options.max_new_tokens))
+    return dataclasses.replace(ask, options=options)
+
+
+def requests(model: Model, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Ask]:
+    """Greedy answers to these prompts."""
+    options = Options(
+        max_new_tokens=max_new_tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
+    )
+    return asks_for(model, list(prompts), [options] * len(prompts), [0] * len(prompts), 1)

@@ -1,0 +1,14 @@
+"""Batch jobs: files of prompts in, one file of answers out.
+
+    questions.jsonl --lines--> rows --to_ask--> queue.answers --journal--> answers.jsonl.part-00000-of-00002
+                                                                           answers.jsonl.part-00001-of-00002
+                                                                             --merge--> answers.jsonl
+
+`answers.jsonl.job.json`, the manifest, says what all of them depend on.
+"""
+
+from eagle_jax.jobs.job import Job, Tally, merge
+from eagle_jax.jobs.manifest import fingerprints
+from eagle_jax.jobs.rows import Defaults
+
+__all__ = ["Defaults", "Job", "Tally", "fingerprints", "merge"]

@@ -1,0 +1,225 @@
+"""Files of prompts in, one file of answers out: durable, resumable, over several hosts."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eagle_jax.checks import whole
+from eagle_jax.drafters.base import Drafter
+from eagle_jax.jobs import manifest, parts
+from eagle_jax.jobs.journal import Journal
+from eagle_jax.jobs.lines import contents_of, lines_of
+from eagle_jax.jobs.rows import Defaults, Refused, Row, read, to_ask
+from eagle_jax.jobs.together import Bystander, agree_on, agree_to_begin, is_bystander
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling.batch import Ask
+from eagle_jax.scheduling.queue import Use, answers
+from eagle_jax.scheduling.results import Result
+from eagle_jax.tuning.methods import drafter_for
+from eagle_jax.tuning.sizes import rows_for, rows_of
+
+WINDOW = 256  # rows of the input that are in memory at once, for each row of the batch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tally:
+    """How far this host is.
+
+    Attributes:
+        rows: its share of the input.
+        before: rows that earlier starts have finished.
+        answered, failed: rows finished since this start.
+        tokens: of the answers since this start.
+        use: how full the batch was.
+    """
+
+    rows: int
+    before: int
+    answered: int = 0
+    failed: int = 0
+    tokens: int = 0
+    use: Use = dataclasses.field(default_factory=Use)
+
+    @property
+    def done(self) -> int:
+        return self.before + self.answered + self.failed
+
+
+class Job:
+    """A batch job, begun now or by an earlier start with the same input and options.
+
+    Every row is answered as it would be alone, so the output is the same however often the job was interrupted, and on
+    however many hosts (in float32; in bfloat16 up to near-ties of the logits). Each finished row is appended to this
+    host's part at once; when all parts are complete they become the output, in the order of the input.
+
+    Args:
+        inputs: JSON lines; the rows of all files are numbered through.
+        output: its parts and its manifest lie beside it.
+        defaults: options of rows that do not state their own.
+        made_with: what answers depend on besides, by name: the model, the drafter. Values are JSON's.
+        token_ids: write these too.
+        host, hosts: every `hosts`-th row is answered here, from row number `host`.
+        one_model: all processes of `jax.distributed` work on the same rows with one model; process 0 writes.
+
+    Attributes:
+        complete: whether the output is there.
+
+    Raises:
+        OSError: a file that cannot be read or written.
+        ValueError: no rows, an output of something else, or another process that writes this host's part.
+
+    Example:
+        >>> import eagle_jax
+        >>> with eagle_jax.api.Job(["prompts.jsonl"], "answers.jsonl") as job:
+        ...     rows = job.run(eagle_jax.load()).answered
+        ...     missing = job.merge()
+        >>> missing
+        []
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[str | Path],
+        output: str | Path,
+        *,
+        defaults: Defaults = Defaults(),
+        made_with: Mapping[str, Any] | None = None,
+        token_ids: bool = False,
+        host: int = 0,
+        hosts: int = 1,
+        one_model: bool = False,
+    ):
+        self.inputs, self.output = [Path(path) for path in inputs], Path(output)
+        self.defaults, self.token_ids, self.one_model = defaults, token_ids, one_model
+        self.hosts = whole("hosts", hosts, 1)
+        self.host = whole("host", host, 0)
+        if self.host >= self.hosts:
+            raise ValueError(f"host {host} of {hosts}; expected a number from 0 to {hosts - 1}")
+        if self.output.resolve() in [path.resolve() for path in self.inputs]:
+            raise ValueError(f"{self.output} is input and output; name another output")
+        contents = contents_of(self.inputs)
+        self.rows = contents.rows
+        stated = {
+            "input": [path.name for path in self.inputs],
+            "sha256": contents.digest,
+            "rows": self.rows,
+            "hosts": self.hosts,
+            **dataclasses.asdict(defaults),
+            "stop": list(defaults.stop),
+            "token_ids": token_ids,
+            **(made_with or {}),
+        }
+
+        self._journal: Journal | Bystander = Bystander()
+
+        def begin() -> bool:
+            complete = manifest.begin(self.output, stated)
+            if complete:
+                parts.remove(self.output, self.hosts)
+            else:
+                self._journal = Journal(parts.part_of(self.output, self.host, self.hosts))
+            return complete
+
+        try:
+            self.complete = agree_to_begin(begin, contents.digest) if one_model else begin()
+        except ValueError:  # of another process, too
+            self._journal.close()
+            raise
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._journal.close()
+
+    def run(
+        self,
+        model: Model,
+        *,
+        drafter: str | Drafter = "auto",
+        tree: Any = "auto",
+        batch_size: int | None = None,
+        progress: Callable[[Tally], None] | None = None,
+    ) -> Tally:
+        """Answers the rows of this host that are left; a row that cannot be answered gets its error instead.
+
+        Args:
+            model: from `load`.
+            drafter, tree, batch_size: as in `generate`.
+            progress: called after every row.
+        """
+        mine = parts.share(self.rows, self.host, self.hosts)
+        if self.complete:
+            return Tally(rows=len(mine), before=len(mine))
+        rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
+        # One tree for the whole job: a last batch of few rows would have another, and its statistics with it.
+        chosen = drafter_for(model, drafter, tree, rows_for(model, rows))
+        done = agree_on(self._journal.done, self.rows) if self.one_model else set(self._journal.done)
+        tally = Tally(rows=len(mine), before=len(done))
+
+        def finished(number: int, record: dict[str, Any], **more: int) -> None:
+            nonlocal tally
+            self._journal.append(number, record)
+            tally = dataclasses.replace(tally, **{name: getattr(tally, name) + count for name, count in more.items()})
+            if progress is not None:
+                progress(tally)
+
+        waiting = (read(line) for line in lines_of(self.inputs) if line.number in mine and line.number not in done)
+        for window in _windows(waiting, WINDOW * rows):
+            asks: list[Ask] = []
+            for row in window:
+                asked = row if isinstance(row, Refused) else to_ask(model, row, self.defaults)
+                if isinstance(asked, Refused):
+                    finished(row.number, {"id": row.id, "error": asked.error}, failed=1)
+                else:
+                    asks.append(asked)
+            ids = {row.number: row.id for row in window}
+            for ask, result in answers(model, lambda _: chosen, asks, rows, tally.use):
+                record = self._record(ids[ask.index], ask, result)
+                finished(ask.index, record, answered=1, tokens=len(result.token_ids))
+        return tally
+
+    def merge(self) -> list[str]:
+        """Makes the output of all parts, if they are complete; what is missing otherwise, a sentence for each part."""
+        self._journal.close()
+        if self.complete or is_bystander(self.one_model):
+            return []
+        missing = parts.merge(self.output, self.rows, self.hosts)
+        self.complete = not missing
+        return missing
+
+    def _record(self, id_: str | int, ask: Ask, result: Result) -> dict[str, Any]:
+        """A row of the output. It says nothing of time, so that it is the same however it came about."""
+        mean = result.stats.mean_accepted_length
+        return {
+            "id": id_,
+            "text": result.text,
+            **({"token_ids": result.token_ids} if self.token_ids else {}),
+            "finish_reason": result.finish_reason,
+            "usage": {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)},
+            "seed": ask.seed,
+            "stats": {
+                "cycles": result.stats.cycles,
+                "mean_accepted_length": None if math.isnan(mean) else round(mean, 4),
+            },
+        }
+
+
+def merge(output: str | Path) -> list[str]:
+    """Makes the output of parts that were collected beside it; what is missing otherwise, a sentence for each part.
+
+    Raises:
+        ValueError: there is no manifest of a batch job.
+    """
+    job = manifest.read(Path(output))
+    if Path(output).exists():
+        return []
+    return parts.merge(Path(output), job["rows"], job["hosts"])
+
+
+def _windows(rows: Iterator[Row | Refused], size: int) -> Iterator[list[Row | Refused]]:
+    while window := list(itertools.islice(rows, size)):
+        yield window

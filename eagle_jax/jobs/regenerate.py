@@ -1,0 +1,235 @@
+"""Conversations answered anew by the target itself: a head drafts best what it has seen the target say.
+
+One line of JSON for each conversation, in the order of the file. Lines are written when a few batches of conversations
+are complete, and are on disk before the next ones begin, so a restart takes up where the last one ended; and because
+the same seed gives the same text in any batch, the file comes out the same however often it was interrupted.
+
+Each line says under `generation` what its answers depend on, so that nothing else is mixed into them.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.checks import whole
+from eagle_jax.durable import append, hold
+from eagle_jax.jobs import Defaults
+from eagle_jax.jobs.lines import contents_of
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling.generate import generate
+from eagle_jax.text.prompts import Unfit, encode
+from eagle_jax.training.formats import Conversation, Skipped, read
+
+GROUPS = 4  # batches between two writes, by default: rows whose answers are short take up those of the next batches
+START = b'{"id": 0, "messages": [{"role": "'  # of every line, whatever the number
+
+
+@dataclasses.dataclass(frozen=True)
+class Regenerated:
+    """What became of the conversations.
+
+    Attributes:
+        answered: written now.
+        before: written by earlier starts.
+        cut: of those written now, the ones whose last answer reached the longest length.
+        skipped: records that are no conversation, leave no room for an answer, are refused by the chat template, or got
+            an empty answer.
+    """
+
+    answered: int
+    before: int
+    cut: int
+    skipped: int
+
+
+@dataclasses.dataclass
+class _Talk:
+    """A conversation under way: its number in the file, what was said, and what is still to be asked."""
+
+    id: int
+    said: list[dict[str, str]]
+    questions: list[dict[str, str]]
+    finish: str = "stop"
+
+
+def regenerate(
+    model: Model,
+    data: str | Path,
+    out: str | Path,
+    *,
+    max_new_tokens: int = 1024,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    batch_size: int = 32,
+    write_every: int | None = None,
+    limit: int | None = None,
+    made_with: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Regenerated:
+    """Has every conversation of `data` again, with the model's own answers, and appends it to `out`.
+
+    Args:
+        data: a file that `eagle-jax train` reads.
+        out: JSON lines, `{"id", "messages", "finish_reason", "generation"}`; what is there already is kept.
+            `generation` states the options, what `data` holds, and `made_with`; with others than a line states the file
+            is not gone on with.
+        seed: the noise of each answer follows from it, the conversation's number and the turn.
+        batch_size: answers decoded together.
+        write_every: conversations between two writes; four batches of them by default. A GPU, which answers large
+            batches within seconds, wants more: it idles at the end of each.
+        limit: answer only the first so many conversations.
+        made_with: what answers depend on besides, by name: the target, its dtype. Values are JSON's.
+        progress: called with (conversations done, conversations in all).
+
+    Raises:
+        FileNotFoundError: there is no `data`.
+        ValueError: `data` is of no known form or holds no conversation, an option is out of its range, `out` is `data`,
+            something else, made with other settings or written by another process, or the model has no chat template.
+            Nothing is changed then.
+        OSError: `out` cannot be written.
+    """
+    if model.tokenizer is None or not model.tokenizer.chat_template:
+        raise ValueError(
+            "the model's tokenizer has no chat template, and conversations need one; put it into the model's folder as "
+            "chat_template.jinja"
+        )
+    sampling: dict[str, Any] = dict(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+    )
+    Defaults(**sampling)  # refuses what batch jobs refuse
+    whole("batch_size", batch_size, 1)
+    every = GROUPS * batch_size if write_every is None else whole("write_every", write_every, 1)
+    if limit is not None:
+        whole("limit", limit, 1)
+    path = Path(out)
+    if path.exists() and path.samefile(data):
+        raise ValueError(f"{out} is input and output; name another output")
+    records = list(enumerate(read(data), start=1))
+    talks = [_talk(number, item) for number, item in records if isinstance(item, Conversation)][:limit]
+    skipped = [item for _, item in records if isinstance(item, Skipped)]
+    if not talks:
+        why = f" (at {skipped[0].place}: {skipped[0].reason})" if skipped else ""
+        raise ValueError(f"there is no conversation in {data}{why}; give a file that `eagle-jax train` reads")
+    generation = {**sampling, "data": contents_of([Path(data)]).digest[:16], **(made_with or {})}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        hold(file, path)
+        before = _written(path, generation)
+        waiting = [talk for talk in talks if talk.id not in before]
+        answered = cut = 0
+        for first in range(0, len(waiting), every):
+            group = waiting[first : first + every]
+            _answer(model, group, sampling, batch_size)
+            complete = [talk for talk in group if any(said["role"] == "assistant" for said in talk.said)]
+            append(path, "".join(_line(talk, generation) for talk in complete).encode())
+            answered += len(complete)
+            cut += sum(talk.finish == "length" for talk in complete)
+            if progress is not None:
+                progress(len(talks) - len(waiting) + first + len(group), len(talks))
+    return Regenerated(answered, len(talks) - len(waiting), cut, len(skipped) + len(waiting) - answered)
+
+
+def _talk(number: int, conversation: Conversation) -> _Talk:
+    system = [dict(message) for message in conversation.messages if message["role"] == "system"]
+    return _Talk(number, system, [dict(message) for message in conversation.messages if message["role"] == "user"])
+
+
+def _answer(model: Model, talks: Sequence[_Talk], sampling: dict[str, Any], batch_size: int) -> None:
+    """Turn by turn, all conversations that have the turn at once."""
+    for turn in range(max(len(talk.questions) for talk in talks)):
+        going = [talk for talk in talks if len(talk.questions) > turn and _goes_on(model, talk, turn)]
+        if not going:
+            return
+        prompts = [[*talk.said, talk.questions[turn]] for talk in going]
+        seeds = [_seed(sampling["seed"], talk.id, turn) for talk in going]
+        results = generate(model, prompts, **(sampling | {"seed": seeds}), batch_size=batch_size)
+        for talk, prompt, result in zip(going, prompts, results, strict=True):
+            talk.finish = result.finish_reason if result.text.strip() else "empty"
+            if result.text.strip():
+                talk.said = [*prompt, {"role": "assistant", "content": result.text}]
+
+
+def _goes_on(model: Model, talk: _Talk, turn: int) -> bool:
+    """Whether the last answer ended by itself and the next question makes a prompt that leaves room for one."""
+    if turn and talk.finish != "stop":
+        return False
+    asked = [*talk.said, talk.questions[turn]]
+    try:
+        ids = encode(model.tokenizer, asked, model.target.config.vocab_size, f"conversation {talk.id}")
+        fits = len(ids) < model.context
+    except Unfit:
+        fits = False
+    if not fits:
+        talk.questions = talk.questions[:turn]
+    return fits
+
+
+def _seed(seed: int, number: int, turn: int) -> int:
+    return int(np.random.SeedSequence([seed, number, turn]).generate_state(1)[0])
+
+
+def _line(talk: _Talk, generation: dict[str, Any]) -> str:
+    finish = "stop" if talk.finish == "empty" else talk.finish
+    record = {"id": talk.id, "messages": talk.said, "finish_reason": finish, "generation": generation}
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _written(path: Path, generation: Mapping[str, Any]) -> set[int]:
+    """Numbers of the conversations that are there; a last line that was not finished is taken away."""
+    whole = 0
+    done: set[int] = set()
+    for line in _lines(path):
+        entry, ended = _entry(line), line.endswith(b"\n")
+        if entry is None and (ended or not (done or _is_begun(line))):
+            raise ValueError(f"{path} holds something else already; name another file")
+        if entry is not None:
+            _refuse_other(path, entry[1], generation)
+        if entry is None or not ended:
+            break
+        done.add(entry[0])
+        whole += len(line)
+    os.truncate(path, whole)
+    return done
+
+
+def _entry(line: bytes) -> tuple[int, dict[str, Any]] | None:
+    """Number and settings of a line that is ours, with or without its end; None of any other."""
+    record = _parsed(line)
+    settings = record.get("generation") if isinstance(record, dict) else None
+    if not isinstance(settings, dict) or "seed" not in settings or type(record.get("id")) is not int:
+        return None
+    return record["id"], settings
+
+
+def _is_begun(line: bytes) -> bool:
+    """Whether it is the beginning of a line of ours; records of others that look the same are whole."""
+    return START.startswith(re.sub(rb"\d+", b"0", line, count=1)[: len(START)]) and _parsed(line) is None
+
+
+def _parsed(line: bytes) -> Any:
+    """The JSON value of a line; None if there is none, or not yet."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Answers of other settings are not mixed. What a line of an earlier version does not state is not compared."""
+    other = [name for name in before if before[name] != now.get(name)]
+    if other:
+        said = "; ".join(f"{name} was {before[name]} and is {now.get(name, 'not stated')} now" for name in other)
+        raise ValueError(f"{path} was begun with something else: {said}; give the same, or name another file")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from file

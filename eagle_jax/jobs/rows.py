@@ -1,0 +1,180 @@
+"""What a line of a batch job asks for: a prompt in one of three forms, and options of its own."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.jobs.lines import Line
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling.batch import Ask
+from eagle_jax.scheduling.generate import asks_for
+from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
+
+PROMPTS = {"prompt": str, "messages": list, "prompt_ids": list}
+LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and OpenAI's two names for it
+OPTIONS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop")
+# OpenAI's batch form: a line is an envelope around the body of a request.
+ENVELOPE = ("custom_id", "method", "url", "body")
+URLS = ("/v1/chat/completions", "/v1/completions")
+PASSED_OVER = ("model", "user", "metadata", "store")
+ONLY: Mapping[str, Any] = {"n": 1, "stream": False, "logprobs": False, "presence_penalty": 0, "frequency_penalty": 0}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """Options of rows that do not state their own; `generate` says what they mean.
+
+    Attributes:
+        seed: the seed of a row that has none follows from it and from the row's number.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        seeds_for(self.seed, 1)
+        values = dataclasses.asdict(self)
+        Options(logprobs=False, **{name: value for name, value in values.items() if name != "seed"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row that can be answered, as far as can be told without the model.
+
+    Attributes:
+        number: which of all rows it is, from 0.
+        id: the one it came with, or its place.
+        prompt: text, chat messages or token ids.
+        options: those it states, under `generate`'s names.
+    """
+
+    number: int
+    id: str | int
+    prompt: Any
+    options: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """A row that cannot be answered, and why, in one sentence."""
+
+    number: int
+    id: str | int
+    error: str
+
+
+def read(line: Line) -> Row | Refused:
+    """What a line asks for; a line that is malformed keeps its id if it has one."""
+    id_: str | int = line.place
+    try:
+        fields = _object(line.content)
+        id_ = _id(fields, line.place)
+        return Row(line.number, id_, *_asked(fields))
+    except ValueError as error:
+        return Refused(line.number, id_, _sentence(error))
+
+
+def to_ask(model: Model, row: Row, defaults: Defaults) -> Ask | Refused:
+    """The request that a row makes of a model."""
+    values = dataclasses.asdict(defaults) | row.options
+    seed = row.options.get("seed", _seed(defaults.seed, row.number))
+    try:
+        del values["seed"]
+        values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
+        asks = asks_for(model, [row.prompt], [Options(logprobs=False, **values)], seeds_for(seed, 1), 1)
+    except (ValueError, TypeError, OverflowError) as error:
+        return Refused(row.number, row.id, _sentence(error))
+    return dataclasses.replace(asks[0], index=row.number)
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says, as text that can be written: it may quote halves of characters."""
+    return " ".join(str(error).split()).encode(errors="backslashreplace").decode()
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ValueError(f"not a JSON object but {_short(fields)}; expected fields such as prompt or messages")
+    return fields
+
+
+def _id(fields: dict[str, Any], place: str) -> str | int:
+    """The row's own id, under either name, or its place. Ids are text that can be written, or whole numbers."""
+    stated = fields.get("custom_id" if "body" in fields else "id")
+    if stated is None:
+        return place
+    if type(stated) is int or isinstance(stated, str) and _is_writable(stated):
+        return stated
+    raise ValueError(f"id {_short(stated)}; expected text or a whole number")
+
+
+def _asked(fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The prompt and the options that a row states; null is as good as leaving a field out."""
+    fields = _body(fields) if "body" in fields else {name: value for name, value in fields.items() if name != "id"}
+    given = {name: value for name, value in fields.items() if value is not None}
+    unknown = [name for name in given if name not in (*PROMPTS, *LENGTHS, *OPTIONS)]
+    if unknown:
+        known = ", ".join(("id", *PROMPTS, "max_new_tokens", *OPTIONS))
+        raise ValueError(f"field {_short(unknown[0])} is not known; expected {known}")
+    lengths = [name for name in LENGTHS if name in given]
+    if len(lengths) > 1:
+        raise ValueError(f"{' and '.join(lengths)} mean the same; give one of them")
+    options = {name: given[name] for name in OPTIONS if name in given}
+    return _prompt(given), options | {"max_new_tokens": given[name] for name in lengths}
+
+
+def _prompt(given: dict[str, Any]) -> Any:
+    names = [name for name in PROMPTS if name in given]
+    if len(names) != 1:
+        raise ValueError(f"{' and '.join(names) or 'no prompt'} given; expected one of {', '.join(PROMPTS)}")
+    value, kind = given[names[0]], PROMPTS[names[0]]
+    if not isinstance(value, kind):
+        raise ValueError(f"{names[0]} is {_short(value)}; expected {'text' if kind is str else 'a list'}")
+    return value
+
+
+def _body(fields: dict[str, Any]) -> dict[str, Any]:
+    """The request in an OpenAI envelope, without what says nothing about the answer."""
+    unknown = [name for name in fields if name not in ENVELOPE]
+    if unknown:
+        raise ValueError(f"field {_short(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
+    url, body = fields.get("url"), fields["body"]
+    if url is not None and url not in URLS:
+        raise ValueError(f"url {_short(url)}; expected one of {', '.join(URLS)}")
+    if not isinstance(body, dict):
+        raise ValueError(f"body is {_short(body)}; expected an object with messages or a prompt")
+    for name, only in ONLY.items():
+        if body.get(name) is not None and body[name] != only:
+            raise ValueError(f"{name} is {_short(body[name])}; batch jobs know {json.dumps(only)} alone")
+    return {name: value for name, value in body.items() if name not in (*PASSED_OVER, *ONLY)}
+
+
+def _seed(seed: int, number: int) -> int:
+    """A seed of its own for every row, so that the same prompt twice gets two samples."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+def _is_writable(text: str) -> bool:
+    """Whether it is text at all: JSON can spell halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

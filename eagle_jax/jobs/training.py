@@ -1,0 +1,65 @@
+"""Training a draft head, as `eagle-jax train` does."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eagle_jax.converters import load_target, resolve, target_config, target_dtype
+from eagle_jax.loading.model import PAIR, dtype_of
+from eagle_jax.platform import keep_programs
+from eagle_jax.sharding import sharding_of
+from eagle_jax.text.tokenizers import tokenizer_in
+from eagle_jax.training.events import Finished, Observe
+
+if TYPE_CHECKING:
+    from eagle_jax.training.config import TrainConfig
+
+
+def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConfig":
+    """The configuration in a YAML file, with `key=value` assignments over it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no YAML, an unknown or missing key, or a value that cannot be.
+    """
+    from eagle_jax.training import config  # optax and orbax are slow to import, and only training needs them
+
+    return config.read_config(path, assignments)
+
+
+def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
+    """What the user says first in each of a file's conversations, which have any form that training reads.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is of no form that is known.
+    """
+    from eagle_jax.training.formats import Conversation, read
+
+    conversations = (item.messages for item in read(path) if isinstance(item, Conversation))
+    asked = (next(message["content"] for message in said if message["role"] == "user") for said in conversations)
+    return list(itertools.islice(asked, limit))
+
+
+def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finished:
+    """Trains the head that `config` describes; a run that is in its folder is continued.
+
+    Several processes that have met (`sharding.join`) call it alike, with a mesh over the devices of all of them.
+
+    Args:
+        observe: is told what happens (`eagle_jax.api.events`).
+
+    Raises:
+        FileNotFoundError: a file or folder is not there.
+        ValueError: the folder holds another run, the data cannot be used, or the loss became no number.
+        OSError: the folder cannot be written, or the disk is full.
+    """
+    from eagle_jax.training.run import run
+
+    keep_programs()
+    folder = resolve(PAIR / "target" if config.target is None else config.target)
+    sizes = target_config(folder)
+    target = load_target(folder, dtype=dtype_of(config.dtype), over=sharding_of(config.mesh, sizes))
+    stored = target_dtype(folder) if config.dtype is None else None  # even where a CPU computes in float32
+    return run(config, target, tokenizer_in(folder), observe, sizes=sizes, written=stored)

@@ -1,0 +1,358 @@
+"""Loading a target, its tokenizer and its draft head."""
+
+import dataclasses
+import functools
+import importlib.resources
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax import ops
+from eagle_jax.converters import at_hand as pair_at_hand
+from eagle_jax.converters import (
+    describe,
+    head_folder,
+    known_pair,
+    load_head,
+    load_target,
+    resolve,
+    resolve_pair,
+    target_folder,
+)
+from eagle_jax.converters import target_config as read_target_config
+from eagle_jax.converters.files import is_gguf, read_json
+from eagle_jax.converters.gguf_config import end_ids
+from eagle_jax.drafters.rest import Datastore
+from eagle_jax.loading.datastore import read_datastore
+from eagle_jax.models import layout
+from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import Scheme, schemes_of
+from eagle_jax.models.target import Target
+from eagle_jax.platform import keep_programs, multiplies_bfloat16
+from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
+from eagle_jax.text.tokenizers import refuse_other_tokenizer, tokenizer_in
+
+PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
+SHIPPED_HEADS = {"eagle1": PAIR / "head", "eagle3": PAIR / "head_eagle3"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A target with what it takes to talk to it, and what drafts for it.
+
+    Attributes:
+        target: the model whose text is generated.
+        head: its draft head, or heads; None if it has none.
+        tokenizer: HuggingFace tokenizer; None if the folder has none (prompts are token ids then).
+        stop_ids: tokens that end an answer.
+        context: most tokens of prompt and answer together.
+        over: the devices that it is spread over; None is one device.
+        draft: a small model that drafts for it; None if it has none.
+        datastore: texts to draft from; None if there are none.
+    """
+
+    target: Target
+    head: AnyHead | None
+    tokenizer: Any
+    stop_ids: tuple[int, ...]
+    context: int
+    over: Sharding | None = None
+    draft: LM | None = None
+    datastore: Datastore | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype of the target's weights, or of what it computes in where that is all it tells."""
+        return str(getattr(self.target, "dtype", None) or self.target.activations)
+
+    @functools.cached_property
+    def weights_size(self) -> int:
+        """Bytes of the target's weights."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.target))
+
+    @functools.cached_property
+    def packed_weights(self) -> tuple[ops.PackedWeight, ...]:
+        """The target's weights that a backend has packed."""
+        leaves = jax.tree.leaves(self.target, is_leaf=ops.is_leaf)
+        return tuple(leaf for leaf in leaves if isinstance(leaf, ops.PackedWeight))
+
+    @functools.cached_property
+    def drafters(self) -> dict[Any, Any]:
+        """Those that were made for it, by what they were made of: programs know the same objects again."""
+        return {}
+
+    def __repr__(self) -> str:
+        """A line; the weights themselves would be fetched from the device to be shown."""
+        size = sum(leaf.size for leaf in jax.tree.leaves(self.target, is_leaf=ops.is_leaf))
+        parts = [f"target={type(self.target).__name__} of {size:,} numbers, {self.dtype}", f"context={self.context}"]
+        parts += [
+            f"{name}={type(getattr(self, name)).__name__}"
+            for name in ("head", "draft", "datastore", "over")
+            if getattr(self, name) is not None
+        ]
+        return f"Model({', '.join(parts)})"
+
+
+def load(
+    target: str | Path | None = None,
+    head: str | Path | None = None,
+    *,
+    dtype: Any = None,
+    target_config: Mapping[str, Any] | None = None,
+    head_config: Mapping[str, Any] | None = None,
+    mesh: Any = None,
+    draft: str | Path | None = None,
+    datastore: str | Path | None = None,
+    quantize: str | Scheme | None = None,
+    draft_dtype: Any = None,
+) -> Model:
+    """Loads a target model and its draft head.
+
+    Without arguments it is the pair that comes with the package: a small Llama that solves grade-school sums, and its
+    head. From here on compiled programs are kept on disk, unless JAX was told where to keep them, or
+    EAGLE_JAX_COMPILATION_CACHE is "off".
+
+    Args:
+        target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
+            `.gguf` file, or the name of a published pair (`eagle-jax models` lists them).
+        head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads, or the name of a pair;
+            None is the pair's head, the shipped EAGLE-1 head if no target is named either, or else none. The shipped
+            target also has an EAGLE-3 head, `head="eagle3"`.
+        dtype: "float32", "bfloat16" or "float16"; None keeps the target's stored one, but is float32 on CPUs that have
+            no bfloat16 instructions.
+        target_config, head_config: entries that take the place of those in the target's `config.json`, or the head's,
+            such as `{"rope_theta": 10000.0}`.
+        mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
+            `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
+            device. docs/sharding.md tells more.
+        draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
+        datastore: file that `eagle-jax datastore` made, for `drafter="rest"`.
+        quantize: round weights as they are read, those of head and draft model too: "int8", "int4" (a scale for each 32
+            inputs) or "int4-128"; None keeps what the folders hold, floats or weights that are rounded already. The
+            output matrix becomes int8, or what a slash is followed by: "int4/int4", "int8/none". "draft:int8" rounds
+            head and draft model alone, which changes no text. docs/quantisation.md tells more.
+        draft_dtype: the same for head and draft model, whose dtype changes no text either; None is the target's, but
+            bfloat16 beside a target in float32 on CPUs that have instructions for it: half of its own weights to read.
+            "float32" keeps a head as it is, to train or to save it.
+
+    Raises:
+        FileNotFoundError: a folder or file is not there.
+        ValueError: a file is damaged, or holds what is not understood, or the head does not fit the target,
+            or the mesh does not divide the target's heads or asks for more devices than there are, or `quantize` is not
+            known, meets weights that are rounded already, or has groups that do not divide a matrix.
+    """
+    keep_programs()
+    scheme, draft_scheme = schemes_of(quantize)
+    for given, name in ((dtype, "dtype"), (draft_dtype, "draft_dtype")):
+        _known_dtype(given, name)  # refused before anything is downloaded
+    folder, head_folder = folders_of(target, head)
+    wanted = dtype_of(dtype)
+    over = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
+    # these files are small: what is wrong there is said before weights are read
+    tokenizer = tokenizer_in(folder)
+    stop_ids = _stop_ids(folder, tokenizer, target_config or {})
+    lm = _load_target(folder, wanted, over, scheme, target_config)
+    drafts_in = _draft_dtype(draft_dtype, lm.dtype)
+    drafting = None
+    if head_folder is not None:
+        drafting = load_head(head_folder, lm, dtype=drafts_in, changes=head_config, scheme=draft_scheme)
+    ready = _for_decoding(lm, lm.config.head_dim, over)
+    return Model(
+        target=ready if over is None else over.put(ready, over.target),
+        head=None if drafting is None else _head_for_decoding(drafting, over),
+        tokenizer=tokenizer,
+        stop_ids=tuple(id_ for id_ in stop_ids if 0 <= id_ < lm.config.vocab_size),  # others are never drawn
+        context=_context(lm),
+        over=over,
+        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, drafts_in, over, draft_scheme),
+        datastore=None if datastore is None else _load_datastore(datastore, lm, tokenizer),
+    )
+
+
+def with_head(
+    model: Model, head: str | Path, *, quantize: str | Scheme | None = None, draft_dtype: Any = None
+) -> Model:
+    """The same model with another head, from a folder or the hub; the target is not loaded again.
+
+    `head`, `quantize` and `draft_dtype` are as in `load`.
+    """
+    _, scheme = schemes_of(quantize)
+    if not isinstance(model.target, LM):
+        raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
+    drafts_in = _draft_dtype(draft_dtype, model.target.dtype)
+    stored = dataclasses.replace(model.target, params=model.target.stored_params)
+    loaded = load_head(_head_folder(head), stored, dtype=drafts_in, scheme=scheme)
+    return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
+
+
+def _load_draft(
+    folder: Path, target: LM, tokenizer: Any, dtype: Any, over: Sharding | None, scheme: Scheme | None
+) -> LM:
+    """A small model whose token ids mean what the target's do."""
+    refuse_other_tokenizer(tokenizer, tokenizer_in(folder), f"the draft model in {folder}")
+    draft = _load_target(folder, dtype, over, scheme)
+    if draft.config.vocab_size > target.config.vocab_size:
+        raise ValueError(
+            f"the draft model in {folder} has {draft.config.vocab_size} tokens and the target "
+            f"{target.config.vocab_size}; expected one with the target's tokenizer"
+        )
+    ready = _for_decoding(draft, draft.config.head_dim, over)
+    return ready if over is None else over.put(ready, over.target)
+
+
+def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
+    """Texts of tokens that the target has."""
+    store, size = read_datastore(path, tokenizer), target.config.vocab_size
+    largest = int(jnp.max(store.tokens, initial=0))
+    if largest >= size:
+        raise ValueError(
+            f"{path} holds token {largest} and the target has {size} tokens; make one with the target's tokenizer"
+        )
+    return store
+
+
+def tokenizer_of(target: str | Path | None = None) -> Any:
+    """The tokenizer of a target without its weights; None if its folder has none. `target` is as in `load`."""
+    return tokenizer_in(folders_of(target, None)[0])
+
+
+def at_hand(name: str) -> bool:
+    """Whether `load(name)` of a published pair finds its target on this machine, by a folder or a package's file."""
+    pair = known_pair(name)
+    return pair is not None and pair_at_hand(pair)
+
+
+def download(name: str) -> Path:
+    """Brings what `load(name)` of a published pair needs to this machine, and tells where its target is.
+
+    Raises:
+        FileNotFoundError: it could not be had.
+        ValueError: it is no pair's name, or the registry gave another file than expected.
+    """
+    pair = known_pair(name)
+    if pair is None:
+        raise ValueError(f"{name} is no published pair; eagle-jax models lists them")
+    return resolve_pair(pair)[0]
+
+
+def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
+    """Where target and head are, as `load` takes them, downloaded if need be; a folder goes before a pair of the same
+    name.
+    """
+    if target is None:
+        return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else _head_folder(head)
+    pair = known_pair(target)
+    if pair is not None and head is None:
+        return resolve_pair(pair)
+    return (resolve(target) if pair is None else target_folder(pair)), None if head is None else _head_folder(head)
+
+
+def _head_folder(head: str | Path) -> Path:
+    """Where a head is; a folder goes before a shipped head, and before the head of a pair, of the same name."""
+    if Path(head).exists():
+        return resolve(head)
+    pair = known_pair(head)
+    return SHIPPED_HEADS.get(str(head)) or (resolve(head) if pair is None else head_folder(pair))
+
+
+def _load_target(
+    folder: Path,
+    dtype: Any,
+    over: Sharding | None,
+    scheme: Scheme | None,
+    changes: Mapping[str, Any] | None = None,
+) -> LM:
+    try:
+        return load_target(folder, dtype=dtype, over=over, scheme=scheme, changes=changes)
+    except ValueError as error:
+        kind = describe(folder).kind
+        if not kind.endswith(("head", "heads")):
+            raise
+        held = kind if kind.endswith("heads") else f"an {kind}"
+        raise ValueError(
+            f"{folder} holds {held}, and was given as the target; expected a model there, and the head as head"
+        ) from error
+
+
+def _for_decoding(model: Any, head_dim: int, over: Sharding | None) -> Any:
+    params = layout.for_decoding(model.params, head_dim, spread=over is not None)
+    return dataclasses.replace(model, params=params)
+
+
+def _head_for_decoding(head: Any, over: Sharding | None) -> Any:
+    """A head is read whole, which is a layer or a few matrices, and then spread."""
+    if over is None:
+        return _for_decoding(head, head.head_dim, over)
+    if isinstance(head, DraftHead):
+        params = place_all(head.params, placing(over, over.head, head.config.layers))
+        config = dataclasses.replace(head.config, layers=widened(head.config.layers, over.sizes))
+        head = dataclasses.replace(head, params=params, config=config)
+    return over.put(_for_decoding(head, head.head_dim, over), over.head)
+
+
+def dtype_of(dtype: Any) -> Any:
+    """The dtype that `load` was asked for; None keeps the stored one, which a CPU without bfloat16 does not."""
+    if dtype is None and jax.default_backend() == "cpu" and not multiplies_bfloat16():
+        return jnp.float32
+    return _known_dtype(dtype)
+
+
+def _draft_dtype(dtype: Any, targets: Any) -> Any:
+    """The dtype of what drafts, beside a target of dtype `targets`."""
+    if dtype is not None:
+        return _known_dtype(dtype, "draft_dtype")
+    halved = targets == jnp.float32 and jax.default_backend() == "cpu" and multiplies_bfloat16()
+    return jnp.bfloat16 if halved else targets
+
+
+def dtype_name(dtype: Any = None) -> str | None:
+    """Name of the dtype that `load`, given the same, computes in on this machine; None is the target's stored one."""
+    computed = dtype_of(dtype)
+    return None if computed is None else jnp.dtype(computed).name
+
+
+def _known_dtype(dtype: Any, name: str = "dtype") -> Any:
+    """The dtype of that name; None stays None."""
+    if dtype is None:
+        return None
+    known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+    for known_name, value in known.items():
+        if dtype == known_name or not isinstance(dtype, str) and dtype == value:
+            return value
+    raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(known)}")
+
+
+def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple[int, ...]:
+    """End-of-text ids: those in `changes`, else the generation config's, else the config's or a GGUF
+    file's, and the tokenizer's own.
+
+    Raises:
+        ValueError: one of the files is damaged, or an id is no whole number.
+    """
+    ids: set[int] = set(end_ids(folder)) if is_gguf(folder) else set()
+    paths = (folder / "generation_config.json", folder / "config.json")
+    files = [(path, read_json(path)) for path in paths if path.exists()]
+    for where, entries in [("target_config", changes), *files]:
+        stated = entries.get("eos_token_id")
+        if stated is not None:
+            listed = stated if isinstance(stated, list) else [stated]
+            if not all(type(id_) is int for id_ in listed):
+                raise ValueError(f"{where} has eos_token_id {stated!r}; expected a whole number, or a list of them")
+            ids.update(listed)
+            break
+    if tokenizer is not None and tokenizer.eos_token_id is not None:
+        ids.add(tokenizer.eos_token_id)
+    return tuple(sorted(ids))
+
+
+def _context(target: LM) -> int:
+    """Tokens that the target can read. Beside YaRN's settings configs state the stretched length, or the original."""
+    rope, stated = target.config.rope, target.config.max_position_embeddings
+    if rope.kind == "yarn" and rope.original_max_position_embeddings is not None:
+        return max(stated, round(rope.original_max_position_embeddings * rope.factor))
+    return int(stated * (rope.factor if rope.kind in ("linear", "dynamic") else 1.0))

@@ -1,0 +1,202 @@
+"""Other weights for a model whose programs are compiled, as reinforcement learning has them after every update."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eagle_jax.converters import from_hf_names, load_head, load_target
+from eagle_jax.loading.model import Model
+from eagle_jax.models import layout
+from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import flat
+from eagle_jax.ops.quantized import QuantArray, dense, quantise
+from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
+
+Params = Mapping[str, Any]
+
+
+def with_weights(
+    model: Model, target: Params | LM | str | Path | None = None, head: Params | AnyHead | str | Path | None = None
+) -> Model:
+    """The same model with other weights in the same places. What was compiled for it serves on: nothing is compiled
+    anew but, the first time, the step that lays weights out for decoding.
+
+    The old model stays as it was; its memory is free when nothing refers to it any more (`model = with_weights(model,
+    ...)`). Weights are cast to the model's dtype, and rounded as it is.
+
+    Args:
+        target: the target's new parameters, from numpy, or from JAX on any devices: nested as a fresh `LM` and
+            `weights_of` have them (`{"layers_0": {"self_attn": {"q_proj": {"weight": [out, in]}}}}`), or flat by their
+            names in a HuggingFace checkpoint (`{"model.embed_tokens.weight": ...}`); an `LM`; or a folder in
+            HuggingFace's form. None leaves them.
+        head: the head's, nested, or a folder; a draft vocabulary that comes with a head must be the present one.
+
+    Raises:
+        ValueError: a weight is missing, unknown or of another shape, or the model is of another kind.
+
+    Example:
+        >>> import eagle_jax
+        >>> model = eagle_jax.load()
+        >>> params = eagle_jax.weights_of(model).target          # train on these
+        >>> model = eagle_jax.with_weights(model, target=params)
+    """
+    if target is not None:
+        given = _target_params(model, target)
+        new = _laid_out(model, model.target, given, "target")
+        model = dataclasses.replace(model, target=dataclasses.replace(_own(model.target), params=new))
+    if head is not None:
+        if model.head is None:
+            raise ValueError("weights for a head, but the model was loaded without one; load it with head=")
+        given = _head_params(model, model.head, head)
+        model = dataclasses.replace(
+            model, head=dataclasses.replace(model.head, params=_laid_out(model, model.head, given, "head"))
+        )
+    return model
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """Parameters nested by module, matrices `[out, in]`; `head` is None where there is none."""
+
+    target: Params
+    head: Params | None
+
+
+def weights_of(model: Model) -> Weights:
+    """A copy of a model's parameters in the form that trainers and converters use, on the model's devices; it may be
+    donated, and the model stays as it is.
+
+    A head that was loaded in another dtype than its folder's has lost what that one cannot hold (`load(draft_dtype=)`).
+    Rounded weights come as the floats that they stand for. Over a mesh with more devices along `model` than there are
+    key/value heads, those heads are in it repeatedly.
+    """
+    head = None if model.head is None else _as_floats(model.head)
+    return Weights(target=_as_floats(_own(model.target)), head=head)
+
+
+def _as_floats(model: LM | AnyHead) -> Params:
+    """What is the same array in both forms is copied; the rest is new anyway, and a second copy may have no room."""
+    own = {id(leaf) for leaf in jax.tree.leaves(model.params)}
+
+    def apart(leaf: jax.Array | QuantArray) -> jax.Array:
+        floats = dense(leaf)
+        return jnp.copy(floats) if id(floats) in own else floats
+
+    return jax.tree.map(apart, model.stored_params, is_leaf=lambda leaf: isinstance(leaf, QuantArray))
+
+
+def _own(target: Any) -> LM:
+    if not isinstance(target, LM):
+        raise ValueError(
+            f"a target of type {type(target).__name__} has weights of its own form; replace them in it, and the target "
+            "in the Model (dataclasses.replace), which compiles nothing either"
+        )
+    return target
+
+
+def _target_params(model: Model, given: Any) -> Params:
+    own = _own(model.target)
+    if isinstance(given, (str, Path)):
+        given = load_target(given, dtype=own.dtype, over=model.over)
+    if isinstance(given, LM):
+        _same("target", own.config, given.config, free=("num_key_value_heads",))
+        return given.params
+    if isinstance(given, Mapping) and any("." in str(name) for name in given):
+        return from_hf_names(given, own.config)
+    return given
+
+
+def _head_params(model: Model, own: AnyHead, given: Any) -> Params:
+    if isinstance(given, (str, Path)):
+        stored = dataclasses.replace(_own(model.target), params=_own(model.target).stored_params)
+        given = load_head(given, stored, dtype=own.dtype)
+    if not isinstance(given, AnyHead):
+        return given
+    if type(given) is not type(own):
+        raise ValueError(
+            f"a head of kind {type(given).__name__} for one of kind {type(own).__name__}; expected the same"
+        )
+    old, new = (None if one.vocabulary is None else one.vocabulary.tolist() for one in (own, given))
+    if old != new:
+        raise ValueError("the new head drafts other tokens than the present one; load it with with_head instead")
+    return given.params
+
+
+def _same(name: str, old: Any, new: Any, free: tuple[str, ...]) -> None:
+    """Refuses a model whose weights fit, but that computes something else with them."""
+    for field in dataclasses.fields(old):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if before != after and field.name not in free:
+            raise ValueError(
+                f"the new {name} has {field.name}={after!r} where the present one has {before!r}; expected the same "
+                "kind of model: load it anew"
+            )
+
+
+def _laid_out(model: Model, own: Any, given: Params, name: str) -> dict[str, Any]:
+    """Weights in decoding's layout, where the old ones are."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{name} is a {type(given).__name__}; expected parameters by name, a model, or a folder")
+    expected = jax.eval_shape(lambda: own.stored_params)
+    wanted, come = dict(flat(expected)), dict(flat(given))
+    _check_fit(wanted, come, name)
+    head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dim
+    laid = _lay_out(_fitted(expected, come, head_dim), head_dim, spread=model.over is not None)
+    if model.over is not None:
+        return model.over.put(laid, model.over.target if name == "target" else model.over.head)
+    return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), laid, own.params)
+
+
+_lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="spread")
+
+
+def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> dict[str, Any]:
+    """New weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are kept."""
+    fitted: dict[str, Any] = {}
+    for name, old in expected.items():
+        path = f"{above}{name}"
+        if isinstance(old, Mapping):
+            fitted[name] = _fitted(old, come, head_dim, f"{path}/")
+            continue
+        new = _alike(come[path], old)
+        times = _times(path, new.shape, old.shape)
+        new = jax.tree.map(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
+        rounds = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
+        fitted[name] = quantise(new, old.rounding, old.dtype) if rounds else new
+    return fitted
+
+
+def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
+    """A new weight in the dtype of the old one; one that is rounded in the same way stays as it is."""
+    if isinstance(new, QuantArray):
+        if isinstance(old, QuantArray) and new.rounding == old.rounding:
+            return dataclasses.replace(new, dtype=old.dtype)
+        new = dense(new)
+    return jnp.asarray(new, old.dtype)
+
+
+def _check_fit(wanted: Params, come: Params, name: str) -> None:
+    """Names the first weight, by path, that does not fit."""
+    if missing := sorted(wanted.keys() - come.keys()):
+        raise ValueError(f"the new {name} weights lack {missing[0]}; expected all that weights_of returns")
+    if unknown := sorted(come.keys() - wanted.keys()):
+        raise ValueError(
+            f"the new {name} weights have {unknown[0]}, unknown to the model; expected what weights_of returns"
+        )
+    for path, leaf in wanted.items():
+        if not _times(path, np.shape(come[path]), leaf.shape):
+            raise ValueError(f"the new {name} weight {path} has shape {np.shape(come[path])}; expected {leaf.shape}")
+
+
+def _times(path: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> int:
+    """How often each head of a new weight has to be repeated; 0 if it does not fit."""
+    if shape == expected:
+        return 1
+    fits = is_key_or_value(path) and shape[1:] == expected[1:] and shape and expected[0] % shape[0] == 0
+    return expected[0] // shape[0] if fits else 0

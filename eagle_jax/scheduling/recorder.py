@@ -1,0 +1,86 @@
+"""A drafter that remembers what became of its last tree, so that one can look at it from outside the loop."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.decoding.verify import walk
+from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.models.target import Target
+from eagle_jax.scheduling.results import Cycle
+from eagle_jax.sharding import to_host
+from eagle_jax.struct import pytree
+
+
+@pytree
+class Recorded:
+    """A drafter's state, and the last cycle beside it; of `path` the first `count` nodes were committed."""
+
+    state: Any
+    tokens: Int[Array, "b n"]
+    parent: Int[Array, "b n"]
+    valid: Bool[Array, "b n"]
+    draws: Int[Array, "b n"]
+    path: Int[Array, "b p"]
+    count: Int[Array, "b"]
+
+
+@pytree
+class Recorder(Drafter):
+    """Drafts as another drafter does, and remembers the last tree with what the target drew at its nodes."""
+
+    drafter: Drafter
+
+    @property
+    def shape(self) -> TreeShape:
+        return self.drafter.shape
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.drafter.taps
+
+    def init(self, target: Target, batch: int, slots: int) -> Recorded:
+        nothing = jnp.zeros((batch, self.shape.nodes), jnp.int32)
+        return Recorded(
+            state=self.drafter.init(target, batch, slots),
+            tokens=nothing,
+            parent=nothing,
+            valid=nothing > 0,
+            draws=nothing,
+            path=jnp.zeros((batch, self.shape.depth + 1), jnp.int32),
+            count=nothing[:, 0],
+        )
+
+    def observe(self, target: Target, state: Recorded, observed: Observed) -> Recorded:
+        inner = self.drafter.observe(target, state.state, observed)
+        if observed.checked is None:
+            return dataclasses.replace(state, state=inner)
+        tree, draws = observed.checked.tree, observed.checked.draws
+        return Recorded(
+            state=inner,
+            tokens=tree.tokens,
+            parent=tree.parent,
+            valid=tree.valid,
+            draws=draws,
+            path=walk(tree, draws, self.shape.depth).nodes,
+            count=observed.count,
+        )
+
+    def propose(self, target: Target, state: Recorded, view: View, mode: Sampling) -> tuple[Tree, Recorded]:
+        tree, inner = self.drafter.propose(target, state.state, view, mode)
+        return tree, dataclasses.replace(state, state=inner)
+
+
+def last_cycles(recorded: Recorded) -> list[Cycle]:
+    """The last cycle of each row; nothing is accepted in the tree of a row that had none."""
+    parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path)
+    columns = [part.tolist() for part in to_host(parts)]
+    counts = to_host(recorded.count).tolist()
+    return [
+        Cycle(tokens=tokens, parents=parents, valid=valid, draws=draws, accepted=path[:count])
+        for tokens, parents, valid, draws, path, count in zip(*columns, counts, strict=True)
+    ]

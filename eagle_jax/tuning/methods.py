@@ -1,0 +1,297 @@
+"""Drafters by name, with sizes that suit the machine."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eagle_jax.checks import is_whole
+from eagle_jax.decoding.budget import eased
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy, likeliest_tree
+from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.draft_model import DraftModel
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.hybrid import Hybrid
+from eagle_jax.drafters.hydra import HydraDrafter
+from eagle_jax.drafters.lookahead import Lookahead
+from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
+from eagle_jax.drafters.prompt_lookup import PromptLookup
+from eagle_jax.drafters.rest import Rest
+from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.loading.model import Model
+from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.eagle3 import Head3
+from eagle_jax.models.heads import Hydra, Medusa
+from eagle_jax.sharding import DATA
+from eagle_jax.tuning.budgets import budget_for, tree_of
+
+IN_CACHE = 64 * 2**20  # bytes of weights that a CPU's cache may hold
+UNLIMITED = 2**31 - 1
+
+
+class Rule(NamedTuple):
+    """What EAGLE draws where nothing was measured: nobody should be slower than plain decoding for that.
+
+    Attributes:
+        tree: for one answer.
+        rows: of a batch's trees in all.
+        least: nodes of each tree, below which plain decoding is faster.
+        longest: tokens of a prompt for each that its answer may have; with more, reading the prompt with the head too
+            costs more than drafts save.
+    """
+
+    tree: DynamicTree | SureChain
+    rows: int
+    least: int
+    longest: float = math.inf
+
+
+# On accelerators the weights' traffic hides the arithmetic of about 200 rows in bfloat16 (H200, v5e, v6e: FLOP/s over
+# bytes/s is 206 to 560).
+PUBLISHED = DynamicTree(60, 7, 10)
+ON_ACCELERATORS = Rule(PUBLISHED, rows=256, least=2)
+# By whether weights are packed by a backend, whether they are in the cache, and whether they are narrower than
+# float32. On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of
+# some rows (`benchmarks/wide.py`), of fewer where rounded weights are read in half the time and rows keep 16 bits;
+# beside those in a cache more, so that there a chain ends where the head is unsure, and only where there is one answer,
+# beside which nothing else is computed for it. XLA spends most of a product on packing its weight.
+PACKED_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
+PACKED_QUANTIZED = Rule(DynamicTree(4, 2, 1), rows=5, least=3)
+PACKED_IN_CACHE = {
+    True: Rule(SureChain(6, 0.5), rows=6, least=4, longest=6),
+    False: Rule(SureChain(6, 0.3), rows=8, least=3, longest=6),
+}
+OF_XLA = {True: Rule(DynamicTree(6, 2, 2), rows=12, least=2), False: Rule(DynamicTree(8, 6, 1), rows=8, least=2)}
+
+
+class Method(NamedTuple):
+    """One way to draft.
+
+    Attributes:
+        make: `make(model, policy, small)`: the drafter with the tree `policy`, if the method has trees to choose from;
+            else of the published sizes, or of small ones for CPU cores.
+        trees: `trees(model, small, most)`: its tree when none is asked for, of `most` nodes at most (2 or more, without
+            limit if left out); None where there are none to choose from.
+        needs: what `load` must have been given, and as which argument.
+        has: whether a model has that.
+    """
+
+    make: Callable[[Any, Any, bool], Drafter]
+    trees: Callable[..., TreePolicy] | None = None
+    needs: tuple[str, str] = ("", "")
+    has: Callable[[Any], bool] = lambda model: True
+
+
+def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Callable[..., TreePolicy]) -> Method:
+    return Method(
+        make=lambda model, policy, small: make(head=model.head, policy=policy),
+        trees=trees,
+        needs=(name, "head"),
+        has=lambda model: isinstance(model.head, kind),
+    )
+
+
+def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:
+    """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
+    row costs, so little of a tree pays.
+    """
+    if small:
+        return eased(_rule(model).tree, most)
+    return eased(dataclasses.replace(PUBLISHED, top_k=min(PUBLISHED.top_k, model.head.draft_vocab_size)), most)
+
+
+def _hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+    """Leaves room for the tokens that are copied on top of it."""
+    tree = _eagle_tree(model, small, most)
+    return eased(tree, 7) if small else tree
+
+
+def _rule(model: Any) -> Rule:
+    """What holds for a model on this CPU."""
+    packed = model.packed_weights
+    if not packed:
+        return OF_XLA[_in_bfloat16(model)]
+    if model.weights_size < IN_CACHE:
+        return PACKED_IN_CACHE[_in_bfloat16(model) or any(weight.is_quantized for weight in packed)]
+    few = min(weight.hidden_rows for weight in packed) < PACKED_FROM_MEMORY.rows
+    return PACKED_QUANTIZED if few else PACKED_FROM_MEMORY
+
+
+def _in_bfloat16(model: Any) -> bool:
+    """Whether weights are bfloat16, or were before they were rounded; a target that does not say counts as float32."""
+    return getattr(model.target, "dtype", None) == jnp.bfloat16
+
+
+def _heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+    """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
+    heads = model.head.num_heads
+    if small:
+        return eased(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), most)
+    if heads >= MEDUSA_TREE.depth and most >= MEDUSA_TREE.nodes:
+        return MEDUSA_TREE
+    return eased(DynamicTree(64 if heads > 1 else 11, heads - 1, 10), most)
+
+
+def _draft_model_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+    return eased(DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1), most)
+
+
+def _recycling_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+    return likeliest_tree(min(4 if small else 80, most), RANKS)
+
+
+def _recycling(model: Any, policy: TreePolicy, small: bool) -> Drafter:
+    if not isinstance(policy, StaticTree):
+        raise ValueError(
+            f'drafter="token-recycling" drafts over a tree of fixed shape, not over {policy}; give the parents of its '
+            'nodes, such as [-1, 0, 0, 1], or "eagle1"'
+        )
+    return TokenRecycling(policy=policy)
+
+
+def _hybrid(model: Any, policy: TreePolicy, small: bool) -> Drafter:
+    return Hybrid(Eagle(head=model.head, policy=policy), PromptLookup(shortest=2, copied=3 if small else 10))
+
+
+def _rest(model: Any, policy: None, small: bool) -> Drafter:
+    return Rest(model.datastore, lines=8, copied=3, nodes=4) if small else Rest(model.datastore)
+
+
+METHODS = {
+    "none": Method(lambda model, policy, small: Plain()),
+    "eagle": _with_head(Eagle, DraftHead, "an EAGLE head", _eagle_tree),
+    "eagle1": _with_head(Eagle, Head, "an EAGLE-1 head", _eagle_tree),
+    "eagle3": _with_head(Eagle, Head3, "an EAGLE-3 head", _eagle_tree),
+    "medusa": _with_head(MedusaDrafter, Medusa, "Medusa heads", _heads_tree),
+    "hydra": _with_head(HydraDrafter, Hydra, "Hydra heads", _heads_tree),
+    "draft-model": Method(
+        lambda model, policy, small: DraftModel(model=model.draft, policy=policy),
+        trees=_draft_model_tree,
+        needs=("a small model", "draft"),
+        has=lambda model: model.draft is not None,
+    ),
+    "token-recycling": Method(_recycling, trees=_recycling_tree),
+    "prompt-lookup": Method(lambda model, policy, small: PromptLookup(copied=3 if small else 10)),
+    "lookahead": Method(lambda model, policy, small: Lookahead(window=2, ngram=3, guesses=2) if small else Lookahead()),
+    "rest": Method(_rest, needs=("a datastore", "datastore"), has=lambda model: model.datastore is not None),
+    "hybrid": Method(
+        _hybrid,
+        trees=_hybrid_tree,
+        needs=("an EAGLE head", "head"),
+        has=lambda model: isinstance(model.head, DraftHead),
+    ),
+}
+NAMES = ("auto", *METHODS)
+# Methods that grow dynamic trees, whose budget can be measured.
+TUNED = ("eagle", "medusa", "hydra", "draft-model")
+
+
+def drafter_for(
+    model: Model, drafter: str | Drafter, tree: Any, rows: int = 1, slots: int | None = None, prompts: float = 0.0
+) -> Drafter:
+    """The drafter that was asked for; "auto" is the model's head if it has one, or its draft model.
+
+    With `tree="auto"` it has the tree that `eagle-jax tune` found fastest for so many answers at a time, or else one by
+    rule: the more rows a batch has, the smaller. Where no tree pays it is plain decoding.
+
+    Args:
+        rows: of the batch that it is for.
+        slots: of that batch's caches, if known.
+        prompts: its tokens of prompts for each that answers may have.
+    """
+    if isinstance(drafter, Drafter):
+        if not tree_is(tree, "auto"):
+            raise ValueError(f"tree={tree!r} beside a drafter object, which has its own tree; leave tree out")
+        return drafter
+    if not isinstance(drafter, str) or drafter not in NAMES:
+        known = ", ".join(f'"{name}"' for name in NAMES)
+        raise ValueError(f"drafter={drafter!r} is not known; expected one of {known}, or a Drafter")
+    asked = asked_tree(tree)
+    name = method_of(model, drafter)
+    method = METHODS[name]
+    if not method.has(model):
+        what, argument = method.needs
+        option = "draft-model" if argument == "draft" else argument
+        lacks = "the model has a head of another kind" if argument == "head" and model.head else "the model has none"
+        raise ValueError(f'drafter="{name}" needs {what}, and {lacks}; load it with {argument}= (--{option})')
+    small = tree_is(tree, "auto") and jax.default_backend() == "cpu"
+    if method.trees is None:
+        if asked is not None and name != "none":
+            raise ValueError(
+                f'drafter="{name}" has no choice of trees, got tree={tree!r}; expected "auto" or "published", or in '
+                "Python a drafter object of the size you want"
+            )
+        return _made(model, name, None, small)
+    if asked is not None:
+        return _made(model, name, asked, small)
+    if not tree_is(tree, "auto"):
+        return _made(model, name, method.trees(model, small), small)
+    found = budget_for(model, name, rows, slots) if name in TUNED else None
+    policy = tree_by_rule(model, name, rows, prompts) if found is None else tree_of(found)
+    return _made(model, "none" if policy is None else name, policy, small)
+
+
+def _made(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Drafter:
+    """The model's drafter of a method, made once."""
+    key = name, policy, small
+    if key not in model.drafters:
+        model.drafters[key] = METHODS[name].make(model, policy, small)
+    return model.drafters[key]
+
+
+def tree_by_rule(model: Model, name: str, rows: int, prompts: float = 0.0) -> TreePolicy | None:
+    """A method's tree for a batch of so many rows, where nothing was measured; None where none pays.
+
+    Args:
+        prompts: as in `drafter_for`.
+    """
+    method, small = METHODS[name], jax.default_backend() == "cpu"
+    groups = 1 if model.over is None else model.over.sizes[DATA]
+    rule = _rule(model) if small else ON_ACCELERATORS
+    most = rule.rows * groups // rows
+    pays = most >= rule.least and (prompts <= rule.longest or not method.needs[1])
+    return method.trees(model, small, most) if pays and method.trees is not None else None
+
+
+def method_of(model: Model, drafter: str) -> str:
+    """The name of the method that a name means: of what the model has for "auto", and one name for all EAGLE heads."""
+    if drafter == "auto":
+        named = [name for name in ("eagle", "medusa", "hydra", "draft-model") if METHODS[name].has(model)]
+        return named[0] if named else "none"
+    alike = drafter in ("eagle1", "eagle3") and METHODS[drafter].has(model)
+    return "eagle" if alike else drafter
+
+
+def asked_tree(tree: Any) -> TreePolicy | None:
+    """The tree that was asked for: "eagle1", (nodes, depth, top_k), (nodes, least), a list of parents, or a policy.
+
+    None for "auto" and "published", which every method has its own for.
+    """
+    if isinstance(tree, TreePolicy):
+        return tree
+    if tree_is(tree, "published") or tree_is(tree, "auto"):
+        return None
+    if tree_is(tree, "eagle1"):
+        return EAGLE1_TREE
+    listed = tree.tolist() if isinstance(tree, np.ndarray) else tree
+    if isinstance(listed, Sequence) and listed and all(is_whole(number) for number in listed):
+        given = tuple(int(number) for number in listed)
+        if given[0] == -1:
+            return StaticTree(given)
+        if len(given) == 3:
+            return DynamicTree(*given)
+    if isinstance(listed, Sequence) and len(listed) == 2 and is_whole(listed[0]) and isinstance(listed[1], float):
+        return SureChain(int(listed[0]), listed[1])
+    raise ValueError(
+        f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
+        "(60, 7, 10), (nodes, least) of a chain such as (6, 0.8), or the parents of its nodes such as [-1, 0, 0, 1]"
+    )
+
+
+def tree_is(tree: Any, word: str) -> bool:
+    return isinstance(tree, str) and tree == word

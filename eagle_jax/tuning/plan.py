@@ -1,0 +1,198 @@
+"""How much memory a model takes on each device of a mesh, from configurations alone: no weight is read or made."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax.checks import whole
+from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.converters import heads, known_pair, target_config
+from eagle_jax.converters.eagle import default_taps, read_head
+from eagle_jax.converters.files import Weights
+from eagle_jax.decoding.budget import eased
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.loading.model import dtype_of
+from eagle_jax.models import layout
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.eagle3 import Head3
+from eagle_jax.models.lm import LM, empty_cache
+from eagle_jax.models.quant import Scheme, quantise_params, schemes_of
+from eagle_jax.ops.quantized import QuantArray
+from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
+from eagle_jax.tuning.sizes import CHUNK, slots_beside
+
+HeadConfig = EagleConfig | Eagle3Config
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Bytes on each device while decoding.
+
+    Attributes:
+        mesh: devices along each axis.
+        requests: decoded together, over all devices.
+        target, head: weights.
+        cache: keys and values of the committed tokens, the head's among them.
+        buffers: the most that one pass over a tree needs at a time: logits, attention scores, the tree's own keys and
+            values. An estimate from above; the rest is exact.
+    """
+
+    mesh: Mapping[str, int]
+    requests: int
+    target: int
+    head: int
+    cache: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        return self.target + self.head + self.cache + self.buffers
+
+
+def plan(
+    target: str | Path,
+    head: str | Path | None = None,
+    *,
+    mesh: str | None = None,
+    chips: int = 1,
+    memory: float = 16e9,
+    requests: int = 8,
+    slots: int = 4096,
+    dtype: Any = "bfloat16",
+    nodes: int = 60,
+    quantize: str | Scheme | None = None,
+) -> Plan:
+    """The memory that a pair takes on each chip.
+
+    Args:
+        target: name of a published pair, or a folder with a `config.json`.
+        head: folder of an EAGLE head, of which only the files' headers are read; None is the pair's, or none.
+        mesh: `"data:2,model:4"`; None chooses for `chips`: as few of them along `model` as leave a tenth of the memory
+            free, or, if none do, as many as divide the target.
+        memory: bytes of one chip.
+        requests: decoded together by each part of the `data` axis.
+        slots: longest prompt and answer together, in tokens; caches are rounded up as decoding rounds them.
+        dtype: of weights and caches.
+        nodes: of a draft tree, root included; 1 is plain decoding.
+        quantize: what the weights are rounded to, as for `load`; rounded, they take what they take on accelerators.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: what a folder holds is not understood, or the mesh does not divide the target, or groups of weights
+            do not divide a matrix.
+
+    Example:
+        >>> from eagle_jax.tuning.plan import plan
+        >>> plan("llama-3.1-8b-instruct", chips=4).mesh
+        {'data': 2, 'model': 2}
+    """
+    config, drafting = configs(target, head)
+    counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
+    requests, slots, nodes = counts
+    given = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize)
+    if mesh is not None:
+        return of_configs(config, drafting, parse(mesh), *given)
+    chips = whole("chips", chips, 1)
+    meshes = [{DATA: chips // parts, MODEL: parts} for parts in model_sizes(config) if chips % parts == 0]
+    plans = [of_configs(config, drafting, sizes, *given) for sizes in meshes]
+    return next((one for one in plans if one.total <= 0.9 * memory), plans[-1])
+
+
+def slots_of_caches(tokens: int, nodes: int) -> int:
+    """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, beside trees of `nodes`."""
+    depth = eased(DynamicTree(60, 7, 10), nodes).depth if nodes > 1 else 0
+    return slots_beside(depth, tokens - 1, tokens, CHUNK)
+
+
+def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaConfig, HeadConfig | None]:
+    """Configurations of a pair, without its weights."""
+    pair = known_pair(target)
+    config = target_config(Path(target)) if pair is None else pair.target_sizes.config
+    if head is not None:
+        weights = Weights(Path(head))
+        if kind := heads.kind_of(weights.info):
+            raise ValueError(
+                f"{head} holds {kind.capitalize()} heads, which are not planned for; give an EAGLE head, or leave the "
+                "head out"
+            )
+        return config, read_head(weights, default_taps(config.num_hidden_layers), {}).config
+    return config, None if pair is None or pair.head_sizes is None else pair.head_sizes.config
+
+
+def of_configs(
+    config: LlamaConfig,
+    head: HeadConfig | None,
+    sizes: Mapping[str, int],
+    requests: int,
+    slots: int,
+    nodes: int,
+    dtype: Any,
+    scheme: Scheme | None = None,
+    head_scheme: Scheme | None = None,
+) -> Plan:
+    """`plan` for configurations that are at hand, and caches of exactly `slots`."""
+    check(config, sizes)
+    config, rows = widened(config, sizes), requests * sizes[DATA]
+    weights = bytes_per_device(target_shapes(config, dtype, scheme).params, TARGET, sizes)
+    cache = bytes_per_device(_cache(config, rows, slots, dtype), STATE, sizes)
+    drafting = 0
+    if head is not None:
+        head = dataclasses.replace(head, layers=widened(head.layers, sizes))
+        drafting = bytes_per_device(head_shapes(head, dtype, head_scheme).params, HEAD, sizes)
+        cache += bytes_per_device(_cache(head.layers, rows, slots, dtype), STATE, sizes)
+    buffers = _buffers(config, sizes, requests * nodes, slots, dtype)
+    return Plan(mesh=dict(sizes), requests=rows, target=weights, head=drafting, cache=cache, buffers=buffers)
+
+
+@functools.lru_cache(maxsize=16)
+def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None) -> LM:
+    """The target as it lies while decoding, of shapes."""
+
+    def made() -> LM:
+        return _for_decoding(LM.init(config, jax.random.key(0), dtype), config.head_dim, scheme)
+
+    return jax.eval_shape(made)
+
+
+@functools.lru_cache(maxsize=16)
+def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> Head | Head3:
+    """The head as it lies while decoding, of shapes."""
+
+    def made() -> Head | Head3:
+        kind: Any = Head3 if isinstance(config, Eagle3Config) else Head
+        return _for_decoding(kind.init(config, jax.random.key(0), dtype), config.layers.head_dim, scheme)
+
+    return jax.eval_shape(made)
+
+
+def _for_decoding(model: Any, head_dim: int, scheme: Scheme | None) -> Any:
+    params = model.params
+    if scheme is not None:
+        scheme.check(params)
+        params = jax.tree.map(_packed, quantise_params(params, scheme), is_leaf=lambda x: isinstance(x, QuantArray))
+    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
+
+
+def _packed(leaf: Any) -> Any:
+    """A rounded weight as accelerators hold it, also where the plan is made on a CPU."""
+    if not isinstance(leaf, QuantArray) or leaf.bits == 8:
+        return leaf
+    return dataclasses.replace(leaf, levels=leaf.levels.astype(jnp.int4))
+
+
+def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:
+    return jax.eval_shape(lambda: empty_cache(config, rows, slots, dtype))
+
+
+def _buffers(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, dtype: Any) -> int:
+    """What the largest moments of one pass over a tree take on a device, in bytes."""
+    parts, item = sizes[MODEL], jnp.dtype(dtype).itemsize
+    logits = 4 * rows * config.vocab_size // (parts if config.vocab_size % parts == 0 else 1)
+    scores = 4 * rows * config.num_attention_heads // parts * slots
+    own = 2 * item * config.num_hidden_layers * rows * config.num_key_value_heads // parts * config.head_dim
+    return max(2 * logits, 2 * scores) + own

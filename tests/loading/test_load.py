@@ -1,0 +1,243 @@
+"""`load`: what a folder gives, and the sentences that refuse one. What files can hold is tested with the converters."""
+
+import dataclasses
+import json
+import pathlib
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from speller import DYNAMIC, END, SPELLED, SPELLER, TOKENIZER, asked
+
+from eagle_jax import ops
+from eagle_jax.api import generate, load
+from eagle_jax.converters import save_head, save_target
+from eagle_jax.loading import model as model_module
+from eagle_jax.models import draft_head, layout
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, pathlib.Path]:
+    """SPELLER, stored as people store models."""
+    target, head = (tmp_path_factory.mktemp(name) for name in ("target", "head"))
+    save_target(SPELLER.target, target, extra={"eos_token_id": END})
+    save_head(SPELLER.head, head, target=SPELLER.target)
+    TOKENIZER.save_pretrained(target)
+    return target, head
+
+
+@pytest.fixture
+def bare(folders, tmp_path) -> pathlib.Path:
+    """The target without its tokenizer, to be spoilt."""
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((folders[0] / name).read_bytes())
+    return tmp_path
+
+
+def test_a_stored_pair_gives_the_same_answers(folders):
+    model = load(*folders)
+    assert (model.stop_ids, model.context) == ((END,), SPELLER.context)
+    result, expected = (generate(m, asked("?"), **DYNAMIC) for m in (model, SPELLER))
+    assert result.text == SPELLED
+    assert (result.token_ids, result.stats.cycles) == (expected.token_ids, expected.stats.cycles)
+
+
+def test_a_model_is_shown_in_a_line(folders):
+    assert repr(load(*folders)) == "Model(target=LM of 32,928 numbers, float32, context=56, head=Head)"
+
+
+def test_names_may_be_text_and_the_head_may_be_left_out(folders):
+    model = load(str(folders[0]))
+    assert model.head is None
+    assert model.tokenizer.chat_template == TOKENIZER.chat_template
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", jnp.bfloat16, None])
+def test_dtype(folders, dtype, monkeypatch):
+    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: False)
+    model = load(*folders, dtype=dtype)
+    expected = jnp.dtype("float32" if dtype is None else dtype)
+    assert model.target.dtype == model.head.dtype == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "draft_dtype", "expected"),
+    [
+        ("float32", None, "bfloat16"),
+        ("float32", "float32", "float32"),
+        ("float32", jnp.float16, "float16"),
+        ("bfloat16", None, "bfloat16"),
+        ("bfloat16", "float32", "float32"),
+        ("float16", None, "float16"),
+    ],
+)
+def test_what_drafts_may_have_a_dtype_of_its_own(folders, dtype, draft_dtype, expected, monkeypatch):
+    """Beside float32 it is bfloat16 where the CPU multiplies that: half as much to read, and the same answers."""
+    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: True)
+    model = load(*folders, dtype=dtype, draft_dtype=draft_dtype, draft=folders[0])
+    assert model.target.dtype == dtype
+    assert model.head.dtype == model.draft.dtype == expected
+    assert model_module.with_head(model, folders[1], draft_dtype=draft_dtype).head.dtype == expected
+    for drafter in ("none", "eagle", "draft-model"):
+        assert generate(model, asked("?"), drafter=drafter).text == SPELLED
+
+
+@pytest.mark.parametrize(("dtype", "draft_dtype"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_two_dtypes_never_meet_by_chance(folders, dtype, draft_dtype, monkeypatch):
+    """As on accelerators, where activations have the dtype of the weights: nothing is promoted unasked."""
+    monkeypatch.setenv("EAGLE_JAX_OPS", "xla")
+    for module in (ops, draft_head):
+        monkeypatch.setattr(module, "activation_dtype", jnp.dtype)
+    with jax.numpy_dtype_promotion("strict"):
+        model = load(*folders, dtype=dtype, draft_dtype=draft_dtype)
+        for tree in ((8, 3, 2), "eagle1", (4, 0.5)):
+            assert generate(model, asked("?"), tree=tree).text == SPELLED
+
+
+def test_an_unknown_dtype_of_what_drafts_is_refused(folders):
+    with pytest.raises(ValueError, match="draft_dtype='float8' is not known; expected one of float32"):
+        load(*folders, draft_dtype="float8")
+
+
+def test_the_dtype_is_known_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: False)
+    assert [model_module.dtype_name(dtype) for dtype in (None, "bfloat16")] == ["float32", "bfloat16"]
+    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: True)
+    assert model_module.dtype_name() is None
+
+
+def test_a_head_of_another_dtype_takes_the_targets(folders, tmp_path):
+    """Published heads are in float16 beside bfloat16 targets, and TPUs have no float16."""
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float16), SPELLER.head.params)
+    save_head(dataclasses.replace(SPELLER.head, params=narrow), tmp_path)
+    model = load(folders[0], tmp_path, dtype="bfloat16")
+    assert model.target.dtype == model.head.dtype == jnp.bfloat16
+
+
+def test_a_folder_without_tokenizer(bare):
+    model = load(bare)
+    assert model.tokenizer is None
+    assert generate(model, TOKENIZER("ab")["input_ids"], max_new_tokens=3, drafter="none").text == ""
+
+
+@pytest.mark.parametrize(
+    "files, stop_ids",
+    [
+        ({"generation_config.json": {"eos_token_id": [9, 3]}}, (3, 9)),
+        ({"generation_config.json": {"eos_token_id": 5}}, (5,)),
+        ({"generation_config.json": {"eos_token_id": [9, -1, 9999999999]}}, (9,)),
+        ({"generation_config.json": {"max_length": 5}}, (END,)),
+        ({}, (END,)),
+    ],
+)
+def test_tokens_that_end_an_answer(bare, files, stop_ids):
+    for name, entries in files.items():
+        (bare / name).write_text(json.dumps(entries))
+    assert load(bare).stop_ids == stop_ids
+
+
+def test_linear_scaling_stretches_the_context(bare):
+    path = bare / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}))
+    assert load(bare).context == 4 * SPELLER.context
+
+
+@pytest.mark.parametrize("original, context", [(32, 128), (8, 64)])
+def test_yarn_gives_the_context_that_its_config_states_or_stretches(bare, original, context):
+    path = bare / "config.json"
+    config = json.loads(path.read_text())
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": original}
+    path.write_text(json.dumps(config | {"max_position_embeddings": 64, "rope_scaling": yarn}))
+    assert load(bare).context == context
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("generation_config.json", '{"eos_token_id": [1', r"generation_config.json is not valid JSON \(Expecting"),
+        ("generation_config.json", "[]", "generation_config.json holds a list; expected a JSON object"),
+        (
+            "generation_config.json",
+            '{"eos_token_id": "2"}',
+            "generation_config.json has eos_token_id '2'; expected a whole",
+        ),
+        (
+            "tokenizer.json",
+            '{"version": "1.0',
+            r"the tokenizer in .* cannot be read \(.*\); copy or download its files",
+        ),
+    ],
+)
+def test_small_files_are_looked_at_before_the_weights_are_read(api: ModuleType, folders, bare, name, content, message):
+    for file in folders[0].iterdir():
+        (bare / file.name).write_bytes(file.read_bytes())
+    (bare / name).write_text(content)
+    (bare / "model.safetensors").write_bytes(b"damaged too")
+    with pytest.raises(ValueError, match=message):
+        api.load(bare)
+
+
+@pytest.mark.parametrize("dtype", ["float8", "int8", "", jnp.int8, 5, "nonsense"])
+def test_unknown_dtypes(api: ModuleType, folders, dtype):
+    with pytest.raises(
+        (ValueError, TypeError), match="^dtype=.* is not known; expected one of float32, bfloat16, float16$"
+    ):
+        api.load(*folders, dtype=dtype)
+
+
+def test_what_is_not_there(api: ModuleType, folders, tmp_path):
+    missing = tmp_path / "missing"
+    for names in ((missing,), (str(missing),), (folders[0], missing)):
+        with pytest.raises(FileNotFoundError, match=f"^there is no model folder {missing}$"):
+            api.load(*names)
+    with pytest.raises(FileNotFoundError, match="config.json"):
+        api.load(tmp_path)
+
+
+def test_target_and_head_the_wrong_way_round(api: ModuleType, folders):
+    with pytest.raises(ValueError, match="holds an EAGLE-1/2 head, and was given as the target; expected a model"):
+        api.load(*(str(folder) for folder in folders[::-1]))
+    with pytest.raises(ValueError, match="holds a target model; expected a head"):
+        api.load(folders[0], folders[0])
+
+
+def test_a_published_pair_by_its_name(api: ModuleType, folders, tmp_path, monkeypatch):
+    """Its repositories' names lead to folders, where there are such; a head of one's own goes before the pair's."""
+    monkeypatch.chdir(tmp_path)
+    for name, folder in zip(("lmsys/vicuna-7b-v1.3", "yuhuili/EAGLE-Vicuna-7B-v1.3"), folders, strict=True):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).symlink_to(folder)
+    pair = api.load("vicuna-7b-v1.3")
+    assert pair.context == SPELLER.context and pair.head is not None
+    assert api.load("vicuna-7b-v1.3", folders[1]).head is not None
+
+
+def test_settings_of_a_head(api: ModuleType, folders):
+    model = api.load(*folders, head_config={"rope_theta": 7.0})
+    assert model.head.config.layers.rope.theta == 7.0
+    with pytest.raises(ValueError, match="config.json: config key rope_tetha=7.0 is not known and may change the head"):
+        api.load(*folders, head_config={"rope_tetha": 7.0})
+
+
+def test_settings_of_a_target(api: ModuleType, folders):
+    changes = {"rope_theta": 7.0, "max_position_embeddings": 24, "eos_token_id": [3]}
+    model = api.load(*folders, target_config=changes)
+    assert (model.target.config.rope.theta, model.context) == (7.0, 24)
+    assert 3 in model.stop_ids
+    with pytest.raises(ValueError, match="config.json: hidden_act='gelu' is not supported"):
+        api.load(*folders, target_config={"hidden_act": "gelu"})
+
+
+def test_a_head_of_a_loaded_tied_target_is_saved_and_loaded(tmp_path):
+    """Its table is packed, and files of EAGLE-1 heads hold one."""
+    model = load()
+    assert model.target.config.tie_word_embeddings
+    params = {name: part for name, part in model.head.params.items() if name != "lm_head"}
+    config = dataclasses.replace(model.head.config, draft_vocab_size=None)
+    whole = dataclasses.replace(model.head, params=params, config=config, vocabulary=None)
+    save_head(whole, tmp_path, format="safeailab", target=model.target)
+    again = model_module.with_head(model, tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, layout.as_stored(again.head.params), layout.as_stored(params))

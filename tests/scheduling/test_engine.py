@@ -1,0 +1,217 @@
+"""An engine that is always on: every answer is the one that `generate` gives, whoever else is asking."""
+
+import asyncio
+import dataclasses
+import itertools
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from speller import CONFIG, DYNAMIC, RANDOM, SPELLED, SPELLER, asked
+
+from eagle_jax.api import generate
+from eagle_jax.scheduling import chunked_prefill as newcomer
+from eagle_jax.scheduling import engine as engine_module
+from eagle_jax.scheduling import programs
+from eagle_jax.scheduling.engine import Engine, EngineClosed, QueueFull
+from eagle_jax.scheduling.ticket import EngineError, achunks, chunks
+from eagle_jax.sharding import sharding_of
+
+RNG = np.random.default_rng(0)
+ROOM = dict(rows=2, max_tokens=48, cycles=2, **DYNAMIC)
+SAMPLED = {"temperature": 0.9, "top_p": 0.99}
+ALONE = {"batch_size": 1, **DYNAMIC}
+
+
+@pytest.fixture(scope="module")
+def speller():
+    with Engine(SPELLER, **ROOM) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def random():
+    with Engine(RANDOM, **ROOM) as engine:
+        yield engine
+
+
+def test_answers_are_those_of_generate_and_nothing_is_compiled(random):
+    prompts = [RNG.integers(0, 200, size).tolist() for size in RNG.integers(1, 12, 9)]
+    options = [
+        SAMPLED,
+        {},
+        {"temperature": 1.2, "top_k": 5, "logprobs": True},
+    ]
+    compiled, results = programs.compiled(), {}
+
+    def ask(i: int) -> None:
+        results[i] = random.submit(prompts[i], max_new_tokens=3 + i, seed=i, **options[i % 3]).result(60.0)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert programs.compiled() == compiled
+    for i, prompt in enumerate(prompts):
+        alone = generate(RANDOM, prompt, max_new_tokens=3 + i, seed=i, **options[i % 3], **ALONE)
+        assert results[i].token_ids == alone.token_ids and results[i].finish_reason == "length"
+        assert results[i].stats.compile_seconds == 0
+        if alone.logprobs is not None:
+            np.testing.assert_allclose(results[i].logprobs, alone.logprobs, atol=1e-4)
+    assert random.load.busy == random.load.waiting == 0
+
+
+def test_prompts_may_be_arrays(random):
+    alone = generate(RANDOM, [5, 6, 7], max_new_tokens=4, **ALONE)
+    for array in (np.array([5, 6, 7]), jnp.array([5, 6, 7])):
+        assert random.submit(array, max_new_tokens=4).result(60.0).token_ids == alone.token_ids
+    with pytest.raises(TypeError, match="the prompt is neither text, nor chat messages, nor token ids"):
+        random.submit(np.zeros((2, 3), int))
+
+
+def test_several_answers_to_one_prompt(random):
+    how = dict(max_new_tokens=6, seed=4, **SAMPLED)
+    tickets = random.submit_all([[5, 6]], samples=range(3), **how)
+    several = generate(RANDOM, [5, 6], num_samples=3, **how, **ALONE)
+    assert [ticket.result(60.0).token_ids for ticket in tickets] == [one.token_ids for one in several]
+
+
+def test_chunks_tell_the_text_pass_by_pass(speller):
+    ticket = speller.submit(asked("Spell!"), logprobs=True)
+    told = list(chunks([ticket], by_pass=True))
+    result = ticket.result(0.0)
+    assert "".join(chunk.text for chunk in told) == result.text == SPELLED
+    assert [token for chunk in told for token in chunk.token_ids] == result.token_ids
+    assert [logprob for chunk in told for logprob in chunk.logprobs] == result.logprobs
+    assert [length for chunk in told for length in chunk.accepted_lengths] == result.stats.accepted_lengths
+    assert all(len(chunk.accepted_lengths) <= 1 for chunk in told) and told[0].accepted_lengths == []
+    assert [chunk.result for chunk in told if chunk.result] == [result]
+    assert 0 <= ticket.waited <= ticket.to_first <= ticket.seconds
+    assert ticket.waited < ticket.result().stats.first_token_seconds <= ticket.to_first
+
+    late = list(ticket)  # who comes late is told everything at once
+    assert [chunk.text for chunk in late] == [SPELLED] and late[0].accepted_lengths == result.stats.accepted_lengths
+
+
+def test_stop_strings_end_answers(speller):
+    tickets = [speller.submit(asked("Spell!"), stop=stop) for stop in ("pq", ["z", "k€"], "no such text")]
+    texts = [ticket.result(60.0).text for ticket in tickets]
+    assert texts == [SPELLED.split("pq")[0], SPELLED.split("k€")[0], SPELLED]
+
+
+def test_asyncio_follows_several_and_who_leaves_makes_room(random):
+    async def follow() -> None:
+        tickets = [random.submit([7], max_new_tokens=40, seed=seed, **SAMPLED) for seed in range(4)]
+        texts, finished = [""] * 4, [""] * 4
+        async for chunk in achunks(tickets):
+            texts[chunk.index] += chunk.text
+            if chunk.result is not None:
+                finished[chunk.index] = chunk.result.finish_reason
+            tickets[1].cancel()  # under way
+            tickets[3].cancel()  # in the queue
+        alone = generate(RANDOM, [[7]] * 4, max_new_tokens=40, seed=list(range(4)), **SAMPLED, **ALONE)
+        assert finished == ["length", "cancelled", "length", "cancelled"]
+        assert [texts[0], texts[2]] == [alone[0].text, alone[2].text] and texts[3] == ""
+        assert alone[1].text.startswith(texts[1]) and len(tickets[1].result().token_ids) < 40
+
+    asyncio.run(follow())
+    assert random.load.busy == 0
+
+
+def test_what_does_not_fit_is_refused(random):
+    with pytest.raises(ValueError, match="prompt has 10 tokens and its answer may have 39.* ask for 38 at most"):
+        random.submit([1] * 10, max_new_tokens=39)
+    with pytest.raises(ValueError, match="prompt has 48 tokens; this engine has room for 48 .* it can be 47 at most"):
+        random.submit([1] * 48)
+    with pytest.raises(ValueError, match="prompt has 60 tokens; the model's context is 56"):
+        random.submit([1] * 60)
+    with pytest.raises(ValueError, match="top_p=2"):
+        random.submit([1], top_p=2.0)
+    for sample in (-1, 2**32):
+        with pytest.raises(ValueError, match=f"sample={sample}; expected a whole number"):
+            random.submit([1], sample=sample)
+    with pytest.raises(QueueFull, match="0 of 64 places in the queue are taken and 65 were asked for"):
+        random.submit_all([[1]] * 65)
+    assert random.load.waiting == 0
+    assert len(random.submit([1] * 47).result(60.0).token_ids) == 1
+
+
+def test_others_wait_for_one_piece_of_a_long_prompt_at_most(monkeypatch):
+    monkeypatch.setattr(newcomer, "chunk_tokens", lambda: 8)
+    monkeypatch.setattr(engine_module, "chunk_tokens", lambda: 8)
+    monkeypatch.setattr(engine_module, "PIECE", 16)
+    with Engine(RANDOM, **ROOM) as engine:
+        turns = []
+        read, run = newcomer.Newcomer.read, engine._batch.run
+        monkeypatch.setattr(newcomer.Newcomer, "read", lambda self, n: (turns.append("read"), read(self, n))[1])
+        monkeypatch.setattr(engine._batch, "run", lambda *how, **more: (turns.append("run"), run(*how, **more))[1])
+        prompts = [[3], RNG.integers(0, 200, 40).tolist()]
+        tickets = engine.submit_all(prompts, max_new_tokens=8, seed=[0, 1])
+        results = [ticket.result(60.0) for ticket in tickets]
+    assert [len(list(run)) for turn, run in itertools.groupby(turns) if turn == "read"] == [2, 1, 1]
+    alone = generate(RANDOM, prompts, max_new_tokens=8, seed=[0, 1], **ALONE)
+    assert [result.token_ids for result in results] == [one.token_ids for one in alone]
+
+
+def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatch):
+    lost_batch, run, ready = speller._batch, speller._batch.run, threading.Event()
+
+    def fail(*how, **more):
+        ready.wait(60.0)
+        monkeypatch.setattr(type(speller._batch), "run", type(speller._batch).run)
+        raise RuntimeError("RESOURCE_EXHAUSTED\nat some address")
+
+    monkeypatch.setattr(speller._batch, "run", fail)
+    tickets = [speller.submit(asked("Spell!")) for _ in range(3)]
+    ready.set()
+    for ticket in tickets[:2]:
+        with pytest.raises(EngineError, match="failed at this answer, RuntimeError: RESOURCE_EXHAUSTED; ask again$"):
+            ticket.result(60.0)
+    assert tickets[2].result(60.0).text == SPELLED and speller.alive
+    assert speller._batch.run is not run
+    assert all(array.is_deleted() for array in jax.tree.leaves((lost_batch.request, lost_batch.state)))
+
+    monkeypatch.setattr(engine_module, "Newcomer", lambda *_: fail())
+    lost = speller.submit(asked("Spell!"))
+    with pytest.raises(EngineError):
+        list(lost)
+    monkeypatch.undo()
+    assert speller.submit(asked("Spell!")).result(60.0).text == SPELLED
+
+
+def test_cycles_are_counted_anew_before_they_overflow(speller, monkeypatch):
+    monkeypatch.setattr(engine_module, "MOST_CYCLES", 3)
+    batch = speller._batch
+    assert [speller.submit(asked("Spell!")).result(60.0).text for _ in range(3)] == [SPELLED] * 3
+    assert speller._batch is not batch and batch.state.length.is_deleted()
+
+
+def test_closing_drains_or_cancels():
+    engine, over = Engine(RANDOM, **ROOM), []
+    engine.watch(over.append)
+    tickets = [engine.submit([1], max_new_tokens=12) for _ in range(5)]
+    engine.close()
+    assert over == tickets and {len(ticket.result(0.0).token_ids) for ticket in tickets} == {12}
+    with pytest.raises(EngineClosed, match="was closed"):
+        engine.submit([1])
+
+    engine = Engine(RANDOM, **ROOM)
+    tickets = [engine.submit([1], max_new_tokens=40) for _ in range(5)]
+    engine.close(drain=False)
+    assert [ticket.result(0.0).finish_reason for ticket in tickets] == ["cancelled"] * 5
+
+
+def test_over_a_mesh_answers_are_the_same_and_nothing_is_compiled():
+    over = sharding_of("data:2,model:2", CONFIG)
+    spread = dataclasses.replace(RANDOM, target=over.put(RANDOM.target, over.target), head=None, over=over)
+    prompts = [RNG.integers(0, 200, size).tolist() for size in (3, 11, 1, 6)]
+    with Engine(spread, rows=2, max_tokens=48) as engine:
+        compiled = programs.compiled()
+        tickets = [engine.submit(prompt, max_new_tokens=7, seed=i, **SAMPLED) for i, prompt in enumerate(prompts)]
+        texts = [ticket.result(60.0).token_ids for ticket in tickets]
+        assert programs.compiled() == compiled
+    alone = generate(RANDOM, prompts, max_new_tokens=7, seed=list(range(4)), **SAMPLED, **ALONE)
+    assert texts == [result.token_ids for result in alone]

@@ -1,0 +1,224 @@
+"""Drafters by name: what each needs, which sizes it has, and what is refused."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import eagle_jax
+from eagle_jax import api
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
+from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.hybrid import Hybrid
+from eagle_jax.drafters.hydra import HydraDrafter
+from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
+from eagle_jax.drafters.prompt_lookup import PromptLookup
+from eagle_jax.drafters.token_recycling import TokenRecycling
+from eagle_jax.loading.model import PAIR
+from eagle_jax.testing import synthetic_hydra, synthetic_medusa, synthetic_pair
+from eagle_jax.text.tokenizers import fingerprint, refuse_other_tokenizer, tokenizer_in
+from eagle_jax.tuning import methods as drafters
+from eagle_jax.tuning.methods import METHODS, drafter_for
+
+TARGET, HEAD = synthetic_pair()
+BARE = api.Model(target=TARGET, head=None, tokenizer=None, stop_ids=(), context=128)
+WITH_HEAD = dataclasses.replace(BARE, head=HEAD)
+MEDUSA = dataclasses.replace(BARE, head=synthetic_medusa(TARGET, num_heads=4))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokenizer_in(PAIR / "target")
+
+
+def test_auto_is_what_there_is():
+    assert drafter_for(BARE, "auto", "auto") == Plain()
+    assert isinstance(drafter_for(WITH_HEAD, "auto", "auto"), Eagle)
+    assert isinstance(drafter_for(MEDUSA, "auto", "auto"), MedusaDrafter)
+    assert drafter_for(dataclasses.replace(BARE, draft=TARGET), "auto", "auto").model is TARGET
+
+
+def test_published_sizes_are_asked_for_by_name():
+    assert drafter_for(WITH_HEAD, "eagle", "published").policy == DynamicTree(60, 7, 10)
+    assert drafter_for(WITH_HEAD, "eagle", "eagle1").policy == EAGLE1_TREE
+    assert drafter_for(MEDUSA, "medusa", "published").policy == MEDUSA_TREE
+    assert drafter_for(dataclasses.replace(BARE, head=synthetic_hydra(TARGET)), "hydra", "published").shape.depth == 3
+    assert drafter_for(BARE, "prompt-lookup", "published") == PromptLookup(copied=10)
+    assert drafter_for(BARE, "token-recycling", "published").shape.nodes == 80
+    assert drafter_for(BARE, "lookahead", "published").shape.nodes == 57
+    assert isinstance(drafter_for(WITH_HEAD, "hybrid", "published"), Hybrid)
+
+
+def test_every_method_is_small_on_a_cpu():
+    for name in ("eagle", "token-recycling", "prompt-lookup", "lookahead", "hybrid"):
+        assert drafter_for(WITH_HEAD, name, "auto").shape.nodes <= 10, name
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.needs[0]])
+def test_what_a_method_needs_is_named(name):
+    with pytest.raises(ValueError, match=f'drafter="{name}" needs .*; load it with'):
+        drafter_for(BARE, name, "auto")
+
+
+def test_one_head_is_enough():
+    one = dataclasses.replace(BARE, head=synthetic_medusa(TARGET, num_heads=1))
+    assert drafter_for(one, "auto", "auto").shape.depth == drafter_for(one, "auto", "published").shape.depth == 1
+
+
+def test_a_drafter_object_has_its_own_tree():
+    with pytest.raises(ValueError, match="leave tree out"):
+        drafter_for(BARE, PromptLookup(), (60, 7, 10))
+
+
+def test_a_method_without_trees_takes_none():
+    with pytest.raises(ValueError, match="no choice of trees"):
+        drafter_for(BARE, "prompt-lookup", (60, 7, 10))
+
+
+def test_token_recycling_grows_no_trees():
+    with pytest.raises(ValueError, match="fixed shape, not over DynamicTree.*give the parents of its nodes"):
+        drafter_for(BARE, "token-recycling", (8, 2, 2))
+    assert drafter_for(BARE, "token-recycling", "eagle1").shape.nodes == EAGLE1_TREE.nodes
+
+
+def test_a_tree_wider_than_the_vocabulary_makes_no_drafter():
+    with pytest.raises(ValueError, match="62 best tokens below a node, but the vocabulary has 61"):
+        Eagle(head=HEAD, policy=DynamicTree(70, 1, 62))
+    with pytest.raises(ValueError, match="62 best tokens below a node, but the vocabulary has 61"):
+        MedusaDrafter(head=synthetic_medusa(TARGET), policy=DynamicTree(70, 1, 62))
+    with pytest.raises(ValueError, match="62 best tokens below a node, but the vocabulary has 61"):
+        HydraDrafter(head=synthetic_hydra(TARGET), policy=DynamicTree(70, 1, 62))
+
+
+def test_another_tokenizer_is_refused(tokenizer, tmp_path):
+    changed = json.loads((PAIR / "target" / "tokenizer.json").read_text())
+    vocabulary = changed["model"]["vocab"]
+    one, two = list(vocabulary)[1000:1002]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(changed))
+    (tmp_path / "tokenizer_config.json").write_text((PAIR / "target" / "tokenizer_config.json").read_text())
+    other = tokenizer_in(tmp_path)
+    refuse_other_tokenizer(tokenizer, tokenizer_in(PAIR / "target"), "the draft model")
+    with pytest.raises(ValueError, match="the draft model has another tokenizer than the target: 2 of their tokens"):
+        refuse_other_tokenizer(tokenizer, other, "the draft model")
+    assert fingerprint(other) != fingerprint(tokenizer)
+
+
+def test_a_datastore_is_made_once_and_drafts(tokenizer, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Tom has 3 apples. " * 4)
+    chats = tmp_path / "chats.jsonl"
+    question, answer = "How many eggs are two dozen?", "Two dozen eggs are 24 eggs."
+    chats.write_text(json.dumps({"question": question, "answer": answer}) + "\n")
+    to = tmp_path / "made" / "store.safetensors"
+    texts, tokens = api.make_datastore(tokenizer, [text, chats], to)
+    assert texts == 2 and tokens > 40
+
+    model = eagle_jax.load(datastore=to)
+    said = tokenizer.encode(text.read_text(), add_special_tokens=False)
+    stored = np.asarray(model.datastore.tokens).tolist()
+    assert stored[: len(said)] == said and stored[len(said)] == -1 and len(stored) == tokens + 2
+    rest, none = (
+        eagle_jax.generate(model, "Tom has 3 apples. Tom has", max_new_tokens=12, drafter=name)
+        for name in ("rest", "none")
+    )
+    assert rest.token_ids == none.token_ids
+
+    assert api.make_datastore(tokenizer, [text, chats], to, limit=5) == (1, 5)
+    before = to.read_bytes()
+    with pytest.raises(ValueError, match="no text"):
+        (tmp_path / "empty.txt").write_text("")
+        api.make_datastore(tokenizer, [tmp_path / "empty.txt"], to)
+    assert to.read_bytes() == before
+
+
+def test_records_that_are_no_texts_are_named(tokenizer, tmp_path):
+    chats = tmp_path / "chats.jsonl"
+    said = [{"role": role, "content": "Hi"} for role in ("system", "user", "assistant")]
+    chats.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in (said[1:], said)))
+    chats.write_text(chats.read_text() + "no JSON\n")
+    left_out = []
+    texts, _ = api.make_datastore(tokenizer, [chats], tmp_path / "store.safetensors", skipped=left_out.append)
+    assert texts == 1 and [skipped.place for skipped in left_out] == [f"{chats}:{line}" for line in (2, 3)]
+    assert "does not fit the model's chat template" in left_out[0].reason
+    chats.write_text("no JSON\n" * 2)
+    with pytest.raises(
+        ValueError, match=r"no text in .*chats.jsonl \(records left out: 2, .*chats.jsonl:1: .+\); a data"
+    ):
+        api.make_datastore(tokenizer, [chats], tmp_path / "store.safetensors")
+
+
+def test_a_datastore_of_tokens_that_the_target_does_not_have_is_refused(tokenizer, tmp_path):
+    about = {"kind": "eagle_jax datastore", "tokenizer": fingerprint(tokenizer)}
+    save_file({name: np.array([1, 5000], np.int32) for name in ("tokens", "order")}, tmp_path / "store", about)
+    with pytest.raises(ValueError, match="store holds token 5000 and the target has 2048 tokens; make one with"):
+        eagle_jax.load(datastore=tmp_path / "store")
+
+
+def test_a_datastore_takes_the_place_of_datastores_alone(tokenizer, tmp_path):
+    text, notes, folder = tmp_path / "text.txt", tmp_path / "notes.txt", tmp_path / "folder"
+    text.write_text("Tom has 3 apples.")
+    notes.write_text("mine")
+    other = tmp_path / "other.safetensors"
+    save_file({"tokens": np.zeros(3, np.int32)}, other)
+    link = tmp_path / "link.txt"
+    link.symlink_to(text)
+    folder.mkdir()
+    cases = ((text, "input and output"), (link, "input and output"), (folder, "is a folder"))
+    for to, why in (*cases, (notes, "no datastore"), (other, "no datastore")):
+        before = sorted(tmp_path.iterdir()), None if to.is_dir() else to.read_bytes()
+        with pytest.raises(ValueError, match=f"{to.name} .*{why}; name"):
+            api.make_datastore(tokenizer, [text], to)
+        assert (sorted(tmp_path.iterdir()), None if to.is_dir() else to.read_bytes()) == before
+
+
+def test_a_datastore_that_cannot_be_written_leaves_nothing(tokenizer, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no space left")
+
+    text, made = tmp_path / "text.txt", tmp_path / "made"
+    text.write_text("Tom has 3 apples.")
+    monkeypatch.setattr("eagle_jax.loading.datastore.save", fail)
+    with pytest.raises(OSError, match="no space left"):
+        api.make_datastore(tokenizer, [text], made / "store.safetensors")
+    assert list(made.iterdir()) == []
+
+
+def test_what_is_no_datastore(tokenizer, tmp_path):
+    with pytest.raises(FileNotFoundError, match="eagle-jax datastore"):
+        eagle_jax.load(datastore=tmp_path / "none.safetensors")
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match="damaged"):
+        eagle_jax.load(datastore=bad)
+    save_file({"tokens": np.zeros(3, np.int32)}, bad)
+    with pytest.raises(ValueError, match="no datastore"):
+        eagle_jax.load(datastore=bad)
+    about = {"kind": "eagle_jax datastore", "tokenizer": "other"}
+    save_file({"tokens": np.zeros(3, np.int32), "order": np.zeros(3, np.int32)}, bad, metadata=about)
+    with pytest.raises(ValueError, match="another tokenizer"):
+        eagle_jax.load(datastore=bad)
+
+
+def test_a_draft_model_drafts():
+    """The target as its own draft model: every guess is right."""
+    model = eagle_jax.load(draft=PAIR / "target")
+    assert jax.tree.leaves(model.draft.params)[0].dtype == jax.tree.leaves(model.target.params)[0].dtype
+    asked = dict(max_new_tokens=13, drafter="draft-model", tree=(4, 2, 1))
+    result = eagle_jax.generate(model, [{"role": "user", "content": "How far is 60 miles?"}], **asked)
+    assert result.stats.accepted_lengths == [4, 4, 4]
+
+
+def test_where_a_prompt_is_long_for_its_answer_a_rule_may_draft_nothing(monkeypatch):
+    monkeypatch.setattr(drafters, "budget_for", lambda *_: None)
+    monkeypatch.setattr(
+        drafters, "_rule", lambda model: drafters.Rule(DynamicTree(3, 1, 1), rows=3, least=3, longest=6)
+    )
+    assert isinstance(drafter_for(WITH_HEAD, "auto", "auto", prompts=6.0), Eagle)
+    assert drafter_for(WITH_HEAD, "auto", "auto", prompts=6.1) == Plain()
+    assert isinstance(drafter_for(WITH_HEAD, "auto", (3, 1, 1), prompts=6.1), Eagle), "a tree that was asked for"
+    assert isinstance(drafter_for(BARE, "token-recycling", "auto", prompts=6.1), TokenRecycling), "it reads no prompt"
