@@ -12,9 +12,9 @@ from common import begin, parser, prompts, table
 
 import eagle_jax
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.generate import asks_for
+from eagle_jax.scheduling.offline import Utilisation, run
 from eagle_jax.scheduling.options import options_for
-from eagle_jax.scheduling.queue import Use, answers
+from eagle_jax.scheduling.request import requests_for
 from eagle_jax.tuning.methods import drafter_for
 
 
@@ -48,12 +48,13 @@ def main() -> None:
     how = options_for(
         len(asked), max_new_tokens=options.new_tokens, temperature=options.temperature, top_k=0, top_p=1.0, min_p=0.0
     )
-    use = Use()
+    utilisation = Utilisation()
 
     def full() -> list[eagle_jax.Result]:
-        asks = asks_for(model, asked, how, seeds, 1)
-        results = {ask.index: result for ask, result in answers(model, lambda _: drafter, asks, options.rows, use)}
-        return [results[number] for number in range(len(asks))]
+        requests = requests_for(model, asked, how, seeds)
+        events = run(model, requests, options.rows, lambda _: drafter, utilisation=utilisation)
+        results = {event.request.index: event.result for event in events if event.result is not None}
+        return [results[number] for number in range(len(requests))]
 
     def fixed() -> list[eagle_jax.Result]:
         results = []
@@ -79,7 +80,7 @@ def main() -> None:
 
     batches = [results["fixed"][first : first + options.rows] for first in range(0, len(asked), options.rows)]
     passes = sum(options.rows * max(result.stats.cycles for result in batch) for batch in batches)
-    busy = {"full": use.share, "fixed": sum(result.stats.cycles for result in results["fixed"]) / passes}
+    busy = {"full": utilisation.fraction, "fixed": sum(result.stats.cycles for result in results["fixed"]) / passes}
     tokens = sum(map(len, texts["full"]))
     rows = [
         (name, f"{tokens / spent:.0f}", f"{busy[name]:.1%}", f"{seconds['fixed'] / spent:.2f}x")

@@ -21,7 +21,7 @@ import eagle_jax
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import GREEDY, Settings, request_keys
-from eagle_jax.decoding.state import Request
+from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 
@@ -58,11 +58,11 @@ def main() -> None:
     raise SystemExit(int(any(max(span) > 1.2 * min(span) for span in spans)))
 
 
-def request() -> Request:
+def request() -> BatchParams:
     """One greedy request that nothing stops."""
     one, zero = jnp.ones(1, jnp.int32), jnp.zeros(1)
     settings = Settings(temperature=zero, top_k=0 * one, top_p=1 + zero, min_p=zero, key=request_keys([0], [0]))
-    return Request(settings, PROMPT * one, 128 * one, jnp.asarray([-1], jnp.int32))
+    return BatchParams(settings, PROMPT * one, 128 * one, jnp.asarray([-1], jnp.int32))
 
 
 def prefilled(target, drafter, slots: int):
@@ -82,9 +82,9 @@ def timed(target, drafter, state) -> float:
         )
 
     begun = until(UNTIMED, mine)
-    start, before = time.perf_counter(), int(begun.cycle)
+    start, before = time.perf_counter(), int(begun.steps)
     done = until(UNTIMED + CYCLES, begun)
-    return (time.perf_counter() - start) / (int(done.cycle) - before)
+    return (time.perf_counter() - start) / (int(done.steps) - before)
 
 
 if __name__ == "__main__":

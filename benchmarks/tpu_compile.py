@@ -31,7 +31,7 @@ import eagle_jax  # noqa: E402, F401  # its guard comes before the first computa
 from eagle_jax.decoding.decode import advance, prefill  # noqa: E402
 from eagle_jax.decoding.policy import DynamicTree  # noqa: E402
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys  # noqa: E402
-from eagle_jax.decoding.state import Request  # noqa: E402
+from eagle_jax.decoding.state import BatchParams  # noqa: E402
 from eagle_jax.drafters.base import Plain  # noqa: E402
 from eagle_jax.drafters.eagle import Eagle  # noqa: E402
 from eagle_jax.models.quant import schemes_of  # noqa: E402
@@ -109,7 +109,7 @@ def shapes(config, head, policy, over, options):
     numbers, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)
     settings = Settings(numbers, whole, numbers, numbers, request_keys([0] * rows, [0] * rows))
     request, tokens = jax.eval_shape(
-        lambda: (Request(settings, whole, whole, whole), jnp.zeros((rows, options.slots + 16), jnp.int32))
+        lambda: (BatchParams(settings, whole, whole, whole), jnp.zeros((rows, options.slots + 16), jnp.int32))
     )
     request = placed(request, over, over.state)
     fixed = dict(mode=mode, slots=options.slots, chunk=256, logprobs=False, over=over)
