@@ -7,7 +7,7 @@ from synthetic import Shape, Synthetic, make
 
 from eagle_jax import Model
 from eagle_jax.inspection import tune as tuning
-from eagle_jax.scheduling.batch import Ask
+from eagle_jax.scheduling.request import Request
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,9 +61,9 @@ class Scale:
         """Prompts."""
         return [chart.prompt(self.prompt, seed) for seed in range(count)]
 
-    def asks(self, model: Model, chart: Chart, count: int) -> list[Ask]:
+    def asks(self, model: Model, chart: Chart, count: int) -> list[Request]:
         """Prompts as requests for answers of `tokens` tokens."""
-        return tuning.requests(model, self.asked(chart, count), self.tokens)
+        return tuning.greedy_requests(model, self.asked(chart, count), self.tokens)
 
 
 FULL = Scale(
