@@ -18,7 +18,7 @@ from turns import Method, best_of, in_turns, ours
 
 import eagle_jax
 from eagle_jax.converters.files import is_gguf
-from eagle_jax.loading.model import folders_of
+from eagle_jax.loading.folders import folders_of
 
 SEARCH = [
     (n, d, k)

@@ -16,7 +16,7 @@ from common import begin, table
 
 import eagle_jax
 from eagle_jax.converters import load_head, load_target, resolve
-from eagle_jax.loading.model import SHIPPED_HEADS
+from eagle_jax.loading.folders import SHIPPED_HEADS
 from eagle_jax.training import data, prepare
 from eagle_jax.training.loss import Objective
 from eagle_jax.training.update import accepted_length, evaluate, without_params
@@ -32,7 +32,9 @@ def main() -> None:
     arguments.add_argument("--batch", type=int, default=8, help="rows at once (default: %(default)s)")
     options = arguments.parse_args()
     tokenizer = eagle_jax.load(options.target).tokenizer
-    target = load_target(eagle_jax.loading.model.PAIR / "target" if options.target is None else resolve(options.target))
+    target = load_target(
+        eagle_jax.loading.folders.PAIR / "target" if options.target is None else resolve(options.target)
+    )
     examples, report = prepare.prepare(
         options.files, tokenizer, vocab_size=target.config.vocab_size, length=options.length, over_long="cut"
     )

@@ -20,7 +20,7 @@ from turns import Method, Request
 
 import eagle_jax
 from eagle_jax.converters import load_head, load_target, save_target
-from eagle_jax.loading.model import SHIPPED_HEADS, folders_of, tokenizer_of
+from eagle_jax.loading.folders import SHIPPED_HEADS, folders_of, tokenizer_of
 from eagle_jax.models.lm import LM
 
 WORKERS = pathlib.Path(__file__).parent / "workers"

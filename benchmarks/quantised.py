@@ -18,7 +18,7 @@ from common import begin, parser, prompts, table
 
 import eagle_jax
 from eagle_jax.api import with_head
-from eagle_jax.loading.model import SHIPPED_HEADS
+from eagle_jax.loading.folders import SHIPPED_HEADS
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import flat, quantise_params, scheme_of

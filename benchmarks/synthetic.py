@@ -31,9 +31,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 import eagle_jax
-from eagle_jax.config import Eagle3Config, LlamaConfig
+from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import known_pair
 from eagle_jax.converters.sizes import HeadSizes, TargetSizes
+from eagle_jax.head_configs import Eagle3Config
 from eagle_jax.models import layout
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM

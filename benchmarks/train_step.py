@@ -33,12 +33,12 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from eagle_jax.converters import load_target, save_head
-from eagle_jax.loading.model import PAIR
+from eagle_jax.loading.folders import PAIR
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.training import heads, optimizer
-from eagle_jax.training.config import HeadConfig, OptimizerConfig
 from eagle_jax.training.loss import EAGLE3, Objective
+from eagle_jax.training.settings import HeadConfig, OptimizerConfig
 from eagle_jax.training.update import begin, update, without_params
 
 TAPS = (2, 4, 6)

@@ -8,12 +8,14 @@ from eagle_jax.jobs import Defaults, Job, Tally, fingerprints, merge
 from eagle_jax.jobs.regenerate import Regenerated, regenerate
 from eagle_jax.jobs.training import first_turns, read_config, train
 from eagle_jax.loading.datastore import make_datastore
-from eagle_jax.loading.model import Model, at_hand, download, dtype_name, load, tokenizer_of, with_head
+from eagle_jax.loading.dtypes import dtype_name
+from eagle_jax.loading.folders import at_hand, download, tokenizer_of
+from eagle_jax.loading.model import Model, load, with_head
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
-from eagle_jax.scheduling.engine import Engine, EngineClosed, Load, QueueFull
+from eagle_jax.scheduling.engine import Engine, Load
 from eagle_jax.scheduling.generate import generate, stream
 from eagle_jax.scheduling.results import CANCELLED, Chunk, Cycle, Result, Stats, without_nan
-from eagle_jax.scheduling.ticket import EngineError, Ticket, achunks, chunks
+from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
 from eagle_jax.text.detokenize import INCOMPLETE, Spelling, decode, settled

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 # A module may import from rows above its own and from its own row.
 LAYERS = (
     ("platform", "struct", "durable", "workarounds", "checks"),
-    ("config", "sharding"),
+    ("config", "head_configs", "sharding"),
     ("ops",),
     (
         "decoding.tree",

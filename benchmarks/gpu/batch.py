@@ -1,7 +1,7 @@
 """Requests together: with the tree that the batch size asks for, is a batch never slower than plain decoding?"""
 
 from eagle_jax.drafters.base import Drafter, Plain
-from eagle_jax.inspection.tune import Start
+from eagle_jax.inspection.start import Start
 from eagle_jax.tuning.methods import drafter_for
 from gpu.cycles import kernels_a_cycle, published
 from gpu.record import Record

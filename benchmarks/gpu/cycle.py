@@ -7,7 +7,7 @@ from typing import Any
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.drafters.aside import Aside, Blank
 from eagle_jax.drafters.base import Drafter, Plain
-from eagle_jax.inspection.tune import Start
+from eagle_jax.inspection.start import Start
 from gpu.cycles import ROUNDED, kernels_a_cycle, published, seconds_a_cycle, with_rounded_head
 from gpu.record import Record
 from gpu.scale import Scale

@@ -12,7 +12,7 @@ from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.inspection.tune import Start
+from eagle_jax.inspection.start import Start
 from eagle_jax.models import layout
 from eagle_jax.models.quant import quantise_params, scheme_of
 from gpu.launches import launches

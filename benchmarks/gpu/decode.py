@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 from eagle_jax.drafters.base import Plain
-from eagle_jax.inspection.tune import Start
+from eagle_jax.inspection.start import Start
 from eagle_jax.ops import VARIABLE
 from eagle_jax.ops.gpu import int4 as int4_gpu
 from gpu.bandwidth import copy_bandwidth, streamed

@@ -52,9 +52,7 @@ def answer(tokenizer, result: eagle_jax.Result) -> str:
         title = f"step {number}: {'guessed by the head, and drawn' if look == 'taken' else 'drawn'} by the model"
         svg.box(x, y - 15, width, 21, f"node {look}", title, round_=4)
         _fixed(svg, x + 3, y, text, look)
-    svg.text(
-        MARGIN, below + 6, f"{tokens} tokens in {steps} steps of draft and verification, after prefill."
-    )
+    svg.text(MARGIN, below + 6, f"{tokens} tokens in {steps} steps of draft and verification, after prefill.")
     for x, look, meaning in (
         (MARGIN, "taken", "drafted by the head, and what the model draws"),
         (WIDTH / 2 + 20, "drawn", "drawn by the model after them: the end of a step"),

@@ -1,12 +1,10 @@
 """`eagle-jax eval`: several methods on a file of questions, the report of a run, and two runs' answers side by side."""
 
-import dataclasses
 import datetime
 import hashlib
 import json
 import os
 import pathlib
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,10 +14,10 @@ import typer
 from typer.core import TyperGroup
 
 from eagle_jax import api
-from eagle_jax.api import METHODS
 from eagle_jax.cli import options
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
 from eagle_jax.cli.eval_compare import compare_files
+from eagle_jax.cli.eval_methods import parse_methods, refuse_idle, with_model
 from eagle_jax.cli.report import as_dict, differences, nothing_fits, rich_table, surroundings
 from eagle_jax.evaluation import Method, Prompter, Question, compare, read_questions, too_long
 from eagle_jax.evaluation.comparison import first_prompt
@@ -117,9 +115,9 @@ def run(
         target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
     )
     loaded = [*(api.with_head(model, head, quantize=quantize) for head in heads or ()), model]
-    suited = [_with_model(method, loaded) for method in named]
+    suited = [with_model(method, loaded) for method in named]
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
-    _refuse_idle(chosen, dict(zip(heads or (), loaded, strict=False)), draft, datastore)
+    refuse_idle(chosen, dict(zip(heads or (), loaded, strict=False)), draft, datastore)
     prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens, cut)
     skipped = too_long(prompter, asked)
     if len(skipped) == len(asked):
@@ -191,59 +189,6 @@ def compare_answers(
     """
     if compare_files(first, second, target, dtype):
         raise typer.Exit(1)
-
-
-def parse_methods(text: str) -> list[Method]:
-    """`plain,eagle:60,7,10,prompt-lookup` as methods; a comma before a letter begins a new one."""
-    methods = []
-    for name in re.split(r",(?=\s*[A-Za-z])", text):
-        drafter, colon, tree = name.strip().partition(":")
-        if colon and drafter in ("plain", "none"):
-            raise ValueError(f"--methods has {name.strip()}, but {drafter} drafts no tree; write {drafter} alone")
-        shape = options.parse_tree(tree, f"the tree of {drafter},") if colon else "auto"
-        methods.append(Method(name.strip(), "none" if drafter == "plain" else drafter, shape))
-    names = [method.name for method in methods]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"--methods names {twice[0]} twice; each method is asked once")
-    return methods
-
-
-def _with_model(method: Method, models: Sequence[api.Model]) -> tuple[Method, dict[str, int]]:
-    """The method with the first of the models that has what it needs, and the shape of its trees."""
-    problems = []
-    for model in models:
-        try:
-            shape = api.tree_shape(model, method.drafter, method.tree)
-            return dataclasses.replace(method, model=model), {"nodes": shape.nodes, "depth": shape.depth}
-        except ValueError as error:
-            problems.append(error)
-    raise problems[-1]
-
-
-def _refuse_idle(
-    methods: Sequence[Method], heads: dict[str, api.Model], draft: str | None, datastore: str | None
-) -> None:
-    """Raises if something to draft with was given that no method takes."""
-    needs = {method.name: _draws_on(method) for method in methods}
-    idle = [
-        f"--head {name}"
-        for name, model in heads.items()
-        if not any(method.model is model and needs[method.name] == "head" for method in methods)
-    ]
-    for option, given, what in (("--draft-model", draft, "draft"), ("--datastore", datastore, "datastore")):
-        if given is not None and what not in needs.values():
-            idle.append(f"{option} {given}")
-    if idle:
-        names = ", ".join(needs)
-        raise ValueError(f"no method of {names} drafts with {idle[0]}; leave it out, or name a method that does")
-
-
-def _draws_on(method: Method) -> str:
-    """Which argument of `load` it drafts with: "head", "draft", "datastore", or "" for none."""
-    if method.drafter == "auto":
-        return "draft" if method.model is not None and method.model.head is None else "head"
-    return METHODS[method.drafter].needs[1]
 
 
 def _kept(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.config import Eagle3Config, EagleConfig
 from eagle_jax.converters import formats, names, quant_config
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, Spelling
@@ -21,6 +20,7 @@ from eagle_jax.converters.head_writing import Verifier, entries_for
 from eagle_jax.converters.hf_config import config_to_hf
 from eagle_jax.converters.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.writing import write_folder
+from eagle_jax.head_configs import Eagle3Config, EagleConfig
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3

@@ -1,15 +1,16 @@
 """Tensors in a model folder: safetensors or PyTorch pickles, in one file or sharded, read one tensor at a time."""
 
-import dataclasses
 import json
 import pathlib
-import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 from eagle_jax.converters import packed
+from eagle_jax.converters.errors import listed
+from eagle_jax.converters.pickles import TorchFile
+from eagle_jax.converters.tensor_file import GGUF, TensorFile, TensorInfo
 from eagle_jax.ops.quantized import Rounding
 
 # First found wins. Published folders may hold both kinds with the same weights; safetensors need no PyTorch.
@@ -23,39 +24,6 @@ WEIGHT_FILES = (
     "hydra_lm_head.safetensors",
     "hydra_lm_head.pt",
 )
-
-
-GGUF = ".gguf"
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorInfo:
-    """What is known of a tensor without reading it.
-
-    Attributes:
-        shape: PyTorch's.
-        dtype: `float32`, `bfloat16`, ..., or `int8` and `int4` of a rounded weight.
-        file: where it is.
-        rounding: of a rounded weight, which lies in three tensors of the file and is one here, by its float's name.
-        stored: of blocks in a GGUF file, their type there and what becomes of it.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    file: pathlib.Path
-    rounding: Rounding | None = None
-    stored: str | None = None
-
-
-@runtime_checkable
-class TensorFile(Protocol):
-    """One file of named tensors."""
-
-    info: dict[str, TensorInfo]
-
-    def take(self, name: str) -> np.ndarray:
-        """The tensor's values. Each may be taken once: a file that had to be read whole frees what was taken."""
-        ...
 
 
 class SafetensorsFile:
@@ -89,27 +57,6 @@ class SafetensorsFile:
 
     def take(self, name: str) -> np.ndarray:
         return self._file.get_tensor(name)
-
-
-class TorchFile:
-    """A `.bin` or `.pt` file by `torch.save`, mapped into memory where its format allows: since 2020 it does."""
-
-    def __init__(self, path: pathlib.Path):
-        self.path = path
-        self._tensors = _load_pickle(path)
-        self.info = {
-            name: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), path)
-            for name, tensor in self._tensors.items()
-        }
-
-    def take(self, name: str) -> np.ndarray:
-        import ml_dtypes
-        import torch
-
-        tensor = self._tensors.pop(name).detach().contiguous()
-        if tensor.dtype == torch.bfloat16:
-            return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return tensor.numpy()
 
 
 class Weights:
@@ -274,17 +221,6 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     return value
 
 
-def listed(names: list[str], limit: int = 3) -> str:
-    """The first few names, and how many more there are."""
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + rest
-
-
-def first_sentence(error: BaseException) -> str:
-    """What another library says first; the rest is advice that does not fit here."""
-    return re.split(r"\. |\n", str(error))[0].rstrip(".")
-
-
 def _weight_map(index: pathlib.Path) -> dict[str, str]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -293,28 +229,3 @@ def _weight_map(index: pathlib.Path) -> dict[str, str]:
         if not isinstance(file, str) or pathlib.PurePath(file).name != file:
             raise ValueError(f"{index} places tensor {name} in {file!r}; expected the name of a file beside it")
     return weight_map
-
-
-def _load_pickle(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(f"{path} is read through PyTorch: pip install 'eagle-jax[torch]'") from error
-    import pickle
-
-    # Weights only: nothing in the file may run. Files older than PyTorch 1.6 are no zip archives and cannot be mapped.
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"{path} is damaged, or holds more than plain tensors, which is not loaded") from error
-    except (RuntimeError, EOFError, OSError) as error:
-        reason = first_sentence(error) or type(error).__name__
-        raise ValueError(f"{path} is not a whole PyTorch file ({reason}); copy or download it again") from error
-    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
-        raise ValueError(f"{path} holds something other than named tensors; expected a state dict")
-    return dict(tensors)
-
-
-def _is_zip(path: pathlib.Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"

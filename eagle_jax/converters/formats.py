@@ -12,9 +12,9 @@ decoder layers that they can run; what they would silently read as another head 
 import dataclasses
 from collections.abc import Mapping
 
-from eagle_jax.config import Eagle3Config, EagleConfig
-from eagle_jax.converters.files import TensorInfo
 from eagle_jax.converters.names import Rule, decoder_layer, linear, one_layer
+from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.head_configs import Eagle3Config, EagleConfig
 
 EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from eagle_jax.converters.files import TensorInfo
 from eagle_jax.converters.gguf_file import GgufFile, GgufTensor, read_gguf
 from eagle_jax.converters.packed import Rounded
+from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.ops.quantized import Rounding
 
 # Scaling of the rotary frequencies; `gguf_config` reads it.

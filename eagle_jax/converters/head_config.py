@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import hf_config, hf_families, hf_rope, hf_values
-from eagle_jax.converters.files import TensorInfo
 from eagle_jax.converters.formats import EMBEDDING, FLAGS, KEPT, OFFSETS, OUTPUT, Spelling
 from eagle_jax.converters.head_entries import Stated
+from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.head_configs import Eagle3Config, EagleConfig
 
 # Where a head's config is silent: what the authors' code takes.
 ABSENT_EPS = 1e-6

@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Any
 
-from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import hf_families, hf_rope
 from eagle_jax.converters.formats import FLAGS, check_expressible
 from eagle_jax.converters.head_entries import KIND, LAYER, TAPS
+from eagle_jax.head_configs import Eagle3Config, EagleConfig
 
 # speculators' own version that has these keys, and the drafted tokens that its configs suggest.
 SPECULATORS_VERSION = "0.5.0"

@@ -8,10 +8,12 @@ from typing import Any
 
 import jax
 
-from eagle_jax.config import HydraConfig, LlamaConfig, MedusaConfig
+from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import eagle, hydra, medusa, names, quant_config
-from eagle_jax.converters.files import TensorInfo, Weights, read_json
+from eagle_jax.converters.files import Weights, read_json
+from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
+from eagle_jax.head_configs import HydraConfig, MedusaConfig
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.heads import Hydra, Medusa

@@ -3,15 +3,9 @@
 import pathlib
 from typing import Any
 
-from eagle_jax.converters.files import (
-    GGUF,
-    WEIGHT_FILES,
-    check_folder,
-    first_sentence,
-    is_gguf,
-    read_entries,
-    read_json,
-)
+from eagle_jax.converters.errors import first_sentence
+from eagle_jax.converters.files import WEIGHT_FILES, check_folder, is_gguf, read_entries, read_json
+from eagle_jax.converters.tensor_file import GGUF
 
 DESCRIPTION = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
 SAFETENSORS = ("model*.safetensors", "*_lm_head.safetensors")

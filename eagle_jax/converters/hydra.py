@@ -18,11 +18,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.config import HydraConfig, LlamaConfig, Rope
+from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.converters import hf_families, hf_values
-from eagle_jax.converters.files import TensorInfo
 from eagle_jax.converters.hf_keys import Tables, check_head
 from eagle_jax.converters.names import Rule, linear, one_layer
+from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.head_configs import HydraConfig
 
 FILE = "hydra_lm_head.safetensors"
 MLP, PREFIX_MLP = "mlp", "prefix-mlp"

@@ -12,7 +12,8 @@ import numpy as np
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import names, quant_config
-from eagle_jax.converters.files import Weights, check_folder, is_gguf, listed, read_entries
+from eagle_jax.converters.errors import listed
+from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entries
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hf_families import IGNORED, family_of
 from eagle_jax.converters.writing import write_folder

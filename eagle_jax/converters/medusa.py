@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.config import MedusaConfig
 from eagle_jax.converters import hf_families, hf_values
-from eagle_jax.converters.files import TensorInfo
 from eagle_jax.converters.hf_keys import Tables, check_head
 from eagle_jax.converters.names import Rule, linear
+from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.head_configs import MedusaConfig
 
 FILE = "medusa_lm_head.safetensors"
 INSIDE = "medusa_head."

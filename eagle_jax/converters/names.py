@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.converters import packed
-from eagle_jax.converters.files import TensorInfo, Weights, listed
+from eagle_jax.converters.errors import listed
+from eagle_jax.converters.files import Weights
+from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.models.quant import Scheme, flat, is_matrix
 from eagle_jax.ops.quantized import QuantArray, level_dtype, quantise
 from eagle_jax.sharding import Place

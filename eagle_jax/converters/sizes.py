@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from eagle_jax.config import Eagle3Config, EagleConfig, Experts, LlamaConfig, Rope
+from eagle_jax.config import Experts, LlamaConfig, Rope
+from eagle_jax.head_configs import Eagle3Config, EagleConfig
 
 # Bytes of one number. int4 has a scale of four bytes for each 32 numbers; int8's, one for each row, are not counted.
 BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from eagle_jax.converters.files import TensorInfo, Weights
+from eagle_jax.converters.files import Weights
 from eagle_jax.converters.formats import KEPT, OFFSETS
+from eagle_jax.converters.tensor_file import TensorInfo
 
 
 def read_vocabulary(weights: Weights, drafted: int, vocab_size: int) -> np.ndarray | None:

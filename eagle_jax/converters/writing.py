@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters.files import WEIGHT_FILES, listed
+from eagle_jax.converters.errors import listed
+from eagle_jax.converters.files import WEIGHT_FILES
 
 # Bytes in one file, as transformers splits them. Only one file's tensors are held in host memory at a time.
 SHARD_BYTES = 4 * 2**30

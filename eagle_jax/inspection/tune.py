@@ -8,37 +8,27 @@ decoding, which wins where they lose, the tree by rule, and on CPUs chains that 
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from eagle_jax.checks import whole
 from eagle_jax.decoding.budget import Costs, Estimate, candidates, ranked
-from eagle_jax.decoding.decode import compiled_advance
-from eagle_jax.decoding.policy import DynamicTree, SureChain
+from eagle_jax.decoding.policy import SureChain
 from eagle_jax.decoding.replay import Guessed, Text, by_rank, lengths
-from eagle_jax.decoding.state import DecodeState
-from eagle_jax.decoding.tree import TreeShape
-from eagle_jax.drafters.aside import Aside, Blank
+from eagle_jax.drafters.aside import Aside
 from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.inspection.costs import Grid, drafter_with, grid_for, measure
+from eagle_jax.inspection.start import Drawn, Ran, Start, greedy_requests, shortened, time_whole
 from eagle_jax.loading.model import Model
-from eagle_jax.models.heads import Hydra, Medusa
-from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.batch import UNLIMITED, Batch
+from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import shape_for
-from eagle_jax.scheduling.options import Options
-from eagle_jax.scheduling.request import Request, requests_for
+from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import to_host
 from eagle_jax.text.prompts import Prompt
 from eagle_jax.tuning.budgets import Budget, numbers_of, place
-from eagle_jax.tuning.methods import METHODS, TUNED, default_tree, drafter_for, method_of
+from eagle_jax.tuning.methods import TUNED, default_tree, drafter_for, method_of
 from eagle_jax.tuning.sizes import rows_for
-
-T = TypeVar("T")
-Drawn = DynamicTree | SureChain
 
 QUESTIONS = (
     "A train travels 60 miles in 2 hours. How fast is it?",
@@ -51,35 +41,11 @@ QUESTIONS = (
     "Name three things to see in Rome and say why each is worth the walk.",
 )
 
-CYCLES = 16  # of one timing
 READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
 TEXTS = 4  # at most, or batches of them, that are timed whole
 # What a cycle of these takes hangs on the text: they are timed, not reckoned, where there is one answer at a time.
 CHAINS = (SureChain(4, 0.5), SureChain(6, 0.5), SureChain(6, 0.3), SureChain(8, 0.3))
 MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
-
-
-@dataclasses.dataclass(frozen=True)
-class Grid:
-    """What is measured.
-
-    Attributes:
-        largest: the tree that is drafted everywhere on the prompts, and that no choice exceeds.
-        nodes: passes that are timed.
-        widths: of draft levels that are timed; what lies between is taken from straight lines.
-    """
-
-    largest: DynamicTree
-    nodes: tuple[int, ...]
-    widths: tuple[int, ...]
-
-    @property
-    def all_widths(self) -> list[int]:
-        return [width for width in (1, 2, 3, 4, 6, 8, 10) if width <= max(self.widths)]
-
-
-ACCELERATOR = Grid(DynamicTree(60, 7, 10), (1, 4, 8, 16, 32, 60), (1, 4, 10))
-CPU = Grid(DynamicTree(32, 6, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,63 +69,6 @@ class Tuned:
     def promised(self, estimate: Estimate) -> float:
         """Tokens a second of all rows together."""
         return estimate.tokens_per_second * self.budget.rows
-
-
-@dataclasses.dataclass(frozen=True)
-class Ran:
-    """Some cycles of a batch: how many, the seconds that they took, and the tokens of all rows together."""
-
-    cycles: int
-    seconds: float
-    tokens: int
-
-
-class Start:
-    """The beginning of some answers, from which any drafter can go on: the prompts are read once, for all of them.
-
-    Args:
-        drafter: one of the method's, with the deepest tree of all.
-        others: longer requests, which caches are made for.
-    """
-
-    def __init__(self, model: Model, drafter: Drafter, requests: Sequence[Request], others: Sequence[Request] = ()):
-        self.model = model
-        drafter = Aside(drafter)
-        self.batch = Batch(model, drafter, shape_for(model, drafter, [*requests, *others], len(requests)), requests)
-
-    def run(self, drafter: Drafter, cycles: int | None = None) -> Ran:
-        """So many cycles with a drafter, or all until the first answer is complete; compiling is not timed."""
-        given = self._arguments(drafter, cycles)
-        start = time.perf_counter()
-        after, compiling = programs.call(compiled_advance(), *given, mode=self.batch.shape.mode, over=self.model.over)
-        jax.block_until_ready(after.length)
-        seconds = time.perf_counter() - start - compiling
-        steps, length, before = to_host((after.steps, after.length, self.batch.state.length))
-        return Ran(max(int(steps), 1), seconds, int((length - before).sum()))
-
-    def program(self, drafter: Drafter) -> str:
-        """What `run` compiles, as text."""
-        given = self._arguments(drafter, None)
-        return programs.ready(compiled_advance(), *given, mode=self.batch.shape.mode, over=self.model.over)[0].as_text()
-
-    def _arguments(self, drafter: Drafter, cycles: int | None) -> tuple[Any, ...]:
-        """Of the loop's program. It takes its state over, so this one is a copy."""
-        state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
-        until, enough = (UNLIMITED, 1) if cycles is None else (cycles, len(state.done))
-        limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
-        return self.model.target, drafter, self.batch.params, state, *limits
-
-    def _begun(self, drafter: Drafter) -> DecodeState:
-        """The batch as if it had begun with this drafter."""
-        state, inner = self.batch.state, self.batch.state.draft.state
-        rows, slots = len(state.done), state.cache.slots
-        draft: Any = inner
-        if isinstance(drafter, Aside):
-            draft = dataclasses.replace(drafter.init(self.model.target, rows, slots), state=inner)
-        elif isinstance(drafter, Plain | Blank):
-            draft = ()
-        begun = dataclasses.replace(state, draft=draft)
-        return begun if self.model.over is None else self.model.over.put(begun, self.model.over.state)
 
 
 def tune(
@@ -215,7 +124,7 @@ def _tune(
 
     endless = dataclasses.replace(model, stop_ids=())  # a text that goes on shows how far every tree would have gone
     short = [shortened(request, READ) for request in requests]
-    largest = _drafter(model, name, dataclasses.replace(grid.largest, best_first=True))
+    largest = drafter_with(model, name, dataclasses.replace(grid.largest, best_first=True))
     texts = draft_along(endless, largest, short)
     advance()
     found = lengths(texts, candidates(grid.largest, grid.all_widths))
@@ -230,7 +139,7 @@ def _tune(
         # a tree of fixed shape, which Medusa has by rule where there is room, is none that a finding holds
         trees = [*hopeful, *([rule] if isinstance(rule, Drawn) else []), *_chains(grid, rows)]
         whole_answers: dict[Drawn | None, Drafter] = {None: Plain()}
-        whole_answers |= {tree: _drafter(model, name, tree) for tree in trees}
+        whole_answers |= {tree: drafter_with(model, name, tree) for tree in trees}
         runs = [time_whole(start, whole_answers, advance)]
         for batch in batches[1:]:
             start.batch.free()  # there may be no room for its caches beside the next one's
@@ -254,20 +163,6 @@ def _tune(
         yield Tuned(budget=budget, costs=costs, estimates=estimates, measured=measured, by_rank=ranks)
 
 
-def grid_for(model: Model) -> Grid:
-    """What is measured here: small trees on a CPU; none deeper than there are heads, none wider than the vocabulary."""
-    grid = CPU if jax.default_backend() == "cpu" else ACCELERATOR
-    deepest = model.head.num_heads if isinstance(model.head, Medusa | Hydra) else grid.largest.depth
-    steps = min(grid.largest.depth_steps, deepest - 1)
-    width = grid.largest.top_k
-    nodes = min(grid.largest.nodes, 1 + width + steps * width**2)
-    return Grid(
-        DynamicTree(nodes, steps, width),
-        tuple(size for size in grid.nodes if size < nodes) + (nodes,),
-        grid.widths,
-    )
-
-
 def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> list[Text]:
     """The answers by plain decoding, with what was drafted at every token."""
     drafter = Aside(drafter)
@@ -285,60 +180,6 @@ def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> 
         tokens = row.output.token_ids
         texts.append(Text(tokens, trees[: max(0, len(tokens) - 1 - drafter.shape.depth)]))
     return texts
-
-
-def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) -> Costs:
-    """What the parts of a cycle cost."""
-    deep = min(3, grid.largest.depth_steps)
-    drafters: dict[Any, Drafter] = {}
-    for nodes in grid.nodes:
-        drafters["pass", nodes] = Blank(TreeShape(nodes=nodes, depth=min(nodes - 1, grid.largest.depth)))
-    for width, steps in itertools.product(grid.widths, {0, deep}):
-        drafters[steps, width] = Aside(_drafter(start.model, name, DynamicTree(width + 1, steps, width)))
-    seconds = _seconds_a_cycle(start, drafters, advance)
-
-    def drafting(steps: int, width: int) -> float:
-        return max(seconds[steps, width] - seconds["pass", 1], 0.0)
-
-    def level(width: int) -> float:
-        return max(drafting(deep, width) - drafting(0, width), 0.0) / max(deep, 1)
-
-    return Costs(
-        passes=tuple((nodes, seconds["pass", nodes]) for nodes in grid.nodes),
-        begin=tuple((width, drafting(0, width)) for width in grid.widths),
-        level=tuple((width, level(width)) for width in grid.widths),
-    )
-
-
-def _seconds_a_cycle(start: Start, drafters: dict[Any, Drafter], advance: Callable[[], None]) -> dict[Any, float]:
-    """Seconds of a cycle with each drafter, in turns; the least, since what else the machine does only adds. Slow ones
-    are timed three times, others oftener.
-    """
-    for drafter in drafters.values():
-        start.run(drafter, CYCLES)  # compiles
-        advance()
-    seen: dict[Any, list[float]] = {key: [] for key in drafters}
-    begun = time.perf_counter()
-    for repeat in range(12):
-        if repeat >= 3 and time.perf_counter() - begun > len(drafters):
-            break
-        for key, drafter in drafters.items():
-            ran = start.run(drafter, CYCLES)
-            seen[key].append(ran.seconds / ran.cycles)
-    return {key: min(values) for key, values in seen.items()}
-
-
-def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
-    """Until the first row has its answer; the fastest of runs that take turns."""
-    seen: dict[T, list[Ran]] = {key: [] for key in drafters}
-    for repeat in range(5):
-        for key, drafter in drafters.items():
-            ran = start.run(drafter)
-            if repeat:
-                seen[key].append(ran)
-            else:
-                advance()
-    return {key: min(runs, key=lambda ran: ran.seconds) for key, runs in seen.items()}
 
 
 def _together(runs: Iterable[Ran]) -> float:
@@ -367,26 +208,8 @@ def fastest(measured: Mapping[Drawn | None, float]) -> Drawn | None:
     return best if measured[best] > MARGIN * measured[None] else None
 
 
-def _drafter(model: Model, name: str, tree: Drawn) -> Drafter:
-    return METHODS[name].make(model, tree, False)
-
-
 def _questions(model: Model) -> list[Prompt]:
     """The built-in questions, as chats where the tokenizer has a template."""
     if not getattr(model.tokenizer, "chat_template", None):
         return list(QUESTIONS)
     return [[{"role": "user", "content": question}] for question in QUESTIONS]
-
-
-def shortened(request: Request, tokens: int) -> Request:
-    """The same request for an answer of `tokens` tokens at most."""
-    options = dataclasses.replace(request.options, max_new_tokens=min(tokens, request.options.max_new_tokens))
-    return dataclasses.replace(request, options=options)
-
-
-def greedy_requests(model: Model, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Request]:
-    """Greedy answers to these prompts."""
-    options = Options(
-        max_new_tokens=max_new_tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
-    )
-    return requests_for(model, list(prompts), [options] * len(prompts), [0] * len(prompts))

@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_jax.converters import resolve
 from eagle_jax.durable import replacing
-from eagle_jax.loading.model import folders_of
+from eagle_jax.loading.folders import folders_of
 
 FORM = 1
 KINDS = {".json", ".safetensors", ".bin", ".pt", ".model", ".jinja"}  # files of a folder that a model is made of

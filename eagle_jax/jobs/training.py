@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle_jax.converters import load_target, resolve, target_config, target_dtype
-from eagle_jax.loading.model import PAIR, dtype_of
+from eagle_jax.loading.dtypes import dtype_of
+from eagle_jax.loading.folders import PAIR
 from eagle_jax.platform import keep_programs
 from eagle_jax.sharding import sharding_of
 from eagle_jax.text.tokenizers import tokenizer_in

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.resources
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,34 +10,28 @@ import jax
 import jax.numpy as jnp
 
 from eagle_jax import ops
-from eagle_jax.converters import at_hand as pair_at_hand
 from eagle_jax.converters import (
     describe,
-    head_folder,
-    known_pair,
     load_head,
     load_target,
     resolve,
-    resolve_pair,
-    target_folder,
 )
 from eagle_jax.converters import target_config as read_target_config
 from eagle_jax.converters.files import is_gguf, read_json
 from eagle_jax.converters.gguf_config import end_ids
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.loading.datastore import read_datastore
+from eagle_jax.loading.dtypes import dtype_of, dtype_of_draft, known_dtype
+from eagle_jax.loading.folders import folder_of_head, folders_of
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, schemes_of
 from eagle_jax.models.target import Target
-from eagle_jax.platform import keep_programs, multiplies_bfloat16
+from eagle_jax.platform import keep_programs
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
 from eagle_jax.text.tokenizers import refuse_other_tokenizer, tokenizer_in
-
-PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
-SHIPPED_HEADS = {"eagle1": PAIR / "head", "eagle3": PAIR / "head_eagle3"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +142,7 @@ def load(
     keep_programs()
     scheme, draft_scheme = schemes_of(quantize)
     for given, name in ((dtype, "dtype"), (draft_dtype, "draft_dtype")):
-        _known_dtype(given, name)  # refused before anything is downloaded
+        known_dtype(given, name)  # refused before anything is downloaded
     folder, head_folder = folders_of(target, head)
     wanted = dtype_of(dtype)
     over = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
@@ -157,7 +150,7 @@ def load(
     tokenizer = tokenizer_in(folder)
     stop_ids = _stop_ids(folder, tokenizer, target_config or {})
     lm = _load_target(folder, wanted, over, scheme, target_config)
-    drafts_in = _draft_dtype(draft_dtype, lm.dtype)
+    drafts_in = dtype_of_draft(draft_dtype, lm.dtype)
     drafting = None
     if head_folder is not None:
         drafting = load_head(head_folder, lm, dtype=drafts_in, changes=head_config, scheme=draft_scheme)
@@ -184,9 +177,9 @@ def with_head(
     _, scheme = schemes_of(quantize)
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
-    drafts_in = _draft_dtype(draft_dtype, model.target.dtype)
+    drafts_in = dtype_of_draft(draft_dtype, model.target.dtype)
     stored = dataclasses.replace(model.target, params=model.target.stored_params)
-    loaded = load_head(_head_folder(head), stored, dtype=drafts_in, scheme=scheme)
+    loaded = load_head(folder_of_head(head), stored, dtype=drafts_in, scheme=scheme)
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
 
 
@@ -214,50 +207,6 @@ def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
             f"{path} holds token {largest} and the target has {size} tokens; make one with the target's tokenizer"
         )
     return store
-
-
-def tokenizer_of(target: str | Path | None = None) -> Any:
-    """The tokenizer of a target without its weights; None if its folder has none. `target` is as in `load`."""
-    return tokenizer_in(folders_of(target, None)[0])
-
-
-def at_hand(name: str) -> bool:
-    """Whether `load(name)` of a published pair finds its target on this machine, by a folder or a package's file."""
-    pair = known_pair(name)
-    return pair is not None and pair_at_hand(pair)
-
-
-def download(name: str) -> Path:
-    """Brings what `load(name)` of a published pair needs to this machine, and tells where its target is.
-
-    Raises:
-        FileNotFoundError: it could not be had.
-        ValueError: it is no pair's name, or the registry gave another file than expected.
-    """
-    pair = known_pair(name)
-    if pair is None:
-        raise ValueError(f"{name} is no published pair; eagle-jax models lists them")
-    return resolve_pair(pair)[0]
-
-
-def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
-    """Where target and head are, as `load` takes them, downloaded if need be; a folder goes before a pair of the same
-    name.
-    """
-    if target is None:
-        return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else _head_folder(head)
-    pair = known_pair(target)
-    if pair is not None and head is None:
-        return resolve_pair(pair)
-    return (resolve(target) if pair is None else target_folder(pair)), None if head is None else _head_folder(head)
-
-
-def _head_folder(head: str | Path) -> Path:
-    """Where a head is; a folder goes before a shipped head, and before the head of a pair, of the same name."""
-    if Path(head).exists():
-        return resolve(head)
-    pair = known_pair(head)
-    return SHIPPED_HEADS.get(str(head)) or (resolve(head) if pair is None else head_folder(pair))
 
 
 def _load_target(
@@ -293,38 +242,6 @@ def _head_for_decoding(head: Any, over: Sharding | None) -> Any:
         config = dataclasses.replace(head.config, layers=widened(head.config.layers, over.sizes))
         head = dataclasses.replace(head, params=params, config=config)
     return over.put(_for_decoding(head, head.head_dim, over), over.head)
-
-
-def dtype_of(dtype: Any) -> Any:
-    """The dtype that `load` was asked for; None keeps the stored one, which a CPU without bfloat16 does not."""
-    if dtype is None and jax.default_backend() == "cpu" and not multiplies_bfloat16():
-        return jnp.float32
-    return _known_dtype(dtype)
-
-
-def _draft_dtype(dtype: Any, targets: Any) -> Any:
-    """The dtype of what drafts, beside a target of dtype `targets`."""
-    if dtype is not None:
-        return _known_dtype(dtype, "draft_dtype")
-    halved = targets == jnp.float32 and jax.default_backend() == "cpu" and multiplies_bfloat16()
-    return jnp.bfloat16 if halved else targets
-
-
-def dtype_name(dtype: Any = None) -> str | None:
-    """Name of the dtype that `load`, given the same, computes in on this machine; None is the target's stored one."""
-    computed = dtype_of(dtype)
-    return None if computed is None else jnp.dtype(computed).name
-
-
-def _known_dtype(dtype: Any, name: str = "dtype") -> Any:
-    """The dtype of that name; None stays None."""
-    if dtype is None:
-        return None
-    known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
-    for known_name, value in known.items():
-        if dtype == known_name or not isinstance(dtype, str) and dtype == value:
-            return value
-    raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(known)}")
 
 
 def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple[int, ...]:

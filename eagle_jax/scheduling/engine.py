@@ -15,26 +15,17 @@ from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.batch_shape import BatchShape, slots_to_hold
 from eagle_jax.scheduling.options import options_for, seeds_for, stop_strings
 from eagle_jax.scheduling.recorder import Recorder
-from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request, requests_for
+from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request, fitted, requests_for
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scheduler import Event, Scheduler
-from eagle_jax.scheduling.ticket import EngineError, Ticket
-from eagle_jax.text.prompts import TooLong
+from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket
 from eagle_jax.tuning.methods import choose
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
 LONGEST = 4096  # default for tokens of a request: caches for a whole context may be larger than the model
 PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
 MOST_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
-
-
-class QueueFull(RuntimeError):
-    """As many requests wait as may wait; ask again later."""
-
-
-class EngineClosed(RuntimeError):
-    """The engine was closed, or cannot go on, and takes no requests."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,24 +227,7 @@ class Engine:
         options = options_for(len(prompts), max_new_tokens=longest, **values)
         with self._tokenizing:
             requests = requests_for(self.model, list(prompts), options, seeds_for(seed, len(prompts)))
-        return [self._fitted(request, fill=max_new_tokens is None) for request in requests]
-
-    def _fitted(self, request: Request, *, fill: bool) -> Request:
-        """The request, with `fill` for an answer as long as there is room; refuses one that needs more."""
-        length, room = len(request.prompt), self.max_tokens - len(request.prompt)
-        if room < 1:
-            raise TooLong(
-                f"the prompt has {length} tokens; this engine has room for {self.max_tokens} of prompt and answer "
-                f"together, so it can be {self.max_tokens - 1} at most"
-            )
-        if fill:
-            return dataclasses.replace(request, options=dataclasses.replace(request.options, max_new_tokens=room))
-        if request.options.max_new_tokens > room:
-            raise TooLong(
-                f"the prompt has {length} tokens and its answer may have {request.options.max_new_tokens}; this engine "
-                f"has room for {self.max_tokens} together, so ask for {room} at most"
-            )
-        return request
+        return [fitted(request, self.max_tokens, fill=max_new_tokens is None) for request in requests]
 
     def _cancel(self, ticket: Ticket) -> None:
         with self._changed:

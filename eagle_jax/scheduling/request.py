@@ -97,3 +97,25 @@ def requests_for(
             for sample in range(samples)
         ]
     return requests
+
+
+def fitted(request: Request, max_tokens: int, *, fill: bool) -> Request:
+    """The request, if prompt and answer have `max_tokens` at most; with `fill` its answer may be as long as that.
+
+    Raises:
+        TooLong: they would have more.
+    """
+    length, room = len(request.prompt), max_tokens - len(request.prompt)
+    if room < 1:
+        raise TooLong(
+            f"the prompt has {length} tokens; this engine has room for {max_tokens} of prompt and answer "
+            f"together, so it can be {max_tokens - 1} at most"
+        )
+    if fill:
+        return dataclasses.replace(request, options=dataclasses.replace(request.options, max_new_tokens=room))
+    if request.options.max_new_tokens > room:
+        raise TooLong(
+            f"the prompt has {length} tokens and its answer may have {request.options.max_new_tokens}; this engine "
+            f"has room for {max_tokens} together, so ask for {room} at most"
+        )
+    return request

@@ -16,6 +16,14 @@ class EngineError(RuntimeError):
     """The engine could not make the answer; the request itself was in order."""
 
 
+class QueueFull(RuntimeError):
+    """As many requests wait as may wait; ask again later."""
+
+
+class EngineClosed(RuntimeError):
+    """The engine was closed, or cannot go on, and takes no requests."""
+
+
 class Ticket:
     """The answer to one request, as it grows; to be read from any thread, and from asyncio:
 

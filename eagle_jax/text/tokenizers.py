@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.converters.files import first_sentence, is_gguf
+from eagle_jax.converters.errors import first_sentence
+from eagle_jax.converters.files import is_gguf
 from eagle_jax.converters.gguf_tokenizer import tokenizer_of
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
-from eagle_jax.training.config import CheckpointConfig
 from eagle_jax.training.order import is_position
+from eagle_jax.training.settings import CheckpointConfig
 from eagle_jax.training.update import TrainState
 
 BEST = "accepted_length"

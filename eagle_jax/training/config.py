@@ -8,194 +8,18 @@ from typing import Any, Literal
 
 import yaml
 
-from eagle_jax.training.loss import EAGLE3, PARALLEL, Objective
+from eagle_jax.training.loss import Objective
+from eagle_jax.training.settings import (
+    PUBLISHED,
+    CheckpointConfig,
+    Data,
+    EvaluationConfig,
+    FeaturesConfig,
+    HeadConfig,
+    OptimizerConfig,
+    at_least,
+)
 from eagle_jax.training.typed import build, overlay, read_yaml
-
-
-def _at_least(least: int, name: str, value: int | None) -> None:
-    if value is not None and value < least:
-        raise ValueError(f"{name}={value}; expected {least} or more")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
-    """The conversations.
-
-    Args:
-        train: files to learn from.
-        held_out: files to measure with; without any, `held_out_share` of the training conversations.
-        limit: read only the first so many conversations of `train`.
-        length: tokens in a row, and the longest conversation.
-        over_long: longer conversations are dropped, or cut to `length`.
-        pack: several conversations share a row; otherwise each has its own.
-        chat_template: file with a Jinja template, for a tokenizer that has none.
-    """
-
-    train: tuple[str, ...]
-    held_out: tuple[str, ...] = ()
-    held_out_share: float = 0.05
-    limit: int | None = None
-    length: int = 2048
-    over_long: Literal["drop", "cut"] = "drop"
-    pack: bool = True
-    chat_template: str | None = None
-
-    def __post_init__(self):
-        if not self.train:
-            raise ValueError("data.train names no file; give at least one")
-        if not 0 < self.held_out_share < 1:
-            raise ValueError(f"data.held_out_share={self.held_out_share}; expected a share between 0 and 1")
-        _at_least(3, "data.length", self.length)
-        _at_least(1, "data.limit", self.limit)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeadConfig:
-    """The head that is trained.
-
-    Args:
-        method: eagle1 makes heads for EAGLE-1 and EAGLE-2. With it come the published defaults of `objective` and
-            `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads.
-        intermediate_size: width of its MLP; the target's by default.
-        num_attention_heads, num_key_value_heads: of its attention; the target's by default. Beside a small target fewer
-            make drafting cheaper.
-        layers: decoder layers; residual blocks in each head (medusa, hydra).
-        prefix: one decoder layer over the text before the heads, which makes it Hydra++ (hydra).
-        bias: whether `fc` has a bias (eagle1).
-        taps: target layers whose entering residual stream is read (eagle3); the published choice by default.
-        fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3).
-        draft_vocab_size: draft only so many tokens, the most frequent of the answers; all by default.
-        start: folder of an earlier head of the same method to go on from; its sizes count then. With
-            `draft_vocab_size`, one of eagle1 that drafts all tokens drafts only so many from then on.
-    """
-
-    method: Literal["eagle1", "eagle3", "medusa", "hydra"] = "eagle1"
-    intermediate_size: int | None = None
-    num_attention_heads: int | None = None
-    num_key_value_heads: int | None = None
-    layers: int = 1
-    prefix: bool = False
-    bias: bool = True
-    taps: tuple[int, ...] | None = None
-    fc_norm: bool = False
-    norm_output: bool = False
-    draft_vocab_size: int | None = None
-    start: str | None = None
-
-    def __post_init__(self):
-        _at_least(1, "head.layers", self.layers)
-        for name in ("intermediate_size", "num_attention_heads", "num_key_value_heads"):
-            _at_least(1, f"head.{name}", getattr(self, name))
-        _at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
-        if self.start is not None and self.draft_vocab_size is not None and self.method != "eagle1":
-            raise ValueError(
-                f"head.start and head.draft_vocab_size are both set with method {self.method}; expected eagle1, since "
-                "other earlier heads keep their vocabulary"
-            )
-        if self.method in ("medusa", "hydra") and self.draft_vocab_size is not None:
-            raise ValueError(
-                f"head.draft_vocab_size={self.draft_vocab_size} with method {self.method}; expected none: its heads "
-                "draft the whole vocabulary"
-            )
-        for name, method in _OF_ONE_METHOD.items():
-            if getattr(self, name) not in (None, False) and self.method != method:
-                raise ValueError(f"head.{name} with method {self.method}; expected {method}, which alone has it")
-
-
-_OF_ONE_METHOD = {"prefix": "hydra", "taps": "eagle3", "fc_norm": "eagle3", "norm_output": "eagle3"}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FeaturesConfig:
-    """What the frozen target makes of the text.
-
-    Args:
-        folder: where it is kept, computed once; without one, the target runs in every update and nothing is kept.
-        dtype: what it is kept in; by default what it is computed in, which changes nothing.
-    """
-
-    folder: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """The update rule and its schedule; the defaults are those of the published EAGLE-1 training (`PUBLISHED` has
-    EAGLE-3's).
-
-    Args:
-        name: adamw, or muon (Muon on matrices, AdamW on the rest).
-        rate: peak learning rate.
-        betas: decay of AdamW's two moments.
-        weight_decay: decoupled, on every parameter.
-        warmup: updates in which the rate rises from 0 to its peak.
-        decay: how it falls from there until the last update.
-        final: share of the peak that is left at the end (linear and cosine).
-        clip: whether `clip_at` limits each number of the gradient, its norm as a whole, or nothing.
-    """
-
-    name: Literal["adamw", "muon"] = "adamw"
-    rate: float = 3e-5
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.01
-    warmup: int = 2000
-    decay: Literal["linear", "cosine", "constant"] = "linear"
-    final: float = 0.0
-    clip: Literal["value", "norm", "none"] = "value"
-    clip_at: float = 0.5
-
-    def __post_init__(self):
-        if self.rate <= 0 or self.clip_at <= 0:
-            raise ValueError(f"optimizer: rate={self.rate} and clip_at={self.clip_at} must be above 0")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"optimizer.betas={self.betas}; expected two numbers from 0 up to 1")
-        if not 0 <= self.final <= 1 or self.weight_decay < 0:
-            raise ValueError(f"optimizer: final={self.final} must be a share, weight_decay={self.weight_decay} not < 0")
-        _at_least(0, "optimizer.warmup", self.warmup)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
-    """When the run is saved, and what is kept of it.
-
-    Args:
-        every: updates between two checkpoints; each is measured on the held-out text first.
-        keep: newest checkpoints kept, beside the best one.
-    """
-
-    every: int = 500
-    keep: int = 2
-
-    def __post_init__(self):
-        _at_least(1, "checkpoint.every", self.every)
-        _at_least(1, "checkpoint.keep", self.keep)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """How the head is measured.
-
-    Args:
-        depth: draft steps on the held-out text, each reading what the one before made.
-        questions: file of questions in Spec-Bench's format, or of conversations of which the first turns are asked,
-            that the finished head decodes.
-        limit: ask only the first so many.
-        max_new_tokens: longest answer to them.
-        temperature: 0 is greedy.
-    """
-
-    depth: int = 5
-    questions: str | None = None
-    limit: int | None = None
-    max_new_tokens: int = 128
-    temperature: float = 0.0
-
-    def __post_init__(self):
-        _at_least(1, "evaluation.depth", self.depth)
-        _at_least(1, "evaluation.max_new_tokens", self.max_new_tokens)
-        _at_least(1, "evaluation.limit", self.limit)
-        if self.temperature < 0:
-            raise ValueError(f"evaluation.temperature={self.temperature}; expected 0, which is greedy, or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -249,7 +73,7 @@ class TrainConfig:
 
     def __post_init__(self):
         for name in ("steps", "batch", "accumulate", "log_every"):
-            _at_least(1, name, getattr(self, name))
+            at_least(1, name, getattr(self, name))
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed={self.seed}; expected a whole number from 0 to {2**63 - 1}")
         if self.optimizer.warmup >= self.steps:
@@ -279,25 +103,6 @@ class TrainConfig:
     def _different(self, other: "TrainConfig") -> dict[str, str]:
         here, there = (_flat(_plain(dataclasses.asdict(config))) for config in (self, other))
         return {key: f"{key}: {here[key]!r}, there {there[key]!r}" for key in here if here[key] != there[key]}
-
-
-# What the published trainings of a method differ in from the defaults above (SafeAILab/EAGLE, traineagle3;
-# FasterDecoding/Medusa and zankner/Hydra, README; the clipping and betas of theirs are the HuggingFace Trainer's).
-_TRAINER = {"betas": [0.9, 0.999], "decay": "cosine", "clip": "norm", "clip_at": 1.0}
-PUBLISHED: Mapping[str, Any] = {
-    "eagle3": {
-        "objective": dataclasses.asdict(EAGLE3),
-        "optimizer": {"rate": 5e-5, "warmup": 12000, "weight_decay": 0.0, "clip": "norm"},
-    },
-    "medusa": {
-        "objective": dataclasses.asdict(PARALLEL),
-        "optimizer": _TRAINER | {"rate": 1e-3, "weight_decay": 0.0},
-    },
-    "hydra": {
-        "objective": dataclasses.asdict(PARALLEL) | {"steps": 4},
-        "optimizer": _TRAINER | {"rate": 5e-4, "warmup": 100, "final": 0.33, "weight_decay": 0.1},
-    },
-}
 
 
 def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> TrainConfig:

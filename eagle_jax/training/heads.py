@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from eagle_jax.config import Eagle3Config, EagleConfig, HydraConfig, LlamaConfig, MedusaConfig
+from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import load_head, resolve
 from eagle_jax.converters.eagle import default_taps
+from eagle_jax.head_configs import Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
 from eagle_jax.models.any_head import AnyHead, Params
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -19,7 +20,7 @@ from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import dense_params
 from eagle_jax.ops.quantized import dense
 from eagle_jax.sharding import to_host
-from eagle_jax.training.config import HeadConfig
+from eagle_jax.training.settings import HeadConfig
 
 METHODS: Mapping[str, type[AnyHead]] = {"eagle1": Head, "eagle3": Head3, "medusa": Medusa, "hydra": Hydra}
 

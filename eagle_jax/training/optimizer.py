@@ -9,7 +9,7 @@ import optax
 import optax.contrib
 from jaxtyping import Array, Float
 
-from eagle_jax.training.config import OptimizerConfig
+from eagle_jax.training.settings import OptimizerConfig
 
 ADAM_OVER_MUON = 0.5  # learning rate of embeddings, norms and biases, relative to that of the matrices
 

@@ -1,27 +1,24 @@
 """Drafters by name, with sizes that suit the machine."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.checks import is_whole
-from eagle_jax.decoding.budget import eased
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy, likeliest_tree
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.lookahead import Lookahead
-from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
+from eagle_jax.drafters.medusa import MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
-from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.drafters.token_recycling import TokenRecycling
 from eagle_jax.loading.model import Model
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
@@ -29,44 +26,15 @@ from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.sharding import DATA
 from eagle_jax.tuning.budgets import budget_for, tree_of
-
-IN_CACHE = 64 * 2**20  # bytes of weights that a CPU's cache may hold
-UNLIMITED = 2**31 - 1
-
-
-class Rule(NamedTuple):
-    """What EAGLE draws where nothing was measured: nobody should be slower than plain decoding for that.
-
-    Attributes:
-        tree: for one answer.
-        rows: of a batch's trees in all.
-        least: nodes of each tree, below which plain decoding is faster.
-        longest: tokens of a prompt for each that its answer may have; with more, reading the prompt with the head too
-            costs more than drafts save.
-    """
-
-    tree: DynamicTree | SureChain
-    rows: int
-    least: int
-    longest: float = math.inf
-
-
-# On accelerators the weights' traffic hides the arithmetic of about 200 rows in bfloat16 (H200, v5e, v6e: FLOP/s over
-# bytes/s is 206 to 560).
-PUBLISHED = DynamicTree(60, 7, 10)
-ON_ACCELERATORS = Rule(PUBLISHED, rows=256, least=2)
-# By whether weights are packed by a backend, whether they are in the cache, and whether they are narrower than
-# float32. On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of
-# some rows (`benchmarks/wide.py`), of fewer where rounded weights are read in half the time and rows keep 16 bits;
-# beside those in a cache more, so that there a chain ends where the head is unsure, and only where there is one answer,
-# beside which nothing else is computed for it. XLA spends most of a product on packing its weight.
-PACKED_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
-PACKED_QUANTIZED = Rule(DynamicTree(4, 2, 1), rows=5, least=3)
-PACKED_IN_CACHE = {
-    True: Rule(SureChain(6, 0.5), rows=6, least=4, longest=6),
-    False: Rule(SureChain(6, 0.3), rows=8, least=3, longest=6),
-}
-OF_XLA = {True: Rule(DynamicTree(6, 2, 2), rows=12, least=2), False: Rule(DynamicTree(8, 6, 1), rows=8, least=2)}
+from eagle_jax.tuning.default_trees import (
+    ON_ACCELERATORS,
+    draft_model_tree,
+    eagle_tree,
+    heads_tree,
+    hybrid_tree,
+    recycling_tree,
+    rule_for,
+)
 
 
 class Method(NamedTuple):
@@ -96,55 +64,6 @@ def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Calla
     )
 
 
-def _eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:
-    """On accelerators a target pass over 60 rows should cost about what one over a single row does. On CPU cores every
-    row costs, so little of a tree pays.
-    """
-    if small:
-        return eased(_rule(model).tree, most)
-    return eased(dataclasses.replace(PUBLISHED, top_k=min(PUBLISHED.top_k, model.head.draft_vocab_size)), most)
-
-
-def _hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
-    """Leaves room for the tokens that are copied on top of it."""
-    tree = _eagle_tree(model, small, most)
-    return eased(tree, 7) if small else tree
-
-
-def _rule(model: Any) -> Rule:
-    """What holds for a model on this CPU."""
-    packed = model.packed_weights
-    if not packed:
-        return OF_XLA[_in_bfloat16(model)]
-    if model.weights_size < IN_CACHE:
-        return PACKED_IN_CACHE[_in_bfloat16(model) or any(weight.is_quantized for weight in packed)]
-    few = min(weight.hidden_rows for weight in packed) < PACKED_FROM_MEMORY.rows
-    return PACKED_QUANTIZED if few else PACKED_FROM_MEMORY
-
-
-def _in_bfloat16(model: Any) -> bool:
-    """Whether weights are bfloat16, or were before they were rounded; a target that does not say counts as float32."""
-    return getattr(model.target, "dtype", None) == jnp.bfloat16
-
-
-def _heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
-    """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
-    heads = model.head.num_heads
-    if small:
-        return eased(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), most)
-    if heads >= MEDUSA_TREE.depth and most >= MEDUSA_TREE.nodes:
-        return MEDUSA_TREE
-    return eased(DynamicTree(64 if heads > 1 else 11, heads - 1, 10), most)
-
-
-def _draft_model_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
-    return eased(DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1), most)
-
-
-def _recycling_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
-    return likeliest_tree(min(4 if small else 80, most), RANKS)
-
-
 def _recycling(model: Any, policy: TreePolicy, small: bool) -> Drafter:
     if not isinstance(policy, StaticTree):
         raise ValueError(
@@ -164,24 +83,24 @@ def _rest(model: Any, policy: None, small: bool) -> Drafter:
 
 METHODS = {
     "none": Method(lambda model, policy, small: Plain()),
-    "eagle": _with_head(Eagle, DraftHead, "an EAGLE head", _eagle_tree),
-    "eagle1": _with_head(Eagle, Head, "an EAGLE-1 head", _eagle_tree),
-    "eagle3": _with_head(Eagle, Head3, "an EAGLE-3 head", _eagle_tree),
-    "medusa": _with_head(MedusaDrafter, Medusa, "Medusa heads", _heads_tree),
-    "hydra": _with_head(HydraDrafter, Hydra, "Hydra heads", _heads_tree),
+    "eagle": _with_head(Eagle, DraftHead, "an EAGLE head", eagle_tree),
+    "eagle1": _with_head(Eagle, Head, "an EAGLE-1 head", eagle_tree),
+    "eagle3": _with_head(Eagle, Head3, "an EAGLE-3 head", eagle_tree),
+    "medusa": _with_head(MedusaDrafter, Medusa, "Medusa heads", heads_tree),
+    "hydra": _with_head(HydraDrafter, Hydra, "Hydra heads", heads_tree),
     "draft-model": Method(
         lambda model, policy, small: DraftModel(model=model.draft, policy=policy),
-        trees=_draft_model_tree,
+        trees=draft_model_tree,
         needs=("a small model", "draft"),
         has=lambda model: model.draft is not None,
     ),
-    "token-recycling": Method(_recycling, trees=_recycling_tree),
+    "token-recycling": Method(_recycling, trees=recycling_tree),
     "prompt-lookup": Method(lambda model, policy, small: PromptLookup(copied=3 if small else 10)),
     "lookahead": Method(lambda model, policy, small: Lookahead(window=2, ngram=3, guesses=2) if small else Lookahead()),
     "rest": Method(_rest, needs=("a datastore", "datastore"), has=lambda model: model.datastore is not None),
     "hybrid": Method(
         _hybrid,
-        trees=_hybrid_tree,
+        trees=hybrid_tree,
         needs=("an EAGLE head", "head"),
         has=lambda model: isinstance(model.head, DraftHead),
     ),
@@ -287,7 +206,7 @@ def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) 
     """
     method, small = METHODS[name], jax.default_backend() == "cpu"
     groups = 1 if model.over is None else model.over.sizes[DATA]
-    rule = _rule(model) if small else ON_ACCELERATORS
+    rule = rule_for(model) if small else ON_ACCELERATORS
     most = rule.rows * groups // rows
     pays = most >= rule.least and (prompt_ratio <= rule.longest or not method.needs[1])
     return method.trees(model, small, most) if pays and method.trees is not None else None

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from eagle_jax.checks import whole
-from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig
+from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import heads, known_pair, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
 from eagle_jax.decoding.budget import eased
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.loading.model import dtype_of
+from eagle_jax.head_configs import Eagle3Config, EagleConfig
+from eagle_jax.loading.dtypes import dtype_of
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3

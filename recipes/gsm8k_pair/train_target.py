@@ -26,7 +26,7 @@ import eagle_jax  # noqa: F401  (sets XLA flags before JAX starts)
 from eagle_jax.config import LlamaConfig
 from eagle_jax.models.lm import LM
 from eagle_jax.training import data, optimizer
-from eagle_jax.training.config import OptimizerConfig
+from eagle_jax.training.settings import OptimizerConfig
 
 QUESTION_WEIGHT = 0.5  # of a question's token in the loss; an answer's token counts 1
 # of rate 1: an update is multiplied by the rate that the clock gives

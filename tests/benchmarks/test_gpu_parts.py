@@ -13,7 +13,7 @@ from gpu.launches import launches
 from gpu.scale import TINY
 from turns import Request
 
-from eagle_jax.inspection.tune import Ran
+from eagle_jax.inspection.start import Ran
 
 PROGRAM = """HloModule jit_advance, is_scheduled=true
 

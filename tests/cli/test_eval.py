@@ -7,7 +7,7 @@ import pytest
 from eagle_jax import api
 from eagle_jax.cli.eval import _fingerprints
 from eagle_jax.evaluation.store import alone
-from eagle_jax.loading.model import PAIR
+from eagle_jax.loading.folders import PAIR
 
 QUESTIONS = [
     {"question_id": 81, "category": "writing", "turns": ["one", "two"]},

@@ -22,7 +22,7 @@ from test_documented import PAGES, ROOT, blocks, shell
 
 import eagle_jax
 from eagle_jax.converters import PAIRS, pairs, save_head, save_target
-from eagle_jax.loading import model as api_model
+from eagle_jax.loading import folders as model_folders
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.training.config import TrainConfig
 
@@ -82,7 +82,7 @@ def pair(tmp_path_factory) -> pathlib.Path:
     save_target(target, folder / "target")
     save_head(head, folder / "head", target=target)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(api_model.PAIR / "target" / name, folder / "target")
+        shutil.copy(model_folders.PAIR / "target" / name, folder / "target")
     return folder
 
 
@@ -98,8 +98,8 @@ def there(pair, tmp_path, monkeypatch) -> pathlib.Path:
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pairs, "PACKAGE", tmp_path / "eagle_jax")
-    monkeypatch.setattr(api_model, "PAIR", pair)
-    monkeypatch.setattr(api_model, "SHIPPED_HEADS", {"eagle1": pair / "head"})
+    monkeypatch.setattr(model_folders, "PAIR", pair)
+    monkeypatch.setattr(model_folders, "SHIPPED_HEADS", {"eagle1": pair / "head"})
     return tmp_path
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from folders import ENTRIES, assert_same, head, refused, target, tensors, write
 
-from eagle_jax.config import EagleConfig
 from eagle_jax.converters import load_head, save_head
+from eagle_jax.head_configs import EagleConfig
 from eagle_jax.models.eagle import Head
 
 # What the authors' configs hold, and no more.

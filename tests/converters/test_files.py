@@ -10,7 +10,8 @@ import pytest
 from folders import refused
 from safetensors.numpy import save_file
 
-from eagle_jax.converters.files import TensorInfo, Weights, read_json, weight_files
+from eagle_jax.converters.files import Weights, read_json, weight_files
+from eagle_jax.converters.tensor_file import TensorInfo
 
 VALUES = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),

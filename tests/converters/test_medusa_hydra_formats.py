@@ -13,8 +13,9 @@ import pytest
 from folders import ENTRIES, assert_same, refused, target, tensors, write
 from safetensors.numpy import load_file
 
-from eagle_jax.config import HydraConfig, LlamaConfig, MedusaConfig, Rope
+from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.converters import convert, describe, heads, hydra, load_head, load_target, medusa, names, save_head
+from eagle_jax.head_configs import HydraConfig, MedusaConfig
 from eagle_jax.models.heads import Hydra, Medusa
 
 SIZES = {"hidden_size": 8, "vocab_size": 11, "num_heads": 3, "num_layers": 2}

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import pytest
 
-from eagle_jax.config import Eagle3Config, EagleConfig, LlamaConfig, Rope
+from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.converters import eagle, known_pair, names
 from eagle_jax.converters.formats import MIDLAYER, PLAIN
 from eagle_jax.converters.pairs import PAIRS, SHIPPED
+from eagle_jax.head_configs import Eagle3Config, EagleConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import eagle_jax
-from eagle_jax.config import EagleConfig, Experts, Gemma, LlamaConfig, Rope
+from eagle_jax.config import Experts, Gemma, LlamaConfig, Rope
+from eagle_jax.head_configs import EagleConfig
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM

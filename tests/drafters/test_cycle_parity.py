@@ -15,7 +15,6 @@ import pytest
 from jaxtyping import Array, Int
 from safetensors.numpy import save_file
 
-from eagle_jax.config import Eagle3Config
 from eagle_jax.converters import load_head, load_target
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
@@ -25,6 +24,7 @@ from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.head_configs import Eagle3Config
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree

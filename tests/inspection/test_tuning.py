@@ -12,8 +12,11 @@ from eagle_jax import api, cli
 from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.inspection import costs
 from eagle_jax.inspection import tune as tuning
-from eagle_jax.inspection.tune import Grid, Start, draft_along
+from eagle_jax.inspection.costs import Grid
+from eagle_jax.inspection.start import Start
+from eagle_jax.inspection.tune import draft_along
 from eagle_jax.testing import synthetic_medusa
 from eagle_jax.tuning import budgets
 from eagle_jax.tuning import methods as drafters
@@ -27,8 +30,8 @@ LARGEST = DynamicTree(20, 3, 3)
 @pytest.fixture(autouse=True)
 def empty(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tuning, "CPU", Grid(DynamicTree(4, 1, 2), (1, 4), (1, 2)))
-    monkeypatch.setattr(tuning, "CYCLES", 2)
+    monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(4, 1, 2), (1, 4), (1, 2)))
+    monkeypatch.setattr(costs, "CYCLES", 2)
     monkeypatch.setattr(tuning, "READ", 16)
 
 
@@ -95,7 +98,7 @@ def test_the_default_tree_and_chains_are_timed_too(monkeypatch):
         return {tree: dataclasses.replace(run, tokens=16, seconds=1 / ran.get(tree, 2.0)) for tree, run in runs.items()}
 
     monkeypatch.setattr(tuning, "time_whole", faster)
-    monkeypatch.setattr(tuning, "CPU", Grid(DynamicTree(8, 6, 1), (1, 8), (1,)))
+    monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 1), (1, 8), (1,)))
     alone, both = api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16)
     assert {None, drafters.default_tree(RANDOM, "eagle", 1), *tuning.CHAINS} <= set(alone.measured)
     assert not set(tuning.CHAINS) & set(both.measured)
@@ -136,7 +139,7 @@ def test_trees_no_deeper_than_there_are_heads():
 
 @pytest.mark.slow
 def test_chains_no_deeper_than_there_are_heads(monkeypatch):
-    monkeypatch.setattr(tuning, "CPU", Grid(DynamicTree(8, 6, 1), (1, 4), (1,)))
+    monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 1), (1, 4), (1,)))
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=3))
     (tuned,) = api.tune(medusa, batch_sizes=(1,), prompts=PROMPTS, max_new_tokens=16)
     assert [tree for tree in tuned.measured if isinstance(tree, SureChain)] == [SureChain(4, 0.5)]

@@ -14,6 +14,7 @@ from speller import DYNAMIC, END, SPELLED, SPELLER, TOKENIZER, asked
 from eagle_jax import ops
 from eagle_jax.api import generate, load
 from eagle_jax.converters import save_head, save_target
+from eagle_jax.loading import dtypes
 from eagle_jax.loading import model as model_module
 from eagle_jax.models import draft_head, layout
 
@@ -56,7 +57,7 @@ def test_names_may_be_text_and_the_head_may_be_left_out(folders):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", jnp.bfloat16, None])
 def test_dtype(folders, dtype, monkeypatch):
-    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: False)
     model = load(*folders, dtype=dtype)
     expected = jnp.dtype("float32" if dtype is None else dtype)
     assert model.target.dtype == model.head.dtype == expected
@@ -75,7 +76,7 @@ def test_dtype(folders, dtype, monkeypatch):
 )
 def test_what_drafts_may_have_a_dtype_of_its_own(folders, dtype, draft_dtype, expected, monkeypatch):
     """Beside float32 it is bfloat16 where the CPU multiplies that: half as much to read, and the same answers."""
-    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: True)
     model = load(*folders, dtype=dtype, draft_dtype=draft_dtype, draft=folders[0])
     assert model.target.dtype == dtype
     assert model.head.dtype == model.draft.dtype == expected
@@ -102,10 +103,10 @@ def test_an_unknown_dtype_of_what_drafts_is_refused(folders):
 
 
 def test_the_dtype_is_known_before_anything_is_loaded(monkeypatch):
-    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: False)
-    assert [model_module.dtype_name(dtype) for dtype in (None, "bfloat16")] == ["float32", "bfloat16"]
-    monkeypatch.setattr(model_module, "multiplies_bfloat16", lambda: True)
-    assert model_module.dtype_name() is None
+    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: False)
+    assert [dtypes.dtype_name(dtype) for dtype in (None, "bfloat16")] == ["float32", "bfloat16"]
+    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: True)
+    assert dtypes.dtype_name() is None
 
 
 def test_a_head_of_another_dtype_takes_the_targets(folders, tmp_path):

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import Eagle3Config, EagleConfig, Experts, Gemma
+from eagle_jax.config import Experts, Gemma
+from eagle_jax.head_configs import Eagle3Config, EagleConfig
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3

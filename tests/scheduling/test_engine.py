@@ -14,8 +14,8 @@ from speller import CONFIG, DYNAMIC, RANDOM, SPELLED, SPELLER, asked
 from eagle_jax.api import generate
 from eagle_jax.scheduling import chunked_prefill, programs, scheduler
 from eagle_jax.scheduling import engine as engine_module
-from eagle_jax.scheduling.engine import Engine, EngineClosed, QueueFull
-from eagle_jax.scheduling.ticket import EngineError, achunks, chunks
+from eagle_jax.scheduling.engine import Engine
+from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, achunks, chunks
 from eagle_jax.sharding import sharding_of
 
 RNG = np.random.default_rng(0)

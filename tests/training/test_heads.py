@@ -10,8 +10,8 @@ from eagle_jax.converters import save_head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
-from eagle_jax.training.config import HeadConfig
 from eagle_jax.training.heads import first, taps_of
+from eagle_jax.training.settings import HeadConfig
 
 KEY = jax.random.key(3)
 

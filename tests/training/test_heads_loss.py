@@ -10,11 +10,11 @@ from toy import hydra, medusa, pair
 
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.training import optimizer
-from eagle_jax.training.config import OptimizerConfig
 from eagle_jax.training.data import Rows
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads_loss import heads_loss
 from eagle_jax.training.loss import PARALLEL
+from eagle_jax.training.settings import OptimizerConfig
 from eagle_jax.training.update import begin, evaluate, update, without_params
 
 TOKENS = np.asarray(jax.random.randint(jax.random.key(5), (1, 10), 0, 29), np.int32)

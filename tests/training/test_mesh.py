@@ -17,9 +17,9 @@ from toy import CONFIG, pair
 
 from eagle_jax.sharding import sharding_of, widened
 from eagle_jax.training import optimizer
-from eagle_jax.training.config import HeadConfig, OptimizerConfig
 from eagle_jax.training.heads import first
 from eagle_jax.training.run import run
+from eagle_jax.training.settings import HeadConfig, OptimizerConfig
 from eagle_jax.training.update import begin
 
 MESH = "data:2,model:2"

@@ -13,7 +13,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[2] / "recipes" / "gsm8k_pair"
 import answers_as_jsonl  # noqa: E402
 import make_answers  # noqa: E402
 
-from eagle_jax.loading.model import PAIR  # noqa: E402
+from eagle_jax.loading.folders import PAIR  # noqa: E402
 from eagle_jax.training import data  # noqa: E402
 
 CHAT = [

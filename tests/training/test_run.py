@@ -14,7 +14,7 @@ from toy import pair
 
 from eagle_jax.converters import load_head, save_target
 from eagle_jax.jobs.training import train
-from eagle_jax.loading import model
+from eagle_jax.loading import dtypes
 from eagle_jax.training import events
 from eagle_jax.training.run import alone, run
 from eagle_jax.training.watch import Diverged
@@ -70,7 +70,7 @@ def test_the_head_is_written_as_the_target_is_stored_whatever_computed(tmp_path,
     rounded = dataclasses.replace(target, params=jax.tree.map(lambda p: p.astype("bfloat16"), target.params))
     save_target(rounded, tmp_path / "target")
     TOKENIZER.save_pretrained(tmp_path / "target")
-    monkeypatch.setattr(model, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: False)
     named = f"target={tmp_path / 'target'}", "steps=3"
     finished = train(config(tmp_path, *named))
     assert load_head(finished.head, target).dtype == "bfloat16"

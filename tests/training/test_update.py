@@ -9,10 +9,10 @@ import pytest
 from toy import pair
 
 from eagle_jax.training import optimizer
-from eagle_jax.training.config import OptimizerConfig
 from eagle_jax.training.data import Rows
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.loss import Objective, loss
+from eagle_jax.training.settings import OptimizerConfig
 from eagle_jax.training.update import accepted_length, begin, evaluate, update, without_params
 
 OBJECTIVE = Objective(noise=0.0, law_weight=1.0)

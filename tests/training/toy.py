@@ -5,7 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.config import Eagle3Config, EagleConfig, HydraConfig, LlamaConfig, MedusaConfig, Rope
+from eagle_jax.config import LlamaConfig, Rope
+from eagle_jax.head_configs import Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa

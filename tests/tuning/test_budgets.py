@@ -16,8 +16,7 @@ from eagle_jax.drafters.base import Plain
 from eagle_jax.durable import hold
 from eagle_jax.models import layout
 from eagle_jax.testing import cpu_backend, synthetic_medusa
-from eagle_jax.tuning import budgets
-from eagle_jax.tuning import methods as drafters
+from eagle_jax.tuning import budgets, default_trees
 from eagle_jax.tuning.budgets import Budget, budget_for, keep, place, read
 from eagle_jax.tuning.methods import drafter_for, method_of
 
@@ -137,7 +136,7 @@ def test_trees_by_rule_shrink_with_the_batch(monkeypatch):
         ours, ours_rough = laid(RANDOM), laid(rough)
         assert [nodes(rows, ours) for rows in (1, 2, 3, 16)] == [6, 4, 1, 1]
         assert [nodes(rows, ours_rough) for rows in (1, 2, 16)] == [6, 1, 1], "weights are read in half the time"
-        monkeypatch.setattr(drafters, "IN_CACHE", 0)
+        monkeypatch.setattr(default_trees, "IN_CACHE", 0)
         assert [nodes(rows, one) for one in (ours, ours_rough) for rows in (1, 2, 3)] == [6, 4, 1] * 2
     assert [nodes(rows) for rows in (1, 2, 3, 4, 16)] == [8, 4, 2, 2, 1]
     assert [nodes(rows, rough) for rows in (1, 2, 3, 4, 6, 8)] == [6, 6, 4, 3, 2, 1], "XLA's rows cost less in bfloat16"

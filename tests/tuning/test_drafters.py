@@ -18,9 +18,10 @@ from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.token_recycling import TokenRecycling
-from eagle_jax.loading.model import PAIR
+from eagle_jax.loading.folders import PAIR
 from eagle_jax.testing import synthetic_hydra, synthetic_medusa, synthetic_pair
 from eagle_jax.text.tokenizers import fingerprint, refuse_other_tokenizer, tokenizer_in
+from eagle_jax.tuning import default_trees
 from eagle_jax.tuning import methods as drafters
 from eagle_jax.tuning.methods import METHODS, choose, drafter_for
 
@@ -216,7 +217,7 @@ def test_a_draft_model_drafts():
 def test_where_a_prompt_is_long_for_its_answer_a_rule_may_draft_nothing(monkeypatch):
     monkeypatch.setattr(drafters, "budget_for", lambda *_: None)
     monkeypatch.setattr(
-        drafters, "_rule", lambda model: drafters.Rule(DynamicTree(3, 1, 1), rows=3, least=3, longest=6)
+        drafters, "rule_for", lambda model: default_trees.Rule(DynamicTree(3, 1, 1), rows=3, least=3, longest=6)
     )
     assert isinstance(choose(WITH_HEAD, "auto", "auto").for_batch(prompt_ratio=6.0), Eagle)
     assert choose(WITH_HEAD, "auto", "auto").for_batch(prompt_ratio=6.1) == Plain()

@@ -1,0 +1,55 @@
+"""PyTorch checkpoints, read without executing what is in them."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.converters.errors import first_sentence
+from eagle_jax.converters.tensor_file import TensorInfo
+
+
+class TorchFile:
+    """A `.bin` or `.pt` file by `torch.save`, mapped into memory where its format allows: since 2020 it does."""
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+        self._tensors = _load_pickle(path)
+        self.info = {
+            name: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), path)
+            for name, tensor in self._tensors.items()
+        }
+
+    def take(self, name: str) -> np.ndarray:
+        import ml_dtypes
+        import torch
+
+        tensor = self._tensors.pop(name).detach().contiguous()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return tensor.numpy()
+
+
+def _load_pickle(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(f"{path} is read through PyTorch: pip install 'eagle-jax[torch]'") from error
+    import pickle
+
+    # Weights only: nothing in the file may run. Files older than PyTorch 1.6 are no zip archives and cannot be mapped.
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} is damaged, or holds more than plain tensors, which is not loaded") from error
+    except (RuntimeError, EOFError, OSError) as error:
+        reason = first_sentence(error) or type(error).__name__
+        raise ValueError(f"{path} is not a whole PyTorch file ({reason}); copy or download it again") from error
+    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+        raise ValueError(f"{path} holds something other than named tensors; expected a state dict")
+    return dict(tensors)
+
+
+def _is_zip(path: pathlib.Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"

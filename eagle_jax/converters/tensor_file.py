@@ -1,0 +1,41 @@
+"""Files of tensors: what readers need of any format."""
+
+import dataclasses
+import pathlib
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from eagle_jax.ops.quantized import Rounding
+
+GGUF = ".gguf"
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """What is known of a tensor without reading it.
+
+    Attributes:
+        shape: PyTorch's.
+        dtype: `float32`, `bfloat16`, ..., or `int8` and `int4` of a rounded weight.
+        file: where it is.
+        rounding: of a rounded weight, which lies in three tensors of the file and is one here, by its float's name.
+        stored: of blocks in a GGUF file, their type there and what becomes of it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    file: pathlib.Path
+    rounding: Rounding | None = None
+    stored: str | None = None
+
+
+@runtime_checkable
+class TensorFile(Protocol):
+    """One file of named tensors."""
+
+    info: dict[str, TensorInfo]
+
+    def take(self, name: str) -> np.ndarray:
+        """The tensor's values. Each may be taken once: a file that had to be read whole frees what was taken."""
+        ...

@@ -1,0 +1,105 @@
+"""Costs of the parts of a step: forward passes over trees of several sizes, and levels of the draft."""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from eagle_jax.decoding.budget import Costs
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.tree import TreeShape
+from eagle_jax.drafters.aside import Aside, Blank
+from eagle_jax.drafters.base import Drafter
+from eagle_jax.inspection.start import Drawn, Start
+from eagle_jax.loading.model import Model
+from eagle_jax.models.heads import Hydra, Medusa
+from eagle_jax.tuning.methods import METHODS
+
+CYCLES = 16  # of one timing
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What is measured.
+
+    Attributes:
+        largest: the tree that is drafted everywhere on the prompts, and that no choice exceeds.
+        nodes: passes that are timed.
+        widths: of draft levels that are timed; what lies between is taken from straight lines.
+    """
+
+    largest: DynamicTree
+    nodes: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    @property
+    def all_widths(self) -> list[int]:
+        return [width for width in (1, 2, 3, 4, 6, 8, 10) if width <= max(self.widths)]
+
+
+ACCELERATOR = Grid(DynamicTree(60, 7, 10), (1, 4, 8, 16, 32, 60), (1, 4, 10))
+
+
+CPU = Grid(DynamicTree(32, 6, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4))
+
+
+def grid_for(model: Model) -> Grid:
+    """What is measured here: small trees on a CPU; none deeper than there are heads, none wider than the vocabulary."""
+    grid = CPU if jax.default_backend() == "cpu" else ACCELERATOR
+    deepest = model.head.num_heads if isinstance(model.head, Medusa | Hydra) else grid.largest.depth
+    steps = min(grid.largest.depth_steps, deepest - 1)
+    width = grid.largest.top_k
+    nodes = min(grid.largest.nodes, 1 + width + steps * width**2)
+    return Grid(
+        DynamicTree(nodes, steps, width),
+        tuple(size for size in grid.nodes if size < nodes) + (nodes,),
+        grid.widths,
+    )
+
+
+def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) -> Costs:
+    """What the parts of a cycle cost."""
+    deep = min(3, grid.largest.depth_steps)
+    drafters: dict[Any, Drafter] = {}
+    for nodes in grid.nodes:
+        drafters["pass", nodes] = Blank(TreeShape(nodes=nodes, depth=min(nodes - 1, grid.largest.depth)))
+    for width, steps in itertools.product(grid.widths, {0, deep}):
+        drafters[steps, width] = Aside(drafter_with(start.model, name, DynamicTree(width + 1, steps, width)))
+    seconds = _seconds_a_cycle(start, drafters, advance)
+
+    def drafting(steps: int, width: int) -> float:
+        return max(seconds[steps, width] - seconds["pass", 1], 0.0)
+
+    def level(width: int) -> float:
+        return max(drafting(deep, width) - drafting(0, width), 0.0) / max(deep, 1)
+
+    return Costs(
+        passes=tuple((nodes, seconds["pass", nodes]) for nodes in grid.nodes),
+        begin=tuple((width, drafting(0, width)) for width in grid.widths),
+        level=tuple((width, level(width)) for width in grid.widths),
+    )
+
+
+def _seconds_a_cycle(start: Start, drafters: dict[Any, Drafter], advance: Callable[[], None]) -> dict[Any, float]:
+    """Seconds of a cycle with each drafter, in turns; the least, since what else the machine does only adds. Slow ones
+    are timed three times, others oftener.
+    """
+    for drafter in drafters.values():
+        start.run(drafter, CYCLES)  # compiles
+        advance()
+    seen: dict[Any, list[float]] = {key: [] for key in drafters}
+    begun = time.perf_counter()
+    for repeat in range(12):
+        if repeat >= 3 and time.perf_counter() - begun > len(drafters):
+            break
+        for key, drafter in drafters.items():
+            ran = start.run(drafter, CYCLES)
+            seen[key].append(ran.seconds / ran.cycles)
+    return {key: min(values) for key, values in seen.items()}
+
+
+def drafter_with(model: Model, name: str, tree: Drawn) -> Drafter:
+    return METHODS[name].make(model, tree, False)

@@ -1,0 +1,112 @@
+"""Timed runs of several drafters from one beginning."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax.decoding.decode import compiled_advance
+from eagle_jax.decoding.policy import DynamicTree, SureChain
+from eagle_jax.decoding.state import DecodeState
+from eagle_jax.drafters.aside import Aside, Blank
+from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling import programs
+from eagle_jax.scheduling.batch import UNLIMITED, Batch
+from eagle_jax.scheduling.batch_shape import shape_for
+from eagle_jax.scheduling.options import Options
+from eagle_jax.scheduling.request import Request, requests_for
+from eagle_jax.sharding import to_host
+from eagle_jax.text.prompts import Prompt
+
+T = TypeVar("T")
+
+
+Drawn = DynamicTree | SureChain
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """Some cycles of a batch: how many, the seconds that they took, and the tokens of all rows together."""
+
+    cycles: int
+    seconds: float
+    tokens: int
+
+
+class Start:
+    """The beginning of some answers, from which any drafter can go on: the prompts are read once, for all of them.
+
+    Args:
+        drafter: one of the method's, with the deepest tree of all.
+        others: longer requests, which caches are made for.
+    """
+
+    def __init__(self, model: Model, drafter: Drafter, requests: Sequence[Request], others: Sequence[Request] = ()):
+        self.model = model
+        drafter = Aside(drafter)
+        self.batch = Batch(model, drafter, shape_for(model, drafter, [*requests, *others], len(requests)), requests)
+
+    def run(self, drafter: Drafter, cycles: int | None = None) -> Ran:
+        """So many cycles with a drafter, or all until the first answer is complete; compiling is not timed."""
+        given = self._arguments(drafter, cycles)
+        start = time.perf_counter()
+        after, compiling = programs.call(compiled_advance(), *given, mode=self.batch.shape.mode, over=self.model.over)
+        jax.block_until_ready(after.length)
+        seconds = time.perf_counter() - start - compiling
+        steps, length, before = to_host((after.steps, after.length, self.batch.state.length))
+        return Ran(max(int(steps), 1), seconds, int((length - before).sum()))
+
+    def program(self, drafter: Drafter) -> str:
+        """What `run` compiles, as text."""
+        given = self._arguments(drafter, None)
+        return programs.ready(compiled_advance(), *given, mode=self.batch.shape.mode, over=self.model.over)[0].as_text()
+
+    def _arguments(self, drafter: Drafter, cycles: int | None) -> tuple[Any, ...]:
+        """Of the loop's program. It takes its state over, so this one is a copy."""
+        state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
+        until, enough = (UNLIMITED, 1) if cycles is None else (cycles, len(state.done))
+        limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
+        return self.model.target, drafter, self.batch.params, state, *limits
+
+    def _begun(self, drafter: Drafter) -> DecodeState:
+        """The batch as if it had begun with this drafter."""
+        state, inner = self.batch.state, self.batch.state.draft.state
+        rows, slots = len(state.done), state.cache.slots
+        draft: Any = inner
+        if isinstance(drafter, Aside):
+            draft = dataclasses.replace(drafter.init(self.model.target, rows, slots), state=inner)
+        elif isinstance(drafter, Plain | Blank):
+            draft = ()
+        begun = dataclasses.replace(state, draft=draft)
+        return begun if self.model.over is None else self.model.over.put(begun, self.model.over.state)
+
+
+def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
+    """Until the first row has its answer; the fastest of runs that take turns."""
+    seen: dict[T, list[Ran]] = {key: [] for key in drafters}
+    for repeat in range(5):
+        for key, drafter in drafters.items():
+            ran = start.run(drafter)
+            if repeat:
+                seen[key].append(ran)
+            else:
+                advance()
+    return {key: min(runs, key=lambda ran: ran.seconds) for key, runs in seen.items()}
+
+
+def shortened(request: Request, tokens: int) -> Request:
+    """The same request for an answer of `tokens` tokens at most."""
+    options = dataclasses.replace(request.options, max_new_tokens=min(tokens, request.options.max_new_tokens))
+    return dataclasses.replace(request, options=options)
+
+
+def greedy_requests(model: Model, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Request]:
+    """Greedy answers to these prompts."""
+    options = Options(
+        max_new_tokens=max_new_tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
+    )
+    return requests_for(model, list(prompts), [options] * len(prompts), [0] * len(prompts))

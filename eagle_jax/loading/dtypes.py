@@ -1,0 +1,40 @@
+"""Dtypes by name."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax.platform import multiplies_bfloat16
+
+
+def dtype_of(dtype: Any) -> Any:
+    """The dtype that `load` was asked for; None keeps the stored one, which a CPU without bfloat16 does not."""
+    if dtype is None and jax.default_backend() == "cpu" and not multiplies_bfloat16():
+        return jnp.float32
+    return known_dtype(dtype)
+
+
+def dtype_of_draft(dtype: Any, targets: Any) -> Any:
+    """The dtype of what drafts, beside a target of dtype `targets`."""
+    if dtype is not None:
+        return known_dtype(dtype, "draft_dtype")
+    halved = targets == jnp.float32 and jax.default_backend() == "cpu" and multiplies_bfloat16()
+    return jnp.bfloat16 if halved else targets
+
+
+def dtype_name(dtype: Any = None) -> str | None:
+    """Name of the dtype that `load`, given the same, computes in on this machine; None is the target's stored one."""
+    computed = dtype_of(dtype)
+    return None if computed is None else jnp.dtype(computed).name
+
+
+def known_dtype(dtype: Any, name: str = "dtype") -> Any:
+    """The dtype of that name; None stays None."""
+    if dtype is None:
+        return None
+    known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+    for known_name, value in known.items():
+        if dtype == known_name or not isinstance(dtype, str) and dtype == value:
+            return value
+    raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(known)}")

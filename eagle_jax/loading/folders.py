@@ -1,0 +1,64 @@
+"""Folders of targets and heads: shipped, named pairs, or the user's."""
+
+import importlib.resources
+from pathlib import Path
+from typing import Any
+
+from eagle_jax.converters import at_hand as pair_at_hand
+from eagle_jax.converters import (
+    head_folder,
+    known_pair,
+    resolve,
+    resolve_pair,
+    target_folder,
+)
+from eagle_jax.text.tokenizers import tokenizer_in
+
+PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
+
+
+SHIPPED_HEADS = {"eagle1": PAIR / "head", "eagle3": PAIR / "head_eagle3"}
+
+
+def tokenizer_of(target: str | Path | None = None) -> Any:
+    """The tokenizer of a target without its weights; None if its folder has none. `target` is as in `load`."""
+    return tokenizer_in(folders_of(target, None)[0])
+
+
+def at_hand(name: str) -> bool:
+    """Whether `load(name)` of a published pair finds its target on this machine, by a folder or a package's file."""
+    pair = known_pair(name)
+    return pair is not None and pair_at_hand(pair)
+
+
+def download(name: str) -> Path:
+    """Brings what `load(name)` of a published pair needs to this machine, and tells where its target is.
+
+    Raises:
+        FileNotFoundError: it could not be had.
+        ValueError: it is no pair's name, or the registry gave another file than expected.
+    """
+    pair = known_pair(name)
+    if pair is None:
+        raise ValueError(f"{name} is no published pair; eagle-jax models lists them")
+    return resolve_pair(pair)[0]
+
+
+def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
+    """Where target and head are, as `load` takes them, downloaded if need be; a folder goes before a pair of the same
+    name.
+    """
+    if target is None:
+        return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)
+    pair = known_pair(target)
+    if pair is not None and head is None:
+        return resolve_pair(pair)
+    return (resolve(target) if pair is None else target_folder(pair)), None if head is None else folder_of_head(head)
+
+
+def folder_of_head(head: str | Path) -> Path:
+    """Where a head is; a folder goes before a shipped head, and before the head of a pair, of the same name."""
+    if Path(head).exists():
+        return resolve(head)
+    pair = known_pair(head)
+    return SHIPPED_HEADS.get(str(head)) or (resolve(head) if pair is None else head_folder(pair))
