@@ -30,7 +30,6 @@ def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.proof
 def test_a_rehearsal_asks_every_question(tmp_path: pathlib.Path):
     (tmp_path / "checkout" / "eagle").mkdir(parents=True)
-    options = "--tiny", "--minutes", "30", "--into", str(tmp_path)
     shown = run(
         "--tiny",
         "--minutes",
