@@ -8,13 +8,13 @@
 # others go on, and the command exits with 1. --tiny rehearses everything on a CPU with tiny shapes, and needs --into.
 #
 # PYTHON names a Python with a CUDA build of JAX; without it the project's own is taken, or python3. The original EAGLE
-# and gpt-fast run where EAGLE_CHECKOUT and GPT_FAST_CHECKOUT name checkouts, with ORIGINALS_PYTHON and
-# ORIGINALS_PACKAGES as --python and --packages of benchmarks.peers.against_peers.
+# runs where EAGLE_CHECKOUT names a checkout, with EAGLE_PYTHON and EAGLE_PACKAGES as --python and --packages of
+# benchmarks.peers.against_peers.
 set -uo pipefail
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 fail() { echo "$1" >&2 && exit "${2:-2}"; }
 tiny="" only="" into="" minutes=8.75
-names=,decode,int4,step,draft8,speedup,batch,tests,kernels,attention,large,graphs,peers,eagle,gpt-fast,
+names=,decode,int4,step,draft8,speedup,batch,tests,kernels,attention,large,graphs,peers,eagle,
 while [ $# -gt 0 ]; do
   case $1 in
     --tiny) tiny=1 ;;
@@ -70,12 +70,12 @@ large="70b --prompt 128 --new-tokens 128" peer="--shape 8b --weights bfloat16 --
 if [ -n "$tiny" ]; then
   shape="tiny --dtype float32 --prompt 8" tree=8,2,2 nodes=1,4 speed="--new-tokens 24 --repeats 1" batches="1 2"
   copied=1048576 suite=--collect-only graph="" large="$shape"
-  peer="--shape small --limit 1 --repeats 1 --new-tokens 24 --eager"
+  peer="--shape small --limit 1 --repeats 1 --new-tokens 24"
 fi
 step="$run.decode.step nodes --shape $shape $speed --tree $tree" speedup="$run.decode.speedup --shape $shape $speed"
 # where PyTorch works on the same GPU, JAX must not take its memory beforehand
 peers="XLA_PYTHON_CLIENT_PREALLOCATE=false $run.peers.against_peers $peer"
-originals="--no-hf --python ${ORIGINALS_PYTHON:-$PYTHON} ${ORIGINALS_PACKAGES:+--packages $ORIGINALS_PACKAGES}"
+original="--no-hf --python ${EAGLE_PYTHON:-$PYTHON} ${EAGLE_PACKAGES:+--packages $EAGLE_PACKAGES}"
 # shellcheck disable=SC2086  # these are lists of words
 {
   ask decode 125 $run.decode.step weights --shape $shape $speed --copied $copied
@@ -91,8 +91,7 @@ originals="--no-hf --python ${ORIGINALS_PYTHON:-$PYTHON} ${ORIGINALS_PACKAGES:+-
   ask large 200 $run.decode.speedup --shape $large --quantize int4 --prompts 1 --trees $tree
   ask graphs 110 XLA_FLAGS="${XLA_FLAGS:-} $graph" $step --nodes 1
   if "$PYTHON" -c "import torch" 2>/dev/null; then ask peers 90 $peers; fi
-  if [ -n "${EAGLE_CHECKOUT:-}" ]; then ask eagle 150 $peers $originals --eagle "$EAGLE_CHECKOUT"; fi
-  if [ -n "${GPT_FAST_CHECKOUT:-}" ]; then ask gpt-fast 150 $peers $originals --gpt-fast "$GPT_FAST_CHECKOUT"; fi
+  if [ -n "${EAGLE_CHECKOUT:-}" ]; then ask eagle 150 $peers $original --eagle "$EAGLE_CHECKOUT"; fi
 }
 echo "$page ${page%.json}.md"
 [ -z "$bad" ] || fail "not to the end:$bad; the reasons are in $page" 1

@@ -155,9 +155,8 @@ def rows(precision: str, sides: dict[str, pathlib.Path], pair: list[str], option
 def one_side(arguments: list[str]) -> None:
     """What a process of its own does."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--serve")
-    parser.add_argument("--model")
-    parser.add_argument("--head")
+    for name in ("--serve", "--model", "--head"):
+        parser.add_argument(name)
     parser.add_argument("--make-head", nargs=2)
     options = parser.parse_args(arguments)
     if options.make_head:

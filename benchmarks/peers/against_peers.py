@@ -2,21 +2,20 @@
 
 HuggingFace `generate` runs in float32 and bfloat16, plainly, with prompt lookup and, given `--draft-model`, assisted by
 a smaller model. llama.cpp's server runs, given `--llama-cpp` and a target that is a GGUF file, plainly and with each of
-its modes that draft from the text. The original PyTorch EAGLE runs, given `--eagle`, with the tree (60, 7, 10), and
-gpt-fast, given `--gpt-fast`. `--shape` takes a synthetic pair, whose arrays HuggingFace shares.
+its modes that draft from the text. The original PyTorch EAGLE runs, given `--eagle`, with the tree (60, 7, 10).
+`--shape` takes a synthetic pair, whose arrays HuggingFace shares.
 
 Methods take turns prompt by prompt, every program is warmed up on its own shapes first, and answers have the same
 length by construction (no stop token) or, with `--until-end`, end where the model ends them, as those of users do.
 Whole requests are timed, prefill included; "decoding alone" leaves prefill out. `--search` adds draft trees.
 
     python -m benchmarks.peers.against_peers --questions QUESTIONS.jsonl
-    python -m benchmarks.peers.against_peers --shape small --no-hf --eagle CHECKOUT --gpt-fast CHECKOUT
+    python -m benchmarks.peers.against_peers --shape small --no-hf --eagle CHECKOUT
 
 `--eagle` is a checkout of https://github.com/SafeAILab/EAGLE. Its code needs PyTorch, transformers 4.53 (5 and newer
 lack what it imports) and safetensors; give a Python that has them as --python, or install them into a folder with
 `pip install --no-deps --target FOLDER transformers==4.53.1 'tokenizers<0.22' 'huggingface_hub<1'` and give it as
---packages. It knows no draft vocabulary for EAGLE-1 heads. `--gpt-fast` is a checkout of
-https://github.com/meta-pytorch/gpt-fast, which needs PyTorch 2.4 or newer with a C++ compiler or a GPU (or --eager).
+--packages. It knows no draft vocabulary for EAGLE-1 heads.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from benchmarks.common.command import begin, parser, prompts
 from benchmarks.common.synthetic import NAMES, Shape, make
 from benchmarks.common.tables import show
 from benchmarks.common.turns import Method, Timed, in_turns, ours
-from benchmarks.peers import hf, llama_cpp, originals
+from benchmarks.peers import eagle_original, hf, llama_cpp
 from eagle_jax.converters.files import is_gguf
 from eagle_jax.loading.model import folders_of
 
@@ -40,7 +39,7 @@ SEARCH = [
 SEARCH += [(4, 0.5), (6, 0.5), (6, 0.3), (8, 0.5), (8, 0.3), (12, 0.3)]  # chains that end where the head is unsure
 PUBLISHED_TREE = (60, 7, 10)
 # columns: against the best whose name begins so
-PEERS = ("HF generate", "HF", "llama.cpp plain", "llama.cpp", "original EAGLE, plain", "original EAGLE", "gpt-fast")
+PEERS = ("HF generate", "HF", "llama.cpp plain", "llama.cpp", "original EAGLE, plain", "original EAGLE")
 
 
 def main() -> None:
@@ -54,10 +53,8 @@ def main() -> None:
     own.add_argument("--draft-model", help="folder of a small model for assisted generation")
     own.add_argument("--llama-cpp", type=pathlib.Path, help="folder with llama.cpp's llama-server")
     own.add_argument("--eagle", type=pathlib.Path, help="checkout of the original EAGLE")
-    own.add_argument("--gpt-fast", type=pathlib.Path, help="checkout of gpt-fast")
-    own.add_argument("--eager", action="store_true", help="leave gpt-fast's decoding step uncompiled")
-    own.add_argument("--python", default=sys.executable, help="that runs checkouts (default: this one)")
-    own.add_argument("--packages", help="folder of packages that checkouts find before all others")
+    own.add_argument("--python", default=sys.executable, help="that runs it (default: this one)")
+    own.add_argument("--packages", help="folder of packages that it finds before all others")
     own.add_argument(
         "--weights", nargs="+", default=[None], help="of ours: dtypes, or int8, int4, ... (default: as load has them)"
     )
@@ -93,13 +90,10 @@ def main() -> None:
         if options.llama_cpp is not None:
             servers = llama_cpp.methods(options.llama_cpp, folder, new_tokens, until_end=until_end)
             methods |= stack.enter_context(servers)
-        how = dict(python=options.python, packages=options.packages)
         if options.eagle is not None:
-            others = originals.eagle(options.eagle, model, new_tokens, PUBLISHED_TREE, **how)
-            methods |= stack.enter_context(others)
-        if options.gpt_fast is not None:
-            others = originals.gpt_fast(options.gpt_fast, model, new_tokens, compiled=not options.eager, **how)
-            methods |= stack.enter_context(others)
+            how = dict(python=options.python, packages=options.packages)
+            original = eagle_original.methods(options.eagle, model, new_tokens, PUBLISHED_TREE, **how)
+            methods |= stack.enter_context(original)
         timed = in_turns(methods, asked, options.repeats)
 
     plain: Timed | None = None

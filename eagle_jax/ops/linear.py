@@ -19,8 +19,8 @@ from eagle_jax.sharding.tracing import is_spread
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
 
 # Rows that a float32 matrix `[out, in]` is the left operand for on CPU, where XLA packs or strides through the right
-# one: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks.kernels.ops products`). Of what lies
-# between these the product is slower than of the next larger.
+# one: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks.kernels.ops products`). Row
+# counts between these are slower than the next larger one.
 FEW_ROWS = (4, 8, 16, 32)
 
 

@@ -141,7 +141,7 @@ def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
     """Scales for groups of inputs transpose a weight on TPUs too: only so does the TPU compiler dequantize it within
     the product, and reads 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in
     groups of 128. For GPUs it stays `[out, in]`, with scales of the product's own dtype: any other form XLA transposes
-    in every call and always dequantizes in memory, this one only in some versions (`benchmarks/compile_only/gpu_loop.py`).
+    in every call and always dequantizes in memory, this one only in some versions (`benchmarks.compile_only.gpu_loop`).
     """
     platform = jax.default_backend()
     grouped = isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1

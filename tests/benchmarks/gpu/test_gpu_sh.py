@@ -37,7 +37,6 @@ def test_a_rehearsal_asks_every_question(tmp_path: pathlib.Path):
         "--into",
         str(tmp_path),
         EAGLE_CHECKOUT=str(tmp_path / "checkout"),
-        GPT_FAST_CHECKOUT="",
     )
     assert shown.returncode == 1 and shown.stderr.splitlines()[-1].startswith("not to the end: eagle;"), shown.stderr
     results, page = (pathlib.Path(path).read_text() for path in shown.stdout.splitlines()[-1].split())

@@ -1,4 +1,4 @@
-"""What programs of others are given, and what is said when they do not run."""
+"""What the original EAGLE is given, and what is said when it does not run."""
 
 import dataclasses
 import json
@@ -13,9 +13,8 @@ import pytest
 from benchmarks.common.chart import PUBLISHED
 from benchmarks.common.synthetic import Shape, make
 from benchmarks.common.turns import Answer, in_turns
-from benchmarks.peers import against_peers, originals
-from benchmarks.peers.originals import check_head, described, write_target
-from eagle_jax.config import Rope
+from benchmarks.peers import against_peers, eagle_original
+from benchmarks.peers.eagle_original import check_head, write_target
 from eagle_jax.converters import load_target
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
@@ -51,21 +50,13 @@ def test_a_head_for_other_layers_is_refused():
         check("tiny")
 
 
-def test_gpt_fast_is_told_the_dimensions():
-    assert described(Shape.of("8b").target)["n_local_heads"] == 8
-    with pytest.raises(ValueError, match="gpt-fast knows heads of hidden_size / heads .* has head_dim 16"):
-        described(dataclasses.replace(TINY, head_dim=16))
-    with pytest.raises(ValueError, match="rope 'linear'"):
-        described(dataclasses.replace(TINY, rope=Rope(theta=1e4, kind="linear", factor=2.0)))
-
-
 def test_a_program_that_does_not_start_says_why(tmp_path: pathlib.Path):
-    model = make(Shape.of("tiny"), PUBLISHED, dtype="float32").model
-    with pytest.raises(ValueError, match=r"holds no generate\.py; give the folder of a clone"):
-        originals.gpt_fast(tmp_path, model, 4).__enter__()
-    (tmp_path / "generate.py").write_text("raise ImportError('no torch here')")
-    with pytest.raises(RuntimeError, match="gpt_fast.py ended; its last line: .* no torch here"):
-        originals.gpt_fast(tmp_path, model, 4).__enter__()
+    model = make(Shape.of("small"), PUBLISHED, dtype="float32").model
+    with pytest.raises(ValueError, match="holds no folder eagle; give the folder of a clone"):
+        eagle_original.methods(tmp_path, model, 4, (60, 7, 10)).__enter__()
+    (tmp_path / "eagle").mkdir()
+    with pytest.raises(RuntimeError, match="the original EAGLE ended; its last line: .*No module named"):
+        eagle_original.methods(tmp_path, model, 4, (60, 7, 10)).__enter__()
 
 
 def test_something_has_to_be_asked(monkeypatch: pytest.MonkeyPatch):
