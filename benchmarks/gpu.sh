@@ -40,7 +40,7 @@ if [ -n "$tiny" ]; then
   [ -n "$into" ] || fail "--tiny writes nothing into benchmarks/results; say with --into where its results go"
   export JAX_PLATFORMS=cpu XLA_FLAGS="$flags --xla_backend_optimization_level=0" JAX_COMPILATION_CACHE_DIR="$scratch"
 fi
-page=$("$PYTHON" -m benchmarks.gpu.collect begin "${into:-benchmarks/results}" --tiny "$tiny") || exit 1
+page=$("$PYTHON" -m benchmarks.gpu.collect begin "${into:-benchmarks/results}" ${tiny:+--tiny}) || exit 1
 end=$(awk "BEGIN { print int($(date +%s) + 60 * $minutes) }") bad=""
 
 # ask NAME LIMIT [VARIABLE=VALUE...] COMMAND...: one question, and how many seconds it may take
@@ -61,7 +61,7 @@ ask() {
     esac
   fi
   echo "$name: $state ($(($(date +%s) - start)) s)"
-  "$PYTHON" -m benchmarks.gpu.collect "$name" "$page" --state "$state" --tables "$tables"
+  "$PYTHON" -m benchmarks.gpu.collect add "$page" "$name" "$state" "$tables"
 }
 
 run="$PYTHON -m benchmarks" shape="8b --prompt 128" tree=60,7,10 speed="--new-tokens 320 --repeats 4"

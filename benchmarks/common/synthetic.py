@@ -13,7 +13,7 @@ about it as often as asked for (`chart.Error`):
              but for tokens that it is to be mistaken about: there it has another's, or another's more strongly
 
 What passes through the head's attention has as many coordinates as there are key/value heads times their size. Weights
-are made one by one, rounded as they are made, and never on the host: a 70B target in int4 fits a GPU of 80 GB.
+are made one by one, quantized as they are made, and never on the host: a 70B target in int4 fits a GPU of 80 GB.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ import functools
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,15 +48,12 @@ PUBLISHED_SHAPES = {
     "70b": "llama-3.3-70b-instruct",
 }
 DRAFTED = 32000
+TINYLLAMA = TargetSizes(layers=22, hidden=2048, intermediate=5632, heads=32, kv_heads=4, head_dim=64, vocab=32000)
 # For CPUs, with the size of their draft vocabularies. EAGLE's own code needs 7 layers or more.
 OWN_SHAPES = {
     "tiny": (TargetSizes(layers=4, hidden=64, intermediate=96, heads=4, kv_heads=4, head_dim=16, vocab=256), 128),
     "small": (TargetSizes(layers=8, hidden=256, intermediate=768, heads=8, kv_heads=8, head_dim=32, vocab=2048), 1024),
-    # as TinyLlama's
-    "1.1b": (
-        TargetSizes(layers=22, hidden=2048, intermediate=5632, heads=32, kv_heads=4, head_dim=64, vocab=32000),
-        8000,
-    ),
+    "1.1b": (TINYLLAMA, 8000),
 }
 NAMES = (*OWN_SHAPES, *PUBLISHED_SHAPES)
 
@@ -67,8 +64,7 @@ SURE = 2.2  # logarithm of how much likelier the head's first guess is than all 
 FIRST = 1.5  # of the first guess over the second, where that is the right one
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """Configurations of a target and its head."""
 
     target: LlamaConfig
@@ -94,7 +90,7 @@ class Shape:
         shape = Shape._of_sizes(
             TargetSizes(layers=layers, hidden=hidden, intermediate=3 * hidden, vocab=vocab, **heads)
         )
-        return dataclasses.replace(shape, target=dataclasses.replace(shape.target, tie_word_embeddings=tied))
+        return shape._replace(target=dataclasses.replace(shape.target, tie_word_embeddings=tied))
 
     @staticmethod
     def _of_sizes(sizes: TargetSizes, drafted: int = 1024) -> "Shape":
@@ -102,8 +98,7 @@ class Shape:
         return Shape(target=sizes.config, head=head)
 
 
-@dataclasses.dataclass(frozen=True)
-class Synthetic:
+class Synthetic(NamedTuple):
     """A pair as `eagle_jax.load` would give it, and the chart that it follows."""
 
     model: eagle_jax.Model
@@ -171,7 +166,8 @@ def _head(
                 from_row = column // (group * width) * width + column % width
                 from_row, value = np.where(from_row < used, from_row, -1), np.full(len(column), 1 / group)
             case "lm_head":
-                return _guesses(embedding, *_rows(chart), scale=_certainty(config) / math.sqrt(used * size))
+                right = math.log(config.draft_vocab_size) + SURE  # the right guess's logit; the others' are about 0
+                return _guesses(embedding, _rows(chart), right / math.sqrt(used * size))
             case _:
                 return _ordinary(path, own, like, CHANGE / 2)
         return _passed(own, like.shape, dtype, from_row, value)
@@ -185,7 +181,7 @@ def _head(
 def _filled(
     shapes: Mapping[str, Any], key: jax.Array, leaf: Callable[..., Array], scheme: Scheme | None, above: str = ""
 ) -> dict[str, Any]:
-    """Parameters one by one, each rounded before the next is made; `leaf(path, key of its own, shape)` makes one."""
+    """Parameters one by one, each quantized before the next is made; `leaf(path, key of its own, shape)` makes one."""
     params: dict[str, Any] = {}
     for name, like in shapes.items():
         path = f"{above}{name}"
@@ -205,12 +201,7 @@ def _strength(layers: LlamaConfig) -> float:
     return math.sqrt(GAP * math.sqrt(width) / (1 - np.cos(angles)).sum())
 
 
-def _certainty(config: Eagle3Config) -> float:
-    """The logit of the head's right guess, where those of the others are about 0."""
-    return math.log(config.draft_vocab_size) + SURE
-
-
-def _rows(chart: Chart) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _rows(chart: Chart) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each row of the head's output matrix: two tokens (target ids) whose embeddings it is made of, and how much of
     each. The second is the next one that the head is to be mistaken about in the same way.
     """
@@ -220,7 +211,7 @@ def _rows(chart: Chart) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     share[chart.wrong], of_other[chart.wrong] = 0, 1
     of_other[chart.second] = 1 + FIRST / (math.log(size) + SURE)
     before = chart.before
-    return chart.ids[before], share[before], chart.ids[other[before]], of_other[before]
+    return [(chart.ids[before], share[before]), (chart.ids[other[before]], of_other[before])]
 
 
 def _ordinary(path: str, key: jax.Array, like: jax.ShapeDtypeStruct, faint: float) -> Array:
@@ -245,11 +236,7 @@ def _signs(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Ar
 
 @jax.jit
 def _following(
-    key: jax.Array,
-    embedding: Float[Array, "v h"],
-    ids: Int[Array, "d"],
-    sources: Int[Array, "d"],
-    scale: Float[Array, ""],
+    key: jax.Array, embedding: Float[Array, "v h"], ids: Int[Array, "d"], sources: Int[Array, "d"], scale: Array
 ) -> Float[Array, "v h"]:
     """An output matrix whose rows `ids` are the embeddings of `sources`; the others are nobody's."""
     rows = _signs(key, embedding.shape, embedding.dtype).at[ids].set(embedding[sources])
@@ -258,18 +245,10 @@ def _following(
 
 @jax.jit
 def _guesses(
-    embedding: Float[Array, "v h"],
-    first: Int[Array, "d"],
-    share: Float[Array, "d"],
-    other: Int[Array, "d"],
-    of_other: Float[Array, "d"],
-    *,
-    scale: Float[Array, ""],
+    embedding: Float[Array, "v h"], parts: list[tuple[Int[Array, "d"], Float[Array, "d"]]], scale: Array
 ) -> Float[Array, "d h"]:
     """The head's output matrix."""
-    parts = ((first, share), (other, of_other))
-    rows = [embedding[token] * jnp.asarray(much * scale, embedding.dtype)[:, None] for token, much in parts]
-    return rows[0] + rows[1]
+    return sum(embedding[token] * jnp.asarray(much * scale, embedding.dtype)[:, None] for token, much in parts)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

@@ -13,7 +13,6 @@ Not seen is what needs the device: times, and which of several kernels for one p
 
 import argparse
 import contextlib
-import functools
 import math
 import os
 import re
@@ -114,15 +113,10 @@ def as_if_there() -> Iterator[None]:
 
 
 def on_gpu(tree: Any) -> Any:
-    """The same shapes, on a GPU that is not there."""
-    one = SingleDeviceSharding(device())
+    """The same shapes, on an H200 as its compiler sees it."""
+    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=H200)
+    one = SingleDeviceSharding(topology.devices[0])
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), tree)
-
-
-@functools.cache
-def device() -> jax.Device:
-    """An H200 as its compiler sees it."""
-    return topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=H200).devices[0]
 
 
 def dequantized_in(program: str) -> list[str]:

@@ -11,7 +11,6 @@ off by more than a tenth, if a cache is copied, or if a cache or a whole vocabul
 
 import collections
 import re
-import time
 
 import jax.numpy as jnp
 
@@ -46,14 +45,9 @@ def main() -> int:
     over = shapes.tpu_mesh(options.topology, [sizes[axis] for axis in AXES])
     how = {name: getattr(options, name) for name in ("requests", "slots", "quantize", "temperature")}
 
-    start = time.perf_counter()
     with shapes.platform("tpu"):
         arguments, mode = shapes.arguments(config, head, policy, over, **how)
-        lowered = shapes.lowered(arguments, mode=mode, over=over)
-    traced = time.perf_counter()
-    compiled = lowered.compile()
-    seconds = f"traced in {traced - start:.0f} s, compiled in {time.perf_counter() - traced:.0f} s"
-
+        compiled = shapes.lowered(arguments, mode=mode, over=over).compile()
     memory = compiled.memory_analysis()
     kept, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     asked = options.requests, options.slots, policy.nodes if policy else 1, jnp.bfloat16
@@ -63,8 +57,7 @@ def main() -> int:
         ("everything", gigabytes(kept + temporary), gigabytes(planned.total)),
         ("caches, updated in place", gigabytes(memory.alias_size_in_bytes), gigabytes(planned.cache)),
     ]
-    name = f"{options.target} on {options.topology}, {options.mesh}"
-    show(f"{name}: {seconds}", ("per chip", "compiled", "planned"), rows)
+    show(f"{options.target} on {options.topology}, {options.mesh}", ("per chip", "compiled", "planned"), rows)
 
     text = compiled.as_text()
     copies, found = shapes.copies_of_caches(text, options.slots), re.findall(COLLECTIVE, text)

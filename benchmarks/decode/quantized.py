@@ -1,14 +1,12 @@
-"""What do quantized weights save, and what do they change: logits, mean acceptance length, speed?
+"""What do quantized weights save, and what do they change: logits, mean acceptance length, texts?
 
 Logits are compared on prompts and the float model's greedy answers: root mean square of the difference over that of the
 centred float logits, Kullback-Leibler divergence from the float model's distribution, and how often the likeliest token
-is the same. Mean acceptance length and speed are those of greedy answers, drafted in EAGLE-1's tree; the texts of each
-quantized target are compared with its own plain decoding.
+is the same. The mean acceptance length is that of greedy answers, drafted in EAGLE-1's tree; each target's texts are
+compared with its own plain decoding. Speed: `decode.speedup --quantize`.
 
     python -m benchmarks.decode.quantized --questions QUESTIONS.jsonl
 """
-
-import argparse
 
 import jax
 import jax.numpy as jnp
@@ -17,23 +15,14 @@ import numpy as np
 import eagle_jax
 from benchmarks.common.command import begin, parser, prompts
 from benchmarks.common.tables import show
-from benchmarks.common.turns import Timed, in_turns, ours
 from benchmarks.decode.step import weight_bytes
 from eagle_jax.api import with_head
 
 # What the target is quantized to, and the head.
-CASES = (
-    (None, None),
-    ("int8", "int8"),
-    ("int4", "int4"),
-    ("int4-128", "int4-128"),
-    ("int8", None),
-    ("int4", None),
-    (None, "int8"),
-    (None, "int4"),
-)
+CASES = ((None, None), ("int8", "int8"), ("int4", "int4"), ("int4-128", "int4-128"))
+CASES += (("int8", None), ("int4", None), (None, "int8"), (None, "int4"))
 COLUMNS = ("target", "head", "weights, MB", "logit error", "KL, nats", "same likeliest token", "mean acceptance length")
-COLUMNS += ("of float", "plain speed, of float", "EAGLE speed, of float", "same text as its plain")
+COLUMNS += ("same text as its plain",)
 
 
 def main() -> None:
@@ -50,24 +39,20 @@ def main() -> None:
             model = with_head(model, head, quantize=draft)
         if not rows:
             asked = prompts(model, options.questions, options.limit or 16, options.new_tokens)
-        timed = measured(model, asked, options)
+        how = dict(max_new_tokens=options.new_tokens, batch_size=1)
+        plain, drafted = (
+            eagle_jax.generate(model, asked, drafter=drafter, tree="eagle1", **how) for drafter in ("none", "eagle")
+        )
+        same = [result.token_ids for result in plain] == [result.token_ids for result in drafted]
         if not rows:
-            floats = timed
-            texts = [prompt + answer for prompt, answer in zip(asked, timed["plain"].texts, strict=True)]
+            texts = [prompt + result.token_ids for prompt, result in zip(asked, plain, strict=True)]
             expected = logits(model, texts)
         size = weight_bytes((model.target.params, model.head.params), embedding=True)
-        speeds = (timed[name].speed() / floats[name].speed() for name in timed)
-        length, of_float = timed["EAGLE"].accepted, timed["EAGLE"].accepted / floats["EAGLE"].accepted
-        same = timed["plain"].texts == timed["EAGLE"].texts
+        steps = sum(result.stats.cycles for result in drafted)
+        length = (sum(len(result.token_ids) for result in drafted) - len(drafted)) / steps
         changes = differences(logits(model, texts), expected)
-        rows.append((target or "float", draft or "float", size / 1e6, *changes, length, of_float, *speeds, same))
+        rows.append((target or "float", draft or "float", f"{size / 1e6:.1f}", *changes, length, same))
     show(f"{len(asked)} questions, {model.dtype}", COLUMNS, rows)
-
-
-def measured(model: eagle_jax.Model, asked: list[list[int]], options: argparse.Namespace) -> dict[str, Timed]:
-    drafters = {"plain": ("none", "auto"), "EAGLE": ("eagle", "eagle1")}
-    methods = {name: ours(model, options.new_tokens, *how, until_end=True) for name, how in drafters.items()}
-    return in_turns(methods, asked, 1)
 
 
 def differences(made: np.ndarray, exact: np.ndarray) -> tuple[str, str, str]:

@@ -46,8 +46,7 @@ def main() -> int:
                 same = sum(a.token_ids == b.token_ids for a, b in zip(results, expected, strict=True))
                 different += len(asked) - same
                 stats = [result.stats for result in results if result.stats.cycles]
-                steps = sum(one.cycles for one in stats)
-                length = sum(one.mean_accepted_length * one.cycles for one in stats) / steps
+                length = sum(sum(one.accepted_lengths) for one in stats) / sum(one.cycles for one in stats)
                 rows.append((f"T={temperature:g}", name, batch, f"{same} of {len(asked)}", length))
                 print(*rows[-1], f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     columns = ("sampling", "method", "batch", "same token ids", "mean acceptance length")

@@ -56,8 +56,7 @@ def main() -> None:
             )
         columns = ["batch", "method", "tokens/s", "mean acceptance length", "ms a step", "in plain steps", "speedup"]
         columns += ["with prefill", "same text as plain", "text as constructed"]
-        weights = f"{options.dtype}{f', {options.quantize}' if options.quantize else ''}"
-        show(f"Shape {options.shape}, {weights}, decoding alone", columns, rows)
+        show(f"Shape {options.shape}, {options.dtype}, {options.quantize or 'float'}, decoding alone", columns, rows)
 
 
 if __name__ == "__main__":

@@ -81,14 +81,13 @@ def nodes(options: argparse.Namespace) -> None:
     parts |= {f"verifying {count} nodes": best[count] for count in drafters if isinstance(count, int)}
     parts["rest of the whole step"] = best["whole"] - best[size] - draft
     rows = [(name, 1e3 * seconds, seconds / plain) for name, seconds in parts.items()]
-    show(title(options, options.quantize), ("part", "ms", "in plain steps"), rows)
+    show(
+        f"Shape {options.shape}, {options.dtype}, {options.quantize or 'float'}", ("part", "ms", "in plain steps"), rows
+    )
 
 
 def weights(options: argparse.Namespace) -> None:
-    array = jnp.arange(options.copied // 4, dtype=jnp.float32)
-    copied = copy_bandwidth(array)
-    del array
-    rows = []
+    copied, rows = copy_bandwidth(options.copied), []
     for name in options.weights:
         synthetic, prompt = pair(options, None if name == "float" else name)
         config = synthetic.model.target.config
@@ -99,12 +98,12 @@ def weights(options: argparse.Namespace) -> None:
         del synthetic  # the next one may need its memory
         rows.append((name, read / 1e9, 1e3 * seconds, 1 / seconds, read / seconds / 1e9, read / seconds / copied))
         columns = ("weights", "GB a step", "ms a step", "tokens/s", "GB/s", "of a copy's bandwidth")
-        show(f"{title(options)}, plain decoding; a copy: {copied / 1e9:.0f} GB/s", columns, rows)
+        show(f"Shape {options.shape}, {options.dtype}, plain decoding; a copy: {copied / 1e9:.0f} GB/s", columns, rows)
 
 
-def copy_bandwidth(array: jax.Array) -> float:
-    """Bytes a second of `x + 1`, read and written ones counted."""
-    program = jax.jit(lambda x: x + 1)
+def copy_bandwidth(size: int) -> float:
+    """Bytes a second of `x + 1` with `size` bytes, read and written ones counted."""
+    array, program = jnp.arange(size // 4, dtype=jnp.float32), jax.jit(lambda x: x + 1)
 
     def run() -> float:
         start, copy = time.perf_counter(), array
@@ -113,7 +112,7 @@ def copy_bandwidth(array: jax.Array) -> float:
         jax.block_until_ready(copy)
         return time.perf_counter() - start
 
-    return 2 * COPIES * array.nbytes / least({"": run}, 5)[""]
+    return 2 * COPIES * array.nbytes / min(run() for _ in range(6))
 
 
 def weight_bytes(params: Any, *, embedding: bool = False) -> float:
@@ -170,10 +169,6 @@ def size(options: argparse.Namespace) -> None:
     best = least({count: step(synthetic.model, prompt, one, options) for count, one in drafters.items()}, 5)
     found = {count: 1e3 * seconds for count, seconds in best.items()}
     print(json.dumps({"MB": weight_bytes(synthetic.model.target.params, embedding=True) / 1e6} | found))
-
-
-def title(options: argparse.Namespace, quantize: str | None = None) -> str:
-    return f"Shape {options.shape}, {options.dtype}{f', {quantize}' if quantize else ''}"
 
 
 def main() -> int | None:

@@ -13,36 +13,32 @@ import dataclasses
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 # Another checkout has no module of this one's: what `main` alone needs is imported there.
 
-PRECISIONS = {
-    "float32": {"dtype": "float32"},
-    "bfloat16": {"dtype": "bfloat16"},
-    "int8": {"dtype": "float32", "quantize": "int8"},
-    "int4": {"dtype": "float32", "quantize": "int4"},
-}
+PRECISIONS = {dtype: {"dtype": dtype} for dtype in ("float32", "bfloat16")}
+PRECISIONS |= {quantize: {"dtype": "float32", "quantize": quantize} for quantize in ("int8", "int4")}
 TREES: tuple[Any, ...] = (None, (6, 2, 2), (6, 4, 1), (6, 0.3))  # None decodes plainly
 TOKENS = 64
-ANSWER = "milliseconds"  # begins a line with an answer; libraries may print other lines
 PROMPT = [{"role": "user", "content": "Explain why the sky is blue, and why it is red in the evening."}]
 
 
-def serve(model: str | None, head: str | None, precision: str) -> None:
+def serve(precision: str, model: str | None = None, head: str | None = None) -> None:
     """Reads the number of a tree from each line, decodes with it, and prints the milliseconds of a step."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed goes where errors go
     import eagle_jax
 
     loaded = eagle_jax.load(model, head, **PRECISIONS[precision])
+    print("true", file=answers, flush=True)
     for line in sys.stdin:
         tree = TREES[int(line)]
         how: dict[str, Any] = {"drafter": "none"} if tree is None else {"tree": tree}
         stats = eagle_jax.generate(loaded, PROMPT, max_new_tokens=TOKENS, **how).stats
-        print(ANSWER, 1e3 * stats.decode_seconds / stats.cycles, flush=True)
+        print(1e3 * stats.decode_seconds / stats.cycles, file=answers, flush=True)
 
 
 def make_head(model: str, folder: str) -> None:
@@ -62,42 +58,6 @@ def make_head(model: str, folder: str) -> None:
         taps=(2, depth // 2, depth - 3),
     )
     save_head(Head3.init(config, jax.random.key(0)), pathlib.Path(folder), target=target)
-
-
-@contextlib.contextmanager
-def started(checkout: pathlib.Path, python: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """This script in a process that imports a checkout's package."""
-    process = subprocess.Popen(
-        [python, str(pathlib.Path(__file__).resolve()), *options],
-        env=os.environ | {"PYTHONPATH": str(checkout)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=checkout,
-    )
-    try:
-        yield process
-    finally:
-        process.communicate()
-    if process.returncode:
-        raise SystemExit(f"{checkout}: the process ended with {process.returncode}; its error stands above")
-
-
-def answered(process: subprocess.Popen[str], tree: int) -> float:
-    """Milliseconds of a step with a tree, by one of the processes.
-
-    Raises:
-        SystemExit: the process ended.
-    """
-    if process.stdin is None or process.stdout is None:
-        raise ValueError("the process has no pipes; start it with started()")
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(f"{tree}\n")
-        process.stdin.flush()
-    for line in process.stdout:
-        if line.startswith(ANSWER):
-            return float(line.split()[1])
-    raise SystemExit(f"a process ended with {process.wait()} before it answered; its error stands above")
 
 
 def main() -> None:
@@ -125,9 +85,8 @@ def main() -> None:
         pair: list[str] = []
         if options.model:
             model = str(options.model.resolve())
-            with started(options.after, options.python, "--make-head", model, folder):
-                pass
-            pair = ["--model", model, "--head", folder]
+            make_head(model, folder)
+            pair = [model, folder]
         lines = []
         for precision in options.precisions.split(","):
             lines += rows(precision, sides, pair, options)
@@ -137,14 +96,18 @@ def main() -> None:
 
 def rows(precision: str, sides: dict[str, pathlib.Path], pair: list[str], options: argparse.Namespace) -> list[list]:
     """A line for each tree, of the least of all rounds."""
+    from benchmarks.common.worker import Worker
+
     lines = []
     with contextlib.ExitStack() as stack:
-        command = (options.python, "--serve", precision, *pair)
-        processes = [stack.enter_context(started(checkout, *command)) for checkout in sides.values()]
+        command = [options.python, str(pathlib.Path(__file__).resolve()), "--serve", precision, *pair]
+        workers = [Worker(str(checkout), command, {"PYTHONPATH": str(checkout)}) for checkout in sides.values()]
+        for worker in workers:
+            stack.enter_context(contextlib.closing(worker))
         for tree, named in enumerate(TREES):
-            for process in processes:
-                answered(process, tree)  # compiles
-            runs = [[answered(process, tree) for process in processes] for _ in range(options.rounds)]
+            for worker in workers:
+                worker.ask(tree)  # compiles
+            runs = [[worker.ask(tree) for worker in workers] for _ in range(options.rounds)]
             before, after = (min(side) for side in zip(*runs, strict=True))
             middle = statistics.median(after / before for before, after in runs)
             lines.append([precision, str(named or "plain"), before, after, after / before, middle])
@@ -152,22 +115,9 @@ def rows(precision: str, sides: dict[str, pathlib.Path], pair: list[str], option
     return lines
 
 
-def one_side(arguments: list[str]) -> None:
-    """What a process of its own does."""
-    parser = argparse.ArgumentParser()
-    for name in ("--serve", "--model", "--head"):
-        parser.add_argument(name)
-    parser.add_argument("--make-head", nargs=2)
-    options = parser.parse_args(arguments)
-    if options.make_head:
-        make_head(*options.make_head)
-    else:
-        serve(options.model, options.head, options.serve)
-
-
 if __name__ == "__main__":
-    if {"--serve", "--make-head"} & set(sys.argv):
-        one_side(sys.argv[1:])
+    if sys.argv[1:2] == ["--serve"]:
+        serve(*sys.argv[2:])
     else:
         from benchmarks.common.command import begin
 

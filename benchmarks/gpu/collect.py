@@ -1,6 +1,5 @@
 """What `benchmarks/gpu.sh` writes: one JSON file, and a Markdown page that is made of it alone."""
 
-import argparse
 import datetime
 import json
 import pathlib
@@ -72,19 +71,16 @@ def page(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("name", help="of a question, or begin")
-    arguments.add_argument("path", type=pathlib.Path, help="the JSON file, or the folder to begin one in")
-    arguments.add_argument("--tiny", default="")
-    arguments.add_argument("--state")
-    arguments.add_argument("--tables", type=pathlib.Path)
-    options = arguments.parse_args()
-    if options.name != "begin":
-        return add(options.path, options.name, options.state, options.tables)
-    try:
-        print(begin(options.path, machine(), bool(options.tiny)))
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"--into {options.path}: {error}" if isinstance(error, OSError) else str(error)) from None
+    match sys.argv[1:]:
+        case ["begin", folder, *tiny]:
+            try:
+                print(begin(pathlib.Path(folder), machine(), bool(tiny)))
+            except (OSError, ValueError) as error:
+                raise SystemExit(str(error)) from None
+        case ["add", path, name, state, tables]:
+            add(pathlib.Path(path), name, state, pathlib.Path(tables))
+        case _:
+            raise SystemExit("begin FOLDER [--tiny], or add FILE NAME STATE TABLES")
 
 
 if __name__ == "__main__":

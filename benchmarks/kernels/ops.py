@@ -36,12 +36,8 @@ LARGE = (2048, 8192)
 SQUARE, SQUARES = (2048, 2048), 40
 COLD = 64 * 2**20  # bytes of weights taken in turn, more than a core keeps
 CALLS, ROUNDS = 80, 15  # in one timing, and timings
-ROUNDINGS = {
-    "floats": None,
-    "int8": quant.Rounding(8),
-    "int4": quant.Rounding(4, 32),
-    "int4-128": quant.Rounding(4, 128),
-}
+ROUNDINGS = {"floats": None, "int8": quant.Rounding(8)}
+ROUNDINGS |= {"int4": quant.Rounding(4, 32), "int4-128": quant.Rounding(4, 128)}
 ATTENTION = ((1, 2048, 512), (1, 8192, 8192), (16, 2048, 2048))  # requests, slots, used slots
 SWEPT = 200 * 10**6  # bytes of caches that are read in turn, more than a device keeps beside its cores
 
@@ -92,12 +88,6 @@ def transposed(x: jax.Array, weight: Any) -> jax.Array:
     return ops.matmul(x, ops.Transposed(weight))
 
 
-def at_once(x: jax.Array, weight: quant.QuantArray) -> jax.Array:
-    """A quantized weight dequantized as a whole, in every step anew, which blocks avoid."""
-    x, weight = jax.lax.optimization_barrier((x, weight))
-    return ops.matmul(x, ops.Transposed(quant.dense(weight)))
-
-
 def turned(weights: list[Any]) -> list[Any]:
     return jax.block_until_ready([jax.tree.map(jnp.transpose, weight) for weight in weights])
 
@@ -118,8 +108,7 @@ def products() -> None:
     ways: dict[str, tuple[Callable[..., jax.Array], list[Any]]] = {
         "floats, [in, out]": (transposed, turned(weights)),
         "floats, [out, in]": (ops.matmul, weights),
-        "int8, in blocks": (transposed, int8),
-        "int8, at once": (at_once, int8),
+        "int8": (transposed, int8),
     }
     cases = {
         (rows, name): chained(rows, LARGE[0], jnp.float32, several, matmul)
@@ -130,10 +119,8 @@ def products() -> None:
 
     cases = {}
     for (inputs, outputs), rows in itertools.product(WIDER, (4, 64)):
-        weights, shape = (
-            random((inputs, outputs), jnp.bfloat16, COLD // (2 * inputs * outputs)),
-            f"{inputs} x {outputs}",
-        )
+        weights = random((inputs, outputs), jnp.bfloat16, COLD // (2 * inputs * outputs))
+        shape = f"{inputs} x {outputs}"
         cases[shape, f"{rows} rows, [in, out]"] = chained(rows, inputs, jnp.bfloat16, turned(weights), transposed)
         cases[shape, f"{rows} rows, [out, in]"] = chained(rows, inputs, jnp.bfloat16, weights, ops.matmul)
     crossed("Products by XLA in bfloat16, weights from memory", "weight", [f"{i} x {o}" for i, o in WIDER], cases)
@@ -154,18 +141,13 @@ def quantized() -> None:
 
 
 def gradients() -> None:
-    def tall(rows: jax.Array, gradient: jax.Array, weight: jax.Array) -> jax.Array:
-        return jax.vjp(lambda w: ops.matmul(rows, w), weight)[1](gradient)[0]
-
-    def plain(rows: jax.Array, gradient: jax.Array, weight: jax.Array) -> jax.Array:
-        return jax.vjp(lambda w: rows @ w.T, weight)[1](gradient)[0]
-
     cases: dict[Any, Timed] = {}
     for inputs, outputs in SHIPPED[1:3]:
         arrays = jnp.ones((2048, inputs)), jnp.ones((2048, outputs)), jnp.ones((outputs, inputs))
-        for name, function in {"XLA": plain, "[in, out], transposed": tall}.items():
-            program = jax.jit(function).lower(*arrays).compile()
-            cases[f"{inputs} x {outputs}", name] = (lambda run=program, arrays=arrays: run(*arrays)), 1
+        for name, matmul in {"XLA": lambda x, w: x @ w.T, "[in, out], transposed": ops.matmul}.items():
+            run = jax.jit(lambda x, g, w, matmul=matmul: jax.vjp(lambda w: matmul(x, w), w)[1](g)[0])
+            run = run.lower(*arrays).compile()
+            cases[f"{inputs} x {outputs}", name] = (lambda run=run, arrays=arrays: run(*arrays)), 1
     crossed("Gradient of a weight, 2048 rows, float32", "weight", [f"{i} x {o}" for i, o in SHIPPED[1:3]], cases)
 
 
@@ -198,13 +180,13 @@ def attention() -> None:
             return jax.random.normal(next(keys), (requests, heads, rows, 128), jnp.bfloat16)
 
         visible = jnp.broadcast_to(jnp.tril(jnp.ones((nodes, nodes), bool)), (requests, nodes, nodes))
-        call = drawn(32, nodes), (drawn(8, nodes), drawn(8, nodes)), visible, jnp.full(requests, used, jnp.int32)
+        q, call = drawn(32, nodes), ((drawn(8, nodes), drawn(8, nodes)), visible, jnp.full(requests, used, jnp.int32))
         caches = [(drawn(8, slots), drawn(8, slots)) for _ in range(math.ceil(swept / (4096 * requests * used)))]
         times: list[Any] = []
         for backend in ("xla", device):
             with mock.patch.dict(os.environ, {ops.VARIABLE: f"tree_attention:{backend}"}):
                 try:
-                    times.append(microseconds({"": through(*call, caches)})[""])
+                    times.append(microseconds({"": through(q, call, caches)})[""])
                 except Exception as error:  # a kernel that fails is a result
                     times.append(f"{type(error).__name__}: {error}".splitlines()[0][:100])
         speedup = times[0] / times[1] if all(isinstance(one, float) for one in times) else None
@@ -212,26 +194,24 @@ def attention() -> None:
         show("Attention of one layer, us", ("attention", "XLA", f"kernel ({device})", "speedup"), rows)
 
 
-def through(q: jax.Array, fresh: ops.KV, visible: jax.Array, length: jax.Array, caches: list[ops.KV]) -> Timed:
+def through(q: jax.Array, call: tuple[Any, ...], caches: list[ops.KV]) -> Timed:
     """Attention over every cache in turn, each call with the output of the one before as queries."""
+    fresh, visible, length = call
     rounds = math.ceil(CALLS / len(caches))
 
-    @jax.jit
-    def calls(q: jax.Array, fresh: ops.KV, visible: jax.Array, length: jax.Array, caches: list[ops.KV]) -> jax.Array:
-        def through_all(_: object, q: jax.Array) -> jax.Array:
-            for prefix in caches:
-                q = ops.tree_attention(q, fresh, visible, prefix, length).astype(q.dtype)
-            return q
+    def once(q: jax.Array, caches: list[ops.KV]) -> jax.Array:
+        for prefix in caches:
+            q = ops.tree_attention(q, fresh, visible, prefix, length).astype(q.dtype)
+        return q
 
-        return jax.lax.fori_loop(0, rounds, through_all, q)
-
-    run = calls.lower(q, fresh, visible, length, caches).compile()
-    return lambda: run(q, fresh, visible, length, caches), rounds * len(caches)
+    program = jax.jit(lambda q, caches: jax.lax.fori_loop(0, rounds, lambda _, q: once(q, caches), q))
+    run = program.lower(q, caches).compile()
+    return lambda: run(q, caches), rounds * len(caches)
 
 
-def tpu(topology: str) -> None:
+def tpu() -> None:
     inputs, outputs = 4096, 14336
-    sharding = jax.sharding.SingleDeviceSharding(shapes.tpu_mesh(topology, (1, 1)).mesh.devices.item())
+    sharding = jax.sharding.SingleDeviceSharding(shapes.tpu_mesh("v5e:2x2", (1, 1)).mesh.devices.item())
 
     def bytes_a_number(rounding: quant.Rounding | None, as_stored: bool) -> float:
         weight = jax.ShapeDtypeStruct((outputs, inputs), jnp.bfloat16)
@@ -250,14 +230,9 @@ def tpu(topology: str) -> None:
 
 def main() -> None:
     own = parser(__doc__)
-    questions = {run.__name__: run for run in (products, quantized, gradients, top_k, attention)}
-    own.add_argument("question", choices=[*questions, "tpu"])
-    own.add_argument("--topology", default="v5e:2x2", help="of the TPU (%(default)s)")
-    options = own.parse_args()
-    if options.question == "tpu":
-        tpu(options.topology)
-    else:
-        questions[options.question]()
+    questions = {run.__name__: run for run in (products, quantized, gradients, top_k, attention, tpu)}
+    own.add_argument("question", choices=questions)
+    questions[own.parse_args().question]()
 
 
 if __name__ == "__main__":

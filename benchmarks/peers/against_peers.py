@@ -32,10 +32,7 @@ from benchmarks.peers import eagle_original, hf, llama_cpp
 from eagle_jax.converters.files import is_gguf
 from eagle_jax.loading.model import folders_of
 
-SEARCH = [
-    (n, d, k)
-    for k, n, d in ((1, 3, 1), (1, 4, 2), (1, 5, 3), (1, 6, 4), (1, 8, 6), (2, 6, 2), (2, 6, 3), (2, 8, 4), (3, 8, 3))
-]
+SEARCH = [(3, 1, 1), (4, 2, 1), (5, 3, 1), (6, 4, 1), (8, 6, 1), (6, 2, 2), (6, 3, 2), (8, 4, 2), (8, 3, 3)]
 SEARCH += [(4, 0.5), (6, 0.5), (6, 0.3), (8, 0.5), (8, 0.3), (12, 0.3)]  # chains that end where the head is unsure
 PUBLISHED_TREE = (60, 7, 10)
 # columns: against the best whose name begins so
@@ -74,7 +71,8 @@ def main() -> None:
             model = pair.model
             asked = [pair.chart.prompt(64, seed) for seed in range(options.limit or 2)]
         else:
-            model = loaded(options.target, options.head, weights)
+            how = {"quantize" if (weights or "").startswith("int") else "dtype": weights}
+            model = eagle_jax.load(options.target, options.head, **how)
             asked = prompts(model, options.questions, options.limit, new_tokens)[:: options.every]
         named = f", {weights}" if weights else ""
         methods[f"eagle_jax plain{named}"] = ours(model, new_tokens, "none", until_end=until_end)
@@ -109,13 +107,6 @@ def main() -> None:
     columns = ["method", "tokens/s", "mean acceptance length", *(f"against {name}" for name in against)]
     columns += ["against own plain", "decoding alone, against own plain", "texts as eagle_jax plain"]
     show(f"{len(asked)} questions", columns, rows)
-
-
-def loaded(target: str | None, head: str | None, weights: str | None) -> eagle_jax.Model:
-    """The pair, with weights of a dtype or quantized."""
-    if weights is not None and weights.startswith("int"):
-        return eagle_jax.load(target, head, quantize=weights)
-    return eagle_jax.load(target, head, dtype=weights)
 
 
 def best_of(timed: dict[str, Timed], beginning: str) -> str | None:

@@ -3,16 +3,14 @@
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
 import eagle_jax
 from benchmarks.common.turns import Answer, Method
+from benchmarks.common.worker import Worker
 from eagle_jax.converters import save_head, save_target
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.eagle import Head
@@ -52,50 +50,20 @@ def methods(
         write_target(target, folder / "target")
         save_head(head, folder / "head", format="safeailab", target=target)
         given = checkout.resolve(), folder / "target", folder / "head", model.dtype, kind, *tree
-        worker = Worker([python, str(WORKER), *map(str, given)], packages)
-        try:
-            ways = {"original EAGLE, plain": "plain", "original EAGLE": "eagle"}
-            yield {name: worker.method(way, new_tokens) for name, way in ways.items()}
-        finally:
-            worker.close()
+        environment = {"PYTHONPATH": packages or ""}  # this project's packages are not theirs to find
+        worker = Worker("the original EAGLE", [python, str(WORKER), *map(str, given)], environment)
 
+        def method(way: str) -> Method:
+            def run(prompt: list[int]) -> Answer:
+                slots = len(prompt) + new_tokens + 256
+                answer = worker.ask({"method": way, "prompt": prompt, "tokens": new_tokens, "slots": slots})
+                # it gives a few tokens more than it was asked for
+                return Answer(answer["tokens"][:new_tokens], answer["accepted"], answer["seconds"])
 
-class Worker:
-    """A process that answers a line of JSON with another."""
+            return run
 
-    def __init__(self, command: list[str], packages: str | None):
-        self._errors = tempfile.TemporaryFile("w+")
-        environment = os.environ | {"PYTHONPATH": packages or ""}  # this project's packages are not theirs to find
-        pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
-        self._process = subprocess.Popen(command, env=environment, text=True, **pipes)
-        self._answer()  # its versions
-
-    def method(self, way: str, new_tokens: int) -> Method:
-        def run(prompt: list[int]) -> Answer:
-            slots = len(prompt) + new_tokens + 256
-            request = {"method": way, "prompt": prompt, "tokens": new_tokens, "slots": slots}
-            with contextlib.suppress(BrokenPipeError):  # the answer says why
-                print(json.dumps(request), file=self._process.stdin, flush=True)
-            answer = self._answer()  # with a few tokens more than it was asked for
-            return Answer(answer["tokens"][:new_tokens], answer["accepted"], answer["seconds"])
-
-        return run
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            with contextlib.suppress(BrokenPipeError):  # it ended before it read its last question
-                stream.close()
-
-    def _answer(self) -> dict[str, Any]:
-        if line := self._process.stdout.readline():
-            return json.loads(line)
-        self._process.wait()
-        self._errors.seek(0)
-        errors = [line.strip() for line in self._errors if line.strip()]
-        self.close()
-        raise RuntimeError(f"the original EAGLE ended; its last line: {errors[-1] if errors else 'none'}")
+        with contextlib.closing(worker):
+            yield {"original EAGLE, plain": method("plain"), "original EAGLE": method("eagle")}
 
 
 def write_target(target: LM, folder: pathlib.Path) -> None:

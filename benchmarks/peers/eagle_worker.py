@@ -43,9 +43,8 @@ def main() -> None:
         ids = torch.tensor([request["prompt"]], device=device)
         run = {"plain": model.naivegenerate, "eagle": model.eagenerate}[request["method"]]
         start = time.perf_counter()
-        out, count, last = run(
-            ids, temperature=0.0, max_new_tokens=request["tokens"], max_length=request["slots"], log=True
-        )
+        how = dict(temperature=0.0, max_new_tokens=request["tokens"], max_length=request["slots"], log=True)
+        out, count, last = run(ids, **how)
         tokens = out[0, len(request["prompt"]) :].tolist()  # waits for the device
         return {"tokens": tokens, "seconds": time.perf_counter() - start, "accepted": int(count) / (last + 1)}
 

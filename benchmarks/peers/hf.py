@@ -24,8 +24,8 @@ def loaded(folder: str | pathlib.Path, dtype: str, *, until_end: bool = False) -
     if str(folder).endswith(".gguf"):  # transformers wants the folder, and the file's name beside it
         folder, file = pathlib.Path(folder).parent, {"gguf_file": pathlib.Path(folder).name}
     model = LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **file).eval()
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return model if until_end else endless(model)
+    model.generation_config.eos_token_id = model.generation_config.eos_token_id if until_end else None
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def shared(target: LM) -> Any:
@@ -41,38 +41,32 @@ def shared(target: LM) -> Any:
     model.load_state_dict(arrays, assign=True)
     with next(iter(arrays.values())).device:
         model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its tables are in no file
-    return endless(model)
-
-
-def endless(model: Any) -> Any:
     model.generation_config.eos_token_id = None
     return model
 
 
-def generate(model: Any, new_tokens: int, **how: Any) -> Method:
-    """Greedy `generate`; further arguments make it another way to draft."""
-    import torch
-
-    def run(prompt: list[int]) -> Answer:
-        ids = torch.tensor([prompt], device=model.device)
-        fixed = dict(do_sample=False, max_new_tokens=new_tokens, pad_token_id=0)
-        start = time.perf_counter()
-        with torch.inference_mode():
-            out = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed, **how)
-        tokens = out[0, len(prompt) :].tolist()  # waits for the device
-        return Answer(tokens, float("nan") if how else 1.0, time.perf_counter() - start)
-
-    return run
-
-
 def methods(model: Any, new_tokens: int, name: str, draft: Any = None) -> dict[str, Method]:
-    """All ways of one model to generate.
+    """All ways of one model to generate, greedily.
 
     Args:
         name: of its dtype, which the methods are called by.
         draft: a small model for assisted generation, if there is one.
     """
-    ways: dict[str, dict[str, Any]] = {"generate": {}, "prompt lookup": {"prompt_lookup_num_tokens": COPIED}}
-    if draft is not None:
-        ways["assisted"] = {"assistant_model": draft}
-    return {f"HF {way}, {name}": generate(model, new_tokens, **how) for way, how in ways.items()}
+    import torch
+
+    def method(**how: Any) -> Method:
+        fixed = dict(do_sample=False, max_new_tokens=new_tokens, pad_token_id=0)
+
+        def run(prompt: list[int]) -> Answer:
+            ids = torch.tensor([prompt], device=model.device)
+            start = time.perf_counter()
+            with torch.inference_mode():
+                out = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed, **how)
+            tokens = out[0, len(prompt) :].tolist()  # waits for the device
+            return Answer(tokens, float("nan") if how else 1.0, time.perf_counter() - start)
+
+        return run
+
+    ways = {"generate": method(), "prompt lookup": method(prompt_lookup_num_tokens=COPIED)}
+    ways |= {} if draft is None else {"assisted": method(assistant_model=draft)}
+    return {f"HF {way}, {name}": run for way, run in ways.items()}

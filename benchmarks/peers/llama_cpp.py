@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 from benchmarks.common.turns import Answer, Method
 
@@ -84,16 +83,13 @@ def _method(url: str, new_tokens: int, *, until_end: bool) -> Method:
 
     def run(prompt: list[int]) -> Answer:
         start = time.perf_counter()
-        answer = _post(f"{url}/completion", how | {"prompt": prompt, "return_tokens": True})
+        body = json.dumps(how | {"prompt": prompt, "return_tokens": True}).encode()
+        request = urllib.request.Request(f"{url}/completion", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as response:
+            answer = json.load(response)
         spent = time.perf_counter() - start
         tokens, timings = answer["tokens"], answer["timings"]
         steps = len(tokens) - timings.get("draft_n_accepted", 0)
         return Answer(tokens, len(tokens) / max(steps, 1), spent, timings["predicted_ms"] / 1e3)
 
     return run
-
-
-def _post(url: str, what: dict[str, Any]) -> dict[str, Any]:
-    asked = urllib.request.Request(url, json.dumps(what).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(asked) as answer:
-        return json.load(answer)

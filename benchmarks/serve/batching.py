@@ -1,8 +1,8 @@
 """What do batches that stay full gain over fixed batches?
 
 Prompts of mixed length, answers that end by themselves: through `generate`, where the next prompt takes the place of
-every finished answer, and in batches that wait for their slowest. The same requests in one run, in turns. Every text is
-compared with the one of its prompt alone; texts have to agree, and nothing may be compiled after the first round.
+every finished answer, and in batches that wait for their slowest. The same requests in one run, in turns; their texts
+have to agree.
 
     python -m benchmarks.serve.batching --questions QUESTIONS.jsonl
 """
@@ -25,7 +25,6 @@ def main() -> None:
     arguments.add_argument("--tree", type=numbers, default="auto", help="nodes,depth,top-k; auto drafts nothing here")
     arguments.add_argument("--rounds", type=int, default=2, help="%(default)s")
     arguments.add_argument("--dtype", default="float32", help="texts are compared, so one that is exact (%(default)s)")
-    arguments.add_argument("--alone", type=int, help="decode only so many alone; default: all")
     options = arguments.parse_args()
     model = eagle_jax.load(options.target, options.head, dtype=options.dtype)
     questions = prompts(model, options.questions, options.limit, options.new_tokens)
@@ -36,37 +35,26 @@ def main() -> None:
     def generate(first: int, last: int) -> list[eagle_jax.Result]:
         return eagle_jax.generate(model, asked[first:last], seed=list(range(first, min(last, len(asked)))), **how)
 
-    def full() -> list[eagle_jax.Result]:
-        return generate(0, len(asked))
-
-    def fixed() -> list[eagle_jax.Result]:
-        starts = range(0, len(asked), options.rows)
-        return [result for first in starts for result in generate(first, first + options.rows)]
-
-    ways = {"full": full, "fixed": fixed}
-    texts = {name: token_ids(run()) for name, run in ways.items()}  # compiles
-    seconds, compiling = dict.fromkeys(ways, float("inf")), 0.0
+    starts = range(0, len(asked), options.rows)
+    ways = {
+        "full": lambda: generate(0, len(asked)),
+        "fixed": lambda: [result for first in starts for result in generate(first, first + options.rows)],
+    }
+    texts = {name: [result.token_ids for result in run()] for name, run in ways.items()}  # compiles
+    seconds = dict.fromkeys(ways, float("inf"))
     for _ in range(options.rounds):
         for name, run in ways.items():
             start = time.perf_counter()
-            results = run()
+            run()
             seconds[name] = min(seconds[name], time.perf_counter() - start)
-            compiling += sum(result.stats.compile_seconds for result in results)
-    alone = [token_ids(generate(index, index + 1))[0] for index in range(len(asked))[: options.alone]]
 
     tokens = sum(map(len, texts["full"]))
     rows = [(name, tokens / spent, seconds["fixed"] / spent) for name, spent in seconds.items()]
     lengths = sorted(map(len, asked))
     title = f"{len(asked)} prompts of {lengths[0]} to {lengths[-1]} tokens, {options.rows} rows, {tokens:,} new tokens"
-    show(f"{title}, {len(alone)} of them also alone", ("batches", "tokens/s", "of fixed"), rows)
-    if not texts["full"] == texts["fixed"] or texts["full"][: len(alone)] != alone:
-        raise ValueError("texts differ between full batches, fixed batches and prompts alone")
-    if compiling:
-        raise ValueError(f"programs were compiled for {compiling:.1f} s after the first round")
-
-
-def token_ids(results: list[eagle_jax.Result]) -> list[list[int]]:
-    return [result.token_ids for result in results]
+    show(title, ("batches", "tokens/s", "of fixed"), rows)
+    if texts["full"] != texts["fixed"]:
+        raise ValueError("texts differ between full and fixed batches")
 
 
 if __name__ == "__main__":

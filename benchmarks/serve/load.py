@@ -31,7 +31,8 @@ QUESTIONS = [
     for i, name in enumerate(("Tom", "Anna", "Sam", "Mia"))
     for things in ("apples", "pencils", "books", "coins")
 ]
-SAMPLING = ((0.0, 1.0), (0.7, 1.0), (1.0, 0.95))  # temperature and top_p
+SAMPLING = [{"temperature": temperature, "top_p": top_p} for temperature, top_p in ((0, 1), (0.7, 1), (1, 0.95))]
+Request = tuple[dict[str, Any], str]  # a body, and its answer offline
 STREAMED = {"model": "shipped", "stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -43,31 +44,20 @@ class Counts:
     tokens: int = 0
     wrong: int = 0
     lost: int = 0
-    busy: int = 0
     first_token: list[float] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """A request, and its answer offline."""
-
-    body: dict[str, Any]
-    answer: str
 
 
 def requests(count: int) -> list[Request]:
     bodies: list[dict[str, Any]] = []
     for i in range(count):
-        temperature, top_p = SAMPLING[i % len(SAMPLING)]
         messages = [{"role": "user", "content": QUESTIONS[i % len(QUESTIONS)]}]
-        body = dict(
-            messages=messages, seed=i, temperature=temperature, top_p=top_p, max_tokens=(24, 48, 96)[i // 3 % 3]
+        bodies.append(
+            SAMPLING[i % len(SAMPLING)] | dict(messages=messages, seed=i, max_tokens=(24, 48, 96)[i // 3 % 3])
         )
-        bodies.append(body)
     columns = {name: [body[name] for body in bodies] for name in ("temperature", "top_p", "seed")}
     columns["max_new_tokens"] = [body["max_tokens"] for body in bodies]
     results = eagle_jax.generate(eagle_jax.load(dtype="float32"), [body["messages"] for body in bodies], **columns)
-    return [Request(body, result.text) for body, result in zip(bodies, results, strict=True)]
+    return [(body, result.text) for body, result in zip(bodies, results, strict=True)]
 
 
 async def client(number: int, api: openai.AsyncOpenAI, asked: list[Request], until: float, counts: Counts) -> None:
@@ -76,29 +66,21 @@ async def client(number: int, api: openai.AsyncOpenAI, asked: list[Request], unt
         request, number = asked[number % len(asked)], number + 7
         try:
             await send(api, request, counts)
-        except openai.RateLimitError:
-            counts.busy += 1
-            await asyncio.sleep(0.5)
         except openai.APIError:
             counts.lost += 1
 
 
 async def send(api: openai.AsyncOpenAI, request: Request, counts: Counts) -> None:
     start, text, first = time.monotonic(), "", None
-    async for chunk in await api.chat.completions.create(**STREAMED, **request.body):
+    async for chunk in await api.chat.completions.create(**STREAMED, **request[0]):
         if chunk.usage is not None:
             counts.tokens += chunk.usage.completion_tokens
         elif chunk.choices[0].delta.content:
             first = first or time.monotonic() - start
             text += chunk.choices[0].delta.content
     counts.answers += 1
-    counts.wrong += text != request.answer
+    counts.wrong += text != request[1]
     counts.first_token.append(first or time.monotonic() - start)
-
-
-def memory(pid: int) -> float:
-    """Resident MiB of a process."""
-    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def metric(url: str, name: str) -> float:
@@ -109,14 +91,14 @@ def metric(url: str, name: str) -> float:
 
 
 async def load(url: str, pid: int, asked: list[Request], options: argparse.Namespace) -> tuple[Counts, list, list]:
-    """All clients for a while; memory and busy slots every second."""
-    counts, used, busy = Counts(), [], []
+    """All clients for a while; resident MiB and busy slots every second."""
+    counts, used, busy, statm = Counts(), [], [], pathlib.Path(f"/proc/{pid}/statm")
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=120.0) as api:
         until = time.monotonic() + options.seconds
         clients = asyncio.gather(*(client(i, api, asked, until, counts) for i in range(options.clients)))
         while not clients.done():
             await asyncio.sleep(1.0)
-            used.append(memory(pid))
+            used.append(int(statm.read_text().split()[1]) * resource.getpagesize() / 2**20)
             busy.append(await asyncio.to_thread(metric, url, "slots_busy"))
         await clients
     return counts, used, busy
@@ -150,7 +132,6 @@ def main() -> int:
         ("answers", counts.answers),
         ("answers that differ from the offline ones", counts.wrong),
         ("answers lost", counts.lost),
-        ("requests refused for now (429)", counts.busy),
         ("tokens/s, all clients together", counts.tokens / seconds),
         ("mean acceptance length", (counts.tokens - counts.answers) / max(steps, 1)),
         ("time to first token, p50 and p95", "{:.2f} s, {:.2f} s".format(*np.percentile(counts.first_token, (50, 95)))),

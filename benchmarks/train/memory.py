@@ -40,7 +40,9 @@ def main() -> None:
     whole = next(pair.target_sizes.config for pair in PAIRS if pair.target == config.target)
     sizes = parse(options.mesh or config.mesh or "data:1")
     head, rule = heads.shapes(config.head, whole), optimizer.make(config.optimizer, config.steps)
-    state = jax.eval_shape(lambda: begin(_zeros(head), rule, jax.random.key(0)))
+    state = jax.eval_shape(
+        lambda params: begin(dataclasses.replace(head, params=params), rule, jax.random.key(0)), head.params
+    )
     kept = bytes_per_device(_target(whole, sizes).params, TARGET, sizes), bytes_per_device(state, HEAD, sizes)
     rows = [("target", kept[0]), ("head and optimizer", kept[1]), ("together", sum(kept))]
     if options.topology is not None:
@@ -51,8 +53,7 @@ def main() -> None:
             memory = compiled_update().lower(*of, **fixed).compile().memory_analysis()
         temporary = memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         rows += [(f"temporary, on {options.topology}", temporary), ("with it", sum(kept) + temporary)]
-    title = f"{options.settings}, {sizes}"
-    show(title, ("on each chip", "memory"), [(name, gigabytes(size)) for name, size in rows])
+    show(f"{options.settings}, {sizes}", ("on each chip", "memory"), [(name, gigabytes(size)) for name, size in rows])
 
 
 def arguments(config: Any, whole: LlamaConfig, layers: int, head: Any, state: Any, over: Sharding) -> tuple[Any, ...]:
@@ -65,11 +66,6 @@ def arguments(config: Any, whole: LlamaConfig, layers: int, head: Any, state: An
     sharding = jax.NamedSharding(over.mesh, jax.P(None, DATA))
     text = [jax.ShapeDtypeStruct(rows, dtype, sharding=sharding) for dtype in (jnp.int32, jnp.bool_)]
     return placed(state, over, over.head), placed(without_params(head), over, over.head), target, *text
-
-
-def _zeros(head: Any) -> Any:
-    """The head with weights, for what is traced."""
-    return dataclasses.replace(head, params=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), head.params))
 
 
 def _target(config: LlamaConfig, sizes: Any) -> LM:

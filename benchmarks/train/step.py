@@ -36,18 +36,14 @@ from eagle_jax.training.config import HeadConfig, OptimizerConfig
 from eagle_jax.training.loss import EAGLE3, Objective
 from eagle_jax.training.update import begin, update, without_params
 
-TAPS = (2, 4, 6)
 RULE = OptimizerConfig(rate=1e-4, warmup=0, decay="constant", clip="norm", clip_at=0.5)
 HARMONISED = Objective(steps=3, decay=0.9, feature_weight=0.5, law_weight=1.0, noise=0.0)
+EAGLE3_HEAD = HeadConfig(method="eagle3", intermediate_size=1024, taps=(2, 4, 6))
 CASES = {
     "EAGLE-1, 1 step": (HeadConfig(intermediate_size=1024), dataclasses.replace(Objective(), noise=0.0)),
     "EAGLE-1, 3 steps": (HeadConfig(intermediate_size=1024), HARMONISED),
-    "EAGLE-3, 5 steps": (
-        HeadConfig(method="eagle3", intermediate_size=1024, taps=TAPS),
-        dataclasses.replace(EAGLE3, steps=5),
-    ),
+    "EAGLE-3, 5 steps": (EAGLE3_HEAD, dataclasses.replace(EAGLE3, steps=5)),
 }
-PAUSE = 0.3  # seconds
 PASS = 4  # rows of a pass where an update is made of several
 Step = Callable[[], float]  # runs a step and returns its loss
 
@@ -88,8 +84,8 @@ def in_turns(case: str, batch: int, length: int, repeats: int) -> list[list[floa
 
 
 def seconds(step: Step) -> float:
-    """Of one step, after a pause and one that is not timed: the threads of a library before spin on for a while."""
-    time.sleep(PAUSE)
+    """Of one step, after a pause and an untimed one: the threads of a library before spin on for a while."""
+    time.sleep(0.3)
     step()
     start = time.perf_counter()
     step()
