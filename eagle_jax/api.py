@@ -2,7 +2,7 @@
 
 from eagle_jax.converters import PAIRS, convert, convert_gguf, describe, quantize
 from eagle_jax.inspection.profile import Profile, profile
-from eagle_jax.inspection.trace import Cycle, Parts, closest_draws, time_parts, trace, tree_shape
+from eagle_jax.inspection.trace import Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.inspection.tune import Tuned, tune
 from eagle_jax.jobs import Defaults, Job, Tally, fingerprints, merge
 from eagle_jax.jobs.regenerate import Regenerated, regenerate
@@ -12,8 +12,8 @@ from eagle_jax.loading.model import Model, at_hand, download, dtype_name, load, 
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
 from eagle_jax.scheduling.engine import Engine, EngineClosed, Load, QueueFull
 from eagle_jax.scheduling.generate import generate, stream
-from eagle_jax.scheduling.results import Chunk, Result, Stats, without_nan
-from eagle_jax.scheduling.ticket import CANCELLED, EngineError, Ticket, achunks, chunks
+from eagle_jax.scheduling.results import CANCELLED, Chunk, Cycle, Result, Stats, without_nan
+from eagle_jax.scheduling.ticket import EngineError, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
 from eagle_jax.text.detokenize import INCOMPLETE, Spelling, decode, settled

@@ -23,7 +23,7 @@ from eagle_jax.converters.sizes import HeadSizes, TargetSizes
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import Request
+from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models import layout
@@ -49,7 +49,7 @@ def laid(model, head_dim=CONFIG.head_dim):
     return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
 
 
-def ragged_request() -> tuple[Request, jax.Array]:
+def ragged_request() -> tuple[BatchParams, jax.Array]:
     """Four prompts; two rows are greedy, two at temperature 1."""
     lengths = np.array([5, 3, 7, 4], np.int32)
     tokens = np.random.default_rng(0).integers(0, 60, (ROWS, SLOTS + 8)).astype(np.int32)
@@ -61,7 +61,7 @@ def ragged_request() -> tuple[Request, jax.Array]:
         key=request_keys(range(ROWS), [0] * ROWS),
     )
     limit, stop_ids = jnp.asarray(lengths + 16), jnp.asarray([-1], jnp.int32)
-    return Request(settings, jnp.asarray(lengths), limit, stop_ids), jnp.asarray(tokens)
+    return BatchParams(settings, jnp.asarray(lengths), limit, stop_ids), jnp.asarray(tokens)
 
 
 def decoded(target, drafter, over):
@@ -119,7 +119,7 @@ def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, 
     state, loop = decoded(laid(target), drafter, over)
     assert answers(state) == plainly
     if head is not None:
-        assert int(state.cycle) < 15  # 16 tokens, the first of them from the prompt
+        assert int(state.steps) < 15  # 16 tokens, the first of them from the prompt
 
     # Nothing of a cache travels and nothing whole over the vocabulary. Sums: embedding, attention, MLP of each pass.
     travels = collectives(loop)

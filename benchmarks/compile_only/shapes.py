@@ -19,7 +19,7 @@ from eagle_jax.config import LlamaConfig
 from eagle_jax.decoding.decode import advance, prefill
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import Request
+from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models.quant import schemes_of
@@ -82,7 +82,7 @@ def arguments(
     floats, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)
     settings = Settings(floats, whole, floats, floats, request_keys([0] * rows, [0] * rows))
     request, tokens = jax.eval_shape(
-        lambda: (Request(settings, whole, whole, whole), jnp.zeros((rows, slots + 16), jnp.int32))
+        lambda: (BatchParams(settings, whole, whole, whole), jnp.zeros((rows, slots + 16), jnp.int32))
     )
     request = placed(request, over, over.state)
     fixed = dict(mode=mode, slots=slots, chunk=256, logprobs=False, over=over)

@@ -1,8 +1,8 @@
-"""Draws the documentation's figures from one real answer of the shipped pair.
+"""Draws the documentation's figures from one real answer of SmolLM2-135M-Instruct, drafted by its EAGLE-3 head.
 
     python docs/figures/make.py
 
-`answer.svg` is the whole answer, pass by pass; `tree.svg` the draft tree of one of its cycles, and `mask.svg` what the
+`answer.svg` is the whole answer, step by step; `tree.svg` the draft tree of one of its steps, and `mask.svg` what the
 nodes of that tree see.
 """
 
@@ -15,7 +15,7 @@ from eagle_jax.evaluation import drawing
 from eagle_jax.evaluation.drawing import WIDTH, Svg
 
 HERE = pathlib.Path(__file__).parent
-QUESTION = "There are 20 students in a class. Half of them are girls. How many boys are there?"
+QUESTION = "What is photosynthesis? Answer in two sentences."
 TREE = (14, 4, 3)
 MAX_NEW_TOKENS = 96
 CHARACTER, LINE, MARGIN = 8.4, 32, 16  # width of a character, height of a line, space at the sides
@@ -23,7 +23,7 @@ COMMITTED = 7  # tokens of the cache that the picture of the mask shows
 
 
 def main() -> None:
-    model = eagle_jax.load(dtype="float32")
+    model = eagle_jax.load("smollm2-135m-instruct", dtype="float32")
     prompt = [{"role": "user", "content": QUESTION}]
     asked = dict(max_new_tokens=MAX_NEW_TOKENS, tree=TREE)
     result = eagle_jax.generate(model, prompt, **asked)
@@ -36,28 +36,28 @@ def main() -> None:
         "mask": mask(model.tokenizer, cycles[number], result.token_ids[: read[number]]),
     }.items():
         (HERE / f"{name}.svg").write_text(drawing.alone(svg) + "\n", encoding="utf-8")
-    tokens, passes = len(result.token_ids), result.stats.cycles
-    print(f"{result.text!r}: {tokens} tokens in {passes} passes; the tree is of pass {number + 1}")
+    tokens, steps = len(result.token_ids), result.stats.cycles
+    print(f"{result.text!r}: {tokens} tokens in {steps} steps; the tree is of step {number + 1}")
 
 
 def answer(tokenizer, result: eagle_jax.Result) -> str:
-    """The answer as its passes committed it: drafted tokens filled, those that the target drew itself dashed."""
+    """The answer as its steps committed it: drafted tokens filled, those that the target drew itself dashed."""
     placed = list(_lines(_passes(tokenizer, result)))
     below = 26 + LINE * (2 + max(line for line, *_ in placed))
-    tokens, passes = len(result.token_ids), result.stats.cycles
-    svg = Svg(below + 48, f"An answer of the shipped pair: {tokens} tokens in {passes} passes of the model")
+    tokens, steps = len(result.token_ids), result.stats.cycles
+    svg = Svg(below + 48, f"An answer of SmolLM2-135M-Instruct: {tokens} tokens in {steps} steps")
     svg.text(MARGIN, 26, QUESTION, "faint")
     for line, x, text, width, look, number in placed:
         y = 26 + LINE * (line + 1)
-        title = f"pass {number}: {'guessed by the head, and drawn' if look == 'taken' else 'drawn'} by the model"
+        title = f"step {number}: {'guessed by the head, and drawn' if look == 'taken' else 'drawn'} by the model"
         svg.box(x, y - 15, width, 21, f"node {look}", title, round_=4)
         _fixed(svg, x + 3, y, text, look)
     svg.text(
-        MARGIN, below + 6, f"{tokens} tokens in {passes} passes of the model, after the one that reads the question."
+        MARGIN, below + 6, f"{tokens} tokens in {steps} steps of draft and verification, after prefill."
     )
     for x, look, meaning in (
-        (MARGIN, "taken", "guessed by the draft head, and just what the model draws"),
-        (WIDTH / 2 + 20, "drawn", "drawn by the model beyond them: the end of a pass"),
+        (MARGIN, "taken", "drafted by the head, and what the model draws"),
+        (WIDTH / 2 + 20, "drawn", "drawn by the model after them: the end of a step"),
     ):
         svg.box(x, below + 20, 14, 14, f"node {look}", meaning, round_=4)
         svg.text(x + 22, below + 32, meaning, "faint")

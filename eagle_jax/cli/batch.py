@@ -169,8 +169,8 @@ def _report(output: pathlib.Path, tally: api.Tally, missing: list[str], hosts: i
     said += [f"{tally.before:,} were there before"] if tally.before else []
     said += [f"{tally.failed:,} failed"] if tally.failed else []
     out.print(f"{', '.join(said)}: {output}", markup=False)
-    if math.isfinite(tally.use.share):
-        err.print(f"{tally.tokens:,} tokens; rows of the batch were busy {tally.use.share:.0%} of the time")
+    if math.isfinite(tally.utilisation.fraction):
+        err.print(f"{tally.tokens:,} tokens; rows of the batch were busy {tally.utilisation.fraction:.0%} of the time")
     if missing:
         err.print(f"Not all of the {hosts} parts are complete here: {'; '.join(missing)}.", markup=False)
         err.print(f"The last host makes {output}; or collect the parts, and give it to --merge.", markup=False)

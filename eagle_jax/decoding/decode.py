@@ -14,41 +14,30 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import DecodeState, Reading, Request
-from eagle_jax.decoding.tree import depth_below
+from eagle_jax.decoding.state import BatchParams, DecodeState, Reading
+from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import Checked, Drafter, Observed, View
 from eagle_jax.models.attention_inputs import num_valid
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import causal
-from eagle_jax.models.target import PADDING_POSITION, Target
+from eagle_jax.models.target import PADDING_POSITION, Output, Target
 from eagle_jax.sharding import Sharding, constrain, spread
 from eagle_jax.workarounds import loop_options
 
 
-def step(target: Target, drafter: Drafter, request: Request, state: DecodeState, mode: Sampling) -> DecodeState:
-    """One cycle for every row; rows that are done compute along and change nothing."""
-    settings, height = request.settings, drafter.shape.depth
-    noise = _noise(target, request, state.length, height + 1, mode)
-
-    with jax.named_scope("draft"):
-        view = View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
-        tree, draft = drafter.propose(target, state.draft, view, mode)
-        # what is no guess may hold no token; one beyond the target's would spoil the whole pass, and becomes its last
-        known = jnp.clip(tree.tokens, 0, target.config.vocab_size - 1)
-        tree = dataclasses.replace(tree, tokens=jnp.where(tree.valid, known, 0))
-
-    with jax.named_scope("verify"):
-        ancestors = tree.ancestors
-        depth = depth_below(ancestors)
-        positions = jnp.where(tree.valid, state.length[:, None] + depth, PADDING_POSITION)
-        output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
-        logits = target.logits(output.hidden, num_valid(tree.valid))
+def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, mode: Sampling) -> DecodeState:
+    """One step for every row; rows that are done compute along and change nothing."""
+    height = drafter.shape.depth
+    noise = _noise(target, params, state.length, height + 1, mode)
+    tree, draft = draft_tree(target, drafter, params, state, noise, mode)
+    ancestors = tree.ancestors
+    output, logits = verify_tree(target, drafter, state, tree, ancestors)
 
     with jax.named_scope("accept"):
-        noise_by_node = None if noise is None else sampling.at_depth(noise, depth)
-        draws = sampling.draw(logits, noise_by_node, settings, mode)
-        accepted, stopped = _until_stop(walk(tree, draws, height, ancestors), request, state)
+        noise_by_node = None if noise is None else sampling.at_depth(noise, depth_below(ancestors))
+        draws = sampling.draw(logits, noise_by_node, params.settings, mode)
+        accepted, stopped = _until_stop(walk(tree, draws, height, ancestors), params, state)
         nodes, count = accepted.nodes, accepted.count
 
     with jax.named_scope("observe"):
@@ -64,29 +53,49 @@ def step(target: Target, drafter: Drafter, request: Request, state: DecodeState,
         draft = drafter.observe(target, draft, observed)
 
     with jax.named_scope("commit"):
-        cycle = state.cycle + 1
-        depths = jnp.arange(height + 1, dtype=jnp.int32)
+        steps = state.steps + 1
+        committed_at_step = jnp.full_like(accepted.tokens, steps)
         following = DecodeState(
             tokens=_append(state.tokens, accepted.tokens, state.known),
             length=state.length + count,
-            done=state.done | stopped | (state.known + count >= request.limit),
+            done=state.done | stopped | (state.known + count >= params.limit),
             stopped=state.stopped | stopped,
             cache=state.cache.commit(output.kv, nodes, count),
             draft=draft,
-            cycle=cycle,
-            cycles=state.cycles + (~state.done).astype(jnp.int32),
-            accepted=state.accepted + (depths[None] < count[:, None]).astype(jnp.int32),
-            came_with=_append(state.came_with, jnp.full_like(accepted.tokens, cycle), state.known),
+            steps=steps,
+            committed_at_step=_append(state.committed_at_step, committed_at_step, state.known),
             logprobs=_append_logprobs(state, logits, accepted),
         )
         return constrain(following)
+
+
+@jax.named_scope("draft")
+def draft_tree(
+    target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, noise: Any, mode: Sampling
+) -> tuple[Tree, Any]:
+    """The drafter's tree and its new state. `noise[b d v]` is that of the positions after `length`; None for greedy."""
+    view = View(tokens=state.tokens, length=state.length, noise=noise, settings=params.settings)
+    tree, draft = drafter.propose(target, state.draft, view, mode)
+    # an invalid node may hold any number; one beyond the target's vocabulary would spoil the whole forward pass
+    tokens = jnp.clip(tree.tokens, 0, target.config.vocab_size - 1)
+    return dataclasses.replace(tree, tokens=jnp.where(tree.valid, tokens, 0)), draft
+
+
+@jax.named_scope("verify")
+def verify_tree(
+    target: Target, drafter: Drafter, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"]
+) -> tuple[Output, Float[Array, "b n v"]]:
+    """The target's forward pass over a tree, and its logits at every node."""
+    positions = jnp.where(tree.valid, state.length[:, None] + depth_below(ancestors), PADDING_POSITION)
+    output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
+    return output, target.logits(output.hidden, num_valid(tree.valid))
 
 
 @spread
 def prefill(
     target: Target,
     drafter: Drafter,
-    request: Request,
+    params: BatchParams,
     tokens: Int[Array, "b t"],
     *,
     mode: Sampling,
@@ -104,18 +113,18 @@ def prefill(
     It is `open_prompts`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
     (their `over` is for `spread`).
     """
-    reading = open_prompts(target, drafter, request, slots=slots)
-    reading = read_prompts(target, drafter, request, tokens, reading, chunk=chunk)
-    return first_tokens(target, drafter, request, tokens, reading, mode=mode, logprobs=logprobs)
+    reading = open_prompts(target, drafter, params, slots=slots)
+    reading = read_prompts(target, drafter, params, tokens, reading, chunk=chunk)
+    return first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
 
 
 def open_prompts(
-    target: Target, drafter: Drafter, request: Request, *, slots: int, over: Sharding | None = None
+    target: Target, drafter: Drafter, params: BatchParams, *, slots: int, over: Sharding | None = None
 ) -> Reading:
     """Caches with room for `slots` tokens, and nothing read."""
-    batch = len(request.limit)
+    batch = len(params.limit)
     cache = target.empty_cache(batch, slots)
-    cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.asarray(request.prompt_length))
+    cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.asarray(params.prompt_length))
     cache, draft = constrain((cache, drafter.init(target, batch, slots)))
     return Reading(chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch))
 
@@ -123,7 +132,7 @@ def open_prompts(
 def read_prompts(
     target: Target,
     drafter: Drafter,
-    request: Request,
+    params: BatchParams,
     tokens: Int[Array, "b t"],
     reading: Reading,
     until: Int[Array, ""] | None = None,
@@ -132,7 +141,7 @@ def read_prompts(
     over: Sharding | None = None,
 ) -> Reading:
     """Reads on to the end of the longest prompt, or until `until` chunks are read."""
-    lengths, batch = jnp.asarray(request.prompt_length), tokens.shape[0]
+    lengths, batch = jnp.asarray(params.prompt_length), tokens.shape[0]
 
     def unread(reading: Reading) -> Bool[Array, ""]:
         left = reading.chunks * chunk < jnp.max(lengths)
@@ -166,7 +175,7 @@ def read_prompts(
 def first_tokens(
     target: Target,
     drafter: Drafter,
-    request: Request,
+    params: BatchParams,
     tokens: Int[Array, "b t"],
     reading: Reading,
     *,
@@ -174,9 +183,9 @@ def first_tokens(
     logprobs: bool,
 ) -> DecodeState:
     """Draws each row's first token, once its prompt is read."""
-    lengths, last = jnp.asarray(request.prompt_length), reading.last
+    lengths, last = jnp.asarray(params.prompt_length), reading.last
     logits = target.logits(last[0])
-    drawn = sampling.draw(logits, _noise(target, request, lengths - 1, 1, mode), request.settings, mode)
+    drawn = sampling.draw(logits, _noise(target, params, lengths - 1, 1, mode), params.settings, mode)
     observed = Observed(
         start=lengths - 1,
         count=jnp.ones_like(lengths),
@@ -185,23 +194,23 @@ def first_tokens(
         hidden=last[0],
         taps=tuple(last[1:]),
     )
-    stopped = _is_stop(drawn, request)[:, 0]
+    stopped = _is_stop(drawn, params)[:, 0]
     draft = drafter.observe(target, reading.draft, observed)
-    state = _unsaid(tokens, reading.cache, draft, drafter.shape.depth, logprobs)
+    state = _without_answers(tokens, reading.cache, draft, logprobs)
     return dataclasses.replace(
         state,
         tokens=_append(tokens, drawn, lengths),
         length=lengths,
-        done=stopped | (lengths + 1 >= request.limit),
+        done=stopped | (lengths + 1 >= params.limit),
         stopped=stopped,
         logprobs=None if state.logprobs is None else _append(state.logprobs, _logprobs(logits, drawn), lengths),
     )
 
 
-def nobody(
+def empty_state(
     target: Target,
     drafter: Drafter,
-    request: Request,
+    params: BatchParams,
     tokens: Int[Array, "b t"],
     *,
     slots: int,
@@ -209,12 +218,12 @@ def nobody(
     over: Sharding | None = None,
 ) -> DecodeState:
     """A batch in which no row has begun: all are done, and their places free."""
-    reading = open_prompts(target, drafter, request, slots=slots)
-    return _unsaid(tokens, reading.cache, reading.draft, drafter.shape.depth, logprobs)
+    reading = open_prompts(target, drafter, params, slots=slots)
+    return _without_answers(tokens, reading.cache, reading.draft, logprobs)
 
 
-def _unsaid(tokens: Int[Array, "b t"], cache: Cache, draft: Any, depth: int, logprobs: bool) -> DecodeState:
-    """Rows that are done and have said nothing."""
+def _without_answers(tokens: Int[Array, "b t"], cache: Cache, draft: Any, logprobs: bool) -> DecodeState:
+    """Rows that are done and have no answers."""
     batch = tokens.shape[0]
     no_token, no = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
     return DecodeState(
@@ -224,10 +233,8 @@ def _unsaid(tokens: Int[Array, "b t"], cache: Cache, draft: Any, depth: int, log
         stopped=no,
         cache=cache,
         draft=draft,
-        cycle=jnp.zeros((), jnp.int32),
-        cycles=no_token,
-        accepted=jnp.zeros((batch, depth + 1), jnp.int32),
-        came_with=jnp.zeros_like(tokens),
+        steps=jnp.zeros((), jnp.int32),
+        committed_at_step=jnp.zeros_like(tokens),
         logprobs=jnp.zeros(tokens.shape, jnp.float32) if logprobs else None,
     )
 
@@ -236,7 +243,7 @@ def _unsaid(tokens: Int[Array, "b t"], cache: Cache, draft: Any, depth: int, log
 def advance(
     target: Target,
     drafter: Drafter,
-    request: Request,
+    params: BatchParams,
     state: DecodeState,
     until: Int[Array, ""],
     enough: Int[Array, ""] | None = None,
@@ -244,13 +251,13 @@ def advance(
     mode: Sampling,
     over: Sharding | None = None,
 ) -> DecodeState:
-    """Runs cycles on the device until every row is done, or `enough` of them are, or until cycle `until`."""
+    """Runs steps on the device until every row is done, or `enough` of them are, or until step `until`."""
 
     def unfinished(state: DecodeState) -> Bool[Array, ""]:
         going_on = ~jnp.all(state.done) if enough is None else jnp.sum(state.done, dtype=jnp.int32) < enough
-        return going_on & (state.cycle < until)
+        return going_on & (state.steps < until)
 
-    return jax.lax.while_loop(unfinished, lambda state: step(target, drafter, request, state, mode), state)
+    return jax.lax.while_loop(unfinished, lambda state: step(target, drafter, params, state, mode), state)
 
 
 @functools.cache
@@ -275,10 +282,10 @@ def compiled_read_prompts() -> Any:
 
 
 @functools.cache
-def compiled_nobody() -> Any:
-    """`nobody`, jitted once per process."""
+def compiled_empty_state() -> Any:
+    """`empty_state`, jitted once per process."""
     fixed = ("slots", "logprobs", "over")
-    return jax.jit(spread(nobody), static_argnames=fixed, compiler_options=loop_options())
+    return jax.jit(spread(empty_state), static_argnames=fixed, compiler_options=loop_options())
 
 
 @functools.cache
@@ -289,29 +296,29 @@ def compiled_advance() -> Any:
 
 
 def _noise(
-    target: Target, request: Request, length: Int[Array, "b"], count: int, mode: Sampling
+    target: Target, params: BatchParams, length: Int[Array, "b"], count: int, mode: Sampling
 ) -> Float[Array, "b d v"] | None:
     """Noise of the `count` positions that follow position `length`."""
     if not mode.sampled:
         return None
     positions = length[:, None] + 1 + jnp.arange(count, dtype=jnp.int32)[None]
     with jax.named_scope("noise"):
-        return sampling.noise(request.settings, positions, target.config.vocab_size)
+        return sampling.noise(params.settings, positions, target.config.vocab_size)
 
 
-def _until_stop(accepted: Accepted, request: Request, state: DecodeState) -> tuple[Accepted, Bool[Array, "b"]]:
+def _until_stop(accepted: Accepted, params: BatchParams, state: DecodeState) -> tuple[Accepted, Bool[Array, "b"]]:
     """Cuts the path after the first stop token and at the limit; done rows accept nothing. Tells which rows stopped."""
     index = jnp.arange(accepted.tokens.shape[1], dtype=jnp.int32)[None]
-    stops = _is_stop(accepted.tokens, request) & (index < accepted.count[:, None])
+    stops = _is_stop(accepted.tokens, params) & (index < accepted.count[:, None])
     first_stop = jnp.where(jnp.any(stops, axis=1), jax.lax.argmax(stops, 1, jnp.int32), accepted.count)
-    room = request.limit - state.known
+    room = params.limit - state.known
     count = jnp.where(state.done, 0, jnp.minimum(jnp.minimum(accepted.count, first_stop + 1), room))
     stopped = jnp.any(stops & (index < count[:, None]), axis=1)
     return Accepted(nodes=accepted.nodes, tokens=accepted.tokens, count=count), stopped
 
 
-def _is_stop(tokens: Int[Array, "b r"], request: Request) -> Bool[Array, "b r"]:
-    return jnp.any(tokens[..., None] == request.stop_ids[None, None], axis=-1) & (tokens >= 0)
+def _is_stop(tokens: Int[Array, "b r"], params: BatchParams) -> Bool[Array, "b r"]:
+    return jnp.any(tokens[..., None] == params.stop_ids[None, None], axis=-1) & (tokens >= 0)
 
 
 def _read_chunk(target, tokens, start, lengths, cache, taps):

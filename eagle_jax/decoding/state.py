@@ -12,8 +12,8 @@ from eagle_jax.struct import pytree
 
 
 @pytree
-class Request:
-    """What was asked for, one value per row of the batch; on the host until a program takes it, then constant.
+class BatchParams:
+    """Parameters of the requests in a batch, one value per row; on the host until a program takes them, then constant.
 
     Attributes:
         settings: how tokens are drawn.
@@ -47,9 +47,9 @@ class Reading:
 
 @pytree
 class DecodeState:
-    """The carry of the loop (b rows, t text slots, d deepest node of a tree).
+    """The carry of the loop (b rows, t text slots).
 
-    Between cycles the tokens at positions `0 .. length` are known and those before `length` are committed: they are in
+    Between steps the tokens at positions `0 .. length` are known and those before `length` are committed: they are in
     the caches. The one at `length` is the root, drawn but not read by the target yet.
 
     Attributes:
@@ -59,34 +59,36 @@ class DecodeState:
         stopped: row ended at a stop token (else, once done, for length).
         cache: the target's K/V.
         draft: the drafter's own state.
-        cycle: target passes since prefill.
-        cycles: the same per row, counted while the row was running.
-        accepted: in how many cycles the walk went at least as deep as 0, 1, .. d.
-        came_with: the cycle that each token of the answer came with, counted from 1; 0 for the one after the prompt.
+        steps: since prefill.
+        committed_at_step: the step that committed each token of the answer, counted from 1; 0 for the first one, which
+            prefill draws.
         logprobs: log-probability of each token under the target's unwarped softmax; None when not asked for.
     """
 
-    # What has been said
+    # Tokens
     tokens: Int[Array, "b t"]
     length: Int[Array, "b"]
     done: Bool[Array, "b"]
     stopped: Bool[Array, "b"]
 
-    # What the models remember
+    # State of the models
     cache: Cache
     draft: Any
 
-    # What is reported
-    cycle: Int[Array, ""]
-    cycles: Int[Array, "b"]
-    accepted: Int[Array, "b path"]
-    came_with: Int[Array, "b t"]
+    # Reported
+    steps: Int[Array, ""]
+    committed_at_step: Int[Array, "b t"]
     logprobs: Float[Array, "b t"] | None
 
     @property
     def known(self) -> Int[Array, "b"]:
         """Tokens of prompt and answer so far, the root included."""
         return self.length + 1
+
+    @property
+    def steps_by_row(self) -> Int[Array, "b"]:
+        """Steps that each row took part in: the one that committed its last token."""
+        return jnp.take_along_axis(self.committed_at_step, self.length[:, None], axis=1)[:, 0]
 
     @property
     def root(self) -> Int[Array, "b"]:

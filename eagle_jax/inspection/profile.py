@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from eagle_jax.drafters.base import Plain
-from eagle_jax.inspection.tune import Start, requests
+from eagle_jax.inspection.tune import Start, greedy_requests
 from eagle_jax.loading.model import Model
 from eagle_jax.text.prompts import Prompt
 from eagle_jax.tuning.methods import drafter_for
@@ -84,8 +84,8 @@ def profile(
     """
     chosen = drafter_for(model, drafter, tree)
     endless = dataclasses.replace(model, stop_ids=())
-    start = Start(endless, chosen, requests(endless, [prompt], max_new_tokens))
-    again = Start(endless, chosen, requests(endless, [prompt], max_new_tokens))  # the first one compiled
+    start = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))
+    again = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))  # the first one compiled
     timed = [(start.run(Plain(), CYCLES), start.run(chosen, CYCLES)) for _ in range(5)]  # in turn; the best counts
     plain, mine = (min(runs, key=lambda ran: ran.seconds / ran.cycles) for runs in zip(*timed, strict=True))
     scopes = scopes_of(start.program(chosen))
@@ -97,7 +97,7 @@ def profile(
     phases = {name: spent / traced.cycles for name, spent in seconds.items()}
     left = traced.seconds / traced.cycles - sum(phases.values())
     return Profile(
-        prompt_tokens=len(start.batch.rows[0].ask.prompt),
+        prompt_tokens=len(start.batch.rows[0].request.prompt),
         prefill=again.batch.rows[0].prefill_seconds,
         plain=plain.seconds / plain.cycles,
         cycle=mine.seconds / mine.cycles,

@@ -1,4 +1,4 @@
-"""A look inside the loop: the trees of single cycles, what the parts of a cycle cost, and how close a draw was."""
+"""The draft trees of single steps, what the parts of a step cost, and how close a draw was."""
 
 import dataclasses
 import functools
@@ -11,19 +11,20 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance
+from eagle_jax.decoding.decode import compiled_advance, draft_tree, verify_tree
 from eagle_jax.decoding.sampling import Sampling, Settings
-from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Drafter, View
+from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
-from eagle_jax.scheduling import programs
+from eagle_jax.scheduling import offline, programs
 from eagle_jax.scheduling.batch import Batch
-from eagle_jax.scheduling.generate import asks_for
+from eagle_jax.scheduling.batch_shape import shape_for
 from eagle_jax.scheduling.options import Options, seeds_for, settings_of
-from eagle_jax.scheduling.recorder import Recorder, last_cycles
+from eagle_jax.scheduling.recorder import Recorder
+from eagle_jax.scheduling.request import Request, requests_for
 from eagle_jax.scheduling.results import Cycle
 from eagle_jax.sharding import Sharding, spread
 from eagle_jax.text.prompts import Prompt
@@ -88,14 +89,14 @@ def trace(
         >>> len(cycle.tokens), cycle.accepted[0]
         (8, 0)
     """
-    options = _options(max_new_tokens, temperature, filters)
-    batch = _batch(model, prompt, Recorder(drafter_for(model, drafter, tree)), options, seed)
-    seen: list[Cycle] = []
-    for _ in batch.run(1):
-        seen.append(last_cycles(batch.state.draft)[0])
-        if len(seen) == cycles:
+    recorder = Recorder(drafter_for(model, drafter, tree))
+    request = _request(model, prompt, max_new_tokens, temperature, filters, seed)
+    trees: list[Cycle] = []
+    for event in offline.run(model, [request], 1, lambda _: recorder, steps=1):
+        trees = [event.output.trees[step] for step in sorted(event.output.trees)]
+        if len(trees) >= cycles:
             break
-    return seen
+    return trees[:cycles]
 
 
 def time_parts(
@@ -115,22 +116,22 @@ def time_parts(
 
     The rest is as in `trace`; caches have the size that an answer of `max_new_tokens` gives them.
     """
-    batch = _batch(
-        model, prompt, drafter_for(model, drafter, tree), _options(max_new_tokens, temperature, filters), seed
-    )
-    next(batch.run(after), None)
+    request = _request(model, prompt, max_new_tokens, temperature, filters, seed)
+    chosen = drafter_for(model, drafter, tree)
+    batch = Batch(model, chosen, shape_for(model, chosen, [request], 1), [request])
+    batch.decode(after)
     # an answer that has ended by then costs what one that goes on does
     state = dataclasses.replace(batch.state, done=jnp.zeros_like(batch.state.done))
-    given, fixed = (model.target, batch.drafter, batch.request), dict(mode=batch.mode, over=model.over)
+    inputs, static = (model.target, chosen, batch.params), dict(mode=batch.shape.mode, over=model.over)
     noise = _noise(model.target, batch)
-    drafted, _ = programs.call(_compiled(_propose), *given, state, noise, **fixed)
-    limits = state.cycle + 1, jnp.asarray(len(state.done), jnp.int32)
+    drafted, _ = programs.call(_compiled(_draft), *inputs, state, noise, **static)
+    limits = state.steps + 1, jnp.asarray(len(state.done), jnp.int32)
     seconds: list[tuple[float, float, float]] = []
-    for _ in range(repeats + 1):  # in turn, so that what else the machine does falls on all alike
+    for _ in range(repeats + 1):  # in turn, so that other load on the machine affects all alike
         mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the loop's program takes its state over
-        draft = _seconds(_compiled(_propose), *given, state, noise, **fixed)
-        verify = _seconds(_compiled(_verify), *given, state, drafted, **fixed)
-        seconds.append((draft, verify, _seconds(compiled_advance(), *given, mine, *limits, **fixed)))
+        draft = _seconds(_compiled(_draft), *inputs, state, noise, **static)
+        verify = _seconds(_compiled(_verify), *inputs, state, drafted, **static)
+        seconds.append((draft, verify, _seconds(compiled_advance(), *inputs, mine, *limits, **static)))
     return Parts(*(min(part) for part in zip(*seconds[1:], strict=True)))
 
 
@@ -152,8 +153,12 @@ def closest_draws(
     return list(zip(tokens.tolist(), values.tolist(), strict=True))
 
 
-def _batch(model: Model, prompt: Prompt, drafter: Drafter, options: Options, seed: int) -> Batch:
-    return Batch(model, drafter, asks_for(model, [prompt], [options], seeds_for(seed, 1), 1))
+def _request(
+    model: Model, prompt: Prompt, max_new_tokens: int, temperature: float, filters: dict[str, Any], seed: int
+) -> Request:
+    options = _options(max_new_tokens, temperature, filters)
+    [request] = requests_for(model, [prompt], [options], seeds_for(seed, 1))
+    return request
 
 
 def _options(max_new_tokens: int, temperature: float, filters: dict[str, Any]) -> Options:
@@ -162,41 +167,37 @@ def _options(max_new_tokens: int, temperature: float, filters: dict[str, Any]) -
 
 
 def _noise(target: Target, batch: Batch) -> Float[Array, "b d v"] | None:
-    if not batch.mode.sampled:
+    if not batch.shape.mode.sampled:
         return None
     depths = jnp.arange(batch.drafter.shape.depth + 1, dtype=jnp.int32)[None]
     positions = batch.state.length[:, None] + 1 + depths
-    return sampling.noise(batch.request.settings, positions, target.config.vocab_size)
+    return sampling.noise(batch.params.settings, positions, target.config.vocab_size)
 
 
-def _propose(
+def _draft(
     target: Target,
     drafter: Drafter,
-    request: Request,
+    params: BatchParams,
     state: DecodeState,
     noise: Any,
     *,
     mode: Sampling,
     over: Sharding | None,
 ) -> Tree:
-    view = View(tokens=state.tokens, length=state.length, noise=noise, settings=request.settings)
-    tree = drafter.propose(target, state.draft, view, mode)[0]
-    return dataclasses.replace(tree, tokens=jnp.where(tree.valid, tree.tokens, 0))  # as the loop does
+    return draft_tree(target, drafter, params, state, noise, mode)[0]
 
 
 def _verify(
     target: Target,
     drafter: Drafter,
-    request: Request,
+    params: BatchParams,
     state: DecodeState,
     tree: Tree,
     *,
     mode: Sampling,
     over: Sharding | None,
 ) -> tuple[Any, Float[Array, "b n v"]]:
-    positions = state.length[:, None] + tree.depth
-    output = target.forward(tree.tokens, positions, tree.ancestors, state.cache, drafter.taps)
-    return output, target.logits(output.hidden)
+    return verify_tree(target, drafter, state, tree, tree.ancestors)
 
 
 def _scores(

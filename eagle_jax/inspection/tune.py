@@ -27,13 +27,14 @@ from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.batch import UNLIMITED, Ask, Batch
-from eagle_jax.scheduling.generate import asks_for
+from eagle_jax.scheduling.batch import UNLIMITED, Batch
+from eagle_jax.scheduling.batch_shape import shape_for
 from eagle_jax.scheduling.options import Options
+from eagle_jax.scheduling.request import Request, requests_for
 from eagle_jax.sharding import to_host
 from eagle_jax.text.prompts import Prompt
 from eagle_jax.tuning.budgets import Budget, numbers_of, place
-from eagle_jax.tuning.methods import METHODS, TUNED, drafter_for, method_of, tree_by_rule
+from eagle_jax.tuning.methods import METHODS, TUNED, default_tree, drafter_for, method_of
 from eagle_jax.tuning.sizes import rows_for
 
 T = TypeVar("T")
@@ -121,31 +122,32 @@ class Start:
         others: longer requests, which caches are made for.
     """
 
-    def __init__(self, model: Model, drafter: Drafter, asks: Sequence[Ask], others: Sequence[Ask] = ()):
+    def __init__(self, model: Model, drafter: Drafter, requests: Sequence[Request], others: Sequence[Request] = ()):
         self.model = model
-        self.batch = Batch(model, Aside(drafter), asks, others)
+        drafter = Aside(drafter)
+        self.batch = Batch(model, drafter, shape_for(model, drafter, [*requests, *others], len(requests)), requests)
 
     def run(self, drafter: Drafter, cycles: int | None = None) -> Ran:
         """So many cycles with a drafter, or all until the first answer is complete; compiling is not timed."""
         given = self._arguments(drafter, cycles)
         start = time.perf_counter()
-        after, compiling = programs.call(compiled_advance(), *given, mode=self.batch.mode, over=self.model.over)
+        after, compiling = programs.call(compiled_advance(), *given, mode=self.batch.shape.mode, over=self.model.over)
         jax.block_until_ready(after.length)
         seconds = time.perf_counter() - start - compiling
-        cycle, said, before = to_host((after.cycle, after.length, self.batch.state.length))
-        return Ran(max(int(cycle), 1), seconds, int((said - before).sum()))
+        steps, length, before = to_host((after.steps, after.length, self.batch.state.length))
+        return Ran(max(int(steps), 1), seconds, int((length - before).sum()))
 
     def program(self, drafter: Drafter) -> str:
         """What `run` compiles, as text."""
         given = self._arguments(drafter, None)
-        return programs.ready(compiled_advance(), *given, mode=self.batch.mode, over=self.model.over)[0].as_text()
+        return programs.ready(compiled_advance(), *given, mode=self.batch.shape.mode, over=self.model.over)[0].as_text()
 
     def _arguments(self, drafter: Drafter, cycles: int | None) -> tuple[Any, ...]:
         """Of the loop's program. It takes its state over, so this one is a copy."""
         state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
         until, enough = (UNLIMITED, 1) if cycles is None else (cycles, len(state.done))
         limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
-        return self.model.target, drafter, self.batch.request, state, *limits
+        return self.model.target, drafter, self.batch.params, state, *limits
 
     def _begun(self, drafter: Drafter) -> DecodeState:
         """The batch as if it had begun with this drafter."""
@@ -156,8 +158,7 @@ class Start:
             draft = dataclasses.replace(drafter.init(self.model.target, rows, slots), state=inner)
         elif isinstance(drafter, Plain | Blank):
             draft = ()
-        accepted = jnp.zeros((rows, drafter.shape.depth + 1), jnp.int32)
-        begun = dataclasses.replace(state, draft=draft, accepted=accepted)
+        begun = dataclasses.replace(state, draft=draft)
         return begun if self.model.over is None else self.model.over.put(begun, self.model.over.state)
 
 
@@ -197,12 +198,12 @@ def tune(
     if prompts is None and model.tokenizer is None:
         raise ValueError("the model's folder holds no tokenizer to read the built-in questions with; give prompts")
     asked = _questions(model) if prompts is None else list(prompts)
-    asks = requests(model, asked, max_new_tokens)
-    return _tune(model, name, sizes, asks, progress or (lambda done, total: None))
+    requests = greedy_requests(model, asked, max_new_tokens)
+    return _tune(model, name, sizes, requests, progress or (lambda done, total: None))
 
 
 def _tune(
-    model: Model, name: str, sizes: Sequence[int], asks: list[Ask], progress: Callable[[int, int], None]
+    model: Model, name: str, sizes: Sequence[int], requests: list[Request], progress: Callable[[int, int], None]
 ) -> Iterator[Tuned]:
     grid = grid_for(model)
     # reading the texts, and for each batch size the passes, two depths of each width, and whole answers
@@ -213,7 +214,7 @@ def _tune(
         progress(min(next(done), steps), steps)
 
     endless = dataclasses.replace(model, stop_ids=())  # a text that goes on shows how far every tree would have gone
-    short = [shortened(ask, READ) for ask in asks]
+    short = [shortened(request, READ) for request in requests]
     largest = _drafter(model, name, dataclasses.replace(grid.largest, best_first=True))
     texts = draft_along(endless, largest, short)
     advance()
@@ -221,11 +222,11 @@ def _tune(
     ranks = by_rank(texts, grid.largest.depth, grid.largest.top_k)
     for rows in sizes:
         batches = _batches(short, rows)
-        start = Start(endless, largest, batches[0], others=asks)
+        start = Start(endless, largest, batches[0], others=requests)
         costs = measure(start, name, grid, advance)
         estimates = ranked(costs, found)
         hopeful = [one.tree for one in estimates if one.tree is not None][:2]
-        rule = tree_by_rule(model, name, rows)
+        rule = default_tree(model, name, rows)
         # a tree of fixed shape, which Medusa has by rule where there is room, is none that a finding holds
         trees = [*hopeful, *([rule] if isinstance(rule, Drawn) else []), *_chains(grid, rows)]
         whole_answers: dict[Drawn | None, Drafter] = {None: Plain()}
@@ -233,7 +234,7 @@ def _tune(
         runs = [time_whole(start, whole_answers, advance)]
         for batch in batches[1:]:
             start.batch.free()  # there may be no room for its caches beside the next one's
-            start = Start(endless, largest, batch, others=asks)
+            start = Start(endless, largest, batch, others=requests)
             runs.append(time_whole(start, whole_answers))
         measured = {tree: _together(run[tree] for run in runs) for tree in whole_answers}
         tree = fastest(measured)
@@ -244,7 +245,7 @@ def _tune(
             mesh=dict(mesh),
             method=name,
             rows=rows,
-            slots=start.batch.room.slots,
+            slots=start.batch.shape.slots,
             tree=numbers_of(tree),
             plain=measured[None],
             speed=measured[tree],
@@ -267,11 +268,13 @@ def grid_for(model: Model) -> Grid:
     )
 
 
-def draft_along(model: Model, drafter: Drafter, asks: Sequence[Ask]) -> list[Text]:
+def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> list[Text]:
     """The answers by plain decoding, with what was drafted at every token."""
-    batch = Batch(model, Aside(drafter), asks)
-    drafted: list[list[Guessed]] = [[] for _ in asks]
-    for _ in batch.run(1):
+    drafter = Aside(drafter)
+    batch = Batch(model, drafter, shape_for(model, drafter, requests, len(requests)), requests)
+    drafted: list[list[Guessed]] = [[] for _ in requests]
+    while not all(row.done for row in batch.rows):
+        batch.decode(1)
         tree = batch.state.draft.tree
         tokens, parents, valid = to_host((tree.tokens, tree.parent, tree.valid))
         for at, trees in enumerate(drafted):
@@ -279,7 +282,7 @@ def draft_along(model: Model, drafter: Drafter, asks: Sequence[Ask]) -> list[Tex
             trees.append(Guessed(tokens[at, :guesses].tolist(), parents[at, :guesses].tolist()))
     texts = []
     for row, trees in zip(batch.rows, drafted, strict=True):
-        tokens = row.said.token_ids
+        tokens = row.output.token_ids
         texts.append(Text(tokens, trees[: max(0, len(tokens) - 1 - drafter.shape.depth)]))
     return texts
 
@@ -344,10 +347,10 @@ def _together(runs: Iterable[Ran]) -> float:
     return sum(tokens) / sum(seconds)
 
 
-def _batches(asks: Sequence[Ask], rows: int) -> list[list[Ask]]:
+def _batches(requests: Sequence[Request], rows: int) -> list[list[Request]]:
     """Some batches of so many of the requests, which are used again where they are too few for one."""
-    count = min(TEXTS, max(1, len(asks) // rows))
-    again = list(asks) * rows
+    count = min(TEXTS, max(1, len(requests) // rows))
+    again = list(requests) * rows
     return [again[index * rows : (index + 1) * rows] for index in range(count)]
 
 
@@ -375,15 +378,15 @@ def _questions(model: Model) -> list[Prompt]:
     return [[{"role": "user", "content": question}] for question in QUESTIONS]
 
 
-def shortened(ask: Ask, tokens: int) -> Ask:
+def shortened(request: Request, tokens: int) -> Request:
     """The same request for an answer of `tokens` tokens at most."""
-    options = dataclasses.replace(ask.options, max_new_tokens=min(tokens, ask.options.max_new_tokens))
-    return dataclasses.replace(ask, options=options)
+    options = dataclasses.replace(request.options, max_new_tokens=min(tokens, request.options.max_new_tokens))
+    return dataclasses.replace(request, options=options)
 
 
-def requests(model: Model, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Ask]:
+def greedy_requests(model: Model, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Request]:
     """Greedy answers to these prompts."""
     options = Options(
         max_new_tokens=max_new_tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )
-    return asks_for(model, list(prompts), [options] * len(prompts), [0] * len(prompts), 1)
+    return requests_for(model, list(prompts), [options] * len(prompts), [0] * len(prompts))

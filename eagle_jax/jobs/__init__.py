@@ -1,6 +1,6 @@
 """Batch jobs: files of prompts in, one file of answers out.
 
-    questions.jsonl --lines--> rows --to_ask--> queue.answers --journal--> answers.jsonl.part-00000-of-00002
+    questions.jsonl --lines--> rows --to_request--> offline.run --journal--> answers.jsonl.part-00000-of-00002
                                                                            answers.jsonl.part-00001-of-00002
                                                                              --merge--> answers.jsonl
 

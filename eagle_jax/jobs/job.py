@@ -12,11 +12,12 @@ from eagle_jax.drafters.base import Drafter
 from eagle_jax.jobs import manifest, parts
 from eagle_jax.jobs.journal import Journal
 from eagle_jax.jobs.lines import contents_of, lines_of
-from eagle_jax.jobs.rows import Defaults, Refused, Row, read, to_ask
+from eagle_jax.jobs.rows import Defaults, Refused, Row, read, to_request
 from eagle_jax.jobs.together import Bystander, agree_on, agree_to_begin, is_bystander
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.batch import Ask
-from eagle_jax.scheduling.queue import Use, answers
+from eagle_jax.scheduling import offline
+from eagle_jax.scheduling.offline import Utilisation
+from eagle_jax.scheduling.request import Request
 from eagle_jax.scheduling.results import Result
 from eagle_jax.tuning.methods import drafter_for
 from eagle_jax.tuning.sizes import rows_for, rows_of
@@ -33,7 +34,7 @@ class Tally:
         before: rows that earlier starts have finished.
         answered, failed: rows finished since this start.
         tokens: of the answers since this start.
-        use: how full the batch was.
+        utilisation: how full the batch was.
     """
 
     rows: int
@@ -41,7 +42,7 @@ class Tally:
     answered: int = 0
     failed: int = 0
     tokens: int = 0
-    use: Use = dataclasses.field(default_factory=Use)
+    utilisation: Utilisation = dataclasses.field(default_factory=Utilisation)
 
     @property
     def done(self) -> int:
@@ -169,17 +170,19 @@ class Job:
 
         waiting = (read(line) for line in lines_of(self.inputs) if line.number in mine and line.number not in done)
         for window in _windows(waiting, WINDOW * rows):
-            asks: list[Ask] = []
+            requests: list[Request] = []
             for row in window:
-                asked = row if isinstance(row, Refused) else to_ask(model, row, self.defaults)
-                if isinstance(asked, Refused):
-                    finished(row.number, {"id": row.id, "error": asked.error}, failed=1)
+                request = row if isinstance(row, Refused) else to_request(model, row, self.defaults)
+                if isinstance(request, Refused):
+                    finished(row.number, {"id": row.id, "error": request.error}, failed=1)
                 else:
-                    asks.append(asked)
+                    requests.append(request)
             ids = {row.number: row.id for row in window}
-            for ask, result in answers(model, lambda _: chosen, asks, rows, tally.use):
-                record = self._record(ids[ask.index], ask, result)
-                finished(ask.index, record, answered=1, tokens=len(result.token_ids))
+            for event in offline.run(model, requests, rows, lambda _: chosen, utilisation=tally.utilisation):
+                if event.result is not None:
+                    number = event.request.index
+                    record = self._record(ids[number], event.request, event.result)
+                    finished(number, record, answered=1, tokens=len(event.result.token_ids))
         return tally
 
     def merge(self) -> list[str]:
@@ -191,7 +194,7 @@ class Job:
         self.complete = not missing
         return missing
 
-    def _record(self, id_: str | int, ask: Ask, result: Result) -> dict[str, Any]:
+    def _record(self, id_: str | int, request: Request, result: Result) -> dict[str, Any]:
         """A row of the output. It says nothing of time, so that it is the same however it came about."""
         mean = result.stats.mean_accepted_length
         return {
@@ -200,7 +203,7 @@ class Job:
             **({"token_ids": result.token_ids} if self.token_ids else {}),
             "finish_reason": result.finish_reason,
             "usage": {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)},
-            "seed": ask.seed,
+            "seed": request.seed,
             "stats": {
                 "cycles": result.stats.cycles,
                 "mean_accepted_length": None if math.isnan(mean) else round(mean, 4),

@@ -9,9 +9,8 @@ import numpy as np
 
 from eagle_jax.jobs.lines import Line
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.batch import Ask
-from eagle_jax.scheduling.generate import asks_for
 from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
+from eagle_jax.scheduling.request import Request, requests_for
 
 PROMPTS = {"prompt": str, "messages": list, "prompt_ids": list}
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and OpenAI's two names for it
@@ -82,17 +81,17 @@ def read(line: Line) -> Row | Refused:
         return Refused(line.number, id_, _sentence(error))
 
 
-def to_ask(model: Model, row: Row, defaults: Defaults) -> Ask | Refused:
+def to_request(model: Model, row: Row, defaults: Defaults) -> Request | Refused:
     """The request that a row makes of a model."""
     values = dataclasses.asdict(defaults) | row.options
     seed = row.options.get("seed", _seed(defaults.seed, row.number))
     try:
         del values["seed"]
         values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
-        asks = asks_for(model, [row.prompt], [Options(logprobs=False, **values)], seeds_for(seed, 1), 1)
+        [request] = requests_for(model, [row.prompt], [Options(logprobs=False, **values)], seeds_for(seed, 1))
     except (ValueError, TypeError, OverflowError) as error:
         return Refused(row.number, row.id, _sentence(error))
-    return dataclasses.replace(asks[0], index=row.number)
+    return dataclasses.replace(request, index=row.number)
 
 
 def _sentence(error: Exception) -> str:

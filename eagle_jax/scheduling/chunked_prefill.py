@@ -1,4 +1,4 @@
-"""A prompt that is read in pieces beside a running batch, so that nobody waits for more than a piece."""
+"""Prefill of one request chunk by chunk, beside a batch that goes on decoding in between."""
 
 import functools
 import time
@@ -10,68 +10,74 @@ from jaxtyping import Array, Int
 
 from eagle_jax.decoding.decode import compiled_open_prompts, compiled_read_prompts, first_tokens
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import Reading, Request
+from eagle_jax.decoding.state import BatchParams, Reading
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.models.target import Target
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.batch import Ask, Batch, Row, Running, inserted, layout
+from eagle_jax.scheduling.batch import Batch, Row, batch_inputs
+from eagle_jax.scheduling.insert import Running, insert
+from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import Sharding, spread
 from eagle_jax.tuning.sizes import chunk_tokens
 from eagle_jax.workarounds import loop_options
 
 
-class Newcomer:
-    """A request on its way into a batch: `read` until nothing is `unread`, then `sit`.
+class ChunkedPrefill:
+    """A request that joins a batch: `read` until no chunk is `unread`, then `insert`.
 
     Attributes:
         unread: chunks of the prompt that are not read yet.
     """
 
-    def __init__(self, batch: Batch, ask: Ask):
-        self._batch, self._row = batch, Row(ask)
-        self._request, self._tokens = layout(batch.model, batch.drafter, [ask], batch.room.slots)
-        self._read, self.unread = 0, -(-len(ask.prompt) // chunk_tokens())
+    def __init__(self, batch: Batch, request: Request):
+        self._batch, self._row = batch, Row(request)
+        self._params, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape.slots)
+        self._read, self.unread = 0, -(-len(request.prompt) // chunk_tokens())
         self._reading = self._timed(
-            compiled_open_prompts(), *self._given(), slots=batch.room.slots, over=batch.model.over
+            compiled_open_prompts(), *self._inputs(), slots=batch.shape.slots, over=batch.model.over
         )
 
     def read(self, chunks: int) -> int:
-        """Reads so many chunks, or what is left; tells how many it were."""
-        now = min(chunks, self.unread)
-        self._read, self.unread = self._read + now, self.unread - now
+        """Reads `chunks` chunks, or those that are left; returns how many."""
+        count = min(chunks, self.unread)
+        self._read, self.unread = self._read + count, self.unread - count
         until = jnp.asarray(self._read, jnp.int32)
-        given = (*self._given(), self._tokens, self._reading, until)
-        self._reading = self._timed(compiled_read_prompts(), *given, chunk=chunk_tokens(), over=self._batch.model.over)
-        return now
+        inputs = (*self._inputs(), self._tokens, self._reading, until)
+        self._reading = self._timed(compiled_read_prompts(), *inputs, chunk=chunk_tokens(), over=self._batch.model.over)
+        return count
 
-    def sit(self, place: int) -> None:
+    def insert(self, place: int) -> None:
         """Draws the first token and takes a free place of the batch."""
-        batch, where = self._batch, jnp.asarray([place], jnp.int32)
-        given = ((batch.request, batch.state), where, *self._given(), self._tokens, self._reading)
-        batch.request, batch.state = self._timed(
-            _compiled_seat(), *given, mode=batch.mode, logprobs=batch.room.logprobs, over=batch.model.over
+        batch, shape, at = self._batch, self._batch.shape, jnp.asarray([place], jnp.int32)
+        inputs = ((batch.params, batch.state), at, *self._inputs(), self._tokens, self._reading)
+        batch.params, batch.state = self._timed(
+            _compiled_first_token(),
+            *inputs,
+            mode=shape.mode,
+            logprobs=shape.logprobs,
+            over=batch.model.over,
         )
         batch.rows[place] = self._row
-        batch.look()
+        batch.poll()
 
-    def _given(self) -> tuple[Target, Drafter, Request]:
-        return self._batch.model.target, self._batch.drafter, self._request
+    def _inputs(self) -> tuple[Target, Drafter, BatchParams]:
+        return self._batch.model.target, self._batch.drafter, self._params
 
-    def _timed(self, function: Any, *args: Any, **fixed: Any) -> Any:
+    def _timed(self, function: Any, *args: Any, **static: Any) -> Any:
         start = time.perf_counter()
-        result, compiling = programs.call(function, *args, **fixed)
+        result, compiling = programs.call(function, *args, **static)
         jax.block_until_ready(result)
         self._row.compile_seconds += compiling
         self._row.prefill_seconds += time.perf_counter() - start - compiling
         return result
 
 
-def _seat(
-    whole: Running,
+def _first_token(
+    batch: Running,
     places: Int[Array, "1"],
     target: Target,
     drafter: Drafter,
-    request: Request,
+    params: BatchParams,
     tokens: Int[Array, "b t"],
     reading: Reading,
     *,
@@ -79,12 +85,13 @@ def _seat(
     logprobs: bool,
     over: Sharding | None = None,
 ) -> Running:
-    state = first_tokens(target, drafter, request, tokens, reading, mode=mode, logprobs=logprobs)
-    return inserted(whole, (request, state), places)
+    """The batch with a request inserted whose prompt is read."""
+    state = first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
+    return insert(batch, (params, state), places)
 
 
 @functools.cache
-def _compiled_seat() -> Any:
-    """Donates the batch: its caches are written in place."""
-    fixed = ("mode", "logprobs", "over")
-    return jax.jit(spread(_seat), donate_argnums=0, static_argnames=fixed, compiler_options=loop_options())
+def _compiled_first_token() -> Any:
+    """`_first_token`, jitted once per process. The batch is donated: its caches are written in place."""
+    static = ("mode", "logprobs", "over")
+    return jax.jit(spread(_first_token), donate_argnums=0, static_argnames=static, compiler_options=loop_options())

@@ -12,21 +12,21 @@ from eagle_jax.checks import whole
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.batch import SILENCE, SILENT, Ask, Batch, Room, Row, Said, slots_to_hold
-from eagle_jax.scheduling.chunked_prefill import Newcomer
-from eagle_jax.scheduling.generate import asks_for
+from eagle_jax.scheduling.batch_shape import BatchShape, slots_to_hold
 from eagle_jax.scheduling.options import options_for, seeds_for, stop_strings
 from eagle_jax.scheduling.recorder import Recorder
-from eagle_jax.scheduling.results import Result
-from eagle_jax.scheduling.ticket import CANCELLED, EngineError, Ticket
+from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request, requests_for
+from eagle_jax.scheduling.results import CANCELLED, Result
+from eagle_jax.scheduling.row import Row, result_of
+from eagle_jax.scheduling.scheduler import Event, Scheduler
+from eagle_jax.scheduling.ticket import EngineError, Ticket
 from eagle_jax.text.prompts import TooLong
-from eagle_jax.tuning.methods import drafter_for
+from eagle_jax.tuning.methods import choose
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
-LONGEST = 4096  # tokens of a request, if nothing is said: caches for a whole context may be larger than the model
-PIECE = 256  # prompt tokens that are read before those who are answered already get their turn
+LONGEST = 4096  # default for tokens of a request: caches for a whole context may be larger than the model
+PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
 MOST_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
-MOST_CYCLES = 2**30  # cycles are counted in 32 bits; after so many the engine waits for an idle moment and starts anew
 
 
 class QueueFull(RuntimeError):
@@ -97,29 +97,33 @@ class Engine:
         record: bool = False,
     ):
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
-        self.max_queue, self._cycles = whole("max_queue", max_queue, 1), whole("cycles", cycles, 1)
-        sizes = (rows_for(model, whole("rows", rows, 1)), slots_to_hold(Plain(), self.max_tokens - 1, self.max_tokens))
-        self.model, drafting = model, drafter_for(model, drafter, tree, *sizes)
-        self.drafter: Drafter = Recorder(drafting) if record else drafting
-        self._room = Room(
-            rows=rows,
-            slots=slots_to_hold(self.drafter, self.max_tokens - 1, self.max_tokens),
-            mode=Sampling(sampled=True, filtered=True),
-            logprobs=True,
+        self.max_queue, cycles = whole("max_queue", max_queue, 1), whole("cycles", cycles, 1)
+        slots = slots_to_hold(Plain(), self.max_tokens - 1, self.max_tokens)
+        chosen = choose(model, drafter, tree).for_batch(rows_for(model, whole("rows", rows, 1)), slots)
+        self.model, self.drafter = model, Recorder(chosen) if record else chosen
+        self._scheduler = Scheduler(
+            model,
+            self.drafter,
+            BatchShape(
+                rows=rows,
+                slots=slots_to_hold(self.drafter, self.max_tokens - 1, self.max_tokens),
+                mode=Sampling(sampled=True, filtered=True),
+                logprobs=True,
+            ),
+            steps=cycles,
+            prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
         )
-        self._piece = max(1, PIECE // chunk_tokens())
-        self._batch = Batch(model, self.drafter, room=self._room)
-        self._warm_up()
+        if model.tokenizer is not None:
+            model.tokenizer("a")  # the first use may change it (truncation is turned off): not beside other threads
+        self._scheduler.warm_up()
 
         self._watchers: list[Callable[[Ticket], None]] = []
         self._mean_seconds = 0.0
-        self._seats: list[Ticket | None] = [None] * self._room.rows
-        self._arriving: Ticket | None = None
-        self._newcomer: Newcomer | None = None
         self._tokenizing = threading.Lock()  # tokenizers of several threads at once may refuse
         # What threads share, under the lock of `_changed`:
         self._changed = threading.Condition()
         self._waiting: collections.deque[Ticket] = collections.deque()
+        self._running: dict[int, Ticket] = {}  # by the scheduler's id
         self._closing, self._broken = False, ""
         self._thread = threading.Thread(target=self._decode, name="eagle-jax engine", daemon=True)
         self._thread.start()
@@ -163,11 +167,11 @@ class Engine:
         """
         values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, logprobs=logprobs)
         stops = stop_strings(stop, self.model.tokenizer)
-        asks = self._asks(prompts, max_new_tokens, seed, stop=stops, **values)
+        requests = self._requests(prompts, max_new_tokens, seed, stop=stops, **values)
         samples = [_sample(number) for number in samples]
         tickets = [
-            Ticket(dataclasses.replace(ask, sample=sample), self.model.tokenizer, self._cancel)
-            for ask, sample in itertools.product(asks, samples)
+            Ticket(dataclasses.replace(request, sample=sample), self.model.tokenizer, self._cancel)
+            for request, sample in itertools.product(requests, samples)
         ]
         with self._changed:
             if self._closing or self._broken:
@@ -187,15 +191,16 @@ class Engine:
         Raises:
             ValueError, TypeError: as `submit_all` does of the prompt and its length.
         """
-        (ask,) = self._asks([prompt], max_new_tokens, 0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-        return ask.options.max_new_tokens
+        values = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+        [request] = self._requests([prompt], max_new_tokens, 0, **values)
+        return request.options.max_new_tokens
 
     @property
     def load(self) -> Load:
         """What there is to do at this moment."""
-        waiting, busy = len(self._waiting), sum(seat is not None for seat in self._seats)
-        seconds = self._mean_seconds * (waiting + 1) / self._room.rows
-        return Load(rows=self._room.rows, busy=busy, waiting=waiting, seconds_to_wait=seconds)
+        waiting, rows = len(self._waiting), self._scheduler.shape.rows
+        seconds = self._mean_seconds * (waiting + 1) / rows
+        return Load(rows=rows, busy=len(self._running), waiting=waiting, seconds_to_wait=seconds)
 
     @property
     def alive(self) -> bool:
@@ -212,7 +217,7 @@ class Engine:
         """Takes no more requests, and ends when those that it has are answered; without `drain` they are cancelled."""
         with self._changed:
             self._closing = True
-            tickets = [] if drain else [*self._waiting, *self._at_work()]
+            tickets = [] if drain else [*self._waiting, *self._running.values()]
             self._changed.notify_all()
         for ticket in tickets:
             ticket.cancel()
@@ -225,30 +230,30 @@ class Engine:
     def __exit__(self, *error: Any) -> None:
         self.close(drain=error[0] is None)
 
-    def _asks(self, prompts: Sequence[Any], max_new_tokens: int | None, seed: Any, **values: Any) -> list[Ask]:
-        """The requests for answers of `max_new_tokens` at most, or as long as there is room."""
+    def _requests(self, prompts: Sequence[Any], max_new_tokens: int | None, seed: Any, **values: Any) -> list[Request]:
+        """Requests for answers of `max_new_tokens` at most, or as long as there is room."""
         longest = 1 if max_new_tokens is None else max_new_tokens
         options = options_for(len(prompts), max_new_tokens=longest, **values)
         with self._tokenizing:
-            asks = asks_for(self.model, list(prompts), options, seeds_for(seed, len(prompts)), 1)
-        return [self._fitted(ask, whole_rest=max_new_tokens is None) for ask in asks]
+            requests = requests_for(self.model, list(prompts), options, seeds_for(seed, len(prompts)))
+        return [self._fitted(request, fill=max_new_tokens is None) for request in requests]
 
-    def _fitted(self, ask: Ask, *, whole_rest: bool) -> Ask:
-        """Refuses what needs more than there is room for."""
-        length, room = len(ask.prompt), self.max_tokens - len(ask.prompt)
+    def _fitted(self, request: Request, *, fill: bool) -> Request:
+        """The request, with `fill` for an answer as long as there is room; refuses one that needs more."""
+        length, room = len(request.prompt), self.max_tokens - len(request.prompt)
         if room < 1:
             raise TooLong(
                 f"the prompt has {length} tokens; this engine has room for {self.max_tokens} of prompt and answer "
                 f"together, so it can be {self.max_tokens - 1} at most"
             )
-        if whole_rest:
-            return dataclasses.replace(ask, options=dataclasses.replace(ask.options, max_new_tokens=room))
-        if ask.options.max_new_tokens > room:
+        if fill:
+            return dataclasses.replace(request, options=dataclasses.replace(request.options, max_new_tokens=room))
+        if request.options.max_new_tokens > room:
             raise TooLong(
-                f"the prompt has {length} tokens and its answer may have {ask.options.max_new_tokens}; this engine has "
-                f"room for {self.max_tokens} together, so ask for {room} at most"
+                f"the prompt has {length} tokens and its answer may have {request.options.max_new_tokens}; this engine "
+                f"has room for {self.max_tokens} together, so ask for {room} at most"
             )
-        return ask
+        return request
 
     def _cancel(self, ticket: Ticket) -> None:
         with self._changed:
@@ -257,132 +262,73 @@ class Engine:
                 self._waiting.remove(ticket)
             self._changed.notify_all()
         if waits:
-            self._over_unsaid(ticket)
+            nothing = result_of(Row(ticket.request), self.model.tokenizer, self.drafter.shape.depth)
+            self._finish(ticket, NO_OUTPUT, dataclasses.replace(nothing, finish_reason=CANCELLED))
 
     # What the engine's own thread does
-
-    def _warm_up(self) -> None:
-        """Compiles everything that a request runs, by reading one. A tokenizer's first use may change it (it turns
-        truncation off), which must not happen while another thread uses it.
-        """
-        if self.model.tokenizer is not None:
-            self.model.tokenizer("a")
-        options = dataclasses.replace(SILENT, max_new_tokens=2, temperature=1.0, top_p=0.5)
-        newcomer = Newcomer(self._batch, Ask(index=0, prompt=[0], options=options, seed=0, sample=0))
-        newcomer.read(1)
-        newcomer.sit(0)
-        self._batch.warm_up()
-        self._batch.end([0])
 
     def _decode(self) -> None:
         while self._has_work():
             try:
-                self._let_go()
-                self._welcome()
-                self._advance()
+                for id, ticket in list(self._running.items()):
+                    if ticket.cancelled:
+                        self._scheduler.cancel(id)
+                self._submit_waiting()
+                for event in self._scheduler.step():
+                    self._report(event)
             except Exception as error:  # whatever it is, those who wait for an answer have to hear of it
                 self._recover(error)
 
     def _has_work(self) -> bool:
         """Sleeps until there is something to do; False when there never will be."""
         with self._changed:
-            while not self._waiting and not self._at_work():
+            while not self._waiting and not self._running:
                 if self._closing or self._broken:
                     return False
                 self._changed.wait()
         return True
 
-    def _at_work(self) -> list[Ticket]:
-        return [ticket for ticket in (self._arriving, *self._seats) if ticket is not None]
-
-    def _let_go(self) -> None:
-        """Makes room where nobody wants the answer any more."""
-        gone = [place for place, ticket in enumerate(self._seats) if ticket is not None and ticket.cancelled]
-        if gone:
-            self._batch.end(gone)
-            self._tell()
-        if self._arriving is not None and self._arriving.cancelled:
-            ticket, self._arriving, self._newcomer = self._arriving, None, None
-            self._over_unsaid(ticket)
-
-    def _welcome(self) -> None:
-        """Reads prompts of newcomers, and no more than one piece: then it is the turn of those who are answered."""
-        left = self._piece
-        while left > 0:
-            ticket = self._arriving or self._next()
-            if ticket is None:
-                return
-            try:
-                newcomer = self._newcomer = self._newcomer or Newcomer(self._batch, ticket.ask)
-                left -= newcomer.read(left)
-            except Exception as error:  # the others have nothing to do with it
-                self._arriving, self._newcomer = None, None
-                self._fail(ticket, error)
-                continue
-            if not newcomer.unread:
-                place = self._seats.index(None)
-                newcomer.sit(place)
-                self._seats[place], self._arriving, self._newcomer = ticket, None, None
-                self._tell()
-
-    def _next(self) -> Ticket | None:
-        """The first in the queue, if there is a place for it."""
-        if None not in self._seats:
-            return None
-        if int(self._batch.state.cycle) > MOST_CYCLES:
-            if any(self._seats):
-                return None
-            self._begin_anew()
+    def _submit_waiting(self) -> None:
+        """Gives the scheduler as many requests as it has places for."""
         with self._changed:
-            ticket = self._arriving = self._waiting.popleft() if self._waiting else None  # never in neither place
-        if ticket is not None:
-            ticket.begin()
-        return ticket
+            while self._waiting and self._scheduler.places > 0:
+                ticket = self._waiting.popleft()
+                self._running[self._scheduler.submit(ticket.request)] = ticket
+                ticket.begin()
 
-    def _advance(self) -> None:
-        if any(self._seats):
-            next(self._batch.run(self._cycles, ends=1), None)
-            self._tell()
+    def _report(self, event: Event) -> None:
+        ticket = self._running[event.id]
+        if event.result is None and event.error is None:
+            ticket.update(event.output)
+            return
+        del self._running[event.id]
+        if event.error is not None:
+            self._fail(ticket, event.error)
+        else:
+            self._finish(ticket, event.output, event.result)
 
-    def _tell(self) -> None:
-        """Tells everyone what there is of their answers; those who have all of it leave."""
-        for place, ticket in enumerate(self._seats):
-            if ticket is None:
-                continue
-            row = self._batch.rows[place]
-            if not row.done:
-                ticket.tell(row.said)
-                continue
-            result = self._batch.results([place])[0]
-            if ticket.cancelled:
-                result = dataclasses.replace(result, finish_reason=CANCELLED)
-            self._seats[place] = None
-            self._over(ticket, row.said, result)
-
-    def _over(self, ticket: Ticket, said: Said, result: Result | None, error: EngineError | None = None) -> None:
-        ticket.tell(said, result, error)
+    def _finish(
+        self, ticket: Ticket, output: PartialOutput, result: Result | None, error: EngineError | None = None
+    ) -> None:
+        ticket.update(output, result, error)
         if result is not None and ticket.seconds is not None and ticket.waited is not None:
             self._mean_seconds += 0.1 * (ticket.seconds - ticket.waited - self._mean_seconds)
         for watcher in self._watchers:
             watcher(ticket)
 
-    def _over_unsaid(self, ticket: Ticket) -> None:
-        """Of a request that was cancelled before its first token."""
-        nothing = self._batch.result_of(Row(ticket.ask))
-        self._over(ticket, SILENCE, dataclasses.replace(nothing, finish_reason=CANCELLED))
-
     def _fail(self, ticket: Ticket, error: Exception) -> None:
-        said, *_ = ticket.news
-        self._over(ticket, said, None, EngineError(f"the engine failed at this answer, {_short(error)}; ask again"))
+        output, *_ = ticket.news
+        message = f"the engine failed at this answer, {_short(error)}; ask again"
+        self._finish(ticket, output, None, EngineError(message))
 
     def _recover(self, error: Exception) -> None:
         """The batch is lost, and with it the answers under way; those that wait are answered by a new one."""
-        lost = self._at_work()
-        self._seats, self._arriving, self._newcomer = [None] * self._room.rows, None, None
+        lost = list(self._running.values())
+        self._running.clear()
         try:
             if not lost:  # it fails with nothing to do
                 raise error
-            self._begin_anew()
+            self._scheduler.restart()
         except Exception as again:
             with self._changed:
                 self._broken = f"the engine cannot go on, {_short(again)}; start it anew"
@@ -390,11 +336,6 @@ class Engine:
                 self._waiting.clear()
         for ticket in lost:
             self._fail(ticket, error)
-
-    def _begin_anew(self) -> None:
-        """A new batch in the memory of the old one: there may be none for two."""
-        self._batch.free()
-        self._batch = Batch(self.model, self.drafter, room=self._room)
 
 
 def _sample(number: Any) -> int:

@@ -1,20 +1,20 @@
 """`generate` and `stream`: prompts in, answers out."""
 
-import dataclasses
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from eagle_jax.checks import whole
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.batch import Ask, Batch, slots_for
-from eagle_jax.scheduling.options import Options, options_for, seeds_for, stop_strings
-from eagle_jax.scheduling.queue import answers
+from eagle_jax.scheduling import offline
+from eagle_jax.scheduling.batch_shape import slots_for
+from eagle_jax.scheduling.options import options_for, seeds_for, stop_strings
+from eagle_jax.scheduling.request import Request, requests_for
 from eagle_jax.scheduling.results import Chunk, Result
-from eagle_jax.scheduling.text_streamer import Telling
-from eagle_jax.text.prompts import TooLong, encode, split
-from eagle_jax.tuning.methods import drafter_for
+from eagle_jax.scheduling.scheduler import Event
+from eagle_jax.scheduling.text_streamer import TextStreamer
+from eagle_jax.text.prompts import split
+from eagle_jax.tuning.methods import Choice, choose
 from eagle_jax.tuning.sizes import rows_for, rows_of
 
 
@@ -75,26 +75,36 @@ def generate(
         True
     """
     items, many = split(prompts)
-    stops = stop_strings(stop, model.tokenizer)
-    values = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    options = options_for(len(items), stop=stops, logprobs=logprobs, **values)
     num_samples = whole("num_samples", num_samples, 1)
     if progress is not None and not callable(progress):
         raise TypeError(
             f"progress={progress!r} cannot be called; expected a function of (answers done, answers in all)"
         )
-    rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
-    drafter_for(model, drafter, tree)  # refuses what is not known before anything else is done
-    asks = asks_for(model, items, options, seeds_for(seed, len(items)), num_samples)
-
+    requests, events = _begin(
+        model,
+        items,
+        seed=seed,
+        stop=stop,
+        drafter=drafter,
+        tree=tree,
+        logprobs=logprobs,
+        samples=num_samples,
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+    )
     results: dict[tuple[int, int], Result] = {}
-    for ask, result in answers(model, lambda asks: drafter_of(model, drafter, tree, asks), asks, rows):
-        results[ask.index, ask.sample] = result
-        if progress is not None:
-            progress(len(results), len(asks))
+    for event in events:
+        if event.result is not None:
+            results[event.request.index, event.request.sample] = event.result
+            if progress is not None:
+                progress(len(results), len(requests))
 
     by_item = [[results[index, sample] for sample in range(num_samples)] for index in range(len(items))]
-    by_prompt = by_item if num_samples > 1 else [several[0] for several in by_item]
+    by_prompt = by_item if num_samples > 1 else [samples[0] for samples in by_item]
     return by_prompt if many else by_prompt[0]
 
 
@@ -112,58 +122,68 @@ def stream(
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
     logprobs: bool = False,
+    batch_size: int | None = None,
     cycles: int = 1,
 ) -> Iterator[Chunk]:
     """Generates as `generate` does and yields the text as it comes: whole characters, the same text.
 
     Args:
-        cycles: target passes between two looks at the answer.
+        cycles: steps between two polls of the answers.
 
     Yields:
         `Chunk`s: `index` tells which of several prompts is answered; the last one of each carries the `Result`.
     """
     items, _ = split(prompts)
-    stops = stop_strings(stop, model.tokenizer)
-    values = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    options = options_for(len(items), stop=stops, logprobs=logprobs, **values)
     cycles = whole("cycles", cycles, 1)
-    drafter_for(model, drafter, tree)  # refuses what is not known before anything else is done
-    asks = asks_for(model, items, options, seeds_for(seed, len(items)), 1)
-    return _chunks(Batch(model, drafter_of(model, drafter, tree, asks), asks), cycles)
+    requests, events = _begin(
+        model,
+        items,
+        seed=seed,
+        stop=stop,
+        drafter=drafter,
+        tree=tree,
+        logprobs=logprobs,
+        batch_size=batch_size,
+        steps=cycles,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+    )
+    streamers = [TextStreamer(request.index, model.tokenizer, request.options.stop) for request in requests]
+    return (chunk for event in events for chunk in streamers[event.request.index].chunks(event.output, event.result))
 
 
-def _chunks(batch: Batch, cycles: int) -> Iterator[Chunk]:
-    tellings = [Telling(i, batch.model.tokenizer, row.ask.options.stop) for i, row in enumerate(batch.rows)]
+def _begin(
+    model: Model,
+    prompts: list[Any],
+    *,
+    seed: int | Sequence[int],
+    stop: str | Sequence[str] | None,
+    drafter: str | Drafter,
+    tree: Any,
+    batch_size: int | None,
+    samples: int = 1,
+    steps: int | None = None,
+    **options: Any,
+) -> tuple[list[Request], Iterator[Event]]:
+    """Checks everything, and returns the requests with the events of their answers, which nothing computes yet."""
+    stops = stop_strings(stop, model.tokenizer)
+    by_prompt = options_for(len(prompts), stop=stops, **options)
+    rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
+    choice = choose(model, drafter, tree)
+    requests = requests_for(model, prompts, by_prompt, seeds_for(seed, len(prompts)), samples)
 
-    def news() -> Iterator[Chunk]:
-        for i, row in enumerate(batch.rows):
-            if not tellings[i].over:
-                yield from tellings[i].chunks(row.said, batch.results([i])[0] if row.done else None)
+    def drafter_of(first: Sequence[Request]) -> Drafter:
+        return drafter_for_requests(choice, first)
 
-    yield from news()
-    for _ in batch.run(cycles):
-        yield from news()
+    return requests, offline.run(model, requests, rows, drafter_of, steps=steps)
 
 
-def drafter_of(model: Model, drafter: str | Drafter, tree: Any, asks: Sequence[Ask]) -> Drafter:
-    """The drafter that was asked for, with a tree that suits a batch of these requests."""
-    prompts = sum(len(ask.prompt) for ask in asks) / sum(ask.options.max_new_tokens for ask in asks)
-    return drafter_for(model, drafter, tree, rows_for(model, len(asks)), slots_for(model, Plain(), asks), prompts)
-
-
-def asks_for(model: Model, prompts: list[Any], options: list[Options], seeds: list[int], samples: int) -> list[Ask]:
-    """The prompts as requests; raises what `generate` raises of them."""
-    asks: list[Ask] = []
-    asked = time.perf_counter()
-    for index, prompt in enumerate(prompts):
-        where = "the prompt" if len(prompts) == 1 else f"prompt {index}"
-        ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, where)
-        if len(ids) >= model.context:
-            raise TooLong(
-                f"{where} has {len(ids)} tokens; the model's context is {model.context}, "
-                f"so it can be {model.context - 1} at most"
-            )
-        how, seed = options[index], seeds[index]
-        first = Ask(index=index, prompt=ids, options=how, seed=seed, sample=0, asked=asked)
-        asks += [dataclasses.replace(first, sample=sample) for sample in range(samples)]
-    return asks
+def drafter_for_requests(choice: Choice, requests: Sequence[Request]) -> Drafter:
+    """The chosen drafter, with a tree that suits a batch of these requests."""
+    model = choice.model
+    prompts = sum(len(request.prompt) for request in requests)
+    ratio = prompts / sum(request.options.max_new_tokens for request in requests)
+    return choice.for_batch(rows_for(model, len(requests)), slots_for(model, Plain(), requests), ratio)

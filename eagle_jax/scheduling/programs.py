@@ -46,7 +46,7 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
 
     Compiling ahead of the call keeps it out of every timing. The key is all that can change the program: the structure
     of the arguments (static fields included), their shapes, dtypes and places, and the keyword arguments, which are
-    static. Of arguments that are `Alike`, which are given one by one, it is their name.
+    static. Of `KeyedArgs`, which are given one by one, it is their key.
     """
     program, seconds = ready(function, *args, **fixed)
     return program(*_each(args)), seconds
@@ -81,20 +81,16 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Alike:
-    """Arguments, of which all that can change a program hangs on a name: they need not be looked at.
+class KeyedArgs:
+    """Arguments whose shapes and dtypes are determined by a hashable key, so that they need not be inspected."""
 
-    Args:
-        name: hashable.
-    """
-
-    name: Any
+    key: Any
     args: tuple[Any, ...]
 
 
 def _each(args: tuple[Any, ...]) -> list[Any]:
     """The arguments one by one."""
-    return [one for arg in args for one in (arg.args if isinstance(arg, Alike) else (arg,))]
+    return [one for arg in args for one in (arg.args if isinstance(arg, KeyedArgs) else (arg,))]
 
 
 class _Kind:
@@ -141,9 +137,9 @@ def _is_frozen(value: Any) -> bool:
 
 
 def _kind_of(arg: Any) -> _Kind:
-    """The structure of an argument, and shape, dtype and place of all in it; the name of what is alike."""
-    if isinstance(arg, Alike):
-        return _Kind(arg.name)
+    """The structure of an argument, and shape, dtype and place of all in it; the key of `KeyedArgs`."""
+    if isinstance(arg, KeyedArgs):
+        return _Kind(arg.key)
     kept = _kinds.get(id(arg))
     if kept is not None and kept[0]() is arg:
         return kept[1]

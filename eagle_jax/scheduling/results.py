@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
+CANCELLED = "cancelled"  # `finish_reason` of an answer that was cancelled
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stats:
@@ -42,7 +44,8 @@ class Result:
     Attributes:
         text: the answer without special tokens, cut before a stop string.
         token_ids: its tokens, a stop token included; they end with the token that completed a stop string.
-        finish_reason: "stop" (a stop token or stop string) or "length" (`max_new_tokens`, or the end of the context).
+        finish_reason: "stop" (a stop token or stop string), "length" (`max_new_tokens`, or the end of the context), or
+            "cancelled".
         logprobs: log softmax(logits)[token] of each token, whatever the temperature; None unless asked for.
         prompt_tokens: tokens of the prompt.
         stats: how it was made.

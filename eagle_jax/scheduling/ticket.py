@@ -1,4 +1,4 @@
-"""What the one who asked holds in hand while an engine answers."""
+"""A handle on one request that an engine took."""
 
 import asyncio
 import contextlib
@@ -7,11 +7,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
-from eagle_jax.scheduling.batch import SILENCE, Ask, Said
+from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
 from eagle_jax.scheduling.results import Chunk, Result
-from eagle_jax.scheduling.text_streamer import Telling
-
-CANCELLED = "cancelled"
+from eagle_jax.scheduling.text_streamer import TextStreamer
 
 
 class EngineError(RuntimeError):
@@ -19,7 +17,7 @@ class EngineError(RuntimeError):
 
 
 class Ticket:
-    """One request that an engine took. It is told what there is of the answer; from any thread, and from asyncio:
+    """The answer to one request, as it grows; to be read from any thread, and from asyncio:
 
         for chunk in ticket: ...
         async for chunk in ticket: ...
@@ -29,14 +27,14 @@ class Ticket:
     `achunks` follow several tickets at once.
 
     Attributes:
-        ask: the request.
+        request: it.
         waited: seconds in the queue; None while it waits.
         to_first: seconds to the first token, the queue included; None before.
-        seconds: from asking to the end; None before.
+        seconds: from submission to the end; None before.
     """
 
-    def __init__(self, ask: Ask, tokenizer: Any, on_cancel: Callable[["Ticket"], None]):
-        self.ask, self.tokenizer = ask, tokenizer
+    def __init__(self, request: Request, tokenizer: Any, on_cancel: Callable[["Ticket"], None]):
+        self.request, self.tokenizer = request, tokenizer
         self.waited: float | None = None
         self.to_first: float | None = None
         self.seconds: float | None = None
@@ -44,7 +42,7 @@ class Ticket:
         self._on_cancel = on_cancel
         self._lock = threading.Lock()
         self._wakers: list[Callable[[], None]] = []
-        self.news: tuple[Said, Result | None, EngineError | None] = (SILENCE, None, None)
+        self.news: tuple[PartialOutput, Result | None, EngineError | None] = (NO_OUTPUT, None, None)
 
     @property
     def over(self) -> bool:
@@ -113,55 +111,55 @@ class Ticket:
                 self._wakers.remove(waker)
 
     def begin(self) -> None:
-        """The engine's: it left the queue."""
-        self.waited = time.perf_counter() - self.ask.asked
+        """Called by the engine when the request leaves the queue."""
+        self.waited = time.perf_counter() - self.request.submitted
 
-    def tell(self, said: Said, result: Result | None = None, error: EngineError | None = None) -> None:
-        """The engine's: this is all there is of the answer now."""
-        now = time.perf_counter() - self.ask.asked
-        if self.to_first is None and said.token_ids:
+    def update(self, output: PartialOutput, result: Result | None = None, error: EngineError | None = None) -> None:
+        """Called by the engine with all there is of the answer."""
+        now = time.perf_counter() - self.request.submitted
+        if self.to_first is None and output.token_ids:
             self.to_first = now
         if result is not None or error is not None:
             self.seconds = now
-        self.news = said, result, error
+        self.news = output, result, error
         with self._lock:
             wakers = list(self._wakers)
         for waker in wakers:
             waker()
 
 
-def chunks(tickets: Sequence[Ticket], *, by_pass: bool = False) -> Iterator[Chunk]:
-    """What several tickets are told, as it comes; `index` is the place in `tickets`.
+def chunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> Iterator[Chunk]:
+    """Chunks of several tickets, as they come; `index` is the place in `tickets`.
 
     Args:
-        by_pass: a chunk of its own for what came with each pass of the target.
+        by_step: one chunk for each step.
 
     Raises:
         EngineError: the engine failed while it made one of the answers.
     """
-    changed, following = threading.Event(), _Following(tickets, by_pass)
+    changed, reader = threading.Event(), _Reader(tickets, by_step)
     with contextlib.ExitStack() as stack:
         for ticket in tickets:
             stack.enter_context(ticket.waking(changed.set))
-        yield from following.news()
-        while not following.over:
+        yield from reader.news()
+        while not reader.over:
             changed.wait()
             changed.clear()
-            yield from following.news()
+            yield from reader.news()
 
 
-async def achunks(tickets: Sequence[Ticket], *, by_pass: bool = False) -> AsyncIterator[Chunk]:
+async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncIterator[Chunk]:
     """`chunks` for asyncio."""
-    changed, following = asyncio.Event(), _Following(tickets, by_pass)
+    changed, reader = asyncio.Event(), _Reader(tickets, by_step)
     with contextlib.ExitStack() as stack:
         for ticket in tickets:
             stack.enter_context(ticket.waking(_soon(changed)))
-        for chunk in following.news():
+        for chunk in reader.news():
             yield chunk
-        while not following.over:
+        while not reader.over:
             await changed.wait()
             changed.clear()
-            for chunk in following.news():
+            for chunk in reader.news():
                 yield chunk
 
 
@@ -176,23 +174,23 @@ def _soon(changed: asyncio.Event) -> Callable[[], None]:
     return wake
 
 
-class _Following:
-    """What of several tickets was passed on already."""
+class _Reader:
+    """Turns what is new of several tickets into chunks."""
 
-    def __init__(self, tickets: Sequence[Ticket], by_pass: bool):
-        self._tickets, self._by_pass = tickets, by_pass
-        self._tellings = [
-            Telling(index, ticket.tokenizer, ticket.ask.options.stop) for index, ticket in enumerate(tickets)
+    def __init__(self, tickets: Sequence[Ticket], by_step: bool):
+        self._tickets, self._by_step = tickets, by_step
+        self._streamers = [
+            TextStreamer(index, ticket.tokenizer, ticket.request.options.stop) for index, ticket in enumerate(tickets)
         ]
 
     @property
     def over(self) -> bool:
-        return all(telling.over for telling in self._tellings)
+        return all(streamer.finished for streamer in self._streamers)
 
     def news(self) -> Iterator[Chunk]:
-        for ticket, telling in zip(self._tickets, self._tellings, strict=True):
-            if not telling.over:
-                said, result, error = ticket.news
+        for ticket, streamer in zip(self._tickets, self._streamers, strict=True):
+            if not streamer.finished:
+                output, result, error = ticket.news
                 if error is not None:
                     raise error
-                yield from telling.chunks(said, result, by_pass=self._by_pass)
+                yield from streamer.chunks(output, result, by_step=self._by_step)

@@ -11,9 +11,12 @@ from eagle_jax.checks import is_whole, whole
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.batch import Ask, Batch, Room, room_for
-from eagle_jax.scheduling.generate import drafter_of
+from eagle_jax.scheduling.batch import Batch
+from eagle_jax.scheduling.batch_shape import BatchShape, shape_for
+from eagle_jax.scheduling.generate import drafter_for_requests
 from eagle_jax.scheduling.options import Options, options_for
+from eagle_jax.scheduling.request import Request
+from eagle_jax.tuning.methods import choose
 from eagle_jax.tuning.sizes import rows_for
 
 
@@ -87,29 +90,30 @@ def warm_up(
     values: dict[str, Any] = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p)
     how = [options_for(1, logprobs=logprobs, temperature=each, **values)[0] for each in _several(temperature)]
 
+    choice = choose(model, drafter, tree)
     ready: dict[Any, Warmed] = {}
     for rows, options, length in itertools.product(sizes, how, lengths):
-        asks = [Ask(index=0, prompt=[0] * length, options=options, seed=0, sample=0)] * rows
-        drafting = drafter_of(model, drafter, tree, asks)
-        room = room_for(model, drafting, asks, rows)
-        kind = room, jax.tree.structure(drafting)  # which the drafter's tree is part of
-        if kind not in ready:
-            ready[kind] = _warmed(model, drafting, room, options)
+        requests = [Request(index=0, prompt=[0] * length, options=options, seed=0, sample=0)] * rows
+        chosen = drafter_for_requests(choice, requests)
+        shape = shape_for(model, chosen, requests, rows)
+        key = shape, jax.tree.structure(chosen)  # which the drafter's tree is part of
+        if key not in ready:
+            ready[key] = _warmed(model, chosen, shape, options)
     return list(ready.values())
 
 
-def _warmed(model: Model, drafter: Drafter, room: Room, options: Options) -> Warmed:
-    """Runs everything once that a batch runs: its prompts, its loop, and a newcomer in the place of a finished one."""
+def _warmed(model: Model, drafter: Drafter, shape: BatchShape, options: Options) -> Warmed:
+    """Runs everything once that a batch runs: prefill, the loop, and a request in the place of a finished one."""
     before = programs.compiled()
-    ask = Ask(index=0, prompt=[0], options=options, seed=0, sample=0)
-    batch = Batch(model, drafter, [ask] * room.rows, room=room)
+    request = Request(index=0, prompt=[0], options=options, seed=0, sample=0)
+    batch = Batch(model, drafter, shape, [request] * shape.rows)
     seconds = batch.rows[0].compile_seconds + batch.warm_up()
-    batch.admit([0], [ask])
+    batch.admit([0], [request])
     seconds += batch.rows[0].compile_seconds
     return Warmed(
-        batch_size=room.rows,
-        slots=room.slots,
-        sampled=room.mode.sampled,
+        batch_size=shape.rows,
+        slots=shape.slots,
+        sampled=shape.mode.sampled,
         nodes=drafter.shape.nodes,
         programs=programs.compiled() - before,
         seconds=seconds,

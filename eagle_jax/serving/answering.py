@@ -182,7 +182,7 @@ async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
         for index in range(len(answering.tickets)):
             if (first := shape.first(index)) is not None:
                 yield event(head | {"choices": [first]} | usage)
-        async for chunk in achunks(answering.tickets, by_pass=call.eagle):
+        async for chunk in achunks(answering.tickets, by_step=call.eagle):
             if chunk.result is not None and all(map(_never_begun, answering.tickets)):
                 yield event(_too_busy().body)
                 return
@@ -229,4 +229,4 @@ def eagle_of(answering: Answering, index: int, result: Result) -> dict[str, Any]
     stats = without_nan(dataclasses.asdict(result.stats))
     ticket = answering.tickets[index]
     times = {"waited": ticket.waited, "to_first": ticket.to_first, "seconds": ticket.seconds}
-    return {"seed": ticket.ask.seed, "sample": ticket.ask.sample, "stats": stats, "times": times}
+    return {"seed": ticket.request.seed, "sample": ticket.request.sample, "stats": stats, "times": times}

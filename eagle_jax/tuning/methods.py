@@ -191,27 +191,62 @@ NAMES = ("auto", *METHODS)
 TUNED = ("eagle", "medusa", "hydra", "draft-model")
 
 
-def drafter_for(
-    model: Model, drafter: str | Drafter, tree: Any, rows: int = 1, slots: int | None = None, prompts: float = 0.0
-) -> Drafter:
-    """The drafter that was asked for; "auto" is the model's head if it has one, or its draft model.
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A drafter and tree that were asked for, checked against the model.
 
-    With `tree="auto"` it has the tree that `eagle-jax tune` found fastest for so many answers at a time, or else one by
-    rule: the more rows a batch has, the smaller. Where no tree pays it is plain decoding.
+    Attributes:
+        model: from `load`.
+        method: name of the method; empty for a `Drafter` of the caller's.
+        tree: its tree; None where the method or the batch decides.
+        by_batch: whether the batch decides: `tree="auto"`.
+        drafter: the caller's.
+    """
 
-    Args:
-        rows: of the batch that it is for.
-        slots: of that batch's caches, if known.
-        prompts: its tokens of prompts for each that answers may have.
+    model: Any
+    method: str = ""
+    tree: TreePolicy | None = None
+    by_batch: bool = False
+    drafter: Drafter | None = None
+
+    def for_batch(self, rows: int = 1, slots: int | None = None, prompt_ratio: float = 0.0) -> Drafter:
+        """The drafter for a batch of `rows` rows.
+
+        With `tree="auto"` it has the tree that `eagle-jax tune` found fastest for so many answers at a time, or else
+        the default tree: the more rows a batch has, the smaller. Where no tree pays it is plain decoding.
+
+        Args:
+            slots: of that batch's caches, if known.
+            prompt_ratio: its tokens of prompts for each that answers may have.
+        """
+        if self.drafter is not None:
+            return self.drafter
+        model, name, method = self.model, self.method, METHODS[self.method]
+        small = self.by_batch and jax.default_backend() == "cpu"
+        if method.trees is None or self.tree is not None:
+            return _made(model, name, self.tree, small)
+        if not self.by_batch:
+            return _made(model, name, method.trees(model, small), small)
+        found = budget_for(model, name, rows, slots) if name in TUNED else None
+        tree = default_tree(model, name, rows, prompt_ratio) if found is None else tree_of(found)
+        return _made(model, "none" if tree is None else name, tree, small)
+
+
+def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
+    """Checks what was asked for; "auto" is the model's head if it has one, or its draft model.
+
+    Raises:
+        ValueError: a drafter that is not known, or that the model has nothing for; a tree that is none, or that the
+            drafter cannot have.
     """
     if isinstance(drafter, Drafter):
         if not tree_is(tree, "auto"):
             raise ValueError(f"tree={tree!r} beside a drafter object, which has its own tree; leave tree out")
-        return drafter
+        return Choice(model, drafter=drafter)
     if not isinstance(drafter, str) or drafter not in NAMES:
         known = ", ".join(f'"{name}"' for name in NAMES)
         raise ValueError(f"drafter={drafter!r} is not known; expected one of {known}, or a Drafter")
-    asked = asked_tree(tree)
+    policy = asked_tree(tree)
     name = method_of(model, drafter)
     method = METHODS[name]
     if not method.has(model):
@@ -219,21 +254,21 @@ def drafter_for(
         option = "draft-model" if argument == "draft" else argument
         lacks = "the model has a head of another kind" if argument == "head" and model.head else "the model has none"
         raise ValueError(f'drafter="{name}" needs {what}, and {lacks}; load it with {argument}= (--{option})')
-    small = tree_is(tree, "auto") and jax.default_backend() == "cpu"
-    if method.trees is None:
-        if asked is not None and name != "none":
+    if method.trees is None and policy is not None:
+        if name != "none":
             raise ValueError(
                 f'drafter="{name}" has no choice of trees, got tree={tree!r}; expected "auto" or "published", or in '
                 "Python a drafter object of the size you want"
             )
-        return _made(model, name, None, small)
-    if asked is not None:
-        return _made(model, name, asked, small)
-    if not tree_is(tree, "auto"):
-        return _made(model, name, method.trees(model, small), small)
-    found = budget_for(model, name, rows, slots) if name in TUNED else None
-    policy = tree_by_rule(model, name, rows, prompts) if found is None else tree_of(found)
-    return _made(model, "none" if policy is None else name, policy, small)
+        policy = None
+    if policy is not None:
+        _made(model, name, policy, False)  # a method may refuse a tree
+    return Choice(model, name, policy, by_batch=tree_is(tree, "auto"))
+
+
+def drafter_for(model: Model, drafter: str | Drafter, tree: Any, rows: int = 1) -> Drafter:
+    """The drafter that was asked for, with a tree for `rows` rows."""
+    return choose(model, drafter, tree).for_batch(rows)
 
 
 def _made(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Drafter:
@@ -244,17 +279,17 @@ def _made(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Dr
     return model.drafters[key]
 
 
-def tree_by_rule(model: Model, name: str, rows: int, prompts: float = 0.0) -> TreePolicy | None:
+def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) -> TreePolicy | None:
     """A method's tree for a batch of so many rows, where nothing was measured; None where none pays.
 
     Args:
-        prompts: as in `drafter_for`.
+        prompt_ratio: as in `Choice.for_batch`.
     """
     method, small = METHODS[name], jax.default_backend() == "cpu"
     groups = 1 if model.over is None else model.over.sizes[DATA]
     rule = _rule(model) if small else ON_ACCELERATORS
     most = rule.rows * groups // rows
-    pays = most >= rule.least and (prompts <= rule.longest or not method.needs[1])
+    pays = most >= rule.least and (prompt_ratio <= rule.longest or not method.needs[1])
     return method.trees(model, small, most) if pays and method.trees is not None else None
 
 

@@ -228,7 +228,7 @@ class Fake:
             for number in mine:
                 job._journal.append(number, {"id": number, "text": "Hello"})
             tally = api.Tally(rows=len(mine), before=0, answered=len(mine), tokens=3 * len(mine))
-            tally.use.passes, tally.use.used = 4, 3
+            tally.utilisation.row_steps, tally.utilisation.used = 4, 3
             progress(tally)
             return tally
 

@@ -26,8 +26,9 @@ from eagle_jax.loading import model as api_model
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.training.config import TrainConfig
 
-# Lines that are typed into a shell and cannot run inside a test.
-NOT_HERE = {
+GGUF = "tests/converters/test_gguf.py::"
+# Lines that do not run here, by their beginning: the test that runs them, or why none does.
+APART = {
     "make ": "sets up an environment of its own; CI and tests/cli/test_documented.py see to the targets",
     ".ci/run": "is what runs this test",
     "python -m benchmarks.": "takes minutes, and some of them the TPU compiler",
@@ -36,21 +37,15 @@ NOT_HERE = {
     "pip install ": "installs into the environment that the test runs in",
     "eagle-jax serve": "does not end by itself; tests/serving/test_drain.py has one that runs",
     "eagle-jax ui": "does not end by itself; tests/serving/test_page.py has its page",
-}
-# Commands that run for real in another test, on the same kind of pair.
-ELSEWHERE = {
     "eagle-jax train ": "tests/cli/test_train.py::test_the_documented_settings_train_a_head_that_decodes",
     "eagle-jax eval ": "tests/cli/test_real.py::test_an_evaluation_with_its_report",
     "eagle-jax profile": "tests/inspection/test_profiling.py::test_a_cycle_of_a_real_loop",
     "eagle-jax tune": "tests/inspection/test_tuning.py::test_the_command_finds_keeps_and_tells",
+    "eagle-jax generate --target ./SmolLM2-135M-Instruct-Q8_0.gguf": f"{GGUF}test_generation",
+    "eagle-jax inspect ./SmolLM2-135M-Instruct-Q8_0.gguf": f"{GGUF}test_the_command_tells_what_became_of_the_types",
+    "eagle-jax convert ./SmolLM2-135M-Instruct-Q8_0.gguf": f"{GGUF}test_a_folder_of_it",
+    "eagle-jax convert ./model-Q8_0.gguf": f"{GGUF}test_a_folder_of_it",
 }
-GGUF = {
-    "eagle-jax generate --target ./SmolLM2-135M-Instruct-Q8_0.gguf": "test_generation",
-    "eagle-jax inspect ./SmolLM2-135M-Instruct-Q8_0.gguf": "test_the_command_tells_what_became_of_the_types",
-    "eagle-jax convert ./SmolLM2-135M-Instruct-Q8_0.gguf": "test_a_folder_of_it",
-    "eagle-jax convert ./model-Q8_0.gguf": "test_a_folder_of_it",
-}
-ELSEWHERE |= {line: f"tests/converters/test_gguf.py::{test}" for line, test in GGUF.items()}
 # Pages whose Python another test runs as a whole.
 OWN_TEST = {
     "own-model.md": "tests/loading/test_own_model.py::page",
@@ -110,8 +105,7 @@ def there(pair, tmp_path, monkeypatch) -> pathlib.Path:
 
 def lines_here(page: pathlib.Path) -> list[str]:
     """What is typed on a page and runs here."""
-    apart = (*NOT_HERE, *ELSEWHERE)
-    return [line for line in dict.fromkeys(shell(page)) if not line.startswith(apart)]
+    return [line for line in dict.fromkeys(shell(page)) if not line.startswith(tuple(APART))]
 
 
 def python_here(page: pathlib.Path) -> list[str]:
@@ -176,11 +170,11 @@ def test_every_block_is_of_a_kind_that_runs_or_is_read():
 
 def test_what_runs_elsewhere_or_not_at_all_is_on_a_page():
     typed = [line for page in PAGES for line in shell(page)]
-    for begin in (*NOT_HERE, *ELSEWHERE):
+    for begin in APART:
         assert any(line.startswith(begin) for line in typed), f"no page has {begin}"
     for name, begin in NEEDS_MORE:
         assert any(block.startswith(begin) for block in blocks((ROOT / "docs" / name).read_text(), "python")), begin
-    for test in (*ELSEWHERE.values(), *OWN_TEST.values()):
+    for test in (*(test for test in APART.values() if "::" in test), *OWN_TEST.values()):
         file, name = test.split("::")
         assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), flags=re.MULTILINE), f"there is no {test}"
 

@@ -17,7 +17,8 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.scheduling.batch import Batch, Room, slots_to_hold
+from eagle_jax.scheduling.batch import Batch
+from eagle_jax.scheduling.batch_shape import BatchShape, slots_to_hold
 from eagle_jax.sharding import parse
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.tuning.plan import of_configs, slots_of_caches
@@ -50,7 +51,7 @@ def test_planned_caches_are_those_of_a_batch(nodes, tokens):
     drafter = Plain() if nodes == 1 else Eagle(head=head, policy=eased(DynamicTree(60, 7, 10), nodes))
     model = Model(target, head, tokenizer=None, stop_ids=(), context=4096)
     slots = slots_to_hold(drafter, tokens - 1, tokens)
-    batch = Batch(model, drafter, room=Room(rows=2, slots=slots, mode=Sampling(False, False), logprobs=False))
+    batch = Batch(model, drafter, BatchShape(rows=2, slots=slots, mode=Sampling(False, False), logprobs=False))
     planned = of_configs(config, None, parse("model:1"), 2, slots_of_caches(tokens, nodes), nodes, jnp.float32)
     assert planned.cache == sum(leaf.nbytes for leaf in jax.tree.leaves(batch.state.cache))
 

@@ -18,7 +18,7 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, likeliest_tree
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import Request
+from eagle_jax.decoding.state import BatchParams
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Drafter, Plain, View
 from eagle_jax.drafters.draft_model import DraftModel
@@ -135,7 +135,7 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
     tokens = np.zeros((len(rows), SLOTS + 16), np.int32)
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = prompt
-    request = Request(
+    request = BatchParams(
         settings=settings,
         prompt_length=jnp.asarray(lengths),
         limit=jnp.asarray(lengths + np.int32(NEW)),
@@ -148,7 +148,7 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
     state = compiled_advance()(model, drafter, request, state, jnp.int32(10**6), mode=SAMPLED)
     text, length = np.asarray(state.tokens), np.asarray(state.length)
     said = [text[row, len(prompt) : length[row] + 1].tolist() for row, prompt in enumerate(prompts)]
-    return said, int(np.asarray(state.cycles).sum())
+    return said, int(np.asarray(state.steps_by_row).sum())
 
 
 @functools.cache

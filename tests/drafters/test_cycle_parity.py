@@ -21,7 +21,7 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
 from eagle_jax.decoding.sampling import GREEDY, Sampling
-from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Drafter, Observed, View
 from eagle_jax.drafters.eagle import Eagle
@@ -101,7 +101,7 @@ def ours(case: Case) -> dict[str, np.ndarray]:
         temperature=jnp.zeros(1), top_k=jnp.zeros(1, jnp.int32), top_p=jnp.ones(1), min_p=jnp.zeros(1),
         key=sampling.request_keys([0], [0]),
     )  # fmt: skip
-    request = Request(settings=settings, prompt_length=lengths, limit=lengths + SLOTS, stop_ids=jnp.array([-1]))
+    request = BatchParams(settings=settings, prompt_length=lengths, limit=lengths + SLOTS, stop_ids=jnp.array([-1]))
     state = compiled_prefill()(target, drafter, request, tokens, mode=GREEDY, slots=SLOTS, chunk=CHUNK, logprobs=False)
     texts, trees = [known(state)], []
     for cycle in range(1, COUNT + 1):

@@ -13,7 +13,7 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import EAGLE1_TREE, NO_TREE, DynamicTree
 from eagle_jax.decoding.sampling import GREEDY, Sampling
-from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import Plain, View
 from eagle_jax.drafters.eagle import SHARPNESS, Eagle
@@ -49,7 +49,9 @@ def after_cycles(cycles: int) -> DecodeState:
     for row, prompt in enumerate(PROMPTS):
         tokens[row, : len(prompt)] = prompt
     lengths = jnp.array([len(prompt) for prompt in PROMPTS])
-    request = Request(settings=settings_at(0.0), prompt_length=lengths, limit=lengths + 40, stop_ids=jnp.array([-1]))
+    request = BatchParams(
+        settings=settings_at(0.0), prompt_length=lengths, limit=lengths + 40, stop_ids=jnp.array([-1])
+    )
     drafter = Eagle(head=HEAD, policy=TREES["dynamic"])
     state = compiled_prefill()(
         TARGET, drafter, request, jnp.asarray(tokens), mode=GREEDY, slots=SLOTS, chunk=16, logprobs=False
@@ -60,7 +62,8 @@ def after_cycles(cycles: int) -> DecodeState:
 @pytest.fixture(scope="module")
 def state() -> DecodeState:
     state = after_cycles(4)
-    assert np.asarray(state.accepted)[:, 1].sum() > 0, "no draft was accepted: nothing was observed"
+    committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
+    assert (committed > np.asarray(state.steps_by_row)).any(), "no draft was accepted: nothing was observed"
     return state
 
 

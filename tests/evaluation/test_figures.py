@@ -42,7 +42,7 @@ def test_the_answer_is_cut_where_its_passes_end(make):
     svg = make.answer(TOKENIZER, result)
     looks = [box.get("class") for box in elements(svg, "rect")][:5]
     assert looks == [f"node {look}" for look in ("drawn", "taken", "taken", "drawn", "drawn")]
-    assert "5 tokens in 2 passes of the model, after the one that reads the question." in svg
+    assert "5 tokens in 2 steps of draft and verification, after prefill." in svg
 
 
 def test_the_tree_is_drawn_with_its_path(make):

@@ -33,7 +33,7 @@ def empty(tmp_path, monkeypatch):
 
 
 def test_cycles_read_off_a_large_tree_are_those_of_the_loop():
-    asks = tuning.requests(RANDOM, PROMPTS, 40)
+    asks = tuning.greedy_requests(RANDOM, PROMPTS, 40)
     texts = draft_along(RANDOM, Eagle(head=RANDOM.head, policy=dataclasses.replace(LARGEST, best_first=True)), asks)
     results = api.generate(RANDOM, PROMPTS, max_new_tokens=40, tree=(8, 2, 2))
     for text, result in zip(texts, results, strict=True):
@@ -47,7 +47,7 @@ def test_cycles_read_off_a_large_tree_are_those_of_the_loop():
 
 
 def test_every_drafter_goes_on_from_one_beginning():
-    start = Start(RANDOM, Eagle(head=RANDOM.head, policy=SMALL), tuning.requests(RANDOM, PROMPTS, 10))
+    start = Start(RANDOM, Eagle(head=RANDOM.head, policy=SMALL), tuning.greedy_requests(RANDOM, PROMPTS, 10))
     plain, drafted = start.run(Plain()), start.run(Eagle(head=RANDOM.head, policy=SMALL))
     assert (plain.cycles, plain.tokens) == (9, 18) and drafted.cycles < 9
     assert start.run(Plain()).tokens == 18, "the beginning is still there"
@@ -85,7 +85,7 @@ def test_each_batch_size_finds_the_memory_of_the_last_one_free(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_tree_by_rule_and_chains_are_timed_too(monkeypatch):
+def test_the_default_tree_and_chains_are_timed_too(monkeypatch):
     """On a CPU and for one answer; what is kept of a chain is what `auto` drafts."""
     ran = {SureChain(6, 0.3): 9.0, None: 1.0}
     whole = tuning.time_whole
@@ -97,7 +97,7 @@ def test_the_tree_by_rule_and_chains_are_timed_too(monkeypatch):
     monkeypatch.setattr(tuning, "time_whole", faster)
     monkeypatch.setattr(tuning, "CPU", Grid(DynamicTree(8, 6, 1), (1, 8), (1,)))
     alone, both = api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16)
-    assert {None, drafters.tree_by_rule(RANDOM, "eagle", 1), *tuning.CHAINS} <= set(alone.measured)
+    assert {None, drafters.default_tree(RANDOM, "eagle", 1), *tuning.CHAINS} <= set(alone.measured)
     assert not set(tuning.CHAINS) & set(both.measured)
     assert alone.budget.tree == (6, 0.3)
     api.keep_budgets([alone.budget])

@@ -14,6 +14,7 @@ from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.jobs.manifest import fingerprint
 from eagle_jax.jobs.parts import part_of
 from eagle_jax.jobs.rows import Refused, read
+from eagle_jax.scheduling import offline
 
 LETTERS = "abcdefghijklmnopqrsuvwxyz"
 ASKED = dict(batch_size=4, **DYNAMIC)
@@ -80,7 +81,7 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         "huge",
     ]
     assert (tally.rows, tally.answered, tally.failed, tally.before) == (8, 4, 4, 0)
-    assert [one.done for one in told] == list(range(1, 9)) and 0 < tally.use.share <= 1
+    assert [one.done for one in told] == list(range(1, 9)) and 0 < tally.utilisation.fraction <= 1
 
     assert rows[0]["token_ids"] == spelled_from("w", 3) and rows[0]["finish_reason"] == "length"
     assert rows[0]["usage"] == {"prompt_tokens": 1, "completion_tokens": 3}
@@ -143,11 +144,11 @@ def test_a_stop_at_any_moment_changes_nothing(questions, tmp_path, monkeypatch):
     part = part_of(output, 0, 1)
     asked: list[int] = []
 
-    def watched(model, drafter_of, asks, *more):
-        asked.extend(ask.index for ask in asks)
-        return queue_answers(model, drafter_of, asks, *more)
+    def watched(model, requests, *others, **options):
+        asked.extend(request.index for request in requests)
+        return run(model, requests, *others, **options)
 
-    queue_answers = job.answers
+    run = offline.run
     with Job([questions], output) as begun:
         begun.run(SPELLER, **ASKED)
     whole = part.read_bytes()
@@ -160,7 +161,7 @@ def test_a_stop_at_any_moment_changes_nothing(questions, tmp_path, monkeypatch):
         left = b"".join(lines[: sum(cut >= len(b"".join(lines[:n])) for n in (1, 2))])
         assert part.read_bytes() == left
     part.write_bytes(b"".join(lines[:3]) + lines[3][:-9] + b"\0" * 40 + b"\n" + b"".join(lines[4:]))  # a lost page
-    monkeypatch.setattr(job, "answers", watched)
+    monkeypatch.setattr(offline, "run", watched)
     with Job([questions], output) as begun:
         assert begun.run(SPELLER, **ASKED).before == 3
         assert begun.merge() == []

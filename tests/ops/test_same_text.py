@@ -11,7 +11,7 @@ import pytest
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.ops import VARIABLE, Case
 from eagle_jax.ops import attention_reference as xla
@@ -33,7 +33,7 @@ def decoded() -> DecodeState:
         min_p=jnp.zeros(3),
         key=request_keys(range(3), [0] * 3),
     )
-    request = Request(settings, jnp.asarray(LENGTHS), jnp.asarray(LENGTHS + NEW), jnp.asarray([-1], jnp.int32))
+    request = BatchParams(settings, jnp.asarray(LENGTHS), jnp.asarray(LENGTHS + NEW), jnp.asarray([-1], jnp.int32))
     given = TARGET, Eagle(head=HEAD, policy=DynamicTree(3, 1, 2)), request
     mode = Sampling(sampled=True, filtered=False)
     jax.clear_caches()
@@ -69,7 +69,7 @@ def test_same_text(monkeypatch: pytest.MonkeyPatch):
         ran.clear()
         state = decoded()
         assert set(ran) == {backend}, name
-        assert (np.asarray(state.cycles) < NEW - 1).all(), "no draft was accepted: half of the test saw nothing"
+        assert (np.asarray(state.steps_by_row) < NEW - 1).all(), "no draft was accepted: half of the test saw nothing"
         got[name] = [row[: prompt + NEW] for row, prompt in zip(np.asarray(state.tokens), LENGTHS, strict=True)]
     for name in ("blocks", "kernel"):
         np.testing.assert_equal(got[name], got["whole"], err_msg=name)

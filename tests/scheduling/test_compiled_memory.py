@@ -15,7 +15,7 @@ import eagle_jax
 from eagle_jax.decoding.decode import advance, compiled_advance, prefill
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import Request
+from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.tuning import plan
@@ -29,7 +29,7 @@ def given_to_loop(target: Any, head: Any, tree: DynamicTree, rows: int, slots: i
     drafter = Eagle(head=head, policy=tree)
     numbers, whole = jnp.zeros(rows), jnp.ones(rows, jnp.int32)
     settings = Settings(numbers, whole, numbers, numbers, request_keys([0] * rows, [0] * rows))
-    request = Request(settings, whole, whole, whole)
+    request = BatchParams(settings, whole, whole, whole)
     tokens = jax.ShapeDtypeStruct((rows, slots + drafter.shape.depth + 1), jnp.int32)
     begin = functools.partial(prefill, mode=MODE, slots=slots, chunk=64, logprobs=False)
     state = jax.eval_shape(begin, target, drafter, request, tokens)

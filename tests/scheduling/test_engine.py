@@ -12,9 +12,8 @@ import pytest
 from speller import CONFIG, DYNAMIC, RANDOM, SPELLED, SPELLER, asked
 
 from eagle_jax.api import generate
-from eagle_jax.scheduling import chunked_prefill as newcomer
+from eagle_jax.scheduling import chunked_prefill, programs, scheduler
 from eagle_jax.scheduling import engine as engine_module
-from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.engine import Engine, EngineClosed, QueueFull
 from eagle_jax.scheduling.ticket import EngineError, achunks, chunks
 from eagle_jax.sharding import sharding_of
@@ -79,9 +78,9 @@ def test_several_answers_to_one_prompt(random):
     assert [ticket.result(60.0).token_ids for ticket in tickets] == [one.token_ids for one in several]
 
 
-def test_chunks_tell_the_text_pass_by_pass(speller):
+def test_chunks_tell_the_text_pass_by_step(speller):
     ticket = speller.submit(asked("Spell!"), logprobs=True)
-    told = list(chunks([ticket], by_pass=True))
+    told = list(chunks([ticket], by_step=True))
     result = ticket.result(0.0)
     assert "".join(chunk.text for chunk in told) == result.text == SPELLED
     assert [token for chunk in told for token in chunk.token_ids] == result.token_ids
@@ -140,41 +139,42 @@ def test_what_does_not_fit_is_refused(random):
 
 
 def test_others_wait_for_one_piece_of_a_long_prompt_at_most(monkeypatch):
-    monkeypatch.setattr(newcomer, "chunk_tokens", lambda: 8)
+    monkeypatch.setattr(chunked_prefill, "chunk_tokens", lambda: 8)
     monkeypatch.setattr(engine_module, "chunk_tokens", lambda: 8)
-    monkeypatch.setattr(engine_module, "PIECE", 16)
+    monkeypatch.setattr(engine_module, "PREFILL_TOKENS", 16)
     with Engine(RANDOM, **ROOM) as engine:
         turns = []
-        read, run = newcomer.Newcomer.read, engine._batch.run
-        monkeypatch.setattr(newcomer.Newcomer, "read", lambda self, n: (turns.append("read"), read(self, n))[1])
-        monkeypatch.setattr(engine._batch, "run", lambda *how, **more: (turns.append("run"), run(*how, **more))[1])
+        prefill, batch = chunked_prefill.ChunkedPrefill, engine._scheduler._batch
+        read, decode = prefill.read, batch.decode
+        monkeypatch.setattr(prefill, "read", lambda self, n: (turns.append("read"), read(self, n))[1])
+        monkeypatch.setattr(batch, "decode", lambda *how, **more: (turns.append("decode"), decode(*how, **more))[1])
         prompts = [[3], RNG.integers(0, 200, 40).tolist()]
         tickets = engine.submit_all(prompts, max_new_tokens=8, seed=[0, 1])
         results = [ticket.result(60.0) for ticket in tickets]
-    assert [len(list(run)) for turn, run in itertools.groupby(turns) if turn == "read"] == [2, 1, 1]
+    assert [len(list(same)) for turn, same in itertools.groupby(turns) if turn == "read"] == [2, 1, 1]
     alone = generate(RANDOM, prompts, max_new_tokens=8, seed=[0, 1], **ALONE)
     assert [result.token_ids for result in results] == [one.token_ids for one in alone]
 
 
 def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatch):
-    lost_batch, run, ready = speller._batch, speller._batch.run, threading.Event()
+    lost_batch, ready = speller._scheduler._batch, threading.Event()
+    decode = lost_batch.decode
 
     def fail(*how, **more):
         ready.wait(60.0)
-        monkeypatch.setattr(type(speller._batch), "run", type(speller._batch).run)
         raise RuntimeError("RESOURCE_EXHAUSTED\nat some address")
 
-    monkeypatch.setattr(speller._batch, "run", fail)
+    monkeypatch.setattr(lost_batch, "decode", fail)
     tickets = [speller.submit(asked("Spell!")) for _ in range(3)]
     ready.set()
     for ticket in tickets[:2]:
         with pytest.raises(EngineError, match="failed at this answer, RuntimeError: RESOURCE_EXHAUSTED; ask again$"):
             ticket.result(60.0)
     assert tickets[2].result(60.0).text == SPELLED and speller.alive
-    assert speller._batch.run is not run
-    assert all(array.is_deleted() for array in jax.tree.leaves((lost_batch.request, lost_batch.state)))
+    assert speller._scheduler._batch.decode != decode
+    assert all(array.is_deleted() for array in jax.tree.leaves((lost_batch.params, lost_batch.state)))
 
-    monkeypatch.setattr(engine_module, "Newcomer", lambda *_: fail())
+    monkeypatch.setattr(scheduler, "ChunkedPrefill", lambda *_: fail())
     lost = speller.submit(asked("Spell!"))
     with pytest.raises(EngineError):
         list(lost)
@@ -183,10 +183,10 @@ def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatc
 
 
 def test_cycles_are_counted_anew_before_they_overflow(speller, monkeypatch):
-    monkeypatch.setattr(engine_module, "MOST_CYCLES", 3)
-    batch = speller._batch
+    monkeypatch.setattr(scheduler, "MOST_STEPS", 3)
+    batch = speller._scheduler._batch
     assert [speller.submit(asked("Spell!")).result(60.0).text for _ in range(3)] == [SPELLED] * 3
-    assert speller._batch is not batch and batch.state.length.is_deleted()
+    assert speller._scheduler._batch is not batch and batch.state.length.is_deleted()
 
 
 def test_closing_drains_or_cancels():

@@ -5,9 +5,9 @@ import pytest
 
 from eagle_jax.api import Model, generate
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.generate import asks_for
+from eagle_jax.scheduling.offline import Utilisation, run
 from eagle_jax.scheduling.options import options_for
-from eagle_jax.scheduling.queue import Use, answers
+from eagle_jax.scheduling.request import requests_for
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.tuning.methods import drafter_for
 
@@ -27,17 +27,17 @@ def test_rows_stay_busy_and_answers_are_those_alone():
     values = dict(max_new_tokens=limits, temperature=temperatures)
     options = options_for(PROMPTS, top_k=0, top_p=1.0, min_p=0.0, **values)
 
-    def through(asked: slice) -> tuple[dict[int, list[int]], Use]:
-        use = Use()
-        asks = asks_for(model, prompts[asked], options[asked], seeds[asked], 1)
-        told = {ask.index: result for ask, result in answers(model, lambda _: drafter, asks, ROWS, use)}
-        return {number: result.token_ids for number, result in told.items()}, use
+    def through(asked: slice) -> tuple[dict[int, list[int]], Utilisation]:
+        utilisation = Utilisation()
+        requests = requests_for(model, prompts[asked], options[asked], seeds[asked])
+        events = run(model, requests, ROWS, lambda _: drafter, utilisation=utilisation)
+        return {event.request.index: event.result.token_ids for event in events if event.result}, utilisation
 
     through(slice(0, 6 * ROWS))  # warm: caches of 128 and of 256 slots, full batches, newcomers
     compiled = programs.compiled()
-    together, use = through(slice(0, PROMPTS))
+    together, utilisation = through(slice(0, PROMPTS))
     assert programs.compiled() == compiled, "something was compiled anew"
-    assert use.share > 0.9, f"rows were busy {use.share:.1%} of the time"
+    assert utilisation.fraction > 0.9, f"rows were busy {utilisation.fraction:.1%} of the time"
     assert len({len(answer) for answer in together.values()}) > 40 and len(together) == PROMPTS
     for i, prompt in enumerate(prompts):
         alone = generate(

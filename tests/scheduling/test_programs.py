@@ -177,8 +177,11 @@ def test_a_model_that_may_change_is_not_packed():
     assert len(programs._packed) == before
 
 
-def test_arguments_that_are_alike_go_by_their_name():
-    one, other = programs.Alike("a", (jnp.ones(2), jnp.ones(2))), programs.Alike("b", (jnp.ones(3), jnp.ones(3)))
+def test_keyed_arguments_share_a_program():
+    one, other = (
+        programs.KeyedArgs("a", (jnp.ones(2), jnp.ones(2))),
+        programs.KeyedArgs("b", (jnp.ones(3), jnp.ones(3))),
+    )
     ran = [programs.call(summed, alike)[0].tolist() for alike in (one, other, one)]
     assert ran == [[2, 2], [2, 2, 2], [2, 2]] and len(programs._programs) == 2
 

@@ -11,7 +11,7 @@ SAMPLED = {"temperature": 0.8, "seed": 3, "max_new_tokens": 24}
 def test_each_pass_comes_with_its_tree():
     with Engine(RANDOM, rows=2, max_tokens=48, cycles=1, record=True, **DYNAMIC) as engine:
         both = engine.submit_all([asked("spell"), asked("Spell!")], **SAMPLED)
-        told = list(chunks(both, by_pass=True))
+        told = list(chunks(both, by_step=True))
     for index in range(2):
         first, *passes = [chunk for chunk in told if chunk.index == index]
         assert first.cycle is None and len(both[index].result().token_ids) == SAMPLED["max_new_tokens"]

@@ -8,7 +8,7 @@ import pytest
 from speller import CONFIG, DYNAMIC, RANDOM, SPELLER, TOKENIZER, spelled_from
 
 from eagle_jax.api import Model, generate
-from eagle_jax.scheduling import batch, programs, queue
+from eagle_jax.scheduling import batch, programs, scheduler
 from eagle_jax.testing import synthetic_pair
 
 RNG = np.random.default_rng(0)
@@ -27,10 +27,10 @@ def batches(monkeypatch) -> list[batch.Batch]:
             made.append(self)
 
         def free(self):
-            self.passes = int(self.state.cycle)
+            self.passes = int(self.state.steps)
             super().free()
 
-    monkeypatch.setattr(queue, "Batch", Watched)
+    monkeypatch.setattr(scheduler, "Batch", Watched)
     return made
 
 
@@ -101,7 +101,7 @@ def test_long_requests_find_the_memory_of_short_ones_free(batches):
     target, _ = synthetic_pair(config, strength=0.6)
     model = Model(target, None, TOKENIZER, stop_ids=(), context=300)
     generate(model, [[5], [7] * 140, [6], [8] * 140], max_new_tokens=2, batch_size=2)
-    assert [one.room.slots for one in batches] == [128, 256]
+    assert [one.shape.slots for one in batches] == [128, 256]
 
 
 def test_stop_strings_make_room_too():

@@ -207,16 +207,16 @@ def _settle(engine) -> None:
 
 
 def test_answers_that_take_too_long_are_cut(engines, monkeypatch):
-    engine, tell = engines["random"], engines["random"]._tell
+    engine, report = engines["random"], engines["random"]._report
     cancelled = threading.Event()
 
-    def after_the_end() -> None:
-        tell()
+    def after_the_end(event) -> None:
+        report(event)
         assert cancelled.wait(30.0)
 
     cancel = engine._cancel
     monkeypatch.setattr(engine, "_cancel", lambda ticket: (cancel(ticket), cancelled.set()))
-    monkeypatch.setattr(engine, "_tell", after_the_end)
+    monkeypatch.setattr(engine, "_report", after_the_end)
     served = Served(engines, limits=Limits(answer_seconds=2.0))
     with served.client() as client:
         answer = client.completions.create(model="random", prompt=[1], max_tokens=40)
@@ -225,7 +225,7 @@ def test_answers_that_take_too_long_are_cut(engines, monkeypatch):
 
 
 def test_answers_that_are_never_begun_are_errors(engines, monkeypatch):
-    monkeypatch.setattr(engines["random"], "_next", lambda: None)  # every slot is taken
+    monkeypatch.setattr(engines["random"], "_submit_waiting", lambda: None)  # every row is taken
     served = Served(engines, limits=Limits(answer_seconds=0.1))
     how = dict(model="random", prompt=[1], max_tokens=4)
     with served.client() as client:

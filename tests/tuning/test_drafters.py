@@ -22,7 +22,7 @@ from eagle_jax.loading.model import PAIR
 from eagle_jax.testing import synthetic_hydra, synthetic_medusa, synthetic_pair
 from eagle_jax.text.tokenizers import fingerprint, refuse_other_tokenizer, tokenizer_in
 from eagle_jax.tuning import methods as drafters
-from eagle_jax.tuning.methods import METHODS, drafter_for
+from eagle_jax.tuning.methods import METHODS, choose, drafter_for
 
 TARGET, HEAD = synthetic_pair()
 BARE = api.Model(target=TARGET, head=None, tokenizer=None, stop_ids=(), context=128)
@@ -218,7 +218,9 @@ def test_where_a_prompt_is_long_for_its_answer_a_rule_may_draft_nothing(monkeypa
     monkeypatch.setattr(
         drafters, "_rule", lambda model: drafters.Rule(DynamicTree(3, 1, 1), rows=3, least=3, longest=6)
     )
-    assert isinstance(drafter_for(WITH_HEAD, "auto", "auto", prompts=6.0), Eagle)
-    assert drafter_for(WITH_HEAD, "auto", "auto", prompts=6.1) == Plain()
-    assert isinstance(drafter_for(WITH_HEAD, "auto", (3, 1, 1), prompts=6.1), Eagle), "a tree that was asked for"
-    assert isinstance(drafter_for(BARE, "token-recycling", "auto", prompts=6.1), TokenRecycling), "it reads no prompt"
+    assert isinstance(choose(WITH_HEAD, "auto", "auto").for_batch(prompt_ratio=6.0), Eagle)
+    assert choose(WITH_HEAD, "auto", "auto").for_batch(prompt_ratio=6.1) == Plain()
+    asked = choose(WITH_HEAD, "auto", (3, 1, 1)).for_batch(prompt_ratio=6.1)
+    assert isinstance(asked, Eagle), "a tree that was asked for"
+    recycling = choose(BARE, "token-recycling", "auto").for_batch(prompt_ratio=6.1)
+    assert isinstance(recycling, TokenRecycling), "it reads no prompt"

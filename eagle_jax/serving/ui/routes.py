@@ -135,7 +135,7 @@ class Page:
         async with self._engines.using(way) as engine:
             tickets += await service.submit(engine, call)
             telling = Telling(self._model.tokenizer)
-            async for chunk in achunks(tickets, by_pass=True):
+            async for chunk in achunks(tickets, by_step=True):
                 if chunk.token_ids:
                     yield telling.event(chunk)
                 if chunk.result is not None:

@@ -15,7 +15,7 @@ import pytest
 from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import DecodeState, Request
+from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models import layout
@@ -110,7 +110,7 @@ def decoded(target: LM, drafter: Drafter, texts: np.ndarray, rows: list[int], te
         min_p=jnp.zeros(count),
         key=request_keys(rows, [0] * count),
     )
-    request = Request(settings, jnp.asarray(lengths), jnp.asarray(lengths + NEW), jnp.asarray([-1], jnp.int32))
+    request = BatchParams(settings, jnp.asarray(lengths), jnp.asarray(lengths + NEW), jnp.asarray([-1], jnp.int32))
     given, mode = (target, drafter, request), Sampling(sampled=temperature > 0, filtered=False)
     state = compiled_prefill()(*given, jnp.asarray(texts[rows]), mode=mode, slots=SLOTS, chunk=64, logprobs=False)
     return compiled_advance()(*given, state, jnp.asarray(1000, jnp.int32), mode=mode)
@@ -128,7 +128,7 @@ def test_the_loop_leaves_the_same_bits_with_a_drafter_and_in_a_batch(quantize, a
     drafter = Eagle(head=head, policy=DynamicTree(8, 3, 3))
     together = decoded(lm, drafter, texts, list(range(BATCH)), temperature)
     committed = [np.asarray(part) for part in (*together.cache.k, *together.cache.v)]
-    assert int(together.cycles.max()) < NEW - 4, "it drafts"
+    assert int(together.steps_by_row.max()) < NEW - 4, "it drafts"
     for row, length in enumerate(LENGTHS):
         alone = decoded(lm, Plain(), texts, [row], temperature)
         end = length + NEW

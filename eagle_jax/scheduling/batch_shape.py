@@ -1,0 +1,54 @@
+"""What the programs of a batch are compiled for."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.drafters.base import Drafter
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling.options import mode_of
+from eagle_jax.scheduling.request import Request
+from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchShape:
+    """Static sizes and modes of a batch.
+
+    Attributes:
+        rows: answers at a time.
+        slots: tokens that a row's caches hold.
+        mode: how its rows may draw.
+        logprobs: whether log-probabilities are recorded.
+    """
+
+    rows: int
+    slots: int
+    mode: Sampling
+    logprobs: bool
+
+
+def shape_for(model: Model, drafter: Drafter, requests: Sequence[Request], rows: int) -> BatchShape:
+    """The shape of a batch that holds any `rows` of these requests at a time."""
+    return BatchShape(
+        rows=rows,
+        slots=slots_for(model, drafter, requests),
+        mode=mode_of(request.options for request in requests),
+        logprobs=any(request.options.logprobs for request in requests),
+    )
+
+
+def slots_for(model: Model, drafter: Drafter, requests: Sequence[Request]) -> int:
+    """Cache slots for the longest of the requests."""
+    longest_prompt = max(len(request.prompt) for request in requests)
+    return slots_to_hold(drafter, longest_prompt, max(token_limit(model, request) for request in requests))
+
+
+def slots_to_hold(drafter: Drafter, prompt: int, tokens: int) -> int:
+    """Cache slots for prompts of up to `prompt` tokens, `tokens` together with their answers."""
+    return slots_beside(drafter.shape.depth, prompt, tokens, chunk_tokens())
+
+
+def token_limit(model: Model, request: Request) -> int:
+    """Tokens of prompt and answer together at which an answer ends."""
+    return min(len(request.prompt) + request.options.max_new_tokens, model.context)

@@ -1,0 +1,42 @@
+"""Rows of one batch put into places of another."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from jaxtyping import Array, Int
+
+from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.sharding import Sharding, spread
+from eagle_jax.workarounds import loop_options
+
+Running = tuple[BatchParams, DecodeState]
+
+
+def insert(batch: Running, new: Running, places: Int[Array, " n"], *, over: Sharding | None = None) -> Running:
+    """`batch` with the rows of `new` at `places`; of several rows for one place the first counts.
+
+    Per-batch values are kept as they are: the number of steps, the stop tokens.
+    """
+    (new_params, new_state), rows = new, len(batch[1].done)
+    new_state = dataclasses.replace(new_state, steps=batch[1].steps)
+
+    def put(old: Array, new: Array, row: Int[Array, ""]) -> Array:
+        one = jax.lax.dynamic_slice_in_dim(new, row, 1, axis=0)
+        return jax.lax.dynamic_update_slice_in_dim(old, one, places[row], axis=0)
+
+    def put_row(back: Int[Array, ""], batch: Running) -> Running:
+        row = len(places) - 1 - back
+        params, state = batch
+        state = jax.tree.map(lambda old, new: put(old, new, row) if old.ndim else old, state, new_state)
+        joined = jax.tree.map(lambda old, new: put(old, new, row) if len(old) == rows else old, params, new_params)
+        return dataclasses.replace(joined, stop_ids=params.stop_ids), state
+
+    return jax.lax.fori_loop(0, len(places), put_row, batch)
+
+
+@functools.cache
+def compiled_insert() -> Any:
+    """`insert`, jitted once per process. The batch is donated: its caches are written in place."""
+    return jax.jit(spread(insert), donate_argnums=0, static_argnames="over", compiler_options=loop_options())

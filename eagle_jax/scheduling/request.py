@@ -1,0 +1,99 @@
+"""Requests, and what there is of their answers."""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling.options import Options
+from eagle_jax.scheduling.results import Cycle
+from eagle_jax.text.prompts import TooLong, encode
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One answer to make.
+
+    Attributes:
+        index: number of its prompt within a call.
+        prompt: token ids.
+        options: how the answer is drawn, and where it ends.
+        seed: of the noise.
+        sample: number of the answer among several to one prompt and seed; part of what seeds the noise.
+        submitted: when it was submitted, by `time.perf_counter`.
+    """
+
+    index: int
+    prompt: list[int]
+    options: Options
+    seed: int
+    sample: int
+    submitted: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
+
+
+DUMMY_OPTIONS = Options(max_new_tokens=1, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False)
+DUMMY_REQUEST = Request(index=-1, prompt=[0], options=DUMMY_OPTIONS, seed=0, sample=0)  # of a row that nobody uses
+
+
+@dataclasses.dataclass(frozen=True)
+class PartialOutput:
+    """An answer so far.
+
+    Attributes:
+        token_ids: its tokens.
+        committed_at_step: the step that committed each token, counted from 1; 0 for the first, which prefill draws.
+        logprobs: of each token; None unless asked for.
+        trees: the last draft tree before each poll by its step, from a drafter that records them.
+        seconds: spent on steps until the last poll.
+    """
+
+    token_ids: list[int]
+    committed_at_step: list[int]
+    logprobs: list[float] | None
+    trees: Mapping[int, Cycle] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+    def first(self, tokens: int) -> "PartialOutput":
+        """The first `tokens` tokens."""
+        return dataclasses.replace(
+            self,
+            token_ids=self.token_ids[:tokens],
+            committed_at_step=self.committed_at_step[:tokens],
+            logprobs=None if self.logprobs is None else self.logprobs[:tokens],
+        )
+
+
+NO_OUTPUT = PartialOutput([], [], None)
+
+
+def requests_for(
+    model: Model, prompts: list[Any], options: list[Options], seeds: list[int], samples: int = 1
+) -> list[Request]:
+    """A request for each of `samples` answers to each prompt, in order.
+
+    Raises:
+        ValueError, TypeError: a prompt is not one, or too long for the model's context.
+    """
+    requests: list[Request] = []
+    submitted = time.perf_counter()
+    for index, prompt in enumerate(prompts):
+        name = "the prompt" if len(prompts) == 1 else f"prompt {index}"
+        ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, name)
+        if len(ids) >= model.context:
+            raise TooLong(
+                f"{name} has {len(ids)} tokens; the model's context is {model.context}, "
+                f"so it can be {model.context - 1} at most"
+            )
+        requests += [
+            Request(
+                index=index,
+                prompt=ids,
+                options=options[index],
+                seed=seeds[index],
+                sample=sample,
+                submitted=submitted,
+            )
+            for sample in range(samples)
+        ]
+    return requests

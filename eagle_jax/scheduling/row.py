@@ -1,0 +1,71 @@
+"""What the host knows of one request in a batch, and the result it makes of that."""
+
+import collections
+import dataclasses
+import math
+from typing import Any
+
+from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
+from eagle_jax.scheduling.results import Result, Stats
+from eagle_jax.text.detokenize import StopHit, decode
+
+
+@dataclasses.dataclass
+class Row:
+    """One request in a batch, as of the last poll.
+
+    Attributes:
+        request: it.
+        output: its answer so far.
+        done: whether the answer is complete.
+        stopped: whether a stop token ended it.
+        stop: the stop string that ended it.
+        compile_seconds: spent on compiling while it waited.
+        prefill_seconds: spent on its prompt; rows that are prefilled together share it.
+        decode_seconds: spent on steps since then, whether for this row alone or for others as well.
+        first_token_seconds: from submission to its first token, compiling not counted; nan before.
+    """
+
+    request: Request
+    output: PartialOutput = NO_OUTPUT
+    done: bool = False
+    stopped: bool = False
+    stop: StopHit | None = None
+    compile_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    first_token_seconds: float = math.nan
+
+
+def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
+    """The answer of a row, or as much as there is, with draft trees `depth` deep."""
+    output = row.output
+    return Result(
+        text=decode(tokenizer, output.token_ids) if row.stop is None else row.stop.text,
+        token_ids=list(output.token_ids),
+        finish_reason="stop" if row.stopped or row.stop is not None else "length",
+        logprobs=None if output.logprobs is None else list(output.logprobs),
+        prompt_tokens=len(row.request.prompt),
+        stats=_stats(row, depth),
+    )
+
+
+def _stats(row: Row, depth: int) -> Stats:
+    """Statistics from the step that committed each token (0: prefill)."""
+    committed_at_step, seconds = row.output.committed_at_step, row.decode_seconds
+    tokens, per_step = len(committed_at_step), collections.Counter(committed_at_step)
+    lengths = [per_step[step] for step in sorted(per_step) if step > 0]
+    steps, nan = len(lengths), float("nan")
+    return Stats(
+        cycles=steps,
+        mean_accepted_length=sum(lengths) / steps if steps else nan,
+        accepted_lengths=lengths,
+        accepted_by_depth=[
+            sum(length > deep for length in lengths) / steps if steps else nan for deep in range(1, depth + 1)
+        ],
+        compile_seconds=row.compile_seconds,
+        prefill_seconds=row.prefill_seconds,
+        decode_seconds=seconds,
+        first_token_seconds=row.first_token_seconds,
+        tokens_per_second=(tokens - 1) / seconds if tokens > 1 and seconds else nan,
+    )

@@ -1,0 +1,238 @@
+"""Requests in, events out: one scheduler drives batches for `generate`, `stream`, jobs, traces and servers."""
+
+import collections
+import dataclasses
+import itertools
+
+from eagle_jax.drafters.base import Drafter
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling.batch import Batch
+from eagle_jax.scheduling.batch_shape import BatchShape
+from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
+from eagle_jax.scheduling.request import DUMMY_OPTIONS, NO_OUTPUT, PartialOutput, Request
+from eagle_jax.scheduling.results import CANCELLED, Result
+from eagle_jax.scheduling.row import Row, result_of
+
+MOST_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """News of one request.
+
+    Attributes:
+        id: what `Scheduler.submit` returned.
+        request: it.
+        output: its answer so far.
+        result: the complete answer; None before.
+        error: what made its prefill fail; nothing follows then.
+    """
+
+    id: int
+    request: Request
+    output: PartialOutput
+    result: Result | None = None
+    error: Exception | None = None
+
+
+class Scheduler:
+    """Runs requests through the rows of one batch, each answer the one that its request would get alone.
+
+    `submit` queues a request; `step` prefills or decodes, and returns what is new; a finished request makes room for
+    the next one in the queue.
+
+    Args:
+        model: from `load`.
+        drafter: for all requests.
+        shape: of the batch; every request must fit it.
+        steps: of the loop between two polls. None polls when answers are complete, and reports only those.
+        prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
+            steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
+
+    Attributes:
+        shape: of the batch.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        drafter: Drafter,
+        shape: BatchShape,
+        *,
+        steps: int | None = None,
+        prefill_chunks: int | None = None,
+    ):
+        self.model, self.drafter, self.shape = model, drafter, shape
+        self._steps, self._chunks = steps, prefill_chunks
+        self._ids = itertools.count()
+        self._queue: collections.deque[tuple[int, Request]] = collections.deque()
+        self._batch: Batch | None = None
+        self._running: dict[int, int] = {}  # place -> id
+        self._reported: dict[int, int] = {}  # place -> tokens
+        self._reading: tuple[int, Request, ChunkedPrefill] | None = None
+        self._cancelled: set[int] = set()
+        self._decode_next = False
+        self.restart()
+
+    def submit(self, request: Request) -> int:
+        """Queues a request. Returns the id that its events carry."""
+        id = next(self._ids)
+        self._queue.append((id, request))
+        return id
+
+    def cancel(self, id: int) -> None:
+        """Ends a request where it is; its last event has a result with `finish_reason` "cancelled"."""
+        self._cancelled.add(id)
+
+    def step(self) -> list[Event]:
+        """Prefills requests that have a place, or runs steps of the loop; what is new then.
+
+        New first tokens are returned before the next steps are run. After an error the batch is lost: `restart`.
+        """
+        events = self._end_cancelled()
+        if not self._decode_next:
+            self._decode_next = True
+            self._prefill_whole() if self._chunks is None else self._prefill_chunks(events)
+            events += self._news()
+            if events:  # a place that an answer of one token has left is filled first
+                self._decode_next = self._chunks is not None or not self._queue or len(self._running) == self.shape.rows
+                return events
+        self._decode_next = False
+        if self._batch is not None and any(not self._batch.rows[place].done for place in self._running):
+            self._batch.decode(self._steps, finished=1 if self._chunks else None if self._steps else self._batch.group)
+        return events + self._news()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self._queue or self._running or self._reading)
+
+    @property
+    def places(self) -> int:
+        """Requests that could be submitted now without waiting for another to finish."""
+        return self.shape.rows - len(self._running) - len(self._queue) - (self._reading is not None)
+
+    @property
+    def row_steps(self) -> int:
+        """Steps that were run, counted once for each row of the batch."""
+        return 0 if self._batch is None else int(self._batch.state.steps) * len(self._batch.state.done)
+
+    def warm_up(self) -> None:
+        """Compiles everything that a request runs, by running one; with `prefill_chunks`."""
+        assert self._batch is not None
+        options = dataclasses.replace(DUMMY_OPTIONS, max_new_tokens=2, temperature=1.0, top_p=0.5)
+        prefill = ChunkedPrefill(self._batch, Request(index=0, prompt=[0], options=options, seed=0, sample=0))
+        prefill.read(1)
+        prefill.insert(0)
+        self._batch.warm_up()
+        self._batch.end([0])
+
+    def restart(self) -> None:
+        """Forgets all requests, and begins an empty batch in the memory of the old one: there may be none for two."""
+        for requests in (self._queue, self._running, self._reported, self._cancelled):
+            requests.clear()
+        self._reading, self._decode_next = None, False
+        self.close()
+        self._batch = None if self._chunks is None else Batch(self.model, self.drafter, self.shape)
+
+    def close(self) -> None:
+        """Frees the memory of the batch."""
+        if self._batch is not None:
+            self._batch.free()
+            self._batch = None
+
+    def _end_cancelled(self) -> list[Event]:
+        """Ends what was cancelled; events of requests that have no row yet."""
+        if not self._cancelled:
+            return []
+        waiting = [*self._queue, *([self._reading[:2]] if self._reading else [])]
+        ended = [(id, Row(request, done=True)) for id, request in waiting if id in self._cancelled]
+        self._queue = collections.deque(entry for entry in self._queue if entry[0] not in self._cancelled)
+        if self._reading is not None and self._reading[0] in self._cancelled:
+            self._reading = None
+        events = [self._event(id, row) for id, row in ended]
+        places = [place for place, id in self._running.items() if id in self._cancelled]
+        self._cancelled.intersection_update(self._running.values())
+        if places and self._batch is not None:
+            self._batch.end(places)
+        return events
+
+    def _event(self, id: int, row: Row) -> Event:
+        """The news of a row, with its result if it is done."""
+        if not row.done:
+            return Event(id, row.request, row.output)
+        result = result_of(row, self.model.tokenizer, self.drafter.shape.depth)
+        if id in self._cancelled:
+            self._cancelled.remove(id)
+            result = dataclasses.replace(result, finish_reason=CANCELLED)
+        return Event(id, row.request, row.output, result)
+
+    def _prefill_whole(self) -> None:
+        """Prefills the first requests as a batch of their own, and later ones in groups, in the places of others."""
+        if self._batch is None and self._queue:
+            entries = self._next(self.shape.rows)
+            requests = [request for _, request in entries]
+            self._batch = Batch(self.model, self.drafter, self.shape, requests, poll=self._steps is not None)
+            self._running = {place: id for place, (id, _) in enumerate(entries)}
+            return
+        batch = self._batch
+        free = [place for place in range(self.shape.rows) if place not in self._running]
+        while batch is not None and free and self._queue:
+            entries = self._next(min(batch.group, len(free)))
+            places, free = free[: len(entries)], free[len(entries) :]
+            batch.admit(places, [request for _, request in entries])
+            self._running |= {place: id for place, (id, _) in zip(places, entries, strict=True)}
+
+    def _next(self, count: int) -> list[tuple[int, Request]]:
+        return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
+
+    def _prefill_chunks(self, events: list[Event]) -> None:
+        """Reads `prefill_chunks` chunks of the requests that come next; adds events of those whose prefill failed."""
+        left = self._chunks or 0
+        while left > 0 and self._begin_reading(events) and self._reading is not None:
+            id, request, prefill = self._reading
+            try:
+                left -= prefill.read(left)
+            except Exception as error:  # the other requests have nothing to do with it
+                self._reading = None
+                events.append(Event(id, request, NO_OUTPUT, error=error))
+                continue
+            if not prefill.unread:
+                place = next(place for place in range(self.shape.rows) if place not in self._running)
+                prefill.insert(place)
+                self._running[place], self._reading = id, None
+
+    def _begin_reading(self, events: list[Event]) -> bool:
+        """Whether a request is being read, or could be begun."""
+        if self._reading is not None:
+            return True
+        if not self._queue or len(self._running) == self.shape.rows:
+            return False
+        batch = self._batch
+        if batch is None or int(batch.state.steps) > MOST_STEPS:
+            if self._running:
+                return False
+            self.close()
+            batch = self._batch = Batch(self.model, self.drafter, self.shape)
+        [(id, request)] = self._next(1)
+        try:
+            self._reading = id, request, ChunkedPrefill(batch, request)
+        except Exception as error:
+            events.append(Event(id, request, NO_OUTPUT, error=error))
+            return self._begin_reading(events)
+        return True
+
+    def _news(self) -> list[Event]:
+        """Events of all rows with new tokens (None polled: with complete answers), whose places become free."""
+        events = []
+        rows = [] if self._batch is None else self._batch.rows
+        for place, id in list(self._running.items()):
+            row = rows[place]
+            if row.done:
+                del self._running[place]
+                self._reported.pop(place, None)
+                events.append(self._event(id, row))
+            elif self._steps is not None and len(row.output.token_ids) != self._reported.get(place):
+                self._reported[place] = len(row.output.token_ids)
+                events.append(self._event(id, row))
+        return events
