@@ -65,6 +65,7 @@ def main() -> int:
     own.add_argument("--slots", type=int, default=2048, help="of the cache (%(default)s)")
     own.add_argument("--requests", type=int, default=1, help="%(default)s")
     options = own.parse_args()
+    jax.config.update("jax_platforms", "cpu")  # the plugin compiles; its device is not there to be started
     cases = [
         row(nodes, quantize, attention, options)
         for quantize in options.quantize.split(",")
