@@ -15,12 +15,12 @@ from eagle_jax.sharding.tracing import is_spread
 # Columns that CPUs make floats of at a time: a sixteenth of them within these bounds. Of a whole matrix XLA would make
 # floats before the decoding loop, once, and of every matrix: the rounded model would lie beside a float one. A block's
 # floats stay in the core's cache, so that blocks are also quicker: with 2048 x 8192 twice, on two cores
-# (`benchmarks/products.py`).
+# (`benchmarks.kernels.ops products`).
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
 
 # Rows that a float32 matrix `[out, in]` is the left operand for on CPU, where XLA packs or strides through the right
-# one: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks/products.py`). Of what lies
-# between these the product is slower than of the next larger.
+# one: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks.kernels.ops products`). Row
+# counts between these are slower than the next larger one.
 FEW_ROWS = (4, 8, 16, 32)
 
 
@@ -112,7 +112,7 @@ def _tall_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[A
     """`rows @ weight.T` of a weight with more outputs than inputs. Its gradient is made as `[i, o]` and turned.
 
     It has no forward-mode derivative. XLA:CPU would make `[o, i]` of the many rows, which takes it about a third longer
-    (`benchmarks/products.py`).
+    (`benchmarks.kernels.ops gradients`).
     """
     return _added_up(rows, weight, 1, 1)
 

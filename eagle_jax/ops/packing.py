@@ -20,7 +20,7 @@ from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.struct import pytree
 
 # Inputs below which XLA:CPU is quicker with a transposed matrix: it packs the right operand of every product anew. In
-# bfloat16 with 2,048 inputs that takes 668 us as stored and 1,643 transposed (`benchmarks/products.py`).
+# bfloat16 with 2,048 inputs that takes 668 us as stored and 1,643 transposed (`benchmarks.kernels.ops products`).
 TRANSPOSED_BELOW = 768
 
 
@@ -141,7 +141,7 @@ def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
     """Scales for groups of inputs transpose a weight on TPUs too: only so does the TPU compiler dequantize it within
     the product, and reads 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in
     groups of 128. For GPUs it stays `[out, in]`, with scales of the product's own dtype: any other form XLA transposes
-    in every call and always dequantizes in memory, this one only in some versions (`benchmarks/gpu_compile.py`).
+    in every call and always dequantizes in memory, this one only in some versions (`benchmarks.compile_only.gpu_loop`).
     """
     platform = jax.default_backend()
     grouped = isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1

@@ -44,9 +44,9 @@ ON_ACCELERATORS = Rule(PUBLISHED, rows=256, least=2)
 
 # By whether weights are packed by a backend, whether they are in the cache, and whether they are narrower than
 # float32. On cores every row costs: beside weights from memory least, since reading them hides the arithmetic of
-# some rows (`benchmarks/wide.py`), of fewer where rounded weights are read in half the time and rows keep 16 bits;
-# beside those in a cache more, so that there a chain ends where the head is unsure, and only where there is one answer,
-# beside which nothing else is computed for it. XLA spends most of a product on packing its weight.
+# some rows (`benchmarks.decode.speedup`), of fewer where rounded weights are read in half the time and rows keep 16
+# bits; beside those in a cache more, so that there a chain ends where the head is unsure, and only where there is one
+# answer, beside which nothing else is computed for it. XLA spends most of a product on packing its weight.
 PACKED_FROM_MEMORY = Rule(DynamicTree(6, 2, 2), rows=8, least=3)
 
 

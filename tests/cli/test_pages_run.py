@@ -31,8 +31,8 @@ GGUF = "tests/converters/test_gguf.py::"
 APART = {
     "make ": "sets up an environment of its own; CI and tests/cli/test_documented.py see to the targets",
     ".ci/run": "is what runs this test",
-    "python benchmarks/": "takes minutes, and some of them the TPU compiler",
-    "benchmarks/gpu.sh": "needs a GPU; tests/benchmarks/test_gpu.py rehearses it",
+    "python -m benchmarks.": "takes minutes, and some of them the TPU compiler",
+    "benchmarks/gpu.sh": "needs a GPU; tests/benchmarks/gpu/test_gpu_sh.py rehearses it",
     "hf auth login": "asks for a token",
     "pip install ": "installs into the environment that the test runs in",
     "eagle-jax serve": "does not end by itself; tests/serving/test_drain.py has one that runs",

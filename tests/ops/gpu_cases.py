@@ -6,13 +6,13 @@ A process of its own, since it needs a CUDA plugin that the other tests are bett
 import pathlib
 import sys
 
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
-
-import gpu_compile
 import jax
 import jax.numpy as jnp
 from test_tree_attention import CASES, made
 
+sys.path.append(str(pathlib.Path(__file__).parents[2]))
+
+from benchmarks.compile_only import gpu_loop
 from eagle_jax.ops import Case
 from eagle_jax.ops.gpu import tree_attention as pallas_gpu
 
@@ -40,8 +40,8 @@ def main() -> None:
         f"8B, {requests} x {nodes} nodes": of_8b(requests, nodes) for requests, nodes in ((1, 1), (1, 60), (16, 60))
     }
     for name, case in cases.items():
-        with gpu_compile.as_if_there():
-            program = jax.jit(pallas_gpu.attend).lower(gpu_compile.on_gpu(case)).compile()
+        with gpu_loop.as_if_there():
+            program = jax.jit(pallas_gpu.attend).lower(gpu_loop.on_gpu(case)).compile()
         print(program.as_text().count("triton") > 0, name)
 
 

@@ -10,7 +10,8 @@ import pytest
 from test_tree_attention import CASES
 
 HERE = pathlib.Path(__file__).parent
-WHOLE = HERE.parents[1] / "benchmarks" / "gpu_compile.py"
+ROOT = HERE.parents[1]
+WHOLE = "-m", "benchmarks.compile_only.gpu_loop"
 ROUNDED = "none,int8"  # whether XLA unpacks int4, which has groups, in memory hangs on its version
 
 pytestmark = [
@@ -20,7 +21,7 @@ pytestmark = [
 
 
 def test_the_kernel_compiles_in_every_case():
-    shown = _run(HERE / "gpu_cases.py")
+    shown = _run(str(HERE / "gpu_cases.py"))
     assert shown.returncode == 0, shown.stderr[-3000:]
     lines = shown.stdout.splitlines()
     assert len(lines) == len(CASES) + 3 and all(line.startswith("True ") for line in lines)
@@ -28,26 +29,24 @@ def test_the_kernel_compiles_in_every_case():
 
 def test_a_loop_copies_no_cache_and_unpacks_no_matrix():
     """Two layers of Llama 3.1 8B with its EAGLE-3 head, plain and with a tree of 60, with either attention."""
-    shown = _run(WHOLE, "--layers", "2", "--quantize", ROUNDED)
+    shown = _run(*WHOLE, "--layers", "2", "--quantize", ROUNDED)
     assert shown.returncode == 0, shown.stdout + shown.stderr[-3000:]
     rows = [line for line in shown.stdout.splitlines() if line.startswith(("| none", "| int"))]
     assert len(rows) == 4 * len(ROUNDED.split(","))
 
 
 def test_a_loop_of_int4_weights_unpacks_none_with_the_kernel():
-    shown = _run(WHOLE, "--layers", "1", "--quantize", "int4,int4-128", "--attention", "xla", "--int4", "gpu")
+    shown = _run(*WHOLE, "--layers", "1", "--quantize", "int4,int4-128", "--attention", "xla", "--int4", "gpu")
     assert shown.returncode == 0, shown.stdout + shown.stderr[-3000:]
     assert sum(line.startswith("| int4") for line in shown.stdout.splitlines()) == 4
 
 
 def test_floats_of_a_whole_matrix_are_seen():
     """The control: of matrices turned as for a TPU, XLA makes floats in memory."""
-    shown = _run(HERE / "gpu_turned.py")
+    shown = _run(str(HERE / "gpu_turned.py"))
     assert shown.returncode == 1 and shown.stdout.count("| int4 |") == 1, shown.stdout + shown.stderr[-3000:]
 
 
-def _run(script: pathlib.Path, *options: str) -> subprocess.CompletedProcess[str]:
-    run = [sys.executable, str(script), *options]
-    return subprocess.run(
-        run, capture_output=True, text=True, timeout=900, check=False, env=os.environ | {"JAX_PLATFORMS": "cpu"}
-    )
+def _run(*script: str) -> subprocess.CompletedProcess[str]:
+    how = dict(capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
+    return subprocess.run([sys.executable, *script], env=os.environ | {"JAX_PLATFORMS": "cpu"}, **how)

@@ -61,7 +61,7 @@ def test_a_copied_cache_would_show(copied: bool, fused):
 
 @pytest.mark.proof
 def test_four_layers_of_llama_8b_with_its_eagle3_head(fused):
-    """In float32, which a CPU makes of bfloat16 first; benchmarks/tpu_kernel.py --memory does the whole in bfloat16."""
+    """In float32, which a CPU makes of bfloat16 first; benchmarks/compile_only does the whole in bfloat16."""
     config, head = plan.configs("llama-3.1-8b-instruct")
     config, head = dataclasses.replace(config, num_hidden_layers=4), dataclasses.replace(head, taps=(0, 2, 4))
     shapes = plan.target_shapes(config, jnp.float32), plan.head_shapes(head, jnp.float32)

@@ -1,15 +1,9 @@
 """PyTorch's answers for a case of the losses, by the writing that the benchmark times too."""
 
-import pathlib
-import sys
-
 import numpy as np
 import torch
+import torch_reference
 from loss_cases import EPS, HEAD_DIM, HEADS, KV_HEADS, THETA, Case, state, text
-
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
-
-import torch_step  # noqa: E402
 
 
 def answers(case: Case) -> dict[str, np.ndarray]:
@@ -19,9 +13,9 @@ def answers(case: Case) -> dict[str, np.ndarray]:
     given |= {name: value.double() for name, value in given.items() if value.is_floating_point()}
     taps, drafted = tuple(given.pop("taps")), given.pop("drafted")
     given["tokens"] = given["tokens"].long()
-    read = torch_step.Text(**given, taps=taps, drafted=drafted if case.entries["drafted"] else None)
-    sizes = torch_step.Sizes(HEADS, KV_HEADS, HEAD_DIM, EPS, THETA, norm_output=case.entries["norms"])
-    value, agreement = torch_step.loss(params, sizes, read, **case.objective)
+    read = torch_reference.Text(**given, taps=taps, drafted=drafted if case.entries["drafted"] else None)
+    sizes = torch_reference.Sizes(HEADS, KV_HEADS, HEAD_DIM, EPS, THETA, norm_output=case.entries["norms"])
+    value, agreement = torch_reference.loss(params, sizes, read, **case.objective)
     value.backward()
     gradients = {f"gradient/{name}": part.grad.float().numpy() for name, part in params.items()}
     return {"loss": value.detach().numpy(), "agreement": agreement.numpy(), **gradients}

@@ -1,0 +1,115 @@
+"""What the compile-only scripts share: the decoding loop's arguments as shapes, and devices that are not there."""
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh
+
+import eagle_jax  # noqa: F401  # its guard comes before the first computation
+from eagle_jax.config import LlamaConfig
+from eagle_jax.decoding.decode import advance, prefill
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.state import BatchParams
+from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.models.quant import schemes_of
+from eagle_jax.sharding import AXES, DATA, Sharding, widened
+from eagle_jax.tuning import plan
+
+# libtpu asks the machine for these otherwise, when it is loaded.
+os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
+os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+
+TREES = {16: (16, 5, 4), 60: (60, 7, 10), 256: (256, 7, 10), 1024: (1024, 7, 16)}  # by nodes
+
+
+def tpu_mesh(topology: str, shape: Sequence[int]) -> Sharding:
+    """The first chips of a slice such as "v5e:2x2", as a mesh of this shape."""
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    grid = np.array(devices[: np.prod(shape)]).reshape(tuple(shape))
+    return Sharding(Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 2))
+
+
+@contextlib.contextmanager
+def platform(name: str) -> Iterator[None]:
+    """While tracing and compiling: the default backend is `name`."""
+    with mock.patch("jax.default_backend", return_value=name):
+        yield
+
+
+def configs(target: str, layers: int | None) -> tuple[LlamaConfig, plan.HeadConfig | None]:
+    """Configurations of a published pair, of which the target has only so many layers."""
+    config, head = plan.configs(target)
+    if layers is None:
+        return config, head
+    if hasattr(head, "taps"):
+        head = dataclasses.replace(head, taps=(0, layers // 2, layers))
+    return dataclasses.replace(config, num_hidden_layers=layers), head
+
+
+def arguments(
+    config: LlamaConfig,
+    head: plan.HeadConfig | None,
+    policy: DynamicTree | None,
+    over: Sharding,
+    *,
+    requests: int,
+    slots: int,
+    quantize: str | None,
+    temperature: float = 0.0,
+) -> tuple[tuple[Any, ...], Sampling]:
+    """Target, drafter, requests and state of the loop as shapes with shardings, and its mode; without a policy it
+    decodes plainly.
+    """
+    config = widened(config, over.sizes)
+    scheme, head_scheme = schemes_of(quantize)
+    target = placed(plan.target_shapes(config, jnp.bfloat16, scheme), over, over.target)
+    drafter: Any = Plain()
+    if head is not None and policy is not None:
+        head = dataclasses.replace(head, layers=widened(head.layers, over.sizes))
+        drafter = placed(Eagle(head=plan.head_shapes(head, jnp.bfloat16, head_scheme), policy=policy), over, over.head)
+    rows, mode = requests * over.sizes[DATA], Sampling(sampled=temperature > 0, filtered=False)
+    floats, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)
+    settings = Settings(floats, whole, floats, floats, request_keys([0] * rows, [0] * rows))
+    request, tokens = jax.eval_shape(
+        lambda: (BatchParams(settings, whole, whole, whole), jnp.zeros((rows, slots + 16), jnp.int32))
+    )
+    request = placed(request, over, over.state)
+    fixed = dict(mode=mode, slots=slots, chunk=256, logprobs=False, over=over)
+    state = jax.eval_shape(lambda *of: prefill(*of, **fixed), target, drafter, request, tokens)
+    return (target, drafter, request, placed(state, over, over.state)), mode
+
+
+def lowered(of: tuple[Any, ...], **fixed: Any) -> Any:
+    """The whole loop, traced."""
+    program = jax.jit(advance, static_argnames=("mode", "over"), donate_argnames=("state",))
+    return program.lower(*of, jax.ShapeDtypeStruct((), jnp.int32), **fixed)
+
+
+def placed(tree: Any, over: Sharding, rules: Any) -> Any:
+    """The same shapes, with the shardings of their arrays."""
+
+    def one(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
+        sharding = over.named(rules, jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def copies_of_caches(program: str, slots: int) -> int:
+    """Operations of a compiled program that copy an array of so many slots."""
+    return len(re.findall(rf"= \(?\w+\[\d+,\d+,{slots},\d+\][^=]* copy(?:-start)?\(", program))
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:.3f} GB"

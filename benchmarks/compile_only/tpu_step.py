@@ -1,0 +1,113 @@
+"""What does a step cost on a TPU beside a plain step, and which attention is cheaper?
+
+Predicted by the TPU compiler for chips that are not there: `pip install libtpu` beside JAX is enough. Weights are only
+shapes.
+
+Times are the compiler's `optimal_seconds`: bytes over bandwidth or operations over throughput of each operation,
+whichever is longer, and for our kernel the bytes and operations that it states. They know nothing of what starting an
+operation costs, nor of sorts and searches. Layers are alike: a step of one is compiled, and the others are added. What
+is prefetched into fast memory the compiler counts five times, since the copy reads and writes twice: programs are
+compiled to prefetch as little as possible, and four are taken off again.
+
+    python -m benchmarks.compile_only.tpu_step --chips v5e,v5p,v6e --nodes 16,60,256,1024
+"""
+
+import argparse
+import math
+import os
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.common.command import begin, numbers, parser
+from benchmarks.common.tables import show
+from benchmarks.compile_only import shapes
+from benchmarks.compile_only.shapes import TREES
+from eagle_jax.decoding.decode import step
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.ops import VARIABLE
+from eagle_jax.sharding import Sharding, spread
+
+TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
+BANDWIDTH = {"v5e": 819e9, "v5p": 2765e9, "v6e": 1640e9}  # bytes a second, as the compiler has it
+KERNEL, XLA = "tree_attention:tpu", "tree_attention:xla"
+NO_PREFETCH = {"xla_msa_max_outstanding_prefetches": 0}  # all but one matrix stay where they are until they are used
+SIZES = {"bf16": 2, "f32": 4, "s32": 4, "u32": 4, "s8": 1, "pred": 1}
+
+
+def main() -> None:
+    own = parser(__doc__)
+    own.add_argument("--target", default="llama-3.1-8b-instruct", help="a name of `eagle-jax models` (%(default)s)")
+    own.add_argument("--chips", default="v6e", help=f"of {', '.join(TOPOLOGIES)}")
+    own.add_argument("--nodes", type=numbers, default=(16, 60), help=f"of {', '.join(map(str, TREES))}")
+    own.add_argument("--attention", default=f"{KERNEL},{XLA}", help="of the backends of eagle_jax.ops")
+    own.add_argument("--slots", type=int, default=2048, help="of the cache, all of them used (%(default)s)")
+    own.add_argument("--requests", type=int, default=1, help="%(default)s")
+    own.add_argument("--quantize", help="as for `load`: int8, int4 or int4-128, or draft:int8 and so on")
+    options = own.parse_args()
+    chips, quantize = options.chips.split(","), f", {options.quantize}" if options.quantize else ""
+    title = f"{options.target}, {options.requests} request(s), {options.slots} slots, bfloat16{quantize}"
+    times = []
+    for chip in chips:
+        for backend in options.attention.split(","):
+            os.environ[VARIABLE] = backend
+            plain, *trees = (seconds(chip, count, options) for count in (None, *options.nodes))
+            cells = (f"{1e3 * tree:.2f} ms ({tree / plain:.2f}x)" for tree in trees)
+            times.append((chip, backend, f"{1e3 * plain:.2f} ms", *cells))
+    columns = ("chip", "attention", "plain step", *(f"step of {count} nodes" for count in options.nodes))
+    show(title, columns, times)
+
+
+def seconds(chip: str, nodes: int | None, options: argparse.Namespace) -> float:
+    """Of a whole step, draft included; of a plain step without nodes."""
+    over = shapes.tpu_mesh(TOPOLOGIES[chip], (1, 1))
+    of, mode = arguments(1, nodes, over, options)
+
+    def one(target: Any, drafter: Any, request: Any, state: Any, *, over: Sharding) -> Any:
+        return step(target, drafter, request, state, mode)
+
+    layers = shapes.configs(options.target, None)[0].num_hidden_layers
+    return predicted(chip, one, of, over, donate=(3,)) + (layers - 1) * layer(chip, nodes or 1, options, over)
+
+
+def layer(chip: str, nodes: int, options: argparse.Namespace, over: Sharding) -> float:
+    """Seconds of one more layer of the target over so many rows: two against one, without drafts and logits."""
+
+    def forward(target: Any, tokens: Any, visible: Any, state: Any, *, over: Sharding) -> Any:
+        positions = state.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        output = target.forward(tokens, positions, visible, state.cache)
+        return output.hidden, output.kv
+
+    tokens = jax.ShapeDtypeStruct((options.requests, nodes), jnp.int32)
+    visible = jax.ShapeDtypeStruct((options.requests, nodes, nodes), jnp.bool_)
+    rows = shapes.placed((tokens, visible), over, over.state)
+    times = []
+    for layers in (1, 2):
+        (target, _, _, state), _ = arguments(layers, None, over, options)
+        times.append(predicted(chip, forward, (target, *rows, state), over))
+    return times[1] - times[0]
+
+
+def predicted(chip: str, function: Any, of: tuple[Any, ...], over: Sharding, donate: tuple[int, ...] = ()) -> float:
+    """Seconds of a program; an operation whose cost is not known takes a second off."""
+    with shapes.platform("tpu"):
+        program = jax.jit(spread(function), static_argnames=("over",), donate_argnums=donate)
+        compiled = program.lower(*of, over=over).compile(NO_PREFETCH)
+    prefetched = re.findall(r"= \((\w+)\[([\d,]+)\]\S*, .* copy-start\(", compiled.as_text())
+    copied = sum(SIZES[kind] * math.prod(numbers(dims)) for kind, dims in prefetched)
+    return compiled.cost_analysis()["optimal_seconds"] % 1 - 4 * copied / BANDWIDTH[chip]
+
+
+def arguments(layers: int | None, nodes: int | None, over: Sharding, options: argparse.Namespace) -> Any:
+    """What a step reads, for a target of so many layers; without nodes it decodes plainly."""
+    config, head = shapes.configs(options.target, layers)
+    policy = None if nodes is None else DynamicTree(*TREES[nodes])
+    how = {name: getattr(options, name) for name in ("requests", "slots", "quantize")}
+    with shapes.platform("tpu"):
+        return shapes.arguments(config, head, policy, over, **how)
+
+
+if __name__ == "__main__":
+    begin(main)

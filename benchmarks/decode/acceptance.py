@@ -1,0 +1,53 @@
+"""What is the mean acceptance length: greedy, sampled with the noise shared by drafter and target, and without?
+
+At temperature > 0 the target draws with noise that depends on (seed, position). The drafter may rank its guesses with
+the same noise (coupled) or by probability alone (uncoupled); the text is the same, the number of steps is not.
+
+    python -m benchmarks.decode.acceptance --questions QUESTIONS.jsonl
+"""
+
+import eagle_jax
+from benchmarks.common.command import begin, numbers, parser, prompts
+from benchmarks.common.tables import progress, show
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.drafters.eagle import Eagle
+
+
+def main() -> None:
+    arguments = parser(__doc__, new_tokens=256)
+    arguments.add_argument("--tree", type=numbers, default=(60, 7, 10), help="nodes,depth,top-k (60,7,10)")
+    arguments.add_argument("--temperatures", type=float, nargs="+", default=[1.0], help="besides greedy (1)")
+    arguments.add_argument("--top-p", type=float, default=1.0)
+    options = arguments.parse_args()
+    model = eagle_jax.load(options.target, options.head)
+    asked = prompts(model, options.questions, options.limit, options.new_tokens)
+    cases = [("greedy", 0.0, True)]
+    for temperature in options.temperatures:
+        cases += [(f"T={temperature:g}, {name}", temperature, name == "coupled") for name in ("coupled", "uncoupled")]
+
+    rows: list[tuple[object, ...]] = []
+    greedy = 0.0
+    for name, temperature, coupled in cases:
+        results = eagle_jax.generate(
+            model,
+            asked,
+            max_new_tokens=options.new_tokens,
+            temperature=temperature,
+            top_p=options.top_p,
+            seed=list(range(len(asked))),
+            drafter=Eagle(head=model.head, policy=DynamicTree(*options.tree), coupled=coupled),
+            progress=progress,
+        )
+        stats = [result.stats for result in results if result.stats.cycles]
+        steps = sum(one.cycles for one in stats)
+        depths = zip(*([share * one.cycles for share in one.accepted_by_depth] for one in stats), strict=True)
+        reached = [sum(depth) / steps for depth in depths]
+        length = 1 + sum(reached)
+        greedy = greedy or length
+        rows.append((name, length, f"{length / greedy:.0%}", " ".join(f"{share:.2f}" for share in reached)))
+    columns = ("sampling", "mean acceptance length", "of greedy", "share of steps that reach depth 1, 2, ...")
+    show(f"{len(asked)} questions, tree {options.tree}", columns, rows)
+
+
+if __name__ == "__main__":
+    begin(main)

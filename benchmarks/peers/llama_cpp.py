@@ -1,0 +1,95 @@
+"""llama.cpp as further methods: its server, plainly and with each of its modes that draft from the text."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+from benchmarks.common.turns import Answer, Method
+
+MODES = ("none", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+START = 60  # seconds that a server may take
+
+
+@contextlib.contextmanager
+def methods(binaries: pathlib.Path, file: pathlib.Path, new_tokens: int, *, until_end: bool) -> Iterator[dict]:
+    """A server for each mode that this build knows, with as many threads as there are cores, as methods by name.
+
+    Args:
+        binaries: folder that holds `llama-server`.
+        file: a GGUF file.
+
+    Raises:
+        ValueError: there is no server in the folder.
+        ChildProcessError: it did not start; with its last line.
+    """
+    binary = binaries / "llama-server"
+    if not binary.is_file():
+        raise ValueError(f"{binaries} holds no llama-server; give the folder of llama.cpp's binaries")
+    known = subprocess.run([binary, "--help"], capture_output=True, text=True).stdout
+    methods: dict[str, Method] = {}
+    with contextlib.ExitStack() as stack:
+        for mode in (mode for mode in MODES if mode == "none" or mode in known):
+            url = stack.enter_context(_server(binary, file, [] if mode == "none" else ["--spec-type", mode]))
+            name = "llama.cpp plain" if mode == "none" else f"llama.cpp {mode}"
+            methods[name] = _method(url, new_tokens, until_end=until_end)
+        yield methods
+
+
+@contextlib.contextmanager
+def _server(binary: pathlib.Path, file: pathlib.Path, options: list[str]) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    threads = str(os.cpu_count())
+    command = [binary, "--model", file, "--port", port, "--threads", threads, "--threads-batch", threads]
+    command += ["--parallel", 1, "--ctx-size", 0, *options]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen([*map(str, command)], stdout=log, stderr=log)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            until = time.monotonic() + START
+            while not _healthy(url):
+                if process.poll() is not None or time.monotonic() > until:
+                    log.seek(0)
+                    last = [line.strip() for line in log if line.strip()][-1:]
+                    raise ChildProcessError(
+                        f"{' '.join(map(str, command))} did not start: {last[0] if last else 'no word'}"
+                    )
+                time.sleep(0.1)
+            yield url
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def _method(url: str, new_tokens: int, *, until_end: bool) -> Method:
+    how = {"n_predict": new_tokens, "temperature": 0, "cache_prompt": False, "ignore_eos": not until_end}
+
+    def run(prompt: list[int]) -> Answer:
+        start = time.perf_counter()
+        body = json.dumps(how | {"prompt": prompt, "return_tokens": True}).encode()
+        request = urllib.request.Request(f"{url}/completion", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as response:
+            answer = json.load(response)
+        spent = time.perf_counter() - start
+        tokens, timings = answer["tokens"], answer["timings"]
+        steps = len(tokens) - timings.get("draft_n_accepted", 0)
+        return Answer(tokens, len(tokens) / max(steps, 1), spent, timings["predicted_ms"] / 1e3)
+
+    return run
