@@ -1,6 +1,6 @@
 """The public names: all that the command line, the server and the evaluation import."""
 
-from eagle_jax.converters import PAIRS, convert, convert_gguf, describe, quantize
+from eagle_jax.converters import PAIRS, convert, convert_gguf, quantize
 from eagle_jax.inspection.profile import Profile, profile
 from eagle_jax.inspection.trace import Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.inspection.tune import Tuned, tune
@@ -9,7 +9,7 @@ from eagle_jax.jobs.regenerate import Regenerated, regenerate
 from eagle_jax.jobs.training import first_turns, read_config, train
 from eagle_jax.loading.datastore import make_datastore
 from eagle_jax.loading.dtypes import dtype_name
-from eagle_jax.loading.folders import at_hand, download, tokenizer_of
+from eagle_jax.loading.folders import at_hand, describe, download, tokenizer_of
 from eagle_jax.loading.model import Model, load, with_head
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
 from eagle_jax.scheduling.engine import Engine, Load

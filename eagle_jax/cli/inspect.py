@@ -15,7 +15,7 @@ from eagle_jax.cli.console import one_sentence, out, print_json
 
 @one_sentence
 def inspect(
-    path: Annotated[str, typer.Argument(help="A folder with config.json and weights, or a .gguf file.")],
+    path: Annotated[str, typer.Argument(help="A folder with config.json and weights, a .gguf file, or a pair's name.")],
     as_json: options.Json = False,
 ) -> None:
     """Show what a folder holds: target or head and of which kind, its sizes, its files, and whether it would load.

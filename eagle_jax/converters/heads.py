@@ -54,7 +54,8 @@ def load_head(
         target: the model it drafts for.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the first matrix is stored in.
         changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
-        scheme: what to round its matrices to; None keeps what the folder holds.
+        scheme: what to round its matrices to; None keeps what the folder holds. A head that is stored rounded stays
+            as it is: that changes no text.
 
     Raises:
         FileNotFoundError: the folder, its config, or part of its weights is not there.
@@ -64,6 +65,8 @@ def load_head(
     """
     wanted = None if dtype is None else names.float_dtype(dtype)
     weights = Weights(pathlib.Path(folder))
+    if any(info.rounding is not None for info in weights.info.values()):
+        scheme = None
     if kind_of(weights.info) is None:
         return eagle.load_eagle(weights, target, wanted, changes or {}, scheme)
     found = read_heads(weights, target.config, changes or {})

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_jax.converters import at_hand as pair_at_hand
+from eagle_jax.converters import describe as describe_folder
 from eagle_jax.converters import (
     head_folder,
     known_pair,
@@ -12,6 +13,7 @@ from eagle_jax.converters import (
     resolve_pair,
     target_folder,
 )
+from eagle_jax.converters.describe import Description
 from eagle_jax.text.tokenizers import tokenizer_in
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
@@ -42,6 +44,25 @@ def download(name: str) -> Path:
     if pair is None:
         raise ValueError(f"{name} is no published pair; eagle-jax models lists them")
     return resolve_pair(pair)[0]
+
+
+def describe(folder: str | Path) -> Description:
+    """What a folder or GGUF file holds and whether it would load; of a published pair's name, its target here.
+
+    Raises:
+        FileNotFoundError, ValueError: no folder, no config, weight files that are missing or damaged, or a pair whose
+            target is not on this machine.
+        ImportError: the weights are `.bin` files and PyTorch is not installed.
+    """
+    pair = None if Path(folder).exists() else known_pair(folder)
+    if pair is None:
+        return describe_folder(folder)
+    if not pair_at_hand(pair):
+        raise FileNotFoundError(
+            f"{folder} is a published pair whose model is not on this machine; `eagle-jax models` tells its sizes, "
+            "`load` downloads it"
+        )
+    return describe_folder(target_folder(pair))
 
 
 def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:

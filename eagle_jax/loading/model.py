@@ -126,9 +126,10 @@ def load(
         draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
         datastore: file that `eagle-jax datastore` made, for `drafter="rest"`.
         quantize: round weights as they are read, those of head and draft model too: "int8", "int4" (a scale for each 32
-            inputs) or "int4-128"; None keeps what the folders hold, floats or weights that are rounded already. The
-            output matrix becomes int8, or what a slash is followed by: "int4/int4", "int8/none". "draft:int8" rounds
-            head and draft model alone, which changes no text. docs/quantisation.md tells more.
+            inputs) or "int4-128"; None keeps what the folders hold, floats or weights that are rounded already. A head
+            that is stored rounded stays as it is. The output matrix becomes int8, or what a slash is followed by:
+            "int4/int4", "int8/none". "draft:int8" rounds head and draft model alone, which changes no text.
+            docs/quantisation.md tells more.
         draft_dtype: the same for head and draft model, whose dtype changes no text either; None is the target's, but
             bfloat16 beside a target in float32 on CPUs that have instructions for it: half of its own weights to read.
             "float32" keeps a head as it is, to train or to save it.

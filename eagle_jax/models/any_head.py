@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.models.layout import as_stored
+from eagle_jax.models.layout import for_files
 from eagle_jax.struct import static
 
 Params = dict[str, Any]
@@ -32,7 +32,7 @@ class AnyHead(abc.ABC):
     @property
     def stored_params(self) -> Params:
         """The parameters as files have them."""
-        return as_stored(self.params)
+        return for_files(self.params)
 
     @property
     @abc.abstractmethod

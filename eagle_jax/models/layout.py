@@ -46,11 +46,14 @@ def for_decoding(params: Params, head_dim: int, *, spread: bool = False) -> Para
     return laid
 
 
-def as_stored(params: Mapping[str, Any]) -> Params:
-    """Undoes `for_decoding`, bit for bit but for scales of groups on GPUs; what is stored already stays as it is."""
+def for_files(params: Mapping[str, Any]) -> Params:
+    """Parameters as files hold them: `for_decoding` undone, bit for bit but for scales of groups on GPUs.
+
+    Parameters that were never packed are returned as they are.
+    """
     stored: Params = {}
     for name, node in params.items():
-        stored[name] = as_stored(node) if isinstance(node, Mapping) else ops.unpack(node)
+        stored[name] = for_files(node) if isinstance(node, Mapping) else ops.unpack(node)
     return _parted(stored)
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax import ops
 from eagle_jax.config import LlamaConfig
 from eagle_jax.models.cache import Cache
-from eagle_jax.models.layout import as_stored
+from eagle_jax.models.layout import for_files
 from eagle_jax.models.llama import Llama
 from eagle_jax.models.target import Output
 from eagle_jax.ops import KV
@@ -64,7 +64,7 @@ class LM:
     @property
     def stored_params(self) -> Params:
         """The parameters as files have them."""
-        return as_stored(self.params)
+        return for_files(self.params)
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
         """A cache for `slots` tokens a row."""

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 import eagle_jax
 from eagle_jax.config import Experts
 from eagle_jax.converters import convert, describe, load_head, load_target, packed, quantize, save_head, save_target
-from eagle_jax.models.layout import as_stored
+from eagle_jax.models.layout import for_files
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import flat, quantise_params, scheme_of
 from eagle_jax.ops.quantized import QuantArray
@@ -132,7 +132,7 @@ def test_weights_go_rounded_into_their_shards(folders):
     down = spread.target.params["layers_0"]["mlp"]["down_proj"]["weight"].data
     assert down.levels.addressable_shards[0].data.shape[0] == CONFIG.intermediate_size // 2
     assert down.scales.addressable_shards[0].data.shape[0] == CONFIG.intermediate_size // 32 // 2
-    same(*(jax.tree.map(np.asarray, as_stored(model.target.params)) for model in (spread, alone)))
+    same(*(jax.tree.map(np.asarray, for_files(model.target.params)) for model in (spread, alone)))
 
 
 def test_the_float_model_is_never_whole_in_memory(folders, monkeypatch):

@@ -15,6 +15,7 @@ from eagle_jax import ops
 from eagle_jax.api import generate, load
 from eagle_jax.converters import save_head, save_target
 from eagle_jax.loading import dtypes
+from eagle_jax.loading import folders as folders_module
 from eagle_jax.loading import model as model_module
 from eagle_jax.models import draft_head, layout
 
@@ -241,4 +242,10 @@ def test_a_head_of_a_loaded_tied_target_is_saved_and_loaded(tmp_path):
     whole = dataclasses.replace(model.head, params=params, config=config, vocabulary=None)
     save_head(whole, tmp_path, format="safeailab", target=model.target)
     again = model_module.with_head(model, tmp_path)
-    jax.tree.map(np.testing.assert_array_equal, layout.as_stored(again.head.params), layout.as_stored(params))
+    jax.tree.map(np.testing.assert_array_equal, layout.for_files(again.head.params), layout.for_files(params))
+
+
+def test_a_pair_that_is_not_here_is_not_downloaded_to_be_described(monkeypatch):
+    monkeypatch.setattr(folders_module, "pair_at_hand", lambda pair: False)
+    with pytest.raises(FileNotFoundError, match="llama-3.1-8b-instruct is a published pair whose model is not on this"):
+        folders_module.describe("llama-3.1-8b-instruct")

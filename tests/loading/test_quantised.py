@@ -9,7 +9,7 @@ import pytest
 import eagle_jax
 from eagle_jax.api import with_head
 from eagle_jax.converters import save_head, save_target
-from eagle_jax.models.layout import as_stored
+from eagle_jax.models.layout import for_files
 from eagle_jax.models.quant import flat, is_quantised
 from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.testing import TINY, synthetic_pair
@@ -36,13 +36,13 @@ def ids(model, drafter, temperature):
 
 def bits_of(model) -> set[int]:
     """What its matrices are rounded to."""
-    return {leaf.bits for _, leaf in flat(as_stored(model.params)) if isinstance(leaf, QuantArray)}
+    return {leaf.bits for _, leaf in flat(for_files(model.params)) if isinstance(leaf, QuantArray)}
 
 
 @pytest.mark.parametrize("quantize, meshes", [("int8", ["data:1,model:4"]), ("int4/int4", [])])
 def test_speculative_text_is_the_plain_text_of_the_same_rounded_target(folders, quantize, meshes):
     alone = eagle_jax.load(*folders, quantize=quantize)
-    assert is_quantised(as_stored(alone.target.params)) and is_quantised(as_stored(alone.head.params))
+    assert is_quantised(for_files(alone.target.params)) and is_quantised(for_files(alone.head.params))
     temperature = [0.0, 1.0, 1.0]
     plain, _ = ids(alone, "none", temperature)
     drafted, results = ids(alone, "eagle", temperature)
@@ -63,7 +63,7 @@ def test_a_rounded_model_tells_how_many_numbers_it_has(folders):
 def test_target_and_head_are_rounded_on_their_own(folders):
     model = eagle_jax.load(folders[0], quantize="int8")
     head = with_head(model, folders[1]).head
-    assert is_quantised(as_stored(model.target.params)) and not is_quantised(as_stored(head.params))
+    assert is_quantised(for_files(model.target.params)) and not is_quantised(for_files(head.params))
     head = with_head(model, folders[1], quantize="int4").head
     assert bits_of(head) == {4}
 

@@ -77,7 +77,7 @@ def test_merged_matrices_that_stay_as_stored_are_the_same_model(monkeypatch):
     models = (LM(params=either, config=BIASED) for either in (params, laid))
     for one, other in zip(*(jax.jit(LM.__call__)(model, tokens) for model in models), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-2, atol=2e-2)
-    back = layout.as_stored(laid)
+    back = layout.for_files(laid)
     assert jax.tree.structure(back) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, back, params)
 
@@ -95,10 +95,10 @@ def test_a_head_computes_the_same_in_both_layouts():
 @pytest.mark.parametrize("config", [TINY, BIASED, TIED], ids=["plain", "biases", "tied"])
 def test_the_way_back_is_exact(config, packs):
     params = randomised(LM.init(config, jax.random.key(0)).params, jax.random.key(1))
-    back = layout.as_stored(layout.for_decoding(copied(params), config.head_dim))
+    back = layout.for_files(layout.for_decoding(copied(params), config.head_dim))
     assert jax.tree.structure(back) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, back, params)
-    jax.tree.map(np.testing.assert_array_equal, layout.as_stored(params), params)
+    jax.tree.map(np.testing.assert_array_equal, layout.for_files(params), params)
 
 
 def test_no_weight_is_held_twice():

@@ -98,7 +98,7 @@ def test_decoding_layout_and_back_bit_for_bit():
     kept = jax.tree.map(lambda leaf: leaf, params)
     laid = layout.for_decoding(params, CONFIG.head_dim)
     assert "qkv_proj" in laid["layers_0"]["self_attn"] and "gate_up_proj" in laid["layers_0"]["mlp"]
-    back = layout.as_stored(laid)
+    back = layout.for_files(laid)
     assert jax.tree.structure(back) == jax.tree.structure(kept)
     jax.tree.map(np.testing.assert_array_equal, back, kept)
 

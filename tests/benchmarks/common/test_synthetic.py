@@ -11,7 +11,7 @@ import pytest
 import eagle_jax
 from benchmarks.common.chart import PUBLISHED, Chart, Error
 from benchmarks.common.synthetic import PUBLISHED_SHAPES, Shape, Synthetic, make
-from eagle_jax.models.layout import as_stored
+from eagle_jax.models.layout import for_files
 from eagle_jax.models.quant import is_quantised, scheme_of
 from eagle_jax.tuning import plan
 
@@ -98,7 +98,7 @@ def test_rounded_weights_are_those_that_load_would_give():
         (made.target.params, plan.target_shapes(shape.target, np.dtype("float32"), scheme).params),
         (made.head.params, plan.head_shapes(shape.head, np.dtype("float32"), scheme).params),
     ):
-        got, wanted = (jax.eval_shape(as_stored, params) for params in (got, wanted))
+        got, wanted = (jax.eval_shape(for_files, params) for params in (got, wanted))
         assert jax.tree.structure(got) == jax.tree.structure(wanted)
         assert jax.tree.map(np.shape, got) == jax.tree.map(np.shape, wanted)
         assert is_quantised(got)

@@ -244,7 +244,7 @@ def test_experts_are_left_to_the_reference(getkey, monkeypatch):
 
 def test_rounded_weights_are_left_to_the_reference(getkey, monkeypatch):
     layer, params = laid_out(CONFIG, "float32", getkey())
-    stored = layout.as_stored(params)
+    stored = layout.for_files(params)
     rounded = quantise(stored["self_attn"]["o_proj"].pop("weight"), Rounding(8), jnp.float32)
     stored["self_attn"]["o_proj"]["weight"] = rounded
     taken = watched(monkeypatch)
