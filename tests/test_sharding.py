@@ -20,8 +20,9 @@ import eagle_jax
 from eagle_jax.config import Experts
 from eagle_jax.converters import load_target, save_head, save_target
 from eagle_jax.converters.sizes import HeadSizes, TargetSizes
-from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.base import Plain

@@ -16,8 +16,9 @@ from jax.sharding import AxisType, Mesh
 
 import eagle_jax  # noqa: F401  # its guard comes before the first computation
 from eagle_jax.config import LlamaConfig
-from eagle_jax.decoding.decode import advance, prefill
+from eagle_jax.decoding.decode import advance
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.prefill import prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.base import Plain

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance, draft_tree, verify_tree
+from eagle_jax.decoding.decode import compiled_advance, draft_tree, noise_after, verify_tree
 from eagle_jax.decoding.sampling import Sampling, Settings
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
@@ -123,7 +123,7 @@ def time_parts(
     # an answer that has ended by then costs what one that goes on does
     state = dataclasses.replace(batch.state, done=jnp.zeros_like(batch.state.done))
     inputs, static = (model.target, chosen, batch.params), dict(mode=batch.shape.mode, over=model.over)
-    noise = _noise(model.target, batch)
+    noise = noise_after(model.target, batch.params, state.length, chosen.shape.depth + 1, batch.shape.mode)
     drafted, _ = programs.call(_compiled(_draft), *inputs, state, noise, **static)
     limits = state.steps + 1, jnp.asarray(len(state.done), jnp.int32)
     seconds: list[tuple[float, float, float]] = []
@@ -164,14 +164,6 @@ def _request(
 def _options(max_new_tokens: int, temperature: float, filters: dict[str, Any]) -> Options:
     filters = UNFILTERED | filters
     return Options(max_new_tokens=max_new_tokens, temperature=temperature, stop=(), logprobs=False, **filters)
-
-
-def _noise(target: Target, batch: Batch) -> Float[Array, "b d v"] | None:
-    if not batch.shape.mode.sampled:
-        return None
-    depths = jnp.arange(batch.drafter.shape.depth + 1, dtype=jnp.int32)[None]
-    positions = batch.state.length[:, None] + 1 + depths
-    return sampling.noise(batch.params.settings, positions, target.config.vocab_size)
 
 
 def _draft(

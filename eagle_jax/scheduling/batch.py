@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.decoding.decode import compiled_advance, compiled_empty_state, compiled_prefill
+from eagle_jax.decoding.decode import compiled_advance
+from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model

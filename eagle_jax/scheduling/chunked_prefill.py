@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from eagle_jax.decoding.decode import compiled_open_prompts, compiled_read_prompts, first_tokens
+from eagle_jax.decoding.prefill import compiled_open_prompts, compiled_read_prompts, first_tokens
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, Reading
 from eagle_jax.drafters.base import Drafter

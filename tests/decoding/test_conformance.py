@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, likeliest_tree
+from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams
 from eagle_jax.decoding.tree import Tree, TreeShape

@@ -9,8 +9,9 @@ import pytest
 
 from eagle_jax import workarounds
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
+from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.draft_model import DraftModel

@@ -17,8 +17,9 @@ from safetensors.numpy import save_file
 
 from eagle_jax.converters import load_head, load_target
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
+from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.decoding.decode import compiled_advance, compiled_prefill
+from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.eagle import Eagle

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import pytest
 
 import eagle_jax
-from eagle_jax.decoding.decode import advance, compiled_advance, prefill
+from eagle_jax.decoding.decode import advance, compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.prefill import prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.eagle import Eagle

@@ -1,0 +1,213 @@
+"""Prefill: prompts into the caches, chunk by chunk, and the first token of each row."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.decoding import sampling
+from eagle_jax.decoding.decode import append, is_stop, noise_after, take_rows, token_logprobs
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.state import BatchParams, DecodeState, Reading
+from eagle_jax.drafters.base import Drafter, Observed
+from eagle_jax.models.cache import Cache
+from eagle_jax.models.lm import causal
+from eagle_jax.models.target import PADDING_POSITION, Target
+from eagle_jax.sharding import Sharding, constrain, spread
+from eagle_jax.workarounds import loop_options
+
+
+@spread
+def prefill(
+    target: Target,
+    drafter: Drafter,
+    params: BatchParams,
+    tokens: Int[Array, "b t"],
+    *,
+    mode: Sampling,
+    slots: int,
+    chunk: int,
+    logprobs: bool,
+    over: Sharding | None = None,
+) -> DecodeState:
+    """Reads the prompts (right-padded in `tokens`), chunk by chunk, and draws each row's first token.
+
+    A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
+    chunks are a device loop up to the longest prompt. `t` is more than `slots`, `slots` at least the longest prompt
+    rounded up to chunks. `over` says where everything lies when there are several devices.
+
+    It is `open_prompts`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
+    (their `over` is for `spread`).
+    """
+    reading = open_prompts(target, drafter, params, slots=slots)
+    reading = read_prompts(target, drafter, params, tokens, reading, chunk=chunk)
+    return first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
+
+
+def open_prompts(
+    target: Target, drafter: Drafter, params: BatchParams, *, slots: int, over: Sharding | None = None
+) -> Reading:
+    """Caches with room for `slots` tokens, and nothing read."""
+    batch = len(params.limit)
+    cache = target.empty_cache(batch, slots)
+    cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.asarray(params.prompt_length))
+    cache, draft = constrain((cache, drafter.init(target, batch, slots)))
+    return Reading(chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch))
+
+
+def read_prompts(
+    target: Target,
+    drafter: Drafter,
+    params: BatchParams,
+    tokens: Int[Array, "b t"],
+    reading: Reading,
+    until: Int[Array, ""] | None = None,
+    *,
+    chunk: int,
+    over: Sharding | None = None,
+) -> Reading:
+    """Reads on to the end of the longest prompt, or until `until` chunks are read."""
+    lengths, batch = jnp.asarray(params.prompt_length), tokens.shape[0]
+
+    def unread(reading: Reading) -> Bool[Array, ""]:
+        left = reading.chunks * chunk < jnp.max(lengths)
+        return left if until is None else left & (reading.chunks < until)
+
+    def read(reading: Reading) -> Reading:
+        index, cache, draft = reading.chunks, reading.cache, reading.draft
+        start = jnp.full(batch, index * chunk, jnp.int32)
+        here = jax.lax.dynamic_slice_in_dim(tokens, index * chunk, chunk + 1, axis=1)
+        output, cache = _read_chunk(target, here[:, :chunk], start, lengths, cache, drafter.taps)
+        # the last row of a prompt waits: what follows it is yet to be drawn
+        observed = Observed(
+            start=start,
+            count=jnp.clip(lengths - 1 - start, 0, chunk),
+            tokens=here[:, :chunk],
+            following=here[:, 1:],
+            hidden=output.hidden,
+            taps=output.taps,
+            more=True,
+        )
+        draft = drafter.observe(target, draft, observed)
+        rows = (output.hidden, *output.taps)
+        at = jnp.clip(lengths - 1 - start, 0, chunk - 1)[:, None]
+        ends = ((lengths - 1) // chunk == index)[:, None, None]
+        last = tuple(jnp.where(ends, take_rows(row, at), old) for row, old in zip(rows, reading.last, strict=True))
+        return Reading(chunks=index + 1, cache=cache, draft=draft, last=last)
+
+    return jax.lax.while_loop(unread, read, reading)
+
+
+def first_tokens(
+    target: Target,
+    drafter: Drafter,
+    params: BatchParams,
+    tokens: Int[Array, "b t"],
+    reading: Reading,
+    *,
+    mode: Sampling,
+    logprobs: bool,
+) -> DecodeState:
+    """Draws each row's first token, once its prompt is read."""
+    lengths, last = jnp.asarray(params.prompt_length), reading.last
+    logits = target.logits(last[0])
+    drawn = sampling.draw(logits, noise_after(target, params, lengths - 1, 1, mode), params.settings, mode)
+    observed = Observed(
+        start=lengths - 1,
+        count=jnp.ones_like(lengths),
+        tokens=jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1),
+        following=drawn,
+        hidden=last[0],
+        taps=tuple(last[1:]),
+    )
+    stopped = is_stop(drawn, params)[:, 0]
+    draft = drafter.observe(target, reading.draft, observed)
+    state = _without_answers(tokens, reading.cache, draft, logprobs)
+    return dataclasses.replace(
+        state,
+        tokens=append(tokens, drawn, lengths),
+        length=lengths,
+        done=stopped | (lengths + 1 >= params.limit),
+        stopped=stopped,
+        logprobs=None if state.logprobs is None else append(state.logprobs, token_logprobs(logits, drawn), lengths),
+    )
+
+
+def empty_state(
+    target: Target,
+    drafter: Drafter,
+    params: BatchParams,
+    tokens: Int[Array, "b t"],
+    *,
+    slots: int,
+    logprobs: bool,
+    over: Sharding | None = None,
+) -> DecodeState:
+    """A batch in which no row has begun: all are done, and their places free."""
+    reading = open_prompts(target, drafter, params, slots=slots)
+    return _without_answers(tokens, reading.cache, reading.draft, logprobs)
+
+
+def _without_answers(tokens: Int[Array, "b t"], cache: Cache, draft: Any, logprobs: bool) -> DecodeState:
+    """Rows that are done and have no answers."""
+    batch = tokens.shape[0]
+    no_token, no = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
+    return DecodeState(
+        tokens=tokens,
+        length=no_token,
+        done=~no,
+        stopped=no,
+        cache=cache,
+        draft=draft,
+        steps=jnp.zeros((), jnp.int32),
+        committed_at_step=jnp.zeros_like(tokens),
+        logprobs=jnp.zeros(tokens.shape, jnp.float32) if logprobs else None,
+    )
+
+
+@functools.cache
+def compiled_prefill() -> Any:
+    """`prefill`, jitted once per process; weights are arguments, never constants of the program."""
+    fixed = ("mode", "slots", "chunk", "logprobs", "over")
+    return jax.jit(prefill, static_argnames=fixed, compiler_options=loop_options())
+
+
+@functools.cache
+def compiled_open_prompts() -> Any:
+    """`open_prompts`, jitted once per process."""
+    return jax.jit(spread(open_prompts), static_argnames=("slots", "over"), compiler_options=loop_options())
+
+
+@functools.cache
+def compiled_read_prompts() -> Any:
+    """`read_prompts`, jitted once per process. What is being read is donated, as in `compiled_advance`."""
+    fixed = ("chunk", "over")
+    options = loop_options()
+    return jax.jit(spread(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
+
+
+@functools.cache
+def compiled_empty_state() -> Any:
+    """`empty_state`, jitted once per process."""
+    fixed = ("slots", "logprobs", "over")
+    return jax.jit(spread(empty_state), static_argnames=fixed, compiler_options=loop_options())
+
+
+def _read_chunk(target, tokens, start, lengths, cache, taps):
+    """One chunk of every prompt: rows past a prompt's end stand nowhere, and are not counted."""
+    steps, chain = causal(*tokens.shape)
+    positions = start[:, None] + steps
+    with jax.named_scope("prefill"):
+        output = target.forward(
+            tokens, jnp.where(positions < lengths[:, None], positions, PADDING_POSITION), chain, cache, taps
+        )
+    return output, cache.write(output.kv, start, jnp.minimum(lengths, start + tokens.shape[1]))
+
+
+def _last_rows(target: Target, drafter: Drafter, batch: int) -> tuple[Float[Array, "b 1 h"], ...]:
+    """Place for the final hidden state and the taps of each prompt's last token."""
+    row = jnp.zeros((batch, 1, target.config.hidden_size), target.activations)
+    return (row,) * (1 + len(drafter.taps))
