@@ -1,5 +1,6 @@
 """The way of a prompt from `generate` to a step of the loop is short, and never returns to a room that it left."""
 
+import collections
 import inspect
 import itertools
 
@@ -8,6 +9,7 @@ from speller import DYNAMIC, RANDOM
 
 import eagle_jax
 from eagle_jax.decoding import decode
+from eagle_jax.scheduling import programs
 
 ROOMS = ["scheduling", "sharding", "decoding"]
 
@@ -21,9 +23,9 @@ def test_the_way_from_generate_to_a_step(monkeypatch):
         return step(*args)
 
     jax.clear_caches()
+    monkeypatch.setattr(programs, "_programs", collections.OrderedDict())  # the loop is traced again
     monkeypatch.setattr(decode, "step", watched)
-    model = eagle_jax.Model(RANDOM.target, RANDOM.head, None, stop_ids=(), context=71)  # a context that no test has
-    eagle_jax.generate(model, [1, 2, 3], max_new_tokens=4, **DYNAMIC)
+    eagle_jax.generate(RANDOM, [1, 2, 3], max_new_tokens=4, **DYNAMIC)
 
     [functions] = {tuple(walk) for walk in walks}
     assert functions[0] == ("scheduling", "generate") and len(functions) + 1 <= 12, functions  # and step itself
