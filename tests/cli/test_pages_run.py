@@ -105,7 +105,8 @@ def there(pair, tmp_path, monkeypatch) -> pathlib.Path:
 
 def lines_here(page: pathlib.Path) -> list[str]:
     """What is typed on a page and runs here."""
-    return [line for line in dict.fromkeys(shell(page)) if not line.startswith(tuple(APART))]
+    typed = dict.fromkeys(shell(page))
+    return [line for line in typed if not re.sub(r"^([A-Z_]+=\S+ )+", "", line).startswith(tuple(APART))]
 
 
 def python_here(page: pathlib.Path) -> list[str]:
