@@ -2,12 +2,16 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows, where files are not locked: nothing keeps a second process out
+    fcntl = None  # type: ignore[assignment]
 
 PART = ".part"
 
@@ -27,14 +31,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def append(path: Path, lines: bytes) -> None:
-    """Writes at the end of a file and waits until it is on the disk."""
-    with path.open("ab") as file:
-        file.write(lines)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def hold(file: IO[bytes] | IO[str], what: str | Path, *, wait: bool = False) -> None:
     """Keeps other processes out of an open file until it is closed; a lock ends with its process.
 
@@ -44,6 +40,8 @@ def hold(file: IO[bytes] | IO[str], what: str | Path, *, wait: bool = False) -> 
     Raises:
         ValueError: another process holds it; `what` names it in the message.
     """
+    if fcntl is None:
+        return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -55,6 +53,8 @@ def hold(file: IO[bytes] | IO[str], what: str | Path, *, wait: bool = False) -> 
 
 def sync_folder(folder: Path) -> None:
     """Waits until the names in a folder are on the disk."""
+    if os.name == "nt":  # opens no folders
+        return
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)

@@ -135,8 +135,8 @@ def run(
         file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context
     )
     about["chat_template"] = getattr(model.tokenizer, "chat_template", None) if prompter.chat else None
-    with alone(folder):
-        _ask(_kept(folder, settings, about), prompter, asked, chosen, repeats, sampling)
+    with alone(folder), _kept(folder, settings, about) as kept:
+        _ask(kept, prompter, asked, chosen, repeats, sampling)
         results = read_results(folder)
         (folder / PAGE).write_text(render(results), encoding="utf-8")
     _show(results)

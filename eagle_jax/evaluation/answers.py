@@ -61,8 +61,8 @@ class Conversation:
     answers: tuple[Answer, ...]
 
 
-def to_line(conversation: Conversation) -> str:
-    """One line of an answer file, its end included."""
+def to_record(conversation: Conversation) -> dict[str, Any]:
+    """A line of an answer file."""
     answers = conversation.answers
     choice = {
         "index": 0,
@@ -78,7 +78,7 @@ def to_line(conversation: Conversation) -> str:
         "prompt_cut": [a.prompt_cut for a in answers],
         "retokenized": [a.retokenized for a in answers],
     }
-    line = {
+    return {
         "question_id": conversation.id,
         "category": conversation.category,
         "answer_id": uuid.uuid4().hex,
@@ -86,11 +86,10 @@ def to_line(conversation: Conversation) -> str:
         "choices": [choice],
         "tstamp": time.time(),
     }
-    return json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def from_line(line: str | bytes, place: str) -> Conversation:
-    """Reads a line that `to_line` wrote. Raises ValueError, with `place` in front, for anything else."""
+    """Reads a line that holds what `to_record` made. Raises ValueError, with `place` in front, for anything else."""
     try:
         fields = json.loads(line)
         choice, id_, category, method = (

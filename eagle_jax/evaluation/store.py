@@ -3,13 +3,13 @@
 import contextlib
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.durable import PART, append, hold, replacing
-from eagle_jax.evaluation.answers import Conversation, from_line, to_line
+from eagle_jax.durable import PART, hold, replacing
+from eagle_jax.evaluation.answers import Conversation, from_line, to_record
+from eagle_jax.jsonl import JsonLines, Read, whole_lines
 
 RUN, TRACES, LOCK = "run.json", "traces.json", ".lock"
 
@@ -20,12 +20,10 @@ class Answers:
 
     Attributes:
         conversations: of all whole lines.
-        size: bytes of the whole lines.
         unfinished: bytes of a last line without its end, which a kill left behind.
     """
 
     conversations: list[Conversation]
-    size: int
     unfinished: int
 
 
@@ -36,15 +34,25 @@ def read_answers(path: str | Path) -> Answers:
         FileNotFoundError: there is no such file.
         ValueError: a finished line is no answer, or two answer the same question; the message names it.
     """
-    content = Path(path).read_bytes()
-    *lines, rest = content.split(b"\n")
-    conversations: dict[int | str, Conversation] = {}
-    for number, line in enumerate(lines, start=1):
+    path = Path(path)
+    lines = list(whole_lines(path, _reader(path)))
+    size = sum(len(line) for _, line in lines)
+    return Answers([conversation for conversation, _ in lines], path.stat().st_size - size)
+
+
+def _reader(path: Path) -> Read[Conversation]:
+    ids = set[int | str]()
+
+    def read(line: bytes, number: int) -> Conversation | None:
+        if not line.endswith(b"\n"):
+            return None
         conversation = from_line(line, f"{path}:{number}")
-        if conversation.id in conversations:
+        if conversation.id in ids:
             raise ValueError(f"{path}:{number}: question_id {conversation.id!r} came before; delete one of the lines")
-        conversations[conversation.id] = conversation
-    return Answers(list(conversations.values()), len(content) - len(rest), len(rest))
+        ids.add(conversation.id)
+        return conversation
+
+    return read
 
 
 @contextlib.contextmanager
@@ -90,16 +98,22 @@ class Folder:
                 read_run(path)  # somebody else's is not replaced
             (path / TRACES).unlink(missing_ok=True)
             write_json(path / RUN, {"settings": settings, **about})
-        files = {name: self._file(name) for name in settings["methods"]}
-        answers = {name: read_answers(file) for name, file in files.items() if file.exists()}
-        for name, found in answers.items():
-            if found.unfinished:
-                os.truncate(files[name], found.size)
+        paths = {name: answer_file(path, name) for name in settings["methods"]}
+        self._files = {name: _open(file) for name, file in paths.items() if file.exists()}
+        for name, file in self._files.items():
+            if file.cut:
                 self.notes.append(
-                    f"{files[name]} ended within a line, as after a kill; its {len(found.conversations)} whole lines "
-                    "are kept, and that question is asked again."
+                    f"{paths[name]} ended within a line, as after a kill; its {len(file.entries)} whole lines are "
+                    "kept, and that question is asked again."
                 )
-        self.conversations = {name: found.conversations for name, found in answers.items()}
+        self.conversations = {name: file.entries for name, file in self._files.items()}
+
+    def __enter__(self) -> "Folder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
 
     @property
     def answered(self) -> set[tuple[str, int | str]]:
@@ -108,10 +122,14 @@ class Folder:
 
     def append(self, conversation: Conversation) -> None:
         """Writes one line and waits until it is on the disk."""
-        append(self._file(conversation.method), to_line(conversation).encode())
+        method = conversation.method
+        if method not in self._files:
+            self._files[method] = _open(answer_file(self.path, method))
+        self._files[method].append(to_record(conversation))
 
-    def _file(self, method: str) -> Path:
-        return answer_file(self.path, method)
+
+def _open(path: Path) -> JsonLines[Conversation]:
+    return JsonLines(path, _reader(path))
 
 
 def answer_file(folder: Path, method: str) -> Path:

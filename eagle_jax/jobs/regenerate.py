@@ -8,19 +8,17 @@ Each line says under `generation` what its answers depend on, so that nothing el
 """
 
 import dataclasses
-import json
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eagle_jax.checks import whole
-from eagle_jax.durable import append, hold
 from eagle_jax.jobs import Defaults
 from eagle_jax.jobs.lines import contents_of
+from eagle_jax.jsonl import JsonLines, Read, parsed
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.generate import generate
 from eagle_jax.text.prompts import Unfit, encode
@@ -120,16 +118,15 @@ def regenerate(
         raise ValueError(f"there is no conversation in {data}{why}; give a file that `eagle-jax train` reads")
     generation = {**sampling, "data": contents_of([Path(data)]).digest[:16], **(made_with or {})}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        hold(file, path)
-        before = _written(path, generation)
+    with JsonLines(path, _reader(path, generation)) as file:
+        before = set(file.entries)
         waiting = [talk for talk in talks if talk.id not in before]
         answered = cut = 0
         for first in range(0, len(waiting), every):
             group = waiting[first : first + every]
             _answer(model, group, sampling, batch_size)
             complete = [talk for talk in group if any(said["role"] == "assistant" for said in talk.said)]
-            append(path, "".join(_line(talk, generation) for talk in complete).encode())
+            file.append(*(_record(talk, generation) for talk in complete))
             answered += len(complete)
             cut += sum(talk.finish == "length" for talk in complete)
             if progress is not None:
@@ -176,33 +173,29 @@ def _seed(seed: int, number: int, turn: int) -> int:
     return int(np.random.SeedSequence([seed, number, turn]).generate_state(1)[0])
 
 
-def _line(talk: _Talk, generation: dict[str, Any]) -> str:
+def _record(talk: _Talk, generation: dict[str, Any]) -> dict[str, Any]:
     finish = "stop" if talk.finish == "empty" else talk.finish
-    record = {"id": talk.id, "messages": talk.said, "finish_reason": finish, "generation": generation}
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return {"id": talk.id, "messages": talk.said, "finish_reason": finish, "generation": generation}
 
 
-def _written(path: Path, generation: Mapping[str, Any]) -> set[int]:
-    """Numbers of the conversations that are there; a last line that was not finished is taken away."""
-    whole = 0
-    done: set[int] = set()
-    for line in _lines(path):
-        entry, ended = _entry(line), line.endswith(b"\n")
-        if entry is None and (ended or not (done or _is_begun(line))):
-            raise ValueError(f"{path} holds something else already; name another file")
-        if entry is not None:
-            _refuse_other(path, entry[1], generation)
-        if entry is None or not ended:
-            break
-        done.add(entry[0])
-        whole += len(line)
-    os.truncate(path, whole)
-    return done
+def _reader(path: Path, generation: Mapping[str, Any]) -> Read[int]:
+    """Reads the number of a conversation that was written with these settings; refuses lines of anything else."""
+
+    def read(line: bytes, number: int) -> int | None:
+        entry = _entry(line)
+        if entry is None:
+            if line.endswith(b"\n") or (number == 1 and not _is_begun(line)):
+                raise ValueError(f"{path} holds something else already; name another file")
+            return None
+        _refuse_other(path, entry[1], generation)
+        return entry[0]
+
+    return read
 
 
 def _entry(line: bytes) -> tuple[int, dict[str, Any]] | None:
     """Number and settings of a line that is ours, with or without its end; None of any other."""
-    record = _parsed(line)
+    record = parsed(line)
     settings = record.get("generation") if isinstance(record, dict) else None
     if not isinstance(settings, dict) or "seed" not in settings or type(record.get("id")) is not int:
         return None
@@ -211,15 +204,7 @@ def _entry(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 def _is_begun(line: bytes) -> bool:
     """Whether it is the beginning of a line of ours; records of others that look the same are whole."""
-    return START.startswith(re.sub(rb"\d+", b"0", line, count=1)[: len(START)]) and _parsed(line) is None
-
-
-def _parsed(line: bytes) -> Any:
-    """The JSON value of a line; None if there is none, or not yet."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    return START.startswith(re.sub(rb"\d+", b"0", line, count=1)[: len(START)]) and parsed(line) is None
 
 
 def _refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -228,8 +213,3 @@ def _refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any])
     if other:
         said = "; ".join(f"{name} was {before[name]} and is {now.get(name, 'not stated')} now" for name in other)
         raise ValueError(f"{path} was begun with something else: {said}; give the same, or name another file")
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from file

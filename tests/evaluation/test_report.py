@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Iterator
 
 import pytest
 from talks import answer, conversation, plain
@@ -32,16 +33,16 @@ ABOUT = {
 
 
 @pytest.fixture
-def folder(tmp_path) -> Folder:
-    folder = Folder(tmp_path / "run", SETTINGS, ABOUT)
-    for id_, category, answers in (
-        (81, "writing", [answer(2, 4, 2), answer(4, 1)]),
-        (401, "math_reasoning", [answer(1, 1, 4)]),
-    ):
-        folder.append(conversation(id_, category, "plain", *plain(*answers)))
-        folder.append(conversation(id_, category, "chain", *answers))
-        folder.append(conversation(id_, category, "tree", *answers))
-    return folder
+def folder(tmp_path) -> Iterator[Folder]:
+    with Folder(tmp_path / "run", SETTINGS, ABOUT) as folder:
+        for id_, category, answers in (
+            (81, "writing", [answer(2, 4, 2), answer(4, 1)]),
+            (401, "math_reasoning", [answer(1, 1, 4)]),
+        ):
+            folder.append(conversation(id_, category, "plain", *plain(*answers)))
+            folder.append(conversation(id_, category, "chain", *answers))
+            folder.append(conversation(id_, category, "tree", *answers))
+        yield folder
 
 
 def test_tables(folder):
@@ -87,8 +88,8 @@ def test_a_page_without_traces_and_without_plain_decoding(folder):
     assert page.count("<svg") == 3 and "A draft tree" not in page and "Where a cycle" not in page
     run = folder.path.parent / "other"
     methods = {"chain": SETTINGS["methods"]["chain"]}
-    other = Folder(run, SETTINGS | {"methods": methods}, ABOUT)
-    other.append(conversation(81, "writing", "chain", answer(2, 2)))
+    with Folder(run, SETTINGS | {"methods": methods}, ABOUT) as other:
+        other.append(conversation(81, "writing", "chain", answer(2, 2)))
     assert render(read_results(run)).count("<svg") == 2
     assert tables(read_results(run))[0].rows[0][3] == "-"
 

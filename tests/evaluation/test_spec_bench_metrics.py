@@ -1,11 +1,10 @@
-import json
 import math
 
 import pytest
 from talks import answer, conversation, plain
 
 from eagle_jax.evaluation import by_group, divergence, figures
-from eagle_jax.evaluation.answers import to_line
+from eagle_jax.evaluation.answers import to_record
 from eagle_jax.evaluation.metrics import specbench, task
 
 FAST = [
@@ -64,7 +63,7 @@ def test_groups_are_spec_benchs_tasks_or_the_categories():
 
 def test_spec_benchs_own_figures():
     """Recomputed from the lines alone, as its `speed.py` does; the baseline's texts are tokenized at their blanks."""
-    fast, slow = ([json.loads(to_line(talk)) for talk in talks] for talks in (FAST, SLOW))
+    fast, slow = ([to_record(talk) for talk in talks] for talks in (FAST, SLOW))
     speeds = [sum(q["choices"][0]["new_tokens"]) / sum(q["choices"][0]["wall_time"]) for q in fast]
     baseline = [
         sum(len(text.split()) - 1 for text in q["choices"][0]["turns"]) / sum(q["choices"][0]["wall_time"])

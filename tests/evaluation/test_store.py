@@ -3,24 +3,24 @@ import json
 import pytest
 from talks import answer, conversation
 
-from eagle_jax.evaluation.answers import from_line, to_line
+from eagle_jax.evaluation.answers import from_line, to_record
 from eagle_jax.evaluation.store import Folder, answer_file, read_answers, read_run
+from eagle_jax.jsonl import to_line
 
 TALK = conversation(81, "writing", "eagle:60,7,10", answer(2, 3), answer())
 SETTINGS = {"methods": {"plain": {"nodes": 1, "depth": 0}, "eagle:60,7,10": {"nodes": 60, "depth": 8}}, "seed": 0}
 
 
 def test_a_line_comes_back_as_it_was():
-    line = to_line(TALK)
-    assert line.endswith("}\n") and from_line(line, "here") == TALK
-    fields = json.loads(line)
+    fields = to_record(TALK)
+    assert from_line(to_line(fields), "here") == TALK
     assert list(fields) == ["question_id", "category", "answer_id", "model_id", "choices", "tstamp"]
     choice = fields["choices"][0]
     assert choice["decoding_steps"] == [2, 0] and choice["new_tokens"] == [6, 1] and choice["accept_lengths"] == [2, 3]
 
 
 def broken(change) -> str:
-    fields = json.loads(to_line(TALK))
+    fields = to_record(TALK)
     change(fields)
     return json.dumps(fields)
 
@@ -51,26 +51,28 @@ def test_what_is_no_answer_is_said(line, sentence):
 
 
 def test_a_run_goes_on_after_a_kill_within_a_line(tmp_path):
-    folder = Folder(tmp_path / "run", SETTINGS, {"command": "it"})
-    folder.append(TALK)
+    with Folder(tmp_path / "run", SETTINGS, {"command": "it"}) as folder:
+        folder.append(TALK)
     file = answer_file(folder.path, TALK.method)
     assert file.name == "eagle_60_7_10.jsonl"
     whole = file.read_bytes()
-    file.write_bytes(whole + to_line(TALK).encode()[:57])
+    file.write_bytes(whole + to_line(to_record(TALK))[:57])
     assert read_answers(file).unfinished == 57
 
-    again = Folder(folder.path, SETTINGS, {"command": "another"})
+    with Folder(folder.path, SETTINGS, {"command": "another"}) as again:
+        pass
     assert file.read_bytes() == whole and again.answered == {(TALK.method, 81)}
     assert (
         len(again.notes) == 1 and "ended within a line, as after a kill; its 1 whole lines are kept" in again.notes[0]
     )
     assert read_run(folder.path)["command"] == "it"
-    assert Folder(folder.path, SETTINGS, {}).notes == []
+    with Folder(folder.path, SETTINGS, {}) as whole:
+        assert whole.notes == []
 
 
 def test_other_settings_are_refused_and_nothing_changes(tmp_path):
-    folder = Folder(tmp_path, SETTINGS, {})
-    folder.append(TALK)
+    with Folder(tmp_path, SETTINGS, {}) as folder:
+        folder.append(TALK)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     sentence = "begun with other settings: seed was 0 and is 1 now; give the same, or name another folder"
     with pytest.raises(ValueError, match=sentence):
@@ -114,12 +116,12 @@ def test_a_run_that_answered_nothing_begins_anew(tmp_path):
 
 
 def test_a_line_within_the_file_is_not_thrown_away(tmp_path):
-    folder = Folder(tmp_path, SETTINGS, {})
-    folder.append(TALK)
+    with Folder(tmp_path, SETTINGS, {}) as folder:
+        folder.append(TALK)
     file = answer_file(tmp_path, TALK.method)
     file.write_bytes(b"{half a line\n" + file.read_bytes())
     with pytest.raises(ValueError, match=r"eagle_60_7_10.jsonl:1: not an answer"):
         Folder(tmp_path, SETTINGS, {})
-    file.write_bytes(to_line(TALK).encode() * 2)
+    file.write_bytes(to_line(to_record(TALK)) * 2)
     with pytest.raises(ValueError, match=r"jsonl:2: question_id 81 came before"):
         read_answers(file)
