@@ -56,10 +56,7 @@ class Timed:
 
 
 def in_turns(methods: Mapping[str, Method], prompts: Sequence[Any], repeats: int) -> dict[str, Timed]:
-    """Each method warmed up on every prompt, then all of them prompt by prompt."""
-    for run in methods.values():
-        for prompt in prompts:
-            run(prompt)
+    """All methods prompt by prompt, each once untimed, which compiles and warms up, and then timed."""
     answers: dict[str, list[list[Answer]]] = {name: [[] for _ in prompts] for name in methods}
     for repeat in range(repeats):
         for index, prompt in enumerate(prompts):
@@ -67,7 +64,7 @@ def in_turns(methods: Mapping[str, Method], prompts: Sequence[Any], repeats: int
                 time.sleep(REST)
                 run(prompt)
                 answers[name][index].append(run(prompt))
-        progress(repeat + 1, repeats)
+            progress(repeat * len(prompts) + index + 1, repeats * len(prompts))
     return {name: Timed(several) for name, several in answers.items()}
 
 

@@ -74,5 +74,9 @@ def _write(
     slots: Float[Array, "b k s c"], rows: Float[Array, "b k r c"], start: Int[Array, "b"]
 ) -> Float[Array, "b k s c"]:
     """In place under jit: 0.2-4 us for a small update on CPU; the least TPU traffic of three ways to write it."""
-    update = jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice_in_dim(row, new, at, axis=1))
-    return update(slots, rows.astype(slots.dtype), start)
+    rows = rows.astype(slots.dtype)
+    if (
+        slots.shape[0] == 1
+    ):  # under vmap it is a scatter, for which a v6e copies the cache of a single row (libtpu 0.0.50)
+        return jax.lax.dynamic_update_slice_in_dim(slots, rows, start[0], axis=2)
+    return jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice_in_dim(row, new, at, axis=1))(slots, rows, start)
