@@ -160,8 +160,8 @@ def test_a_chunk_of_a_prompt_takes_no_attention_where_layers_are_laid_out(getkey
     steps, chain = causal(1, 9)
     given = jnp.where(steps < 6, steps, PADDING_POSITION), chain, head.empty_cache(1, 16)
     alone, whole = jax.jit(Head.keys_and_values), jax.jit(Head.forward)
-    assert "eagle_jax_mixing" in whole.lower(head, *rows, *given).as_text()
-    assert "eagle_jax_mixing" not in alone.lower(head, *rows, *given).as_text()
+    assert "eagle_jax_attention_block" in whole.lower(head, *rows, *given).as_text()
+    assert "eagle_jax_attention_block" not in alone.lower(head, *rows, *given).as_text()
     k, v = alone(head, *rows, *given)[0]
     assert np.abs(v[:, :, :6]).min(axis=-1).max() > 0
     for part in (k, v):

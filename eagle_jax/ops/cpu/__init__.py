@@ -1,25 +1,22 @@
-"""Machine code for the CPU, which LLVM makes on first use (llvmlite) and XLA's programs call.
+"""Machine code for CPUs, compiled by LLVM (llvmlite) on first use and called by XLA's programs through its FFI.
 
-XLA:CPU packs the weight of every product anew, which takes longer than a product of few rows, and begins some twenty
-small operations for attention. Here weights lie as they are read (`panels`), and attention is one operation.
-What a row gets is the same to the bit whatever is beside it: where all of a model is made of these, a token's logits
-are the same in any tree and batch.
+XLA:CPU packs the weight of every product anew, which takes longer than a product of few rows, and starts some twenty
+small operations for attention. Here weights are packed once (`panels`), and a block of a layer is one operation. The
+result of a row has the same bits whatever other rows are computed with it: where all of a model runs here, a token's
+logits are the same in any tree and batch.
 
-    code       what LLVM makes machine code of: pointers, loops, vectors of 16 numbers
-    calls      what XLA calls: handlers of its foreign function interface
-    threads    work that several threads take part in
-    math       exp, sums, transposition
-    numbers    what is multiplied: float32, pairs of bfloat16, rounded weights
-    tiles      sums of products in registers; those below are made of them
-    products   rows times a weight of floats
-    rounded    rows times a rounded weight
-    blocks     rows of a head over some keys and values
-    attention  `ops.attention_case.Case`, made of them
-    norms      root mean square norms
-    largest    the largest numbers of rows
-    given      what layers and heads are given
-    parts      what products and the halves of a decoder layer are made of
-    first_half norm, projections, rotation, attention, output matrix
-    second_half norm, MLP
-    library    all of it, in parts, once a process
+    code                llvmlite: pointers, loops, vectors of 16 elements, compilation
+    calls               handlers that XLA calls, `signatures` of their buffers, `ffi_abi` of XLA's structs
+    threads             parallel phases; `worker_pool`, threads that spin for the next job
+    math                exp, sums of lanes, transposition
+    arithmetic          products of float32, pairs of bfloat16, quantized weights
+    tiles               sums of products in registers; `addressing` of their operands
+    float_products      rows times a packed float weight
+    quantized_products  rows times a packed quantized weight
+    packed_linear       rows and packed weights as the blocks use them; `arguments` of the blocks
+    blocks, attention   attention over a block of keys; `ops.attention_case.Case`
+    attention_block     norm, projections, rotation, attention, output projection; its tasks in `attention_tasks`
+    mlp_block           norm, MLP
+    norms, ranking      root mean square norms, top-k
+    library             all handlers, compiled and registered once in a process
 """

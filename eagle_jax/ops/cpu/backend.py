@@ -1,6 +1,6 @@
-"""The operations that the CPU backend has, and for what arguments.
+"""The operations of the CPU backend and the arguments that they support.
 
-llvmlite is imported, and the code made, when the first of them is called.
+The first call imports llvmlite and compiles the code.
 """
 
 import functools
@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.ops.attention_case import Case
-from eagle_jax.ops.cpu.panels import AnyPanels, Panels, QuantizedPanels, fits, in_panels
+from eagle_jax.ops.cpu import panels
+from eagle_jax.ops.cpu.panels import AnyPanels, Panels, QuantizedPanels, fits
 from eagle_jax.ops.dispatch import ACTIVATIONS, is_first
 from eagle_jax.ops.packing import PackedWeight
 from eagle_jax.ops.quantized import QuantArray
@@ -22,58 +23,58 @@ from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, M
 from eagle_jax.sharding.tracing import is_spread
 
 ROWS = ("int16", "int8")  # values of `ACTIVATIONS`, which is read when a program is traced
-LANES = 16  # numbers that are computed together, `code.LANES`
-ROTATED, WIDEST_HEAD = 2 * LANES, 256  # heads are multiples of the one, up to the other
+LANES = 16  # `code.LANES`, without importing llvmlite
+HEAD_MULTIPLE, MAX_HEAD = 2 * LANES, 256  # head sizes are multiples of the one, up to the other
 
 log = logging.getLogger("eagle_jax.ops")
 F32 = jnp.dtype(jnp.float32)
 
 
 def refusal(quantized: bool = False) -> str | None:
-    """Why the code for weights as they are, or for quantized ones, cannot be used in this process; None if it can.
+    """Why the code for float weights, or for quantized ones, cannot be used in this process; None if it can.
 
     Raises:
-        ValueError: `EAGLE_JAX_ACTIVATIONS` is none of its values.
+        ValueError: `EAGLE_JAX_ACTIVATIONS` has an unknown value.
     """
-    _asked_rows()  # refused where a model is loaded, and not only where it is used
+    _activations()  # an unknown value is refused when a model is loaded
     if jax.default_backend() != "cpu":
         return "it is for CPUs"
-    return _fault() or (_fault(quantized=True) if quantized else None)
+    return _build_error() or (_build_error(quantized=True) if quantized else None)
 
 
 def pack(weight: Array | QuantArray) -> PackedWeight | None:
-    """The weight in panels; None if it is multiplied by XLA."""
+    """The packed weight; None if XLA multiplies with it."""
     if not fits(weight) or refusal(isinstance(weight, QuantArray)) is not None:
         return None
-    return in_panels(weight)
+    return panels.pack(weight)
 
 
 def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
-    """Of packed weights. What a row gets does not depend on the rows around it."""
+    """Products with packed weights; the result of a row does not depend on other rows."""
     if not isinstance(weight, AnyPanels):
         raise NotImplementedError("the weight is not packed")
     _check(quantized=weight.is_quantized)
     outputs = weight.size // weight.shape[-1]
     if isinstance(weight, QuantizedPanels):
-        from eagle_jax.ops.cpu import rounded
+        from eagle_jax.ops.cpu import quantized_products
 
         bits = weight.bits, row_bits()
-        y = rounded.product(rows.astype(jnp.float32), weight.words, weight.scales, *bits, num_valid)
+        y = quantized_products.product(rows.astype(jnp.float32), weight.words, weight.scales, *bits, num_valid)
     else:
-        from eagle_jax.ops.cpu import products
+        from eagle_jax.ops.cpu import float_products
 
-        y = products.product(rows.astype(weight.dtype), weight.data, num_valid)
+        y = float_products.product(rows.astype(weight.dtype), weight.data, num_valid)
     return y[:, :outputs].reshape(-1, *weight.shape[:-1])
 
 
 def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) -> Float[Array, "r h"]:
-    """In float32, of rows of a multiple of 16 numbers."""
+    """Norms of float32 rows whose length is a multiple of 16."""
     if x.dtype != F32 or scale.dtype != F32 or x.shape[1] % LANES:
         raise NotImplementedError(f"it computes in float32, rows of a multiple of {LANES} numbers")
     _check()
     from eagle_jax.ops.cpu import norms
 
-    return norms.norm(x, scale, eps)
+    return norms.rms_norm(x, scale, eps)
 
 
 def tree_attention(case: Case) -> Float[Array, "b k r c"]:
@@ -95,7 +96,7 @@ def attention_block(
     scale: float,
     softcap: float | None,
 ) -> tuple[Float[Array, "b n h"], KV]:
-    """As one operation, where a layer is as most are: packed weights, no biases, no norm but the one before it."""
+    """One operation, for packed weights without biases and one norm, the one before the projections."""
     if softcap is not None or inputs.first is not None or not is_first("cpu", "tree_attention"):
         raise NotImplementedError("it has no softcap and no sliding window, and its own tree_attention")
     if weights.q_norm is not None or weights.post_norm is not None:
@@ -106,15 +107,16 @@ def attention_block(
     if norm is not None and norm.plus_one:
         raise NotImplementedError("it multiplies with the scale of a norm as it is")
     if not _fits_attention(residual.shape, x.shape, qkv, o, inputs, prefix, draft_kv):
-        raise NotImplementedError(f"heads are multiples of {ROTATED} up to {WIDEST_HEAD}, inputs of {LANES}")
+        raise NotImplementedError(f"heads are multiples of {HEAD_MULTIPLE} up to {MAX_HEAD}, inputs of {LANES}")
     _check()
-    from eagle_jax.ops.cpu import first_half
-    from eagle_jax.ops.cpu.given import Mixing, Seen
+    from eagle_jax.ops.cpu import attention_block as compiled
+    from eagle_jax.ops.cpu.arguments import AttentionArguments, PackedAttention
 
     factor = jnp.zeros(0) if norm is None else norm.scale.astype(jnp.float32)
-    seen = Seen(inputs.cos_sin, draft_kv, inputs.visible, prefix, inputs.length, inputs.num_valid)
+    arguments = AttentionArguments(inputs.cos_sin, draft_kv, inputs.visible, prefix, inputs.length, inputs.num_valid)
     eps = 0.0 if norm is None else norm.eps
-    return first_half.mixing(residual, x, eps, Mixing(factor, qkv.data, o.data), seen, scale)
+    packed = PackedAttention(factor, qkv.data, o.data)
+    return compiled.attention_block(residual, x, eps, packed, arguments, scale)
 
 
 def _fits_attention(
@@ -131,12 +133,12 @@ def _fits_attention(
     queries = o.shape[-1] // head_dim // heads
     shapes = (qkv.shape, o.shape, inputs.visible.shape, *(part.shape for part in inputs.cos_sin))
     expected = (heads, queries + 2, head_dim, size), (residual[2], heads * queries * head_dim), (batch, nodes, fresh)
-    whole = head_dim % ROTATED == 0 and head_dim <= WIDEST_HEAD and size % LANES == 0
+    whole = head_dim % HEAD_MULTIPLE == 0 and head_dim <= MAX_HEAD and size % LANES == 0
     return slots > 0 and whole and shapes == (*expected, half, half)
 
 
 def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
-    """As one operation, where an MLP is as most are: packed weights, no biases, SiLU, no norm but the one before it."""
+    """One operation, for SiLU, packed weights without biases and one norm, the one before the MLP."""
     norm = weights.norm
     if weights.gelu or weights.post_norm is not None or norm.plus_one:
         raise NotImplementedError("it has SiLU and one norm")
@@ -147,11 +149,11 @@ def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Arra
     if inner % gate_up.width or gate_up.shape != (2, inner, size) or down.shape[0] != size or size % LANES:
         raise NotImplementedError("panels do not end where the gate does")
     _check()
-    from eagle_jax.ops.cpu import second_half
-    from eagle_jax.ops.cpu.given import Gated
+    from eagle_jax.ops.cpu import mlp_block as compiled
+    from eagle_jax.ops.cpu.arguments import PackedMLP
 
-    rows, gated = x.reshape(-1, size), Gated(norm.scale.astype(jnp.float32), gate_up.data, down.data)
-    return second_half.mlp(rows, norm.eps, gated, inner, num_valid).reshape(x.shape)
+    packed = PackedMLP(norm.scale.astype(jnp.float32), gate_up.data, down.data)
+    return compiled.mlp_block(x.reshape(-1, size), norm.eps, packed, inner, num_valid).reshape(x.shape)
 
 
 def top_k(
@@ -161,9 +163,9 @@ def top_k(
     if values.dtype != F32 or 0 in values.shape or (logit_scale is not None and logit_scale <= 0):
         raise NotImplementedError("it ranks float32")
     _check()
-    from eagle_jax.ops.cpu import largest
+    from eagle_jax.ops.cpu import ranking
 
-    return largest.best(values, count, logit_scale or 0.0)
+    return ranking.top_k(values, count, logit_scale or 0.0)
 
 
 def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
@@ -173,14 +175,14 @@ def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
 
 
 def row_bits() -> int:
-    """What rows are rounded to that meet quantized weights: 16 or, if asked for and this CPU multiplies bytes, 8."""
-    from eagle_jax.ops.cpu.numbers import by_bytes
+    """Bits of rows that are multiplied with quantized weights: 16, or 8 if asked for and this CPU multiplies bytes."""
+    from eagle_jax.ops.cpu.arithmetic import has_byte_products
 
-    if _asked_rows() == "int16":
+    if _activations() == "int16":
         return 16
-    if not by_bytes():
+    if not has_byte_products():
         _warn_of_bytes()
-    return 8 if by_bytes() else 16
+    return 8 if has_byte_products() else 16
 
 
 @functools.cache
@@ -188,7 +190,7 @@ def _warn_of_bytes() -> None:
     log.warning("rows are rounded to 16 bits, not to the 8 of %s: this CPU lacks avx512_vnni", ACTIVATIONS)
 
 
-def _asked_rows() -> str:
+def _activations() -> str:
     value = os.environ.get(ACTIVATIONS, ROWS[0])
     if value not in ROWS:
         raise ValueError(f'{ACTIVATIONS}={value!r} is not known; expected "{ROWS[0]}" or "{ROWS[1]}"')
@@ -196,9 +198,9 @@ def _asked_rows() -> str:
 
 
 def _panels(*maps: Affine | tuple[Affine, ...]) -> list[Panels]:
-    """Weights of linear maps, if each is nothing but whole panels of one dtype."""
-    found = [part.weight for part in maps if isinstance(part, Affine) and part.bias is None]  # else several maps
-    whole = [weight for weight in found if isinstance(weight, Panels) and weight.is_whole]
+    """The packed weights of linear maps, if they have no padding, no biases and one dtype."""
+    plain = [part.weight for part in maps if isinstance(part, Affine) and part.bias is None]  # else several maps
+    whole = [weight for weight in plain if isinstance(weight, Panels) and weight.is_whole]
     if len(whole) < len(maps) or len({weight.dtype for weight in whole}) > 1:
         raise NotImplementedError("the weights are not whole panels of one dtype, without biases")
     return whole
@@ -210,7 +212,7 @@ def _fits_rows(*parts: Array) -> None:
 
 
 def _check(quantized: bool = False) -> None:
-    """Makes the code.
+    """Compiles the code.
 
     Raises:
         NotImplementedError: it cannot be used.
@@ -222,13 +224,13 @@ def _check(quantized: bool = False) -> None:
 
 
 @functools.cache
-def _fault(quantized: bool = False) -> str | None:
-    """Why the code cannot be made here, which is logged once; None if XLA knows it."""
+def _build_error(quantized: bool = False) -> str | None:
+    """Why the code cannot be compiled here, which is logged once; None once XLA has it."""
     try:
         from eagle_jax.ops.cpu import library
 
-        library.make(library.ROUNDED if quantized else library.FLOATS)
-    # an llvmlite that is too old has other functions, or takes other arguments
+        library.make(library.QUANTIZED if quantized else library.FLOATS)
+    # an llvmlite that is too old lacks functions or arguments
     except (AttributeError, ImportError, NotImplementedError, OSError, RuntimeError, TypeError) as error:
         what = "products of quantized weights" if quantized else "products and attention"
         hint = '; pip install "eagle-jax[cpu]"' if isinstance(error, ImportError) else ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import jax
 from llvmlite import ir
 
-from eagle_jax.ops.cpu.code import I32, I64, NULL, POINTER, Code, at, i64, is_null, read, room, write
+from eagle_jax.ops.cpu.code import I32, I64, NULL, POINTER, Code, alloca, at, i64, is_null, read, write
 from eagle_jax.ops.cpu.ffi_abi import ENUMS, EXTENSION_TYPE, MAJOR, MINOR, OFFSETS, SIZES
 from eagle_jax.ops.cpu.signatures import Buffer, Checks, Signature
 
@@ -62,8 +62,8 @@ def _answer_metadata_request(builder: ir.IRBuilder, frame: ir.Value) -> None:
             pointer = at(builder, extension, OFFSETS["XLA_FFI_Metadata_Extension"]["metadata"])
             version = at(builder, read(builder, pointer, POINTER), OFFSETS["XLA_FFI_Metadata"]["api_version"])
             for field, number in (("major_version", MAJOR), ("minor_version", MINOR)):
-                place = at(builder, version, OFFSETS["XLA_FFI_Api_Version"][field])
-                write(builder, ir.Constant(I32, number), place)
+                address = at(builder, version, OFFSETS["XLA_FFI_Api_Version"][field])
+                write(builder, ir.Constant(I32, number), address)
             builder.ret(NULL)
 
 
@@ -80,7 +80,7 @@ def call_xla(builder: ir.IRBuilder, frame: ir.Value, function: str, fields: dict
         fields: of the struct of its arguments.
     """
     struct = f"{function}_Args"
-    args = room(builder, SIZES[struct])
+    args = alloca(builder, SIZES[struct])
     write(builder, i64(SIZES[struct]), args)
     write(builder, NULL, at(builder, args, OFFSETS["XLA_FFI_CallFrame"]["extension_start"]))
     for field, value in fields.items():

@@ -1,4 +1,4 @@
-"""Functions that are written with llvmlite's builder, and the machine code that LLVM makes of them for this CPU."""
+"""Helpers for building LLVM IR with llvmlite, and its compilation for this CPU."""
 
 import contextlib
 import dataclasses
@@ -29,47 +29,45 @@ class _BFloat(ir.Type):
         return "bfloat"
 
 
-LANES = 16  # numbers that are computed together: a register of AVX-512, two of AVX2, four of NEON
+LANES = 16  # elements of a vector: a register of AVX-512, two of AVX2, four of NEON
 FLOATS, INTEGERS = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
-PAIRS = ir.VectorType(_BFloat(), 2 * LANES)  # two bfloat16 in the place of each number
-WORD = 4  # bytes of a number, or of a pair
+PAIRS = ir.VectorType(_BFloat(), 2 * LANES)  # two bfloat16 in each lane
+WORD = 4  # bytes of a lane
 VECTOR = WORD * LANES
 NULL = ir.Constant(POINTER, None)
-ROOMY = 48 * 1024  # bytes of a first cache that holds rows and the weights that are fetched for them
+LARGE_L1 = 48 * 1024  # bytes of an L1 data cache that has room for prefetched weights beside the rows
 
 
 def i64(value: int) -> ir.Constant:
     return ir.Constant(I64, value)
 
 
-def every(value: float) -> ir.Constant:
-    """The same number in every lane."""
+def constant(value: float) -> ir.Constant:
+    """A constant vector with the same value in every lane."""
     return ir.Constant(FLOATS, [value] * LANES)
 
 
 def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value | int, size: ir.Value | int = 1) -> ir.Value:
-    """The address `offset` times `size` bytes behind another."""
+    """The address `base + offset * size`, in bytes."""
     steps, each = (i64(number) if isinstance(number, int) else number for number in (offset, size))
     return builder.gep(base, [builder.mul(steps, each)], source_etype=I8)
 
 
 def read(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
-    """What lies at an address, aligned or not."""
+    """Loads a value, aligned or not."""
     return builder.load(address, align=1, typ=kind)
 
 
-def fetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Has the CPU bring a line of memory into the core's caches, into the first one where that is `ROOMY`, in its own
-    time; the address need not exist.
-    """
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Prefetches a cache line, into L1 if that is `LARGE_L1`, else into L2; the address need not be valid."""
     kind = ir.FunctionType(VOID, [POINTER, I32, I32, I32])
-    caches = 3 if first_cache() >= ROOMY else 2
-    to_read, into, data = (ir.Constant(I32, value) for value in (0, caches, 1))
-    builder.call(declared(builder.module, "llvm.prefetch.p0", kind), [address, to_read, into, data])
+    locality = 3 if l1_data_cache() >= LARGE_L1 else 2
+    to_read, cache_level, data = (ir.Constant(I32, value) for value in (0, locality, 1))
+    builder.call(declare(builder.module, "llvm.prefetch.p0", kind), [address, to_read, cache_level, data])
 
 
-def forget(builder: ir.IRBuilder) -> None:
-    """What was read of memory before is read again after; no instruction."""
+def compiler_barrier(builder: ir.IRBuilder) -> None:
+    """Keeps LLVM from holding loaded values in registers across this point; no instruction."""
     nothing = ir.InlineAsm(ir.FunctionType(VOID, []), "", "~{memory}", side_effect=True)
     builder.call(nothing, [])
 
@@ -78,16 +76,16 @@ def write(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
     builder.store(value, address, align=1)
 
 
-def room(builder: ir.IRBuilder, size: int) -> ir.Value:
-    """The address of `size` bytes that are free until the function returns."""
+def alloca(builder: ir.IRBuilder, size: int) -> ir.Value:
+    """The address of `size` bytes on the stack."""
     with builder.goto_entry_block():
-        lies = builder.alloca(ir.ArrayType(I8, size))
-        lies.align = VECTOR
-        return builder.inttoptr(builder.ptrtoint(lies, I64), POINTER)
+        block = builder.alloca(ir.ArrayType(I8, size))
+        block.align = VECTOR
+        return builder.inttoptr(builder.ptrtoint(block, I64), POINTER)
 
 
-def everywhere(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """A number in every lane."""
+def splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """A value in every lane."""
     undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     one = builder.insert_element(undefined, value, ir.Constant(I32, 0))
     return builder.shuffle_vector(one, undefined, ir.Constant(INTEGERS, [0] * LANES))
@@ -97,23 +95,23 @@ def is_null(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:
     return builder.icmp_unsigned("==", builder.ptrtoint(pointer, I64), i64(0))
 
 
-def smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+def minimum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.icmp_unsigned("<", a, b), a, b)
 
 
-def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.icmp_unsigned(">", a, b), a, b)
 
 
-def clamped(builder: ir.IRBuilder, number: ir.Value, most: ir.Value) -> ir.Value:
-    """A signed number of 32 bits as a count between 0 and `most`."""
+def clamp(builder: ir.IRBuilder, number: ir.Value, most: ir.Value) -> ir.Value:
+    """An int32 clamped to `0..most`, as int64."""
     count = builder.sext(number, I64)
-    return smaller(builder, builder.select(builder.icmp_signed("<", count, i64(0)), i64(0), count), most)
+    return minimum(builder, builder.select(builder.icmp_signed("<", count, i64(0)), i64(0), count), most)
 
 
 @contextlib.contextmanager
-def repeating(builder: ir.IRBuilder) -> Iterator[ir.Block]:
-    """`while True` around what is built inside; whoever branches to the block leaves it."""
+def forever(builder: ir.IRBuilder) -> Iterator[ir.Block]:
+    """`while True` around the instructions built inside; a branch to the yielded block leaves it."""
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(body)
     builder.position_at_end(body)
@@ -123,18 +121,21 @@ def repeating(builder: ir.IRBuilder) -> Iterator[ir.Block]:
 
 
 def pause(builder: ir.IRBuilder) -> None:
-    """A moment of a thread that waits for another one, which may share the core."""
+    """The CPU's hint that this is a spin loop."""
     if is_x86():
-        builder.call(declared(builder.module, "llvm.x86.sse2.pause", ir.FunctionType(VOID, [])), [])
-    elif platform.machine().lower() in ("aarch64", "arm64"):  # its `yield` does nothing, and this takes as long
-        builder.call(declared(builder.module, "llvm.aarch64.isb", ir.FunctionType(VOID, [I32])), [ir.Constant(I32, 15)])
+        builder.call(declare(builder.module, "llvm.x86.sse2.pause", ir.FunctionType(VOID, [])), [])
+    elif platform.machine().lower() in (
+        "aarch64",
+        "arm64",
+    ):  # `yield` does nothing on most cores; this takes as long as x86's pause
+        builder.call(declare(builder.module, "llvm.aarch64.isb", ir.FunctionType(VOID, [I32])), [ir.Constant(I32, 15)])
 
 
 @contextlib.contextmanager
-def counting(
+def for_range(
     builder: ir.IRBuilder, stop: ir.Value, start: ir.Value | None = None, step: int = 1
 ) -> Iterator[ir.Instruction]:
-    """`for index in range(start, stop, step)` around what is built inside; numbers have no sign."""
+    """`for index in range(start, stop, step)` around the instructions built inside; unsigned."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
@@ -149,36 +150,36 @@ def counting(
     builder.position_at_end(after)
 
 
-def by_tiles(builder: ir.IRBuilder, count: ir.Value, most: int, build: Callable[[ir.Value, int], None]) -> None:
-    """`build(first, size)` for `most` of `count` at a time; the last two times for about as many each."""
-    done = room(builder, 8)
+def for_tiles(builder: ir.IRBuilder, count: ir.Value, most: int, build: Callable[[ir.Value, int], None]) -> None:
+    """Calls `build(first, size)` for tiles of `most` out of `count`; the last two tiles have about equal sizes."""
+    done = alloca(builder, 8)
     write(builder, i64(0), done)
-    with repeating(builder) as leave:
+    with forever(builder) as leave:
         first = read(builder, done, I64)
         left = builder.sub(count, first)
         with builder.if_then(builder.icmp_unsigned("==", left, i64(0))):
             builder.branch(leave)
         half = builder.lshr(builder.add(left, i64(1)), i64(1))
         several = builder.select(builder.icmp_unsigned("<", left, i64(2 * most)), half, i64(most))
-        now = builder.select(builder.icmp_unsigned("<=", left, i64(most)), left, several)
-        write(builder, builder.add(first, now), done)
+        tile_size = builder.select(builder.icmp_unsigned("<=", left, i64(most)), left, several)
+        write(builder, builder.add(first, tile_size), done)
         for size in range(1, most + 1):
-            with builder.if_then(builder.icmp_unsigned("==", now, i64(size))):
+            with builder.if_then(builder.icmp_unsigned("==", tile_size, i64(size))):
                 build(first, size)
 
 
-def values_of(record: Any) -> list[ir.Value]:
-    """The fields of a dataclass of values, in order, as a function that is built is given them."""
+def field_values(record: Any) -> list[ir.Value]:
+    """The fields of a dataclass of values, in order, to pass as arguments of a generated function."""
     return [getattr(record, field.name) for field in dataclasses.fields(record)]
 
 
-def declared(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
-    """A function of LLVM's or of the C library."""
+def declare(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
+    """Declares an intrinsic of LLVM or a function of the C library."""
     return module.globals.get(name) or ir.Function(module, kind, name)
 
 
-def internal(module: ir.Module, name: str, kinds: list[ir.Type]) -> ir.Function:
-    """A new function that returns nothing and is seen by this module alone; it stays a function, to be read alone."""
+def internal_function(module: ir.Module, name: str, kinds: list[ir.Type]) -> ir.Function:
+    """A new internal function without a result. It is not inlined, so that each can be profiled and read alone."""
     function = ir.Function(module, ir.FunctionType(VOID, kinds), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -193,13 +194,13 @@ def _start() -> None:
 
 @functools.cache
 def features() -> frozenset[str]:
-    """Instructions that this CPU has, by LLVM's names; none where LLVM cannot tell."""
+    """Instruction sets of this CPU, by LLVM's names; empty if LLVM cannot tell."""
     return frozenset(name for name, has in _host_features().items() if has)
 
 
 @functools.cache
 def _host_features() -> dict[str, bool]:
-    """Every instruction set that LLVM knows for this architecture, and whether this CPU has it."""
+    """Every instruction set of this architecture, by LLVM's name, and whether this CPU has it."""
     _start()
     try:
         return dict(binding.get_host_cpu_features().items())
@@ -208,11 +209,11 @@ def _host_features() -> dict[str, bool]:
 
 
 @functools.cache
-def first_cache() -> int:
-    """Bytes of a core's first cache of data, as Linux tells; 0 where nobody does."""
-    told = Path("/sys/devices/system/cpu/cpu0/cache/index0/size")
+def l1_data_cache() -> int:
+    """Bytes of a core's L1 data cache, from Linux's sysfs; 0 where that is missing."""
+    path = Path("/sys/devices/system/cpu/cpu0/cache/index0/size")
     try:
-        return 1024 * int(told.read_text().strip().removesuffix("K"))
+        return 1024 * int(path.read_text().strip().removesuffix("K"))
     except (OSError, ValueError):
         return 0
 
@@ -222,13 +223,13 @@ def is_x86() -> bool:
 
 
 class Code:
-    """The functions of a module as machine code, which lives as long as this does.
+    """A compiled module. Its code is valid as long as this object lives.
 
-    Made code is kept in the user's cache folder, beside XLA's, under the name of what it was made of.
+    Object code is cached in the user's cache folder, beside XLA's, under a hash of everything that it depends on.
 
     Args:
         name: of the module.
-        build: adds its functions.
+        build: adds the functions to the module.
 
     Raises:
         NotImplementedError: the code needs functions that this process does not have.
@@ -236,28 +237,28 @@ class Code:
 
     def __init__(self, name: str, build: Callable[[ir.Module], None]):
         _start()
-        # LLVM would rather have registers of 256 bits on CPUs that once ran slower with wider ones
+        # LLVM prefers registers of 256 bits on CPUs that lower their clock with wider ones
         wide = ["-prefer-256-bit"] if is_x86() else []
-        # a virtual machine may hide instructions that CPUs of this name have: LLVM has to be told of each
-        known = sorted(_host_features().items())
-        wanted = ",".join([*(f"{'+' if has else '-'}{feature}" for feature, has in known), *wide])
+        # a virtual machine may hide instructions that CPUs of this name have, so LLVM gets every feature explicitly
+        host_features = sorted(_host_features().items())
+        feature_string = ",".join([*(f"{'+' if has else '-'}{feature}" for feature, has in host_features), *wide])
         target = binding.Target.from_default_triple()
-        self._machine = target.create_target_machine(cpu=binding.get_host_cpu_name(), features=wanted, opt=3)
-        cpu = binding.get_host_cpu_name(), str(first_cache())
-        key = "\n".join([name, wanted, *cpu, llvmlite.__version__, _sources()])
-        made = _kept(hashlib.sha256(key.encode()).hexdigest(), lambda: self._made(name, build))
+        self._machine = target.create_target_machine(cpu=binding.get_host_cpu_name(), features=feature_string, opt=3)
+        cpu = binding.get_host_cpu_name(), str(l1_data_cache())
+        key = "\n".join([name, feature_string, *cpu, llvmlite.__version__, _sources()])
+        object_code = _cached_object(hashlib.sha256(key.encode()).hexdigest(), lambda: self._compile(name, build))
         # MCJIT ends the process over a name that it cannot resolve
-        if names := symbols.unresolved(made):
+        if names := symbols.unresolved(object_code):
             raise NotImplementedError(f"machine code needs {', '.join(names)}, which this process does not have")
         self._engine: Any = binding.create_mcjit_compiler(binding.parse_assembly(""), self._machine)
-        self._engine.add_object_file(binding.ObjectFileRef.from_data(made))
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
         self._engine.finalize_object()
 
     def address(self, name: str) -> int:
-        """Of a function."""
+        """Address of a function."""
         return self._engine.get_function_address(name)
 
-    def _made(self, name: str, build: Callable[[ir.Module], None]) -> bytes:
+    def _compile(self, name: str, build: Callable[[ir.Module], None]) -> bytes:
         module = ir.Module(name)
         build(module)
         parsed = binding.parse_assembly(str(module))
@@ -269,23 +270,23 @@ class Code:
 
 @functools.cache
 def _sources() -> str:
-    """A hash of this package, whose functions build what is compiled; a new one each time where it has no sources."""
+    """A hash of the sources that build the IR; a random one where there are no sources."""
     files = [*sorted(Path(__file__).parent.glob("*.py")), Path(base.__file__)]
-    held = b"\0".join(file.read_bytes() for file in files if file.suffix == ".py" and file.is_file())
-    return hashlib.sha256(held or os.urandom(32)).hexdigest()
+    content = b"\0".join(file.read_bytes() for file in files if file.suffix == ".py" and file.is_file())
+    return hashlib.sha256(content or os.urandom(32)).hexdigest()
 
 
-def _kept(key: str, make: Callable[[], bytes]) -> bytes:
-    """What `make` returns, or returned another time on this machine. A damaged file is made again."""
+def _cached_object(key: str, make: Callable[[], bytes]) -> bytes:
+    """The object code cached under `key`, or that of `make`. Damaged files are replaced."""
     folder = programs_folder(f"llvmlite-{llvmlite.__version__}")
     if folder is None:
         return make()
     path, size = folder / f"{key}.o", hashlib.sha256().digest_size
     with contextlib.suppress(OSError):
-        held = path.read_bytes()
-        if hashlib.sha256(held[size:]).digest() == held[:size]:
-            return held[size:]
-    made = make()
+        content = path.read_bytes()
+        if hashlib.sha256(content[size:]).digest() == content[:size]:
+            return content[size:]
+    object_code = make()
     with contextlib.suppress(OSError), replacing(path) as file:
-        file.write(hashlib.sha256(made).digest() + made)
-    return made
+        file.write(hashlib.sha256(object_code).digest() + object_code)
+    return object_code

@@ -1,4 +1,4 @@
-"""All that XLA can call, in parts, each made and made known to it once a process."""
+"""All handlers, in two parts, each compiled and registered with XLA once in a process."""
 
 import sys
 import threading
@@ -8,39 +8,39 @@ from llvmlite import ir
 
 from eagle_jax.ops.cpu import (
     attention,
-    crew,
+    attention_block,
     ffi_abi,
-    first_half,
-    largest,
+    float_products,
+    mlp_block,
     norms,
-    products,
-    rounded,
-    second_half,
+    quantized_products,
+    ranking,
+    worker_pool,
 )
 from eagle_jax.ops.cpu.calls import register
 from eagle_jax.ops.cpu.code import Code, features, is_x86
 
-# Apart, since making all of it takes several times as long as what a model needs.
-FLOATS, ROUNDED = "eagle_jax", "eagle_jax_rounded"
+# Two parts, since compiling all takes several times as long as what a model needs.
+FLOATS, QUANTIZED = "eagle_jax", "eagle_jax_quantized"
 PARTS: dict[str, tuple[Any, ...]] = {
-    FLOATS: (products, attention, norms, largest, first_half, second_half),
-    ROUNDED: (rounded,),
+    FLOATS: (float_products, attention, norms, ranking, attention_block, mlp_block),
+    QUANTIZED: (quantized_products,),
 }
-NEEDED_ON_X86 = {"avx2", "fma"}  # without them every product is a call of the C library's
+NEEDED_ON_X86 = {"avx2", "fma"}  # without them LLVM calls the C library for every product
 
 _lock = threading.Lock()
-_made: dict[str, Code] = {}
+_compiled: dict[str, Code] = {}
 
 
 def make(part: str = FLOATS) -> None:
-    """Makes the code of a part, or reads it where it was kept.
+    """Compiles a part, or reads it from the cache, and registers its handlers.
 
     Raises:
-        NotImplementedError: this platform, CPU or XLA is none that it is for; the message is one sentence.
-        RuntimeError: LLVM cannot do it.
+        NotImplementedError: this platform, CPU or version of XLA is not supported; the message is one sentence.
+        RuntimeError: LLVM fails.
     """
     with _lock:
-        if part not in _made:
+        if part not in _compiled:
             if sys.platform == "win32":
                 raise NotImplementedError("its threads need functions of POSIX, which Windows does not have")
             if sys.maxsize < 2**32 or sys.byteorder != "little":
@@ -50,14 +50,14 @@ def make(part: str = FLOATS) -> None:
             if is_x86() and not features() >= NEEDED_ON_X86:
                 raise NotImplementedError(f"this CPU lacks one of {', '.join(sorted(NEEDED_ON_X86))}")
             code = Code(part, lambda module: _build(module, part))
-            _made[part] = code  # before XLA knows of it: it has to stay
-            crew.introduce(code)
+            _compiled[part] = code  # before XLA knows its addresses, which have to stay valid
+            worker_pool.pass_table(code)
             for piece in PARTS[part]:
                 for name in piece.names():
                     register(code, name)
 
 
 def _build(module: ir.Module, part: str) -> None:
-    crew.build(module)
+    worker_pool.build(module)
     for piece in PARTS[part]:
         piece.build(module)

@@ -1,4 +1,4 @@
-"""Functions of vectors."""
+"""Mathematical functions of vectors."""
 
 import functools
 import math
@@ -6,96 +6,96 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from eagle_jax.ops.cpu.code import FLOATS, I32, INTEGERS, LANES, declared, every
+from eagle_jax.ops.cpu.code import FLOATS, I32, INTEGERS, LANES, constant, declare
 
-LOWEST = -126.0  # a smaller power of two is taken as 0
-LOG_2 = (0.693359375, -2.12194440e-4)  # together ln 2; the first has so few digits that its multiples are exact
+LOWEST = -126.0  # smaller powers of two are flushed to 0
+LOG_2 = (0.693359375, -2.12194440e-4)  # their sum is ln 2; the first has few enough bits that its multiples are exact
 TERMS = 8
 
 
 def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
     """`a * b + c`, rounded once."""
-    found = declared(builder.module, f"llvm.fma.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS] * 3))
-    return builder.call(found, [a, b, c])
+    intrinsic = declare(builder.module, f"llvm.fma.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS] * 3))
+    return builder.call(intrinsic, [a, b, c])
 
 
-def twos(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Of what power of two e to the power of some numbers is, to the next whole number."""
-    nearest = declared(builder.module, f"llvm.rint.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
-    return builder.call(nearest, [builder.fmul(x, every(1 / math.log(2)))])
+def binary_exponent(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """`round(x / ln 2)`."""
+    nearest = declare(builder.module, f"llvm.rint.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
+    return builder.call(nearest, [builder.fmul(x, constant(1 / math.log(2)))])
 
 
-def to_the_power(builder: ir.IRBuilder, k: ir.Value) -> ir.Value:
-    """2 to the power of whole numbers that are not positive."""
-    usual = builder.fcmp_ordered(">=", k, every(LOWEST))
-    bounded = builder.select(usual, k, every(LOWEST))
+def exp2(builder: ir.IRBuilder, k: ir.Value) -> ir.Value:
+    """`2**k` of integers k <= 0, given as floats."""
+    in_range = builder.fcmp_ordered(">=", k, constant(LOWEST))
+    bounded = builder.select(in_range, k, constant(LOWEST))
     exponent = builder.add(builder.fptosi(bounded, INTEGERS), ir.Constant(INTEGERS, [127] * LANES))
     scale = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * LANES)), FLOATS)
-    return builder.select(usual, scale, every(0.0))
+    return builder.select(in_range, scale, constant(0.0))
 
 
-def exp_over(builder: ir.IRBuilder, x: ir.Value, top: ir.Value) -> ir.Value:
-    """`exp(x) / 2**top` where `twos(x)` is not above `top`: a series in what is left of x, times a power of two.
+def scaled_exp(builder: ir.IRBuilder, x: ir.Value, top: ir.Value) -> ir.Value:
+    """`exp(x) / 2**top`, for `binary_exponent(x) <= top`: a Taylor series of the remainder, times a power of two.
 
-    With another `top` it is another power of two times the same numbers, to the bit.
+    Another `top` gives the same mantissa bits with another exponent.
     """
-    k, left = twos(builder, x), x
+    k, remainder = binary_exponent(builder, x), x
     for part in LOG_2:
-        left = fma(builder, k, every(-part), left)
-    series = every(1 / math.factorial(TERMS - 1))
-    for power in reversed(range(TERMS - 1)):
-        series = fma(builder, series, left, every(1 / math.factorial(power)))
-    below = builder.fsub(k, top)
-    usual = builder.fcmp_unordered(">=", below, every(LOWEST))
-    return builder.select(usual, builder.fmul(series, to_the_power(builder, below)), every(0.0))
+        remainder = fma(builder, k, constant(-part), remainder)
+    series = constant(1 / math.factorial(TERMS - 1))
+    for exp in reversed(range(TERMS - 1)):
+        series = fma(builder, series, remainder, constant(1 / math.factorial(exp)))
+    exponent = builder.fsub(k, top)
+    in_range = builder.fcmp_unordered(">=", exponent, constant(LOWEST))
+    return builder.select(in_range, builder.fmul(series, exp2(builder, exponent)), constant(0.0))
 
 
 def silu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """`x / (1 + exp(-x))`."""
-    positive = builder.fcmp_unordered(">=", x, every(0.0))
-    power = exp_over(
-        builder, builder.select(positive, builder.fneg(x), x), every(0.0)
+    positive = builder.fcmp_unordered(">=", x, constant(0.0))
+    exp = scaled_exp(
+        builder, builder.select(positive, builder.fneg(x), x), constant(0.0)
     )  # of a number that is not above 0
-    share = builder.select(positive, every(1.0), power)
-    return builder.fdiv(builder.fmul(x, share), builder.fadd(every(1.0), power))
+    numerator = builder.select(positive, constant(1.0), exp)
+    return builder.fdiv(builder.fmul(x, numerator), builder.fadd(constant(1.0), exp))
 
 
-def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The larger of each two, one instruction of x86; b where either is no number."""
+def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Elementwise maximum, one instruction on x86; b where either is NaN."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
-def largest(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The largest of a vector of numbers. (LLVM's own function takes one lane after the other.)"""
-    return _in_halves(builder, x, functools.partial(larger, builder))
+def max_lane(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The largest lane. (LLVM's reduction intrinsic would go lane by lane.)"""
+    return _reduce_lanes(builder, x, functools.partial(maximum, builder))
 
 
-def summed(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The sum of a vector, half and half, so always in the same order."""
-    return _in_halves(builder, x, builder.fadd)
+def sum_lanes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The sum of all lanes, by halves, so always in the same order."""
+    return _reduce_lanes(builder, x, builder.fadd)
 
 
-def _in_halves(builder: ir.IRBuilder, x: ir.Value, joined: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
-    """One number of a vector: one half joined with the other, until it is one."""
+def _reduce_lanes(builder: ir.IRBuilder, x: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+    """Reduces a vector by combining its halves until one lane is left."""
     width = LANES
     while width > 1:
         width //= 2
         halves = [ir.Constant(ir.VectorType(I32, width), list(range(begin, begin + width))) for begin in (0, width)]
-        x = joined(*(builder.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), half) for half in halves))
+        x = combine(*(builder.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), half) for half in halves))
     return builder.extract_element(x, ir.Constant(I32, 0))
 
 
-def summed_up(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The sum of a vector of integers."""
-    found = declared(builder.module, f"llvm.vector.reduce.add.v{LANES}i32", ir.FunctionType(I32, [INTEGERS]))
-    return builder.call(found, [x])
+def sum_integer_lanes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The sum of all lanes of integers."""
+    intrinsic = declare(builder.module, f"llvm.vector.reduce.add.v{LANES}i32", ir.FunctionType(I32, [INTEGERS]))
+    return builder.call(intrinsic, [x])
 
 
-def turned(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:
-    """The columns of 16 rows of 16: four times, row i is woven with row i + 8."""
+def transposed(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:
+    """Transposes 16 rows of 16, by interleaving row i with row i + 8 four times."""
     half = LANES // 2
-    woven_ = [lane // 2 + LANES * (lane % 2) for lane in range(LANES)]
-    parts = [ir.Constant(INTEGERS, [lane + begin for lane in woven_]) for begin in (0, half)]
+    interleaved = [lane // 2 + LANES * (lane % 2) for lane in range(LANES)]
+    parts = [ir.Constant(INTEGERS, [lane + begin for lane in interleaved]) for begin in (0, half)]
     columns = list(rows)
     for _ in range(4):
         columns = [builder.shuffle_vector(columns[i], columns[i + half], part) for i in range(half) for part in parts]

@@ -1,4 +1,7 @@
-"""Root mean square norms. In which order XLA:CPU adds up the squares of a row hangs on the number of rows; here not."""
+"""Root mean square norms of rows that do not depend on each other.
+
+XLA:CPU sums the squares of a row in an order that depends on the number of rows.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,16 +18,16 @@ from eagle_jax.ops.cpu.code import (
     LANES,
     VECTOR,
     WORD,
+    alloca,
     at,
-    counting,
-    declared,
-    every,
-    everywhere,
+    constant,
+    declare,
+    for_range,
     read,
-    room,
+    splat,
     write,
 )
-from eagle_jax.ops.cpu.math import fma, summed
+from eagle_jax.ops.cpu.math import fma, sum_lanes
 from eagle_jax.ops.cpu.signatures import Signature
 
 NAME = "eagle_jax_norm"
@@ -35,13 +38,13 @@ SIGNATURE = Signature(
 )
 
 
-def norm(x: Float[Array, "r h"], scale: Float[Array, "h"], eps: float) -> Float[Array, "r h"]:
+def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], eps: float) -> Float[Array, "r h"]:
     """`x / sqrt(mean(x ** 2) + eps) * scale`, all float32; h is a multiple of 16."""
     return jax.ffi.ffi_call(NAME, jax.ShapeDtypeStruct(x.shape, jnp.float32))(x, scale, jnp.float32(eps))
 
 
 def names() -> list[str]:
-    """Of the handlers."""
+    """Names of the handlers."""
     return [NAME]
 
 
@@ -53,43 +56,43 @@ def build(module: ir.Module) -> None:
 def _body(call: Call) -> None:
     builder, (x, scale, eps) = call.builder, call.arguments
     rows, size = x.size(0), x.size(1)
-    norm_ = Norm(scale.data, read(builder, eps.data, F32), size)
-    with counting(builder, rows) as row:
+    norm = Norm(scale.data, read(builder, eps.data, F32), size)
+    with for_range(builder, rows) as row:
         first = builder.mul(row, size)
-        line, to = (at(builder, buffer.data, first, WORD) for buffer in (x, call.results[0]))
+        row_address, destination = (at(builder, buffer.data, first, WORD) for buffer in (x, call.results[0]))
 
-        def put(index: ir.Value, numbers: ir.Value, to: ir.Value = to) -> None:
-            write(builder, numbers, at(builder, to, index, WORD))
+        def store(index: ir.Value, values: ir.Value, destination: ir.Value = destination) -> None:
+            write(builder, values, at(builder, destination, index, WORD))
 
-        norm_.build(builder, line, put)
+        norm.build(builder, row_address, store)
 
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """What rows are normed with.
+    """Parameters of a norm.
 
     Attributes:
         scale: its address.
         eps: a float.
-        size: of a row.
+        size: length of a row.
     """
 
     scale: ir.Value
     eps: ir.Value
     size: ir.Value
 
-    def build(self, builder: ir.IRBuilder, line: ir.Value, then: Callable[[ir.Value, ir.Value], None]) -> None:
-        """Norms a row; `then(index, numbers)` is built for every 16 of it."""
-        squares = room(builder, VECTOR)
-        root = declared(builder.module, f"llvm.sqrt.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
-        write(builder, every(0.0), squares)
-        with counting(builder, self.size, step=LANES) as index:
-            number = read(builder, at(builder, line, index, WORD), FLOATS)
-            write(builder, fma(builder, number, number, read(builder, squares, FLOATS)), squares)
-        total = everywhere(builder, summed(builder, read(builder, squares, FLOATS)))
-        count = everywhere(builder, builder.uitofp(self.size, F32))
-        mean = builder.fadd(builder.fdiv(total, count), everywhere(builder, self.eps))
-        factor = builder.fdiv(every(1.0), builder.call(root, [mean]))
-        with counting(builder, self.size, step=LANES) as index:
-            number = builder.fmul(read(builder, at(builder, line, index, WORD), FLOATS), factor)
-            then(index, builder.fmul(number, read(builder, at(builder, self.scale, index, WORD), FLOATS)))
+    def build(self, builder: ir.IRBuilder, row_address: ir.Value, visit: Callable[[ir.Value, ir.Value], None]) -> None:
+        """Builds the norm of a row; `visit(index, values)` builds what is done with every 16 results."""
+        squares = alloca(builder, VECTOR)
+        root = declare(builder.module, f"llvm.sqrt.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
+        write(builder, constant(0.0), squares)
+        with for_range(builder, self.size, step=LANES) as index:
+            value = read(builder, at(builder, row_address, index, WORD), FLOATS)
+            write(builder, fma(builder, value, value, read(builder, squares, FLOATS)), squares)
+        total = splat(builder, sum_lanes(builder, read(builder, squares, FLOATS)))
+        count = splat(builder, builder.uitofp(self.size, F32))
+        mean = builder.fadd(builder.fdiv(total, count), splat(builder, self.eps))
+        factor = builder.fdiv(constant(1.0), builder.call(root, [mean]))
+        with for_range(builder, self.size, step=LANES) as index:
+            value = builder.fmul(read(builder, at(builder, row_address, index, WORD), FLOATS), factor)
+            visit(index, builder.fmul(value, read(builder, at(builder, self.scale, index, WORD), FLOATS)))

@@ -1,4 +1,4 @@
-"""Weights as this backend multiplies with them: panels of some outputs beside each other, input after input."""
+"""Packed weights of this backend: panels of 16 to 64 outputs, stored input by input."""
 
 import math
 from typing import Any
@@ -13,18 +13,18 @@ from eagle_jax.ops.quantized import QuantArray, level_dtype
 from eagle_jax.struct import pytree, static
 from eagle_jax.workarounds import gather
 
-WIDTHS = (64, 32, 16)  # outputs of a strip: the most that a weight's come apart into, or else 64 with zeros behind
-GROUP = 16  # numbers that are computed together
-PAIRED = {jnp.dtype(jnp.float32): 1, jnp.dtype(jnp.bfloat16): 2}  # inputs that lie beside each other
+WIDTHS = (64, 32, 16)  # outputs of a panel: the largest that divides a weight's outputs, else 64 with zeros behind
+GROUP = 16  # elements of a vector
+PAIRED = {jnp.dtype(jnp.float32): 1, jnp.dtype(jnp.bfloat16): 2}  # inputs of one output that are contiguous
 
 
 @pytree
 class Panels(PackedWeight):
-    """A weight `[.., in]` in another form.
+    """A packed float weight `[.., in]`.
 
     Attributes:
-        data: of float32 `[s, in, w]`, of bfloat16 `[s, in / 2, 2 w]`: two inputs of each output, then the next two. The
-            last of the `s w` outputs may be more than the weight has, and are zeros.
+        data: `[s, in, w]` of float32, or `[s, in / 2, 2 w]` of bfloat16, with two inputs of each output side by side.
+            Outputs beyond those of the weight are zeros.
         shape: of the weight.
     """
 
@@ -40,32 +40,32 @@ class Panels(PackedWeight):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes, zeros behind it included."""
+        """Size in bytes, padding included."""
         return self.data.nbytes
 
     @property
     def width(self) -> int:
-        """Outputs of a strip."""
+        """Outputs of a panel."""
         return self.data.shape[2] // PAIRED[self.dtype]
 
     @property
     def is_whole(self) -> bool:
-        """Whether no zeros are behind it."""
+        """Whether there is no padding."""
         return self.data.size == self.size
 
     def unpack(self) -> Float[Array, "*o i"]:
-        return out_of_panels(self)
+        return unpack(self)
 
     def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
-        return outputs_of(self, indices)
+        return gather_outputs(self, indices)
 
 
 @pytree
 class QuantizedPanels(PackedWeight):
-    """A `QuantArray` in another form. Its axes stay where they are.
+    """A packed `QuantArray`.
 
     Attributes:
-        words: `[s, in bits / 32, w]`, whose levels lie as `numbers.Levels` has them, without a sign.
+        words: `[s, in bits / 32, w]`, unsigned codes packed as `arithmetic.QuantizedArithmetic` says.
         scales: `[s, groups, w]`.
         shape, bits, dtype: of the weight.
     """
@@ -80,18 +80,18 @@ class QuantizedPanels(PackedWeight):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return self.words.nbytes + self.scales.nbytes
 
     @property
     def hidden_rows(self) -> int:
-        """Fewer where rows of 16 bits meet weights that are read in half the time or less."""
+        """Fewer with rows of 16 bits: their arithmetic is slower, and the weights are read in half the time or less."""
         from eagle_jax.ops.cpu.backend import row_bits
 
         return 5 if row_bits() == 16 else 8
 
     def unpack(self) -> QuantArray:
-        return out_of_panels(self)
+        return unpack(self)
 
     def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
         raise NotImplementedError("a quantized weight is no embedding table")
@@ -101,9 +101,7 @@ AnyPanels = Panels | QuantizedPanels
 
 
 def fits(weight: Any) -> bool:
-    """Whether a weight is multiplied with in panels: a float one, or a quantized one in groups of a multiple of `GROUP`
-    inputs.
-    """
+    """Whether a weight can be packed: a float one, or a quantized one in groups of a multiple of `GROUP` inputs."""
     if isinstance(weight, QuantArray):
         *_, inputs = weight.shape
         whole = weight.size > 0 and (inputs // weight.scales.shape[-1]) % GROUP == 0
@@ -113,44 +111,44 @@ def fits(weight: Any) -> bool:
     return weight.shape[-1] % PAIRED[weight.dtype] == 0
 
 
-@jax.jit  # step by step it would be copied several times
-def in_panels(weight: Float[Array, "*o i"] | QuantArray) -> AnyPanels:
-    """A weight that fits, in panels."""
+@jax.jit  # operation by operation it would be copied several times
+def pack(weight: Float[Array, "*o i"] | QuantArray) -> AnyPanels:
+    """Packs a weight that `fits`."""
     if isinstance(weight, QuantArray):
-        words, scales = _words(_cut(weight.levels), weight.bits), _cut(weight.scales).swapaxes(1, 2)
+        words, scales = _words(_split(weight.levels), weight.bits), _split(weight.scales).swapaxes(1, 2)
         return QuantizedPanels(words=words, scales=scales, shape=weight.shape, bits=weight.bits, dtype=weight.dtype)
     inputs, pair = weight.shape[-1], PAIRED[weight.dtype]
-    cut = _cut(weight)
+    cut = _split(weight)
     apart = cut.reshape(*cut.shape[:2], inputs // pair, pair)
     return Panels(data=apart.swapaxes(1, 2).reshape(-1, inputs // pair, cut.shape[1] * pair), shape=weight.shape)
 
 
 @jax.jit
-def out_of_panels(panels: AnyPanels) -> Float[Array, "*o i"] | QuantArray:
-    """The weight as it was."""
+def unpack(panels: AnyPanels) -> Float[Array, "*o i"] | QuantArray:
+    """Unpacks a weight."""
     if isinstance(panels, QuantizedPanels):
-        levels, scales = _levels(panels), _whole(panels.scales.swapaxes(1, 2), panels.shape)
+        levels, scales = _levels(panels), _join(panels.scales.swapaxes(1, 2), panels.shape)
         return QuantArray(levels=levels, scales=scales, bits=panels.bits, dtype=panels.dtype)
-    apart = _apart(panels).swapaxes(1, 2)
-    return _whole(apart.reshape(*apart.shape[:2], -1), panels.shape)
+    apart = _by_output(panels).swapaxes(1, 2)
+    return _join(apart.reshape(*apart.shape[:2], -1), panels.shape)
 
 
-def _cut(weight: Shaped[Array, "*o i"]) -> Shaped[Array, "s w i"]:
-    """Panels of outputs, with zeros behind the last one."""
+def _split(weight: Shaped[Array, "*o i"]) -> Shaped[Array, "s w i"]:
+    """Divides the outputs into panels, with zeros at the end."""
     whole = weight.reshape(-1, weight.shape[-1])
     outputs = whole.shape[0]
     width = next((width for width in WIDTHS if outputs % width == 0), WIDTHS[0])
     return jnp.pad(whole, ((0, -outputs % width), (0, 0))).reshape(-1, width, weight.shape[-1])
 
 
-def _whole(cut: Shaped[Array, "s w i"], shape: tuple[int, ...]) -> Shaped[Array, "*o i"]:
-    """A weight of some shape, but for its inputs."""
+def _join(cut: Shaped[Array, "s w i"], shape: tuple[int, ...]) -> Shaped[Array, "*o i"]:
+    """Joins panels to a weight of some shape; the inputs may differ."""
     outputs = math.prod(shape[:-1])
     return cut.reshape(-1, cut.shape[-1])[:outputs].reshape(*shape[:-1], -1)
 
 
-def _places(bits: int) -> UInt32[np.ndarray, "1 1 1 n"]:
-    """The first bit of each input in its word."""
+def _first_bits(bits: int) -> UInt32[np.ndarray, "1 1 1 n"]:
+    """First bit of each input in its word."""
     inputs = np.arange(32 // bits, dtype=np.uint32)[None, None, None]
     return inputs // 2 * bits + inputs % 2 * 16
 
@@ -158,22 +156,22 @@ def _places(bits: int) -> UInt32[np.ndarray, "1 1 1 n"]:
 def _words(levels: Int[Array, "s w i"], bits: int) -> UInt32[Array, "s _ w"]:
     without_sign = (levels.astype(jnp.int32) + 2 ** (bits - 1)).astype(jnp.uint32)
     apart = without_sign.reshape(*levels.shape[:2], -1, 32 // bits)
-    return jnp.sum(apart << _places(bits), axis=-1, dtype=jnp.uint32).swapaxes(1, 2)
+    return jnp.sum(apart << _first_bits(bits), axis=-1, dtype=jnp.uint32).swapaxes(1, 2)
 
 
 def _levels(panels: QuantizedPanels) -> Int[Array, "*o i"]:
-    apart = panels.words.swapaxes(1, 2)[..., None] >> _places(panels.bits) & np.uint32(2**panels.bits - 1)
+    apart = panels.words.swapaxes(1, 2)[..., None] >> _first_bits(panels.bits) & np.uint32(2**panels.bits - 1)
     levels = (apart.astype(jnp.int32) - 2 ** (panels.bits - 1)).astype(level_dtype(panels.bits))
-    return _whole(levels.reshape(*levels.shape[:2], -1), panels.shape)
+    return _join(levels.reshape(*levels.shape[:2], -1), panels.shape)
 
 
-def outputs_of(panels: Panels, indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:
-    """Rows of a weight `[out, in]`, one for each index."""
-    apart = _apart(panels)
+def gather_outputs(panels: Panels, indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:
+    """Rows of a weight `[out, in]` by index."""
+    apart = _by_output(panels)
     width = apart.shape[2]
     return gather(apart, indices // width, indices % width).reshape(*indices.shape, -1)
 
 
-def _apart(panels: Panels) -> Float[Array, "s i w p"]:
+def _by_output(panels: Panels) -> Float[Array, "s i w p"]:
     """`[s, in / p, w, p]`."""
     return panels.data.reshape(*panels.data.shape[:2], -1, PAIRED[panels.dtype])

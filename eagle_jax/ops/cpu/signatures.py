@@ -97,13 +97,13 @@ class Checks:
         count = read(builder, at(builder, start, layout["size"]), I64)
         self._require(builder.icmp_unsigned("==", count, i64(len(types))), f"expected {len(types)} {kind}s")
         tags, buffers = (read(builder, at(builder, start, layout[field]), POINTER) for field in ("types", "buffers"))
-        found = []
+        buffers_ = []
         for index, (name, type_) in enumerate(types.items()):
             tag = read(builder, at(builder, tags, index, 4), I32)
             what = f"{kind} {name} has to be a buffer of type {type_}"
             self._require(builder.icmp_unsigned("==", tag, _i32(ENUMS["XLA_FFI_ArgType_BUFFER"])), what)
-            found.append(self._buffer(read(builder, at(builder, buffers, index, 8), POINTER), type_, what, lengths))
-        return found
+            buffers_.append(self._buffer(read(builder, at(builder, buffers, index, 8), POINTER), type_, what, lengths))
+        return buffers_
 
     def _buffer(self, pointer: ir.Value, type_: str, what: str, lengths: dict[str, ir.Value]) -> Buffer:
         builder = self.builder

@@ -1,17 +1,9 @@
-"""Work that the threads of XLA's pool take part in, if it is enough to be worth calling them.
+"""Parallel phases on the threads of XLA's pool, if there is enough work to be worth scheduling them.
 
-Work comes in phases, of which none begins before the one before is done, and the tasks of a phase in as many shares as
-there are threads. Each begins with a share of its own, so that it finds in its core's cache what it wrote there in the
-phase before; who is done, and sees after a moment that others are not, takes tasks of theirs. Nobody waits for a thread
-to come, since all of them may be waiting so, but only for tasks that others are at. What they have in common, the job,
-outlives the call until the last one has looked at it. It has these lines, of the cache, and those of each phase behind:
-
-    USERS JOINED                          written by all
-    PHASES SHARES KNOWN MEMORY CALLER     read by all; what is known is the caller's
-
-    DONE                                  of a phase: tasks
-    TASKS RUN                             `RUN(KNOWN, index)` is one
-    next task of a share                  of each share in turn
+A job is a sequence of phases, each of which begins when the one before is done. The tasks of a phase are divided into
+as many shares as there are threads. A thread begins with its own share, so that data of the phase before is in its
+core's cache; when it is done and polls in vain for the others, it steals tasks from their shares. No thread waits for
+another one to start, which could deadlock a full pool, but only for tasks that are being run.
 """
 
 import dataclasses
@@ -22,302 +14,252 @@ from typing import Any
 import jax
 from llvmlite import ir
 
-from eagle_jax.ops.cpu import crew
+from eagle_jax.ops.cpu import jobs, worker_pool
 from eagle_jax.ops.cpu.calls import FRAME, Call, call_xla
 from eagle_jax.ops.cpu.code import (
     I32,
     I64,
     POINTER,
     VOID,
+    alloca,
     at,
-    counting,
-    declared,
+    declare,
+    for_range,
+    forever,
     i64,
-    internal,
+    internal_function,
     is_null,
-    larger,
+    maximum,
+    minimum,
     pause,
     read,
-    repeating,
-    room,
-    smaller,
     write,
 )
-from eagle_jax.ops.cpu.crew import LINE
+from eagle_jax.ops.cpu.worker_pool import LINE
 
-# Vectors multiplied, as powers of two, that are worth a thread that waits in the crew; one of the pool, which keeps one
-# awake; and each further one, asleep.
+# Work in multiplied vectors, as powers of two, that is worth a spinning thread; the first thread of the pool, which
+# keeps one awake; and each further one, which has to be woken.
 WORTH_WAITING, WORTH_ONE, WORTH_MORE = 9, 11, 14
-USERS, JOINED = 0, 8
-PHASES, SHARES, KNOWN, MEMORY, CALLER = (LINE + 8 * index for index in range(5))
-FIRST = 2 * LINE  # phase
-DONE, TASKS, RUN, NEXT = 0, LINE, LINE + 8, 2 * LINE  # of a phase
-GRACE, PATIENCE = 32, 1000  # looks at what is done, before others' shares are taken, and before others may have the CPU
+POLLS_BEFORE_STEALING, POLLS_BEFORE_YIELDING = 32, 1000
 RUN_KIND = ir.FunctionType(VOID, [POINTER, I64]).as_pointer()
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Tasks that wait for nothing but the phase before.
+    """Tasks that depend on nothing but the phase before.
 
     Attributes:
-        tasks: how many.
-        task: `task(builder, index, known)` builds one.
+        tasks: their number.
+        task: `task(builder, index, context)` builds one.
     """
 
     tasks: ir.Value
     task: Callable[[ir.IRBuilder, ir.Value, Any], None]
 
 
-def share(call: Call, phases: Sequence[Phase], work: ir.Value, known: Any, name: str = "") -> None:
-    """Builds all tasks of all phases.
+def run_phases(call: Call, phases: Sequence[Phase], work: ir.Value, context: Any, name: str = "") -> None:
+    """Builds the phases and their execution.
 
     Args:
-        work: vectors multiplied in all.
-        known: the values that tasks know, in any pytree; they are handed to functions of their own.
-        name: of these phases, where a handler shares several times.
+        work: multiplied vectors in all.
+        context: values that the tasks need, in any pytree; each task is a function that gets them.
+        name: of these phases, if a handler has several calls of this function.
     """
     builder = call.builder
-    values, tree = jax.tree.flatten(known)
+    values, tree = jax.tree.flatten(context)
     runs = [_runner(call, f"{call.name}{name}_run_{index}", values, tree, phase) for index, phase in enumerate(phases)]
-    place = room(builder, 8 * len(values))
+    context_address = alloca(builder, 8 * len(values))
     for index, value in enumerate(values):
-        write(builder, value, at(builder, place, index, 8))
-    most = functools.reduce(functools.partial(larger, builder), (phase.tasks for phase in phases))
-    waiting, called = _worth(call, most, work)
-    helpers = larger(builder, waiting, called)
+        write(builder, value, at(builder, context_address, index, 8))
+    most_tasks = functools.reduce(functools.partial(maximum, builder), (phase.tasks for phase in phases))
+    num_waiting, num_called = _num_helpers(call, most_tasks, work)
+    helpers = maximum(builder, num_waiting, num_called)
     with builder.if_else(builder.icmp_unsigned("==", helpers, i64(0))) as (then, otherwise):
         with then:
             for phase, run in zip(phases, runs, strict=True):
-                with counting(builder, phase.tasks) as index:
-                    builder.call(run, [place, index])
+                with for_range(builder, phase.tasks) as index:
+                    builder.call(run, [context_address, index])
         with otherwise:
-            job = _job(builder, builder.add(helpers, i64(1)), place, list(zip(phases, runs, strict=True)))
-            asked = crew.ask(builder, job, waiting, at(builder, job, USERS))
-            _call_for_help(call, job, builder.sub(larger(builder, called, asked), asked))
-            builder.call(_worker(call.module), [job, i64(0)])
-            _left(builder, job)
+            tasks = [(phase.tasks, run) for phase, run in zip(phases, runs, strict=True)]
+            job = jobs.allocate(builder, builder.add(helpers, i64(1)), context_address, tasks)
+            num_submitted = worker_pool.submit(builder, job, num_waiting, at(builder, job, jobs.USERS))
+            _schedule_helpers(call, job, builder.sub(maximum(builder, num_called, num_submitted), num_submitted))
+            builder.call(_worker_function(call.module), [job, i64(0)])
+            jobs.release(builder, job)
 
 
-def _worth(call: Call, tasks: ir.Value, work: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """How many of the threads that wait should help, and for how many the pool should be called, if too few wait."""
-    builder, waiting, called = call.builder, room(call.builder, 8), room(call.builder, 8)
-    for found in (waiting, called):
-        write(builder, i64(0), found)
+def _num_helpers(call: Call, tasks: ir.Value, work: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """How many waiting threads get the job, and how many helpers it needs from the pool if too few wait."""
+    builder, num_waiting, num_called = call.builder, alloca(call.builder, 8), alloca(call.builder, 8)
+    for result in (num_waiting, num_called):
+        write(builder, i64(0), result)
 
-    def times(power: int) -> ir.Value:
+    def threads_worth(power: int) -> ir.Value:
         return builder.lshr(work, i64(power))
 
-    several = builder.icmp_unsigned(">", tasks, i64(1))
-    with builder.if_then(builder.and_(several, builder.icmp_unsigned("!=", times(WORTH_WAITING), i64(0)))):
-        most = builder.sub(smaller(builder, _threads(call), tasks), i64(1))
-        write(builder, smaller(builder, smaller(builder, crew.free(builder), times(WORTH_WAITING)), most), waiting)
-        with builder.if_then(builder.icmp_unsigned("!=", times(WORTH_ONE), i64(0))):
-            write(builder, smaller(builder, builder.add(times(WORTH_MORE), i64(1)), most), called)
-    return read(builder, waiting, I64), read(builder, called, I64)
+    has_several_tasks = builder.icmp_unsigned(">", tasks, i64(1))
+    is_worth_it = builder.icmp_unsigned("!=", threads_worth(WORTH_WAITING), i64(0))
+    with builder.if_then(builder.and_(has_several_tasks, is_worth_it)):
+        limit = builder.sub(minimum(builder, _num_threads(call), tasks), i64(1))
+        waiting = minimum(builder, worker_pool.num_waiting(builder), threads_worth(WORTH_WAITING))
+        write(builder, minimum(builder, waiting, limit), num_waiting)
+        with builder.if_then(builder.icmp_unsigned("!=", threads_worth(WORTH_ONE), i64(0))):
+            write(builder, minimum(builder, builder.add(threads_worth(WORTH_MORE), i64(1)), limit), num_called)
+    return read(builder, num_waiting, I64), read(builder, num_called, I64)
 
 
 def _runner(call: Call, name: str, values: Sequence[ir.Value], tree: Any, phase: Phase) -> ir.Function:
-    """`run(known, index)`: one task."""
-    run = internal(call.module, name, [POINTER, I64])
-    known, index = run.args
+    """The function `run(context, index)`, which runs one task."""
+    run = internal_function(call.module, name, [POINTER, I64])
+    context, index = run.args
     builder = ir.IRBuilder(run.append_basic_block("entry"))
-    read_ = [read(builder, at(builder, known, i, 8), value.type) for i, value in enumerate(values)]
-    phase.task(builder, index, jax.tree.unflatten(tree, read_))
+    fields = [read(builder, at(builder, context, i, 8), value.type) for i, value in enumerate(values)]
+    phase.task(builder, index, jax.tree.unflatten(tree, fields))
     builder.ret_void()
     return run
 
 
-def _job(
-    builder: ir.IRBuilder, shares: ir.Value, known: ir.Value, phases: Sequence[tuple[Phase, ir.Function]]
-) -> ir.Value:
-    """A new job, which its caller uses."""
-    lines = builder.add(i64(FIRST + LINE), builder.mul(i64(len(phases)), _size(builder, shares)))
-    memory = builder.call(declared(builder.module, "malloc", ir.FunctionType(POINTER, [I64])), [lines])
-    begin = builder.add(builder.ptrtoint(memory, I64), i64(LINE - 1))
-    job = builder.inttoptr(builder.and_(begin, i64(-LINE)), POINTER)
-    for offset, value in ((USERS, i64(1)), (JOINED, i64(0)), (PHASES, i64(len(phases))), (SHARES, shares)):
-        write(builder, value, at(builder, job, offset))
-    for offset, value in ((KNOWN, known), (MEMORY, memory), (CALLER, _this_thread(builder))):
-        write(builder, value, at(builder, job, offset))
-    for index, (phase, run) in enumerate(phases):
-        here = _phase(builder, job, i64(index), shares)
-        for offset, value in ((DONE, i64(0)), (TASKS, phase.tasks), (RUN, run)):
-            write(builder, value, at(builder, here, offset))
-        with counting(builder, shares) as share_:
-            write(
-                builder,
-                _begin(builder, phase.tasks, share_, shares),
-                at(builder, at(builder, here, NEXT), share_, LINE),
-            )
-    return job
-
-
-def _size(builder: ir.IRBuilder, shares: ir.Value) -> ir.Value:
-    """Bytes of a phase."""
-    return builder.add(i64(NEXT), builder.mul(shares, i64(LINE)))
-
-
-def _phase(builder: ir.IRBuilder, job: ir.Value, index: ir.Value, shares: ir.Value) -> ir.Value:
-    """Where a phase is."""
-    return at(builder, at(builder, job, FIRST), index, _size(builder, shares))
-
-
-def _begin(builder: ir.IRBuilder, tasks: ir.Value, share_: ir.Value, shares: ir.Value) -> ir.Value:
-    """The first task of a share."""
-    return builder.udiv(builder.mul(tasks, share_), shares)
-
-
-def _worker(module: ir.Module) -> ir.Function:
-    """`work(job, share)`: of every phase the tasks of this share, and of others if they are late."""
+def _worker_function(module: ir.Module) -> ir.Function:
+    """The function `work(job, share)`: runs the tasks of this share in every phase, and steals from late shares."""
     name = "eagle_jax_work"
     if name in module.globals:
         return module.globals[name]
-    work = internal(module, name, [POINTER, I64])
+    work = internal_function(module, name, [POINTER, I64])
     job, first = work.args
     builder = ir.IRBuilder(work.append_basic_block("entry"))
-    phases, shares = (read(builder, at(builder, job, offset), I64) for offset in (PHASES, SHARES))
-    with counting(builder, phases) as index:
-        phase = _phase(builder, job, index, shares)
-        tasks, run = (read(builder, at(builder, phase, offset), I64) for offset in (TASKS, RUN))
-        taken = functools.partial(_take, builder, (job, phase), (shares, tasks), builder.inttoptr(run, RUN_KIND))
-        taken(first)
-        joined = builder.load_atomic(at(builder, job, JOINED), "monotonic", 8, typ=I64)
-        all_here = builder.icmp_unsigned(">=", builder.add(joined, i64(1)), shares)
-        done = at(builder, phase, DONE)
-        _wait(builder, done, tasks, builder.select(all_here, i64(GRACE), i64(0)))
+    phases, shares = (read(builder, at(builder, job, offset), I64) for offset in (jobs.PHASES, jobs.SHARES))
+    with for_range(builder, phases) as index:
+        phase = jobs.phase_address(builder, job, index, shares)
+        tasks, run = (read(builder, at(builder, phase, offset), I64) for offset in (jobs.TASKS, jobs.RUN))
+        run_share = functools.partial(
+            _run_share, builder, (job, phase), (shares, tasks), builder.inttoptr(run, RUN_KIND)
+        )
+        run_share(first)
+        joined = builder.load_atomic(at(builder, job, jobs.JOINED), "monotonic", 8, typ=I64)
+        all_joined = builder.icmp_unsigned(">=", builder.add(joined, i64(1)), shares)
+        done = at(builder, phase, jobs.DONE)
+        _wait(builder, done, tasks, builder.select(all_joined, i64(POLLS_BEFORE_STEALING), i64(0)))
         with builder.if_then(_is_less(builder, done, tasks)):
-            with counting(builder, shares, i64(1)) as step:
-                taken(builder.urem(builder.add(first, step), shares))
+            with for_range(builder, shares, i64(1)) as step:
+                run_share(builder.urem(builder.add(first, step), shares))
             _wait(builder, done, tasks)
     builder.ret_void()
     return work
 
 
-def _take(
+def _run_share(
     builder: ir.IRBuilder,
-    places: tuple[ir.Value, ir.Value],
+    addresses: tuple[ir.Value, ir.Value],
     counts: tuple[ir.Value, ir.Value],
     run: ir.Value,
-    share_: ir.Value,
+    share: ir.Value,
 ) -> None:
-    """Does the tasks of a share that nobody is at.
+    """Runs the tasks of a share that no thread has taken.
 
     Args:
-        places: of the job and of the phase.
-        counts: of shares and of tasks.
+        addresses: of the job and of the phase.
+        counts: numbers of shares and of tasks.
     """
-    (job, phase), (shares, tasks), mine = places, counts, room(builder, 8)
-    end = _begin(builder, tasks, builder.add(share_, i64(1)), shares)
-    next_, known = at(builder, at(builder, phase, NEXT), share_, LINE), read(builder, at(builder, job, KNOWN), POINTER)
-    write(builder, i64(0), mine)
-    with repeating(builder) as leave:
-        task = builder.atomic_rmw("add", next_, i64(1), "acq_rel")
+    (job, phase), (shares, tasks), num_done = addresses, counts, alloca(builder, 8)
+    end = jobs.first_task(builder, tasks, builder.add(share, i64(1)), shares)
+    next_task = at(builder, at(builder, phase, jobs.NEXT), share, LINE)
+    context = read(builder, at(builder, job, jobs.CONTEXT), POINTER)
+    write(builder, i64(0), num_done)
+    with forever(builder) as leave:
+        task = builder.atomic_rmw("add", next_task, i64(1), "acq_rel")
         with builder.if_then(builder.icmp_unsigned(">=", task, end)):
             builder.branch(leave)
-        builder.call(run, [known, task])
-        write(builder, builder.add(read(builder, mine, I64), i64(1)), mine)
-    count = read(builder, mine, I64)
+        builder.call(run, [context, task])
+        write(builder, builder.add(read(builder, num_done, I64), i64(1)), num_done)
+    count = read(builder, num_done, I64)
     with builder.if_then(builder.icmp_unsigned("!=", count, i64(0))):
-        builder.atomic_rmw("add", at(builder, phase, DONE), count, "acq_rel")
+        builder.atomic_rmw("add", at(builder, phase, jobs.DONE), count, "acq_rel")
 
 
-def _wait(builder: ir.IRBuilder, done: ir.Value, tasks: ir.Value, most: ir.Value | None = None) -> None:
-    """Until all tasks of a phase are done, or for so many looks."""
-    looks = room(builder, 8)
-    write(builder, i64(0), looks)
-    with repeating(builder) as leave:
+def _wait(builder: ir.IRBuilder, done: ir.Value, tasks: ir.Value, max_polls: ir.Value | None = None) -> None:
+    """Polls until all tasks of a phase are done, or `max_polls` times."""
+    polls = alloca(builder, 8)
+    write(builder, i64(0), polls)
+    with forever(builder) as leave:
         with builder.if_then(builder.not_(_is_less(builder, done, tasks))):
             builder.branch(leave)
-        count = read(builder, looks, I64)
-        if most is not None:
-            with builder.if_then(builder.icmp_unsigned(">=", count, most)):
+        count = read(builder, polls, I64)
+        if max_polls is not None:
+            with builder.if_then(builder.icmp_unsigned(">=", count, max_polls)):
                 builder.branch(leave)
         pause(builder)
-        write(builder, builder.add(count, i64(1)), looks)
-        with builder.if_then(builder.icmp_unsigned(">", count, i64(PATIENCE))):
-            builder.call(declared(builder.module, "sched_yield", ir.FunctionType(I32, [])), [])
+        write(builder, builder.add(count, i64(1)), polls)
+        with builder.if_then(builder.icmp_unsigned(">", count, i64(POLLS_BEFORE_YIELDING))):
+            builder.call(declare(builder.module, "sched_yield", ir.FunctionType(I32, [])), [])
 
 
 def _is_less(builder: ir.IRBuilder, done: ir.Value, tasks: ir.Value) -> ir.Value:
-    """Whether less is done than there is."""
+    """Whether not all tasks are done."""
     return builder.icmp_unsigned("<", builder.load_atomic(done, "acquire", 8, typ=I64), tasks)
 
 
-def _call_for_help(call: Call, job: ir.Value, helpers: ir.Value) -> None:
-    """Gives the job to so many threads of the pool, less those that were called and have not come yet."""
-    builder, help_ = call.builder, _helper(call.module)
-    missing = smaller(builder, crew.missing(builder), helpers)
-    with counting(builder, builder.sub(helpers, missing)):
-        builder.atomic_rmw("add", at(builder, job, USERS), i64(1), "acq_rel")
-        crew.calls(builder, 1)
-        fields = {"ctx": _context(call), "task": help_, "data": job}
+def _schedule_helpers(call: Call, job: ir.Value, helpers: ir.Value) -> None:
+    """Schedules helpers in XLA's pool, less those that were scheduled before and have not started yet."""
+    builder, helper = call.builder, _helper_function(call.module)
+    num_missing = minimum(builder, worker_pool.num_missing(builder), helpers)
+    with for_range(builder, builder.sub(helpers, num_missing)):
+        builder.atomic_rmw("add", at(builder, job, jobs.USERS), i64(1), "acq_rel")
+        worker_pool.count_called(builder, 1)
+        fields = {"ctx": _execution_context(call), "task": helper, "data": job}
         error = call_xla(builder, call.frame, "XLA_FFI_ThreadPool_Schedule", fields)
-        with builder.if_then(builder.not_(is_null(builder, error))):  # nobody comes
+        with builder.if_then(builder.not_(is_null(builder, error))):  # no thread will start
             _destroy(call, error)
-            crew.calls(builder, -1)
-            builder.atomic_rmw("sub", at(builder, job, USERS), i64(1), "acq_rel")
+            worker_pool.count_called(builder, -1)
+            builder.atomic_rmw("sub", at(builder, job, jobs.USERS), i64(1), "acq_rel")
 
 
-def _helper(module: ir.Module) -> ir.Function:
-    """What a thread of the pool is given: `help(job)`, after which it stays in the crew for more.
+def _helper_function(module: ir.Module) -> ir.Function:
+    """The function `help(job)` that XLA's pool runs: joins the job, then waits for further ones.
 
-    XLA may run it in the thread that calls, which then is to go on with its own work.
+    XLA may run it in the calling thread; then it returns at once.
     """
     name = "eagle_jax_help"
     if name in module.globals:
         return module.globals[name]
-    help_ = internal(module, name, [POINTER])
-    (job,) = help_.args
-    builder = ir.IRBuilder(help_.append_basic_block("entry"))
-    crew.calls(builder, -1)
-    caller = read(builder, at(builder, job, CALLER), I64)
-    with builder.if_then(builder.icmp_unsigned("==", caller, _this_thread(builder))):
-        _left(builder, job)
+    helper = internal_function(module, name, [POINTER])
+    (job,) = helper.args
+    builder = ir.IRBuilder(helper.append_basic_block("entry"))
+    worker_pool.count_called(builder, -1)
+    caller = read(builder, at(builder, job, jobs.CALLER), I64)
+    with builder.if_then(builder.icmp_unsigned("==", caller, jobs.this_thread(builder))):
+        jobs.release(builder, job)
         builder.ret_void()
     _join(builder, job)
-    with builder.if_then(builder.icmp_unsigned("==", crew.missing(builder), i64(0))):
-        crew.stay(builder, _join)
+    with builder.if_then(builder.icmp_unsigned("==", worker_pool.num_missing(builder), i64(0))):
+        worker_pool.work_loop(builder, _join)
     builder.ret_void()
-    return help_
-
-
-def _this_thread(builder: ir.IRBuilder) -> ir.Value:
-    return builder.call(declared(builder.module, "pthread_self", ir.FunctionType(I64, [])), [])
+    return helper
 
 
 def _join(builder: ir.IRBuilder, job: ir.Value) -> None:
-    """A helper's part of a job."""
-    joined = builder.atomic_rmw("add", at(builder, job, JOINED), i64(1), "acq_rel")
-    builder.call(_worker(builder.module), [job, builder.add(joined, i64(1))])
-    _left(builder, job)
+    """Takes a share of a job."""
+    joined = builder.atomic_rmw("add", at(builder, job, jobs.JOINED), i64(1), "acq_rel")
+    builder.call(_worker_function(builder.module), [job, builder.add(joined, i64(1))])
+    jobs.release(builder, job)
 
 
-def _left(builder: ir.IRBuilder, job: ir.Value) -> None:
-    """One looks at the job no more; the last one frees it."""
-    before = builder.atomic_rmw("sub", at(builder, job, USERS), i64(1), "acq_rel")
-    with builder.if_then(builder.icmp_unsigned("==", before, i64(1))):
-        memory = read(builder, at(builder, job, MEMORY), POINTER)
-        builder.call(declared(builder.module, "free", ir.FunctionType(VOID, [POINTER])), [memory])
-
-
-def _threads(call: Call) -> ir.Value:
-    """Of XLA's pool; 1 where it does not tell."""
+def _num_threads(call: Call) -> ir.Value:
+    """Number of threads of XLA's pool; 1 if it does not say."""
     builder = call.builder
-    found = room(builder, 8)
-    write(builder, i64(1), found)
-    fields = {"ctx": _context(call), "num_threads": found}
+    result = alloca(builder, 8)
+    write(builder, i64(1), result)
+    fields = {"ctx": _execution_context(call), "num_threads": result}
     error = call_xla(builder, call.frame, "XLA_FFI_ThreadPool_NumThreads", fields)
     with builder.if_then(builder.not_(is_null(builder, error))):
         _destroy(call, error)
-        write(builder, i64(1), found)
-    return larger(builder, read(builder, found, I64), i64(1))
+        write(builder, i64(1), result)
+    return maximum(builder, read(builder, result, I64), i64(1))
 
 
-def _context(call: Call) -> ir.Value:
+def _execution_context(call: Call) -> ir.Value:
     return read(call.builder, at(call.builder, call.frame, FRAME["ctx"]), POINTER)
 
 
 def _destroy(call: Call, error: ir.Value) -> None:
-    """Errors are their receiver's."""
+    """Frees an error of XLA, which belongs to whoever received it."""
     call_xla(call.builder, call.frame, "XLA_FFI_Error_Destroy", {"error": error})

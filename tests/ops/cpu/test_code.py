@@ -31,20 +31,20 @@ import jax, jax.numpy as jnp, numpy as np
 from eagle_jax.ops import Affine, Case, MLPWeights, Norm, mlp_block, matmul
 from eagle_jax.ops import attention_reference as xla
 from eagle_jax.ops.cpu import backend
-from eagle_jax.ops.cpu.panels import in_panels
+from eagle_jax.ops.cpu.panels import pack
 assert backend.refusal() is None and backend.refusal(quantized=True) is None
 for dtype in (jnp.float32, jnp.bfloat16):
     for rows in range(1, 12):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96), dtype) for i, n in ((0, rows), (1, 144)))
         wanted = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
-        np.testing.assert_allclose(jax.jit(matmul)(x, in_panels(w)), wanted, atol=1e-4)
+        np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), wanted, atol=1e-4)
 from eagle_jax.ops.quantized import Rounding, dense, quantise
 for bits in (8, 4):
     for rows in range(1, 9):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96)) for i, n in ((0, rows), (1, 144)))
         w = quantise(w, Rounding(bits, 32), jnp.float32)
         wanted = np.asarray(x, np.float64) @ np.asarray(dense(w), np.float64).T
-        np.testing.assert_allclose(jax.jit(matmul)(x, in_panels(w)), wanted, atol=5e-3)
+        np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), wanted, atol=5e-3)
 for size in (16, 32, 48, 64):
     nodes = enumerate((14, 7, 7, 90, 90))
     q, k, v, old, older = (jax.random.normal(jax.random.key(i), (2, 2, n, size)) for i, n in nodes)
@@ -58,7 +58,7 @@ for dtype, close in ((jnp.float32, 1e-4), (jnp.bfloat16, 5e-2)):
     sizes = ((7, 96), (2, 64, 96), (96, 64))
     x, wide, narrow = (jax.random.normal(jax.random.key(i), size, dtype) for i, size in enumerate(sizes))
     x, norm = x.astype(jnp.float32)[None], Norm(jnp.ones(96), 1e-5)
-    weights = MLPWeights(norm, *(Affine(in_panels(weight / 10)) for weight in (wide, narrow)))
+    weights = MLPWeights(norm, *(Affine(pack(weight / 10)) for weight in (wide, narrow)))
     made = jax.jit(backend.mlp_block)(x, weights, jnp.int32(7))
     wanted = reference(x, weights, jnp.int32(7))
     np.testing.assert_allclose(made, wanted, atol=close)
@@ -127,8 +127,8 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
 NEVER_ASKED = """
 import jax.numpy as jnp
 from eagle_jax.ops import matmul
-from eagle_jax.ops.cpu.panels import in_panels
-print(matmul(jnp.ones((1, 4)), in_panels(jnp.ones((16, 4))))[0, 0])
+from eagle_jax.ops.cpu.panels import pack
+print(matmul(jnp.ones((1, 4)), pack(jnp.ones((16, 4))))[0, 0])
 """
 
 
@@ -154,7 +154,7 @@ def test_it_can_be_switched_off(monkeypatch):
 def test_without_llvmlite_or_with_an_unknown_xla_it_is_left_to_xla(monkeypatch, caplog):
     from eagle_jax.ops.cpu import library
 
-    monkeypatch.setattr(library, "_made", {})
+    monkeypatch.setattr(library, "_compiled", {})
     mismatch = "the version of XLA's FFI is 1.0; expected 0.3 or a later 0.x"
     for owner, name, value, reason in (
         (library.ffi_abi, "mismatch", lambda: mismatch, mismatch),
@@ -165,11 +165,11 @@ def test_without_llvmlite_or_with_an_unknown_xla_it_is_left_to_xla(monkeypatch, 
             patch.setattr(owner, name, value)
             if name == "features":
                 patch.setattr(library, "is_x86", lambda: True)
-            assert backend._fault.__wrapped__() == reason
+            assert backend._build_error.__wrapped__() == reason
         assert caplog.messages[-1] == f"products and attention are left to XLA, which takes longer: {reason}"
     monkeypatch.delattr(eagle_jax.ops.cpu, "library")
     monkeypatch.setitem(sys.modules, "eagle_jax.ops.cpu.library", None)
-    assert "library" in backend._fault.__wrapped__()
+    assert "library" in backend._build_error.__wrapped__()
 
 
 def test_exp_is_within_what_it_says(tmp_path, monkeypatch):
@@ -177,17 +177,17 @@ def test_exp_is_within_what_it_says(tmp_path, monkeypatch):
 
     from llvmlite import ir
 
-    from eagle_jax.ops.cpu.code import FLOATS, POINTER, VECTOR, VOID, Code, at, counting, every, i64, read, write
-    from eagle_jax.ops.cpu.math import exp_over
+    from eagle_jax.ops.cpu.code import FLOATS, POINTER, VECTOR, VOID, Code, at, constant, for_range, i64, read, write
+    from eagle_jax.ops.cpu.math import scaled_exp
 
     numbers = np.concatenate([np.linspace(-80, 7, 2**16, dtype=np.float32), np.full(16, -1e30, np.float32)])
 
     def build(module: ir.Module) -> None:
         function = ir.Function(module, ir.FunctionType(VOID, [POINTER]), "exp_of_all")
         builder = ir.IRBuilder(function.append_basic_block("entry"))
-        with counting(builder, i64(len(numbers) // 16)) as index:
+        with for_range(builder, i64(len(numbers) // 16)) as index:
             place = at(builder, function.args[0], index, VECTOR)
-            write(builder, exp_over(builder, read(builder, place, FLOATS), every(10.0)), place)
+            write(builder, scaled_exp(builder, read(builder, place, FLOATS), constant(10.0)), place)
         builder.ret_void()
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -10,7 +10,7 @@ import pytest
 
 from eagle_jax.ops import Affine, linear, matmul
 from eagle_jax.ops.cpu import backend
-from eagle_jax.ops.cpu.panels import QuantizedPanels, fits, in_panels, out_of_panels
+from eagle_jax.ops.cpu.panels import QuantizedPanels, fits, pack, unpack
 from eagle_jax.ops.dispatch import ACTIVATIONS
 from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantise
 
@@ -63,7 +63,7 @@ def with_rounded_rows(x: jax.Array, weight: QuantArray, rounding: Rounding, bits
 @pytest.mark.parametrize("rows, outputs", [(1, 192), (2, 16), (6, 70), (7, 48), (20, 64)])
 def test_a_product_is_that_of_whole_numbers(rounding, rows, outputs, row_bits, getkey):
     x, weight = normal(getkey(), rows, INPUTS), rounded(getkey(), rounding, outputs, INPUTS)
-    made = jax.jit(matmul)(x, in_panels(weight))
+    made = jax.jit(matmul)(x, pack(weight))
     assert made.dtype == jnp.float32
     np.testing.assert_allclose(made, with_rounded_rows(x, weight, rounding, row_bits), rtol=1e-5, atol=5e-5)
     exact = np.asarray(x, np.float64) @ np.asarray(dense(weight), np.float64).T
@@ -73,7 +73,7 @@ def test_a_product_is_that_of_whole_numbers(rounding, rows, outputs, row_bits, g
 
 @ROUNDINGS
 def test_a_row_is_the_same_to_the_bit_beside_any_others(rounding, row_bits, getkey):
-    x, weight = normal(getkey(), 17, INPUTS), in_panels(rounded(getkey(), rounding, 192, INPUTS))
+    x, weight = normal(getkey(), 17, INPUTS), pack(rounded(getkey(), rounding, 192, INPUTS))
     together = jax.jit(matmul)(x, weight)
     for count in range(1, 8):
         np.testing.assert_array_equal(jax.jit(matmul)(x[3 : 3 + count], weight), together[3 : 3 + count])
@@ -83,7 +83,7 @@ def test_a_row_is_the_same_to_the_bit_beside_any_others(rounding, row_bits, getk
 @pytest.mark.parametrize("num_valid", [0, 1, 4, 7, 9])
 def test_padding_is_not_computed(rounding, num_valid, row_bits, getkey):
     """Rows of padding become zeros whatever they hold; the bits of the others are those of the rows alone."""
-    x, weight = normal(getkey(), 9, INPUTS), in_panels(rounded(getkey(), rounding, 96, INPUTS))
+    x, weight = normal(getkey(), 9, INPUTS), pack(rounded(getkey(), rounding, 96, INPUTS))
 
     @jax.jit
     def padded_matmul(x, weight, num_valid):
@@ -101,7 +101,7 @@ def test_the_largest_sums_are_within_their_bits(rounding, sign, row_bits):
     lowest = -(2 ** (rounding.bits - 1))
     levels = jnp.stack([jnp.full(INPUTS, level, jnp.int8) for level in (lowest, -lowest - 1, 0, 1)])
     weight = QuantArray(levels, jnp.ones((4, groups)), bits=rounding.bits, dtype=np.dtype("float32"))
-    made = matmul(jnp.full((1, INPUTS), sign * 3.0), in_panels(weight))
+    made = matmul(jnp.full((1, INPUTS), sign * 3.0), pack(weight))
     np.testing.assert_allclose(made[0], sign * 3.0 * INPUTS * np.array([lowest, -lowest - 1, 0, 1]), rtol=1e-6)
 
 
@@ -109,12 +109,12 @@ def test_the_largest_sums_are_within_their_bits(rounding, sign, row_bits):
 @pytest.mark.parametrize("shape", [(64,), (2, 24), (4, 3, 8), (61,)], ids=str)
 def test_panels_hold_the_weight(rounding, shape, getkey):
     weight = rounded(getkey(), rounding, *shape, INPUTS)
-    panels = in_panels(weight)
+    panels = pack(weight)
     assert isinstance(panels, QuantizedPanels) and fits(weight)
     assert (panels.shape, panels.dtype, panels.ndim, panels.size) == (
         weight.shape, weight.dtype, weight.ndim, weight.size,
     )  # fmt: skip
-    back = out_of_panels(panels)
+    back = unpack(panels)
     assert jax.tree.structure(back) == jax.tree.structure(weight) and back.levels.dtype == weight.levels.dtype
     jax.tree.map(np.testing.assert_array_equal, back, weight)
     outputs = weight.size // INPUTS
@@ -124,7 +124,7 @@ def test_panels_hold_the_weight(rounding, shape, getkey):
 
 
 def test_rows_that_are_nearly_zero_or_no_numbers_are_so_alone(getkey):
-    x, panels = normal(getkey(), 7, INPUTS), in_panels(rounded(getkey(), Rounding(8), 64, INPUTS))
+    x, panels = normal(getkey(), 7, INPUTS), pack(rounded(getkey(), Rounding(8), 64, INPUTS))
     wanted = matmul(x, panels)
     strange = x.at[0].set(0.0).at[1].multiply(1e-36).at[2, 5].set(jnp.nan).at[3, 600].set(jnp.inf).at[4].multiply(1e30)
     made = np.asarray(matmul(strange, panels))
@@ -149,13 +149,13 @@ def test_what_does_not_come_apart_stays(getkey):
 @ROUNDINGS
 def test_the_gradient_is_that_of_the_weight_as_it_was(rounding, getkey):
     x, weight, towards = normal(getkey(), 5, INPUTS), rounded(getkey(), rounding, 48, INPUTS), normal(getkey(), 5, 48)
-    back = [jax.vjp(lambda x, form=form: matmul(x, form), x)[1] for form in (in_panels(weight), dense(weight))]
+    back = [jax.vjp(lambda x, form=form: matmul(x, form), x)[1] for form in (pack(weight), dense(weight))]
     np.testing.assert_allclose(*(pull(towards)[0] for pull in back), rtol=1e-4, atol=1e-3)
 
 
 def test_a_large_product_is_shared_among_threads_and_the_same(getkey):
     x, weight = normal(getkey(), 8, 40, INPUTS), rounded(getkey(), Rounding(4, 128), 2048, INPUTS)
-    panels = in_panels(weight)
+    panels = pack(weight)
     made = jax.jit(lambda x, panels: [matmul(rows, panels) for rows in x])(x, panels)
     for rows, found in zip(x, made, strict=True):
         np.testing.assert_allclose(found, with_rounded_rows(rows, weight, Rounding(4, 128), 16), rtol=1e-5, atol=1e-4)
@@ -168,10 +168,10 @@ def test_what_rows_cannot_be_rounded_to_is_refused_before_anything_is_made(monke
 
 
 def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, caplog):
-    from eagle_jax.ops.cpu import numbers
+    from eagle_jax.ops.cpu import arithmetic
 
     monkeypatch.setenv(ACTIVATIONS, "int8")
-    monkeypatch.setattr(numbers, "by_bytes", lambda: False)
+    monkeypatch.setattr(arithmetic, "has_byte_products", lambda: False)
     backend._warn_of_bytes.cache_clear()
     with caplog.at_level(logging.WARNING, "eagle_jax.ops"):
         assert [backend.row_bits() for _ in range(3)] == [16] * 3
@@ -181,6 +181,6 @@ def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, 
 
 
 def test_what_cannot_be_made_is_left_to_xla(monkeypatch, getkey):
-    monkeypatch.setattr(backend, "_fault", lambda quantized=False: "LLVM does not know it" if quantized else None)
+    monkeypatch.setattr(backend, "_build_error", lambda quantized=False: "LLVM does not know it" if quantized else None)
     assert backend.pack(rounded(getkey(), Rounding(8), 16, INPUTS)) is None
     assert backend.pack(normal(getkey(), 16, INPUTS)) is not None

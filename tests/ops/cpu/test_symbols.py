@@ -11,7 +11,7 @@ pytest.importorskip("llvmlite")
 from llvmlite import ir  # noqa: E402
 
 from eagle_jax.ops.cpu import symbols  # noqa: E402
-from eagle_jax.ops.cpu.code import I64, Code, declared  # noqa: E402
+from eagle_jax.ops.cpu.code import I64, Code, declare  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def calling(*names: str):
     def build(module: ir.Module) -> None:
         function = ir.Function(module, ir.FunctionType(I64, []), "caller")
         builder = ir.IRBuilder(function.append_basic_block("entry"))
-        results = [builder.call(declared(module, name, ir.FunctionType(I64, [])), []) for name in names]
+        results = [builder.call(declare(module, name, ir.FunctionType(I64, [])), []) for name in names]
         builder.ret(results[-1])
 
     return build
@@ -59,14 +59,14 @@ UNKNOWN_TO_A_BACKEND = """
 import logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 from llvmlite import ir
-from eagle_jax.ops.cpu import backend, code, products
-build = products.build
+from eagle_jax.ops.cpu import backend, code, float_products
+build = float_products.build
 def with_unknown(module):
     build(module)
     function = ir.Function(module, ir.FunctionType(code.I64, []), "caller")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     builder.ret(builder.call(ir.Function(module, function.function_type, "eagle_jax_no_such_function"), []))
-products.build = with_unknown
+float_products.build = with_unknown
 import jax.numpy as jnp
 from eagle_jax import ops
 weight = ops.pack(jnp.ones((16, 4)))

@@ -1,4 +1,4 @@
-"""Products of rows with a weight that lies in strips (`models.strips`)."""
+"""Products of rows with a packed float weight (`panels.Panels`)."""
 
 import functools
 from typing import NamedTuple
@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from llvmlite import ir
 
+from eagle_jax.ops.cpu.arithmetic import FLOATING, FloatArithmetic
 from eagle_jax.ops.cpu.calls import Call, add_handler
 from eagle_jax.ops.cpu.code import LANES
-from eagle_jax.ops.cpu.numbers import FLOATING, Pairs, Singles
-from eagle_jax.ops.cpu.parts import Weight, multiply, valid_rows
+from eagle_jax.ops.cpu.packed_linear import Weight, multiply_panel, valid_rows
 from eagle_jax.ops.cpu.signatures import Signature
-from eagle_jax.ops.cpu.threads import Phase, share
+from eagle_jax.ops.cpu.threads import Phase, run_phases
 from eagle_jax.ops.cpu.tiles import Tiles
 
 NAMES = {jnp.dtype(jnp.float32): "eagle_jax_product_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_product_bf16"}
@@ -24,7 +24,7 @@ def product(rows: Float[Array, "r i"], panels: Float[Array, "s _ _"], num_valid:
 
     Args:
         panels: `[out / w, in, w]` in float32, `[out / w, in / 2, 2 w]` in bfloat16; w is a multiple of 16.
-        num_valid: leading rows that are not padding; the others become zeros.
+        num_valid: number of leading rows that are not padding; the results of the others are zeros.
     """
     outputs = panels.size // rows.shape[1]
     result = jax.ShapeDtypeStruct((rows.shape[0], outputs), jnp.float32)
@@ -32,19 +32,20 @@ def product(rows: Float[Array, "r i"], panels: Float[Array, "s _ _"], num_valid:
 
 
 def names() -> list[str]:
-    """Of the handlers."""
+    """Names of the handlers."""
     return list(NAMES.values())
 
 
 def build(module: ir.Module) -> None:
     """Adds the handlers."""
     for dtype, name in NAMES.items():
-        numbers = FLOATING[dtype]
-        add_handler(module, name, _signature(dtype.name, numbers.inputs), functools.partial(_body, numbers=numbers))
+        arithmetic = FLOATING[dtype]
+        body = functools.partial(_body, arithmetic=arithmetic)
+        add_handler(module, name, _signature(dtype.name, arithmetic.inputs), body)
 
 
 def _signature(dtype: str, pair: int) -> Signature:
-    """Of weights with `pair` inputs in a word."""
+    """The signature for weights with `pair` inputs in a word."""
     return Signature(
         arguments={"rows": f"{dtype}[r, i]", "panels": f"{dtype}[s, j, l]", "num_valid": "int32[]"},
         results={"y": "float32[r, o]"},
@@ -52,12 +53,12 @@ def _signature(dtype: str, pair: int) -> Signature:
     )
 
 
-class _Known(NamedTuple):
-    """What tasks know.
+class _Context(NamedTuple):
+    """Values that the tasks need.
 
     Attributes:
         x, y: addresses of rows and outputs.
-        sizes: rows that are used, rows, and outputs of each.
+        sizes: numbers of valid rows, of rows, and of outputs of each.
     """
 
     weight: Weight
@@ -66,14 +67,14 @@ class _Known(NamedTuple):
     sizes: tuple[ir.Value, ir.Value, ir.Value]
 
 
-def _body(call: Call, numbers: Singles | Pairs) -> None:
+def _body(call: Call, arithmetic: FloatArithmetic) -> None:
     builder, (x, panels, num_valid), (y,) = call.builder, call.arguments, call.results
-    weight, rows = Weight.of(builder, panels, numbers), x.size(0)
+    weight, rows = Weight.from_buffer(builder, panels, arithmetic), x.size(0)
     count = valid_rows(builder, num_valid, rows)
-    known = _Known(weight, x.data, y.data, (count, rows, y.size(1)))
-    strip = functools.partial(_strip, tiles=Tiles(call.module, numbers, fetching=True))
-    share(call, [Phase(weight.strips, strip)], builder.mul(count, weight.vectors(builder)), known)
+    context = _Context(weight, x.data, y.data, (count, rows, y.size(1)))
+    panel = functools.partial(_panel, tiles=Tiles(call.module, arithmetic, streamed=True))
+    run_phases(call, [Phase(weight.panels, panel)], builder.mul(count, weight.vectors(builder)), context)
 
 
-def _strip(builder: ir.IRBuilder, index: ir.Value, known: _Known, tiles: Tiles) -> None:
-    multiply(builder, index, known.weight, tiles, known.x, known.y, known.sizes)
+def _panel(builder: ir.IRBuilder, index: ir.Value, context: _Context, tiles: Tiles) -> None:
+    multiply_panel(builder, index, context.weight, tiles, context.x, context.y, context.sizes)

@@ -1,4 +1,4 @@
-"""Where rows, weights and outputs of products lie."""
+"""Addresses and strides of the operands of a product."""
 
 import dataclasses
 
@@ -9,12 +9,12 @@ from eagle_jax.ops.cpu.code import NULL, VECTOR, at, i64
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """Bytes between numbers. Words of a row of x follow each other, columns of y and scales are a vector apart.
+    """Strides in bytes. Words of a row of x are contiguous, columns of y and of scales are one vector apart.
 
     Attributes:
-        x_row, y_row, origin_row: between rows.
-        w_column: between columns of w.
-        w_step: between the steps of one.
+        x_row, y_row, origin_row: from row to row.
+        w_column: from column to column of w.
+        w_step: from step to step within a column.
     """
 
     x_row: ir.Value
@@ -25,14 +25,14 @@ class Strides:
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
-    """Addresses of a row and a column, and of those behind them. The last two are not always given.
+class Addresses:
+    """Addresses of the first row and column.
 
     Attributes:
-        x, w, y: what is multiplied, and the outputs.
-        origin: the number that the row's sums begin with and, behind it, the row's scale; of `Tiles` that are summing
-            the sum of the row of x, in 16 lanes.
-        scales: those of the outputs.
+        x, w, y: operands and output.
+        origin: initial value of the row's sums, followed by the row's scale (quantized weights); or the row sum of x,
+            in 16 lanes (`Tiles(row_sums=True)`); or null.
+        scales: of the outputs (quantized weights); or null.
     """
 
     x: ir.Value
@@ -41,8 +41,8 @@ class Places:
     origin: ir.Value = NULL
     scales: ir.Value = NULL
 
-    def row(self, builder: ir.IRBuilder, index: ir.Value | int, strides: Strides) -> "Places":
-        """Those of a further row."""
+    def row(self, builder: ir.IRBuilder, index: ir.Value | int, strides: Strides) -> "Addresses":
+        """The addresses for row `index`."""
         return dataclasses.replace(
             self,
             x=at(builder, self.x, index, strides.x_row),
@@ -50,8 +50,8 @@ class Places:
             origin=at(builder, self.origin, index, strides.origin_row),
         )
 
-    def column(self, builder: ir.IRBuilder, index: ir.Value | int, strides: Strides) -> "Places":
-        """Those of a further column."""
+    def column(self, builder: ir.IRBuilder, index: ir.Value | int, strides: Strides) -> "Addresses":
+        """The addresses for column `index`."""
         return dataclasses.replace(
             self,
             w=at(builder, self.w, index, strides.w_column),

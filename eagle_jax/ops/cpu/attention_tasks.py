@@ -1,0 +1,227 @@
+"""Phases of the compiled attention block: input rows, projection, attention of each kv head, output projection."""
+
+import functools
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from eagle_jax.ops.cpu.arithmetic import FloatArithmetic
+from eagle_jax.ops.cpu.blocks import SUMS, KeyMask, Rows, attend_keys
+from eagle_jax.ops.cpu.calls import Call
+from eagle_jax.ops.cpu.code import (
+    F32,
+    FLOATS,
+    I32,
+    LANES,
+    WORD,
+    at,
+    clamp,
+    for_range,
+    i64,
+    read,
+    splat,
+    write,
+)
+from eagle_jax.ops.cpu.math import fma
+from eagle_jax.ops.cpu.packed_linear import InputRows, Weight, clear, multiply_panel, valid_rows
+from eagle_jax.ops.cpu.threads import Phase, run_phases
+from eagle_jax.ops.cpu.tiles import Tiles
+
+
+class _Sizes(NamedTuple):
+    """Sizes in elements.
+
+    Attributes:
+        num_valid: nodes of each request that are not padding.
+        num_queries: query heads of a kv head.
+        num_draft: rows of earlier draft levels.
+        padded: bytes of a row of the mask.
+    """
+
+    requests: ir.Value
+    nodes: ir.Value
+    num_valid: ir.Value
+    heads: ir.Value
+    num_queries: ir.Value
+    size: ir.Value
+    num_draft: ir.Value
+    slots: ir.Value
+    padded: ir.Value
+    outputs: ir.Value
+    residual: ir.Value
+
+
+class _Data(NamedTuple):
+    """Addresses of buffers."""
+
+    residual: ir.Value
+    cosines: ir.Value
+    sines: ir.Value
+    draft_keys: ir.Value
+    draft_values: ir.Value
+    visible: ir.Value
+    prefix_keys: ir.Value
+    prefix_values: ir.Value
+    length: ir.Value
+    factor: ir.Value
+    y: ir.Value
+    keys: ir.Value
+    values: ir.Value
+    projected: ir.Value
+    queries: ir.Value
+    attended: ir.Value
+    sums: ir.Value
+    concatenated: ir.Value
+
+
+class _Context(NamedTuple):
+    """Values that the tasks need."""
+
+    input_rows: InputRows
+    qkv: Weight
+    o: Weight
+    data: _Data
+    sizes: _Sizes
+
+
+def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
+    builder = call.builder
+    x, residual, eps, scale, qkv, o, *rest = call.arguments
+    cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values, length, factor, num_valid = rest
+    y, keys, values, prepared, projected, queries, attended, sums, concatenated = call.results
+    requests, nodes = x.size(0), x.size(1)
+    # the valid rows of several requests are not contiguous: then all rows are computed
+    rows, single = builder.mul(requests, nodes), builder.icmp_unsigned("==", requests, i64(1))
+    count = builder.select(single, valid_rows(builder, num_valid, rows), rows)
+    input_rows = InputRows(x.data, scale.data, eps.data, prepared.data, scale.size(0), count, x.size(2))
+    qkv_weight, o_weight = (Weight.from_buffer(builder, weight, arithmetic) for weight in (qkv, o))
+    addresses = [residual, cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values, length, factor]
+    addresses += [y, keys, values, projected, queries, attended, sums, concatenated]
+    sizes = _Sizes(
+        requests,
+        nodes,
+        builder.udiv(count, requests),
+        heads=prefix_keys.size(1),
+        num_queries=builder.udiv(queries.size(2), nodes),
+        size=prefix_keys.size(3),
+        num_draft=num_draft.size(2),
+        slots=prefix_keys.size(2),
+        padded=visible.size(2),
+        outputs=projected.size(1),
+        residual=residual.size(2),
+    )
+    context = _Context(input_rows, qkv_weight, o_weight, _Data(*(buffer.data for buffer in addresses)), sizes)
+    tiles = Tiles(call.module, arithmetic, streamed=True)
+    phases = [
+        input_rows.phase(builder, arithmetic),
+        Phase(qkv_weight.panels, functools.partial(_project, tiles=tiles)),
+        Phase(builder.mul(requests, sizes.heads), functools.partial(_attend, arithmetic=arithmetic)),
+        Phase(o_weight.panels, functools.partial(_outputs, tiles=tiles)),
+    ]
+    vectors = builder.add(qkv_weight.vectors(builder), o_weight.vectors(builder))
+    num_keys = builder.add(builder.add(sizes.slots, sizes.num_draft), nodes)
+    score_work = builder.mul(builder.mul(sizes.heads, sizes.num_queries), builder.mul(sizes.size, num_keys))
+    run_phases(call, phases, builder.mul(count, builder.add(vectors, builder.lshr(score_work, i64(4)))), context)
+
+
+def _project(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: Tiles) -> None:
+    count = context.input_rows.count
+    multiply_panel(
+        builder,
+        panel,
+        context.qkv,
+        tiles,
+        context.input_rows.prepared,
+        context.data.projected,
+        (count, count, context.sizes.outputs),
+    )
+
+
+def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmetic: FloatArithmetic) -> None:
+    """A task: one kv head of one request."""
+    data, sizes = context.data, context.sizes
+    request, row = builder.udiv(index, sizes.heads), builder.mul(sizes.size, i64(WORD))
+    count, all_rows = (builder.mul(sizes.num_queries, nodes) for nodes in (sizes.num_valid, sizes.nodes))
+
+    def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
+        """Address of this head's part of a buffer."""
+        return at(builder, base, builder.mul(index, lines), bytes_)
+
+    keys, values = (part_of(base, sizes.nodes, row) for base in (data.keys, data.values))
+    num_queries, attended = (part_of(base, all_rows, row) for base in (data.queries, data.attended))
+    _rotate(builder, index, context, num_queries, keys, values)
+    rows = Rows(num_queries, attended, part_of(data.sums, all_rows, SUMS), count, sizes.size, sizes.num_valid)
+    rows.begin(builder)
+    committed = clamp(builder, read(builder, at(builder, data.length, request, WORD), I32), sizes.slots)
+    prefix_keys, prefix_values = (part_of(base, sizes.slots, row) for base in (data.prefix_keys, data.prefix_values))
+    attend_keys(builder, rows, prefix_keys, prefix_values, i64(0), committed, KeyMask("all"))
+    visible = at(builder, data.visible, builder.mul(request, sizes.nodes), sizes.padded)
+    draft_keys, draft_values = (part_of(base, sizes.num_draft, row) for base in (data.draft_keys, data.draft_values))
+    draft_mask = KeyMask("mask", visible, sizes.padded)
+    attend_keys(builder, rows, draft_keys, draft_values, i64(0), sizes.num_draft, draft_mask)
+    own_mask = KeyMask("mask", at(builder, visible, sizes.num_draft), sizes.padded)
+    attend_keys(builder, rows, keys, values, i64(0), sizes.num_valid, own_mask)
+    rows.end(builder)
+    padding = builder.mul(sizes.num_valid, row), builder.mul(sizes.nodes, row)
+    for base in (keys, values):
+        clear(builder, base, *padding)
+    _concatenate(builder, index, context, attended, arithmetic)
+
+
+def _rotate(
+    builder: ir.IRBuilder, index: ir.Value, context: _Context, num_queries: ir.Value, keys: ir.Value, values: ir.Value
+) -> None:
+    """Splits projected rows into queries (rotated and scaled), keys (rotated) and values."""
+    data, sizes = context.data, context.sizes
+    request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
+    half, row = builder.lshr(sizes.size, i64(1)), builder.mul(sizes.size, i64(WORD))
+    first = builder.mul(head, builder.mul(builder.add(sizes.num_queries, i64(2)), sizes.size))
+    factor = splat(builder, read(builder, data.factor, F32))
+    with for_range(builder, sizes.num_valid) as node:
+        token = builder.add(builder.mul(request, sizes.nodes), node)
+        line = at(builder, data.projected, builder.add(builder.mul(token, sizes.outputs), first), WORD)
+        cosines, sines = (at(builder, base, builder.mul(token, half), WORD) for base in (data.cosines, data.sines))
+
+        def rotate(part: ir.Value, to: ir.Value, scaled: bool) -> None:
+            with for_range(builder, half, step=LANES) as lane:
+                cos, sin = (read(builder, at(builder, base, lane, WORD), FLOATS) for base in (cosines, sines))
+                upper = builder.add(lane, half)
+                a, b = (read(builder, at(builder, part, place, WORD), FLOATS) for place in (lane, upper))
+                low = fma(builder, a, cos, builder.fneg(builder.fmul(b, sin)))
+                high = fma(builder, b, cos, builder.fmul(a, sin))
+                for number, place in ((low, lane), (high, upper)):
+                    number = builder.fmul(number, factor) if scaled else number
+                    write(builder, number, at(builder, to, place, WORD))
+
+        with for_range(builder, sizes.num_queries) as query:
+            to = at(builder, num_queries, builder.add(builder.mul(query, sizes.num_valid), node), row)
+            rotate(at(builder, line, query, row), to, scaled=True)
+        rotate(at(builder, line, sizes.num_queries, row), at(builder, keys, node, row), scaled=False)
+        value, to = at(builder, line, builder.add(sizes.num_queries, i64(1)), row), at(builder, values, node, row)
+        with for_range(builder, sizes.size, step=LANES) as lane:
+            write(builder, read(builder, at(builder, value, lane, WORD), FLOATS), at(builder, to, lane, WORD))
+
+
+def _concatenate(
+    builder: ir.IRBuilder, index: ir.Value, context: _Context, attended: ir.Value, arithmetic: FloatArithmetic
+) -> None:
+    """Concatenates the results of the query heads, in the dtype of the output projection."""
+    sizes = context.sizes
+    request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
+    row_size = builder.mul(builder.mul(sizes.heads, sizes.num_queries), sizes.size)
+    with for_range(builder, sizes.num_valid) as node, for_range(builder, sizes.num_queries) as query:
+        token = builder.add(builder.mul(request, sizes.nodes), node)
+        column = builder.mul(builder.add(builder.mul(head, sizes.num_queries), query), sizes.size)
+        to = at(builder, context.data.concatenated, builder.add(builder.mul(token, row_size), column), arithmetic.size)
+        line = builder.mul(builder.add(builder.mul(query, sizes.num_valid), node), sizes.size)
+        with for_range(builder, sizes.size, step=LANES) as lane:
+            floats = read(builder, at(builder, attended, builder.add(line, lane), WORD), FLOATS)
+            write(builder, arithmetic.convert(builder, floats), at(builder, to, lane, arithmetic.size))
+
+
+def _outputs(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: Tiles) -> None:
+    data, sizes = context.data, context.sizes
+    rows = context.input_rows.count, builder.mul(sizes.requests, sizes.nodes)
+    multiply_panel(
+        builder, panel, context.o, tiles, data.concatenated, data.y, (*rows, sizes.residual), residual=data.residual
+    )

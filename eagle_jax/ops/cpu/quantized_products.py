@@ -1,0 +1,288 @@
+"""Products of rows with a packed quantized weight (`panels.QuantizedPanels`), accumulated in integers.
+
+Inputs are divided into blocks of at most 128, whose sums fit into 32 bits. Each block of a row is quantized to 16 or 8
+bits, its largest value to 32767 or 127. Codes of weights are unsigned here, with the zero point 128 or 8. A block adds
+
+    y[row, output]  +=  scale of the output  *  scale of the row  *  (sum of x * code  -  zero point * sum of x)
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
+from llvmlite import ir
+
+from eagle_jax.ops.cpu.addressing import Addresses, Strides
+from eagle_jax.ops.cpu.arithmetic import QuantizedArithmetic, has_byte_products
+from eagle_jax.ops.cpu.calls import Call, add_handler
+from eagle_jax.ops.cpu.code import (
+    F32,
+    FLOATS,
+    I32,
+    INTEGERS,
+    LANES,
+    VECTOR,
+    WORD,
+    alloca,
+    at,
+    constant,
+    declare,
+    for_range,
+    for_tiles,
+    i64,
+    minimum,
+    read,
+    splat,
+    write,
+)
+from eagle_jax.ops.cpu.math import fma, max_lane, maximum, sum_integer_lanes, sum_lanes
+from eagle_jax.ops.cpu.packed_linear import clear, valid_rows
+from eagle_jax.ops.cpu.signatures import Signature
+from eagle_jax.ops.cpu.threads import Phase, run_phases
+from eagle_jax.ops.cpu.tiles import Tiles
+
+MAX_BLOCK = 128  # inputs: 128 * 32767 * (255 + 128), the products and their initial value, is 1.6e9, below 2**31
+MIN_SCALE = float(np.float32(1e-34))  # of a block's scale; blocks with a smaller one are zeros
+ORIGIN_BYTES = 2 * WORD  # bytes of a block's initial value and scale
+
+
+def product(
+    rows: Float[Array, "r i"],
+    words: UInt32[Array, "s _ w"],
+    scales: Float[Array, "s g w"],
+    bits: int,
+    row_bits: int,
+    num_valid: Int[Array, ""],
+) -> Float[Array, "r o"]:
+    """`rows @ weight.T` in float32.
+
+    Args:
+        words: `[out / w, in bits / 32, w]`: codes, packed as `QuantizedArithmetic` says; w is a multiple of 16.
+        scales: of each group of inputs, a multiple of 16.
+        bits: of the codes, 8 or 4.
+        row_bits: of the quantized rows: 16, or 8 if `has_byte_products`.
+        num_valid: number of leading rows that are not padding; the results of the others are zeros.
+    """
+    count, inputs = rows.shape
+    groups = scales.shape[1]
+    blocks = groups * -(-inputs // groups // MAX_BLOCK)  # as in `_blocks`
+    arithmetic = QuantizedArithmetic(bits, row_bits)
+    y = jax.ShapeDtypeStruct((count, words.shape[0] * words.shape[2]), jnp.float32)
+    x = jax.ShapeDtypeStruct((count, inputs), f"int{arithmetic.x_bits}")
+    origins = jax.ShapeDtypeStruct((count, blocks, 2), jnp.int32)
+    return jax.ffi.ffi_call(_name(arithmetic), [y, x, origins])(rows, words, scales, num_valid)[0]
+
+
+def names() -> list[str]:
+    """Names of the handlers."""
+    return [_name(arithmetic) for arithmetic in _all_arithmetics()]
+
+
+def build(module: ir.Module) -> None:
+    """Adds the handlers."""
+    for arithmetic in _all_arithmetics():
+        add_handler(module, _name(arithmetic), _signature(arithmetic), functools.partial(_body, arithmetic=arithmetic))
+
+
+def _signature(arithmetic: QuantizedArithmetic) -> Signature:
+    """g groups of inputs, k blocks, s panels of w outputs."""
+    return Signature(
+        arguments={
+            "rows": "float32[r, i]",
+            "words": "uint32[s, j, w]",
+            "scales": "float32[s, g, w]",
+            "num_valid": "int32[]",
+        },
+        results={"y": "float32[r, o]", "codes": f"int{arithmetic.x_bits}[r, i]", "origins": "int32[r, k, 2]"},
+        relations=[
+            "g >= 1",
+            "i >= 1",
+            f"i % ({LANES} * g) == 0",
+            f"i == {arithmetic.inputs} * j",
+            f"w % {LANES} == 0",
+            "o == s * w",
+            f"k == g * ((i // g + {MAX_BLOCK - 1}) // {MAX_BLOCK})",
+        ],
+    )
+
+
+def _all_arithmetics() -> list[QuantizedArithmetic]:
+    return [
+        QuantizedArithmetic(bits, x_bits) for bits in (8, 4) for x_bits in ((16, 8) if has_byte_products() else (16,))
+    ]
+
+
+def _name(arithmetic: QuantizedArithmetic) -> str:
+    return f"eagle_jax_product_{arithmetic.name}"
+
+
+class _Buffers(NamedTuple):
+    """Addresses: codes of the rows; initial values and scales of their blocks; the weight; outputs."""
+
+    codes: ir.Value
+    origins: ir.Value
+    words: ir.Value
+    scales: ir.Value
+    y: ir.Value
+
+
+class _Block(NamedTuple):
+    """Index of a block, of its group, and its inputs."""
+
+    index: ir.Value
+    group: ir.Value
+    start: ir.Value
+    size: ir.Value
+
+
+class _Sizes(NamedTuple):
+    """Sizes in elements.
+
+    Attributes:
+        group: inputs of a group.
+        blocks: number of blocks.
+        width: outputs of a panel.
+        outputs: of all panels.
+        valid: number of rows that are not padding.
+    """
+
+    rows: ir.Value
+    valid: ir.Value
+    inputs: ir.Value
+    group: ir.Value
+    blocks: ir.Value
+    width: ir.Value
+    outputs: ir.Value
+
+
+def _body(call: Call, arithmetic: QuantizedArithmetic) -> None:
+    builder, (x, weight, scales, num_valid), (y, codes, origins) = call.builder, call.arguments, call.results
+    rows, inputs, width = x.size(0), x.size(1), weight.size(2)
+    buffers = _Buffers(codes.data, origins.data, weight.data, scales.data, y.data)
+    valid = valid_rows(builder, num_valid, rows)
+    sizes = _Sizes(rows, valid, inputs, builder.udiv(inputs, scales.size(1)), origins.size(1), width, y.size(1))
+    _quantize_rows(builder, x.data, buffers, sizes, arithmetic)
+    vectors = builder.mul(weight.size(0), builder.udiv(width, i64(LANES)))
+    work = builder.mul(builder.mul(valid, weight.size(1)), vectors)
+    panel = functools.partial(_panel, tiles=Tiles(call.module, arithmetic), arithmetic=arithmetic)
+    run_phases(call, [Phase(weight.size(0), panel)], work, [*buffers, *sizes])
+
+
+def _panel(
+    builder: ir.IRBuilder, index: ir.Value, values: Sequence[ir.Value], tiles: Tiles, arithmetic: QuantizedArithmetic
+) -> None:
+    """A task: all rows times one panel."""
+    num_buffers = len(_Buffers._fields)
+    buffers, sizes = _Buffers(*values[:num_buffers]), _Sizes(*values[num_buffers:])
+    row_address, in_word, x_size = builder.mul(sizes.width, i64(WORD)), i64(arithmetic.inputs), arithmetic.x_bits // 8
+    columns, groups = builder.udiv(sizes.width, i64(LANES)), builder.udiv(sizes.inputs, sizes.group)
+    strides = Strides(
+        x_row=builder.mul(sizes.inputs, i64(x_size)),
+        y_row=builder.mul(sizes.outputs, i64(WORD)),
+        w_column=i64(VECTOR),
+        w_step=row_address,
+        origin_row=builder.mul(sizes.blocks, i64(ORIGIN_BYTES)),
+    )
+    all_rows = Addresses(
+        x=buffers.codes,
+        w=at(builder, buffers.words, index, builder.mul(builder.udiv(sizes.inputs, in_word), row_address)),
+        y=at(builder, buffers.y, index, row_address),
+        origin=buffers.origins,
+        scales=at(builder, buffers.scales, index, builder.mul(groups, row_address)),
+    )
+
+    def tile(first: ir.Value, count: int) -> None:
+        addresses = all_rows.row(builder, first, strides)
+        with for_range(builder, i64(count)) as row, for_range(builder, columns) as column:
+            write(builder, constant(0.0), at(builder, at(builder, addresses.y, row, strides.y_row), column, VECTOR))
+        with _blocks(builder, sizes) as block:
+            block_addresses = dataclasses.replace(
+                addresses,
+                x=at(builder, addresses.x, block.start, x_size),
+                w=at(builder, addresses.w, builder.udiv(block.start, in_word), row_address),
+                origin=at(builder, addresses.origin, block.index, ORIGIN_BYTES),
+                scales=at(builder, addresses.scales, block.group, row_address),
+            )
+            tiles.multiply_rows(builder, block_addresses, (count, columns, builder.udiv(block.size, in_word)), strides)
+
+    for_tiles(builder, sizes.valid, tiles.max_rows, tile)
+    with for_range(builder, sizes.rows, sizes.valid) as row:
+        clear(builder, at(builder, all_rows.y, row, strides.y_row), i64(0), row_address)
+
+
+@contextlib.contextmanager
+def _blocks(builder: ir.IRBuilder, sizes: _Sizes) -> Iterator[_Block]:
+    """A loop over the blocks."""
+    groups = builder.udiv(sizes.inputs, sizes.group)
+    each = builder.udiv(sizes.blocks, groups)
+    with for_range(builder, groups) as group, for_range(builder, sizes.group, step=MAX_BLOCK) as start:
+        index = builder.add(builder.mul(group, each), builder.udiv(start, i64(MAX_BLOCK)))
+        size = minimum(builder, builder.sub(sizes.group, start), i64(MAX_BLOCK))
+        yield _Block(index, group, builder.add(builder.mul(group, sizes.group), start), size)
+
+
+def _quantize_rows(
+    builder: ir.IRBuilder, x: ir.Value, buffers: _Buffers, sizes: _Sizes, arithmetic: QuantizedArithmetic
+) -> None:
+    """Quantizes all rows: codes, and for each block its initial value and scale."""
+    x_size, offset = arithmetic.x_bits // 8, ir.Constant(I32, -(2 ** (arithmetic.bits - 1)))
+    with for_range(builder, sizes.valid) as row, _blocks(builder, sizes) as block:
+        first = builder.add(builder.mul(row, sizes.inputs), block.start)
+        row_address, destination = at(builder, x, first, WORD), at(builder, buffers.codes, first, x_size)
+        origin = at(builder, buffers.origins, builder.add(builder.mul(row, sizes.blocks), block.index), ORIGIN_BYTES)
+        scale, inverse_scale = _scale(builder, row_address, block.size, 2 ** (arithmetic.x_bits - 1) - 1)
+        total = _quantize_block(
+            builder, row_address, destination, block.size, splat(builder, inverse_scale), arithmetic
+        )
+        write(builder, builder.mul(total, offset), origin)
+        write(builder, scale, at(builder, origin, WORD))
+
+
+def _scale(builder: ir.IRBuilder, row_address: ir.Value, size: ir.Value, highest: int) -> tuple[ir.Value, ir.Value]:
+    """A block's scale, NaN if a value is not finite, and its inverse, 0 for blocks of zeros."""
+    maxima, non_finite = alloca(builder, VECTOR), alloca(builder, VECTOR)
+    for place in (maxima, non_finite):
+        write(builder, constant(0.0), place)
+    absolute = declare(builder.module, f"llvm.fabs.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
+    with for_range(builder, size, step=LANES) as index:
+        number = read(builder, at(builder, row_address, index, WORD), FLOATS)
+        write(builder, maximum(builder, builder.call(absolute, [number]), read(builder, maxima, FLOATS)), maxima)
+        write(builder, fma(builder, number, constant(0.0), read(builder, non_finite, FLOATS)), non_finite)
+    maximum_ = max_lane(builder, read(builder, maxima, FLOATS))
+    non_finite_sum = sum_lanes(builder, read(builder, non_finite, FLOATS))
+    zero, min_scale, max_code = (ir.Constant(F32, number) for number in (0.0, MIN_SCALE, float(highest)))
+    scale = builder.fadd(builder.fdiv(maximum_, max_code), non_finite_sum)
+    inverse_scale = builder.select(builder.fcmp_ordered(">", scale, min_scale), builder.fdiv(max_code, maximum_), zero)
+    return scale, inverse_scale
+
+
+def _quantize_block(
+    builder: ir.IRBuilder,
+    row_address: ir.Value,
+    destination: ir.Value,
+    size: ir.Value,
+    inverse_scale: ir.Value,
+    arithmetic: QuantizedArithmetic,
+) -> ir.Value:
+    """Quantizes a block, rounding ties to even; returns the sum of the codes."""
+    total = alloca(builder, VECTOR)
+    write(builder, ir.Constant(INTEGERS, None), total)
+    nearest = declare(builder.module, f"llvm.rint.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
+    narrow = ir.VectorType(ir.IntType(arithmetic.x_bits), LANES)
+    lanes = [
+        word * arithmetic.inputs + input_ for word in range(LANES // arithmetic.inputs) for input_ in arithmetic.order
+    ]
+    with for_range(builder, size, step=LANES) as index:
+        number = builder.fmul(read(builder, at(builder, row_address, index, WORD), FLOATS), inverse_scale)
+        codes = builder.fptosi(builder.call(nearest, [number]), INTEGERS)
+        narrowed = builder.trunc(codes, narrow)
+        narrowed = builder.shuffle_vector(narrowed, ir.Constant(narrow, ir.Undefined), ir.Constant(INTEGERS, lanes))
+        write(builder, narrowed, at(builder, destination, index, arithmetic.x_bits // 8))
+        write(builder, builder.add(read(builder, total, INTEGERS), codes), total)
+    return sum_integer_lanes(builder, read(builder, total, INTEGERS))
