@@ -14,7 +14,7 @@ from eagle_jax.loading.model import Model, load, with_head
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
 from eagle_jax.scheduling.engine import Engine, Load
 from eagle_jax.scheduling.generate import generate, stream
-from eagle_jax.scheduling.results import CANCELLED, Chunk, Cycle, Result, Stats, without_nan
+from eagle_jax.scheduling.results import CANCELLED, Chunk, Result, Stats, Step, without_nan
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
@@ -36,7 +36,7 @@ __all__ = [
     "METHODS",
     "PAIRS",
     "Chunk",
-    "Cycle",
+    "Step",
     "Defaults",
     "Engine",
     "EngineClosed",

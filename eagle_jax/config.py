@@ -32,8 +32,8 @@ class Rope:
 
     def __post_init__(self):
         if self.kind not in self.KINDS:
-            known = ", ".join(self.KINDS)
-            raise ValueError(f"rope scaling of kind {self.kind!r} is not known; expected one of {known}")
+            names = ", ".join(self.KINDS)
+            raise ValueError(f"rope scaling of kind {self.kind!r} is not known; expected one of {names}")
         if self.kind in ("dynamic", "llama3", "yarn") and self.original_max_position_embeddings is None:
             raise ValueError(f"rope scaling {self.kind!r} needs original_max_position_embeddings")
         if self.kind == "llama3" and (self.low_freq_factor is None or self.high_freq_factor is None):

@@ -28,8 +28,8 @@ def keep_programs() -> None:
     Raises:
         ValueError: EAGLE_JAX_COMPILATION_CACHE is neither "on" nor "off".
     """
-    given = getattr(jax.config, "jax_compilation_cache_dir")
-    if not _keeps() or given or not getattr(jax.config, "jax_enable_compilation_cache"):
+    configured = getattr(jax.config, "jax_compilation_cache_dir")
+    if not _keeps() or configured or not getattr(jax.config, "jax_enable_compilation_cache"):
         return
     try:
         folder = _folder_of_programs(f"jaxlib-{jaxlib.__version__}")
@@ -58,10 +58,10 @@ def programs_folder(maker: str) -> pathlib.Path | None:
 
 
 def _keeps() -> bool:
-    wanted = os.environ.get(KEEPING, "on")
-    if wanted not in ("on", "off"):
-        raise ValueError(f'{KEEPING}={wanted!r} is not known; expected "on" or "off"')
-    return wanted == "on"
+    setting = os.environ.get(KEEPING, "on")
+    if setting not in ("on", "off"):
+        raise ValueError(f'{KEEPING}={setting!r} is not known; expected "on" or "off"')
+    return setting == "on"
 
 
 def _folder_of_programs(maker: str) -> pathlib.Path:
@@ -83,9 +83,9 @@ def cache_folder() -> pathlib.Path:
     Raises:
         FileNotFoundError: the user has no home.
     """
-    named = os.environ.get("XDG_CACHE_HOME")
+    cache_home = os.environ.get("XDG_CACHE_HOME")
     try:
-        return pathlib.Path(named or pathlib.Path.home() / ".cache") / "eagle_jax"
+        return pathlib.Path(cache_home or pathlib.Path.home() / ".cache") / "eagle_jax"
     except RuntimeError:
         raise FileNotFoundError("this user has no home; let XDG_CACHE_HOME name a folder to keep things in") from None
 

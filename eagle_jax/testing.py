@@ -64,9 +64,9 @@ def synthetic_head3(target: LM, *, seed: int = 0, error: float = 0.2, **flags: A
     """
     c = target.config
     taps = (0, c.num_hidden_layers // 2, c.num_hidden_layers)
-    given: dict[str, Any] = {"target_hidden_size": c.hidden_size, "draft_vocab_size": c.vocab_size, "taps": taps}
+    settings: dict[str, Any] = {"target_hidden_size": c.hidden_size, "draft_vocab_size": c.vocab_size, "taps": taps}
     layers = dataclasses.replace(_one_layer(c), num_key_value_heads=c.num_attention_heads)
-    head = Head3.init(Eagle3Config(layers=layers, **{**given, **flags}), jax.random.key(seed))
+    head = Head3.init(Eagle3Config(layers=layers, **{**settings, **flags}), jax.random.key(seed))
 
     size, keys = c.hidden_size, iter(jax.random.split(jax.random.key(seed + 1), 4))
     embedding = jnp.concatenate([jnp.eye(size), jnp.zeros((size, size))], axis=1)
@@ -95,8 +95,8 @@ def synthetic_medusa(target: LM, *, num_heads: int = 3, seed: int = 0) -> Medusa
     after = jnp.argmax(logits[:, 0], axis=-1)
     ahead = after[after]
     for head in params.values():
-        wanted = 10.0 * jax.nn.one_hot(ahead, c.vocab_size)
-        head["lm_head"] = {"weight": (jnp.linalg.pinv(hidden[:, 0]) @ wanted).T}
+        wanted_logits = 10.0 * jax.nn.one_hot(ahead, c.vocab_size)
+        head["lm_head"] = {"weight": (jnp.linalg.pinv(hidden[:, 0]) @ wanted_logits).T}
         ahead = after[ahead]
     return Medusa(params=params, config=config)
 

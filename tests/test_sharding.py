@@ -29,7 +29,7 @@ from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import quantise_params, scheme_of
+from eagle_jax.models.quant import quantize_params, scheme_of
 from eagle_jax.scheduling import programs
 from eagle_jax.sharding import HEAD, TARGET, Sharding, fitting, parse, placement, sharding_of, spec_of
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_hydra, synthetic_pair
@@ -158,7 +158,7 @@ def test_other_drafters_give_the_same_text_on_several_devices(pair, plainly, met
 def test_a_mixture_of_experts_sums_once_behind_its_experts(quantize):
     target = LM.init(MIXTURE, jax.random.key(0))
     if quantize is not None:
-        target = dataclasses.replace(target, params=quantise_params(target.params, scheme_of(quantize)))
+        target = dataclasses.replace(target, params=quantize_params(target.params, scheme_of(quantize)))
     target = laid(target)
     over = sharding_of("data:2,model:2", MIXTURE)
     state, loop = decoded(target, Plain(), over)
@@ -179,7 +179,7 @@ def test_loaded_over_a_mesh_it_is_the_same_model(folders):
     before = programs.compiled()
     again = eagle_jax.generate(spread, [prompt[::-1] for prompt in prompts], **ASKED)
     eagle_jax.generate(spread, [*prompts[::-1], *prompts[:1]], batch_size=3, **ASKED)
-    chunks = list(eagle_jax.stream(spread, prompts, cycles=2, **ASKED))
+    chunks = list(eagle_jax.stream(spread, prompts, steps=2, **ASKED))
     assert programs.compiled() == before
     assert len(again) == 3 and [sum((c.token_ids for c in chunks if c.index == i), []) for i in range(3)] == wanted
 

@@ -26,6 +26,7 @@ def parser(doc: str, *, new_tokens: int | None = None, questions: bool = True) -
             "--questions", type=pathlib.Path, required=questions, help="JSONL file in Spec-Bench's format"
         )
         arguments.add_argument("--limit", type=int, help="use the first N questions only")
+        arguments.add_argument("--every", type=int, default=1, help="ask every Nth question only")
         arguments.add_argument("--new-tokens", type=int, default=new_tokens, help="longest answer (%(default)s)")
         arguments.add_argument("--target", help="folder or hub name; default: the shipped pair")
         arguments.add_argument("--head", help="folder or hub name of the head")
@@ -37,10 +38,14 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-def prompts(model: eagle_jax.Model, path: pathlib.Path, limit: int | None, new_tokens: int) -> list[list[int]]:
+def prompts(
+    model: eagle_jax.Model, path: pathlib.Path, limit: int | None, new_tokens: int, every: int = 1
+) -> list[list[int]]:
     """First turns as chats, in token ids; a question too long for the context loses its beginning."""
     prompter = Prompter(model, chat=True, max_new_tokens=new_tokens, cut=True)
-    asked = (prompter([{"role": "user", "content": question.turns[0]}]) for question in read_questions(path, limit))
+    asked = (
+        prompter([{"role": "user", "content": question.turns[0]}]) for question in read_questions(path, limit)[::every]
+    )
     return [prompt.ids for prompt in asked if prompt is not None]
 
 

@@ -39,7 +39,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, schemes_of
-from eagle_jax.ops.quantized import quantise
+from eagle_jax.ops.quantized import quantize
 
 # What a shape is called here, and the published pair that has it; all get a head with 32,000 tokens.
 PUBLISHED_SHAPES = {
@@ -191,7 +191,7 @@ def _filled(
             continue
         made = leaf(path, jax.random.fold_in(key, zlib.crc32(path.encode())), like)
         rounding = None if scheme is None else scheme.of(path)
-        params[name] = made if rounding is None else quantise(made, rounding, like.dtype)
+        params[name] = made if rounding is None else quantize(made, rounding, like.dtype)
     return params
 
 

@@ -28,7 +28,7 @@ from benchmarks.compile_only.shapes import TREES
 from eagle_jax.decoding.decode import step
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.ops import VARIABLE
-from eagle_jax.sharding import Sharding, spread
+from eagle_jax.sharding import Sharding, sharded
 
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 BANDWIDTH = {"v5e": 819e9, "v5p": 2765e9, "v6e": 1640e9}  # bytes a second, as the compiler has it
@@ -93,7 +93,7 @@ def layer(chip: str, nodes: int, options: argparse.Namespace, over: Sharding) ->
 def predicted(chip: str, function: Any, of: tuple[Any, ...], over: Sharding, donate: tuple[int, ...] = ()) -> float:
     """Seconds of a program; an operation whose cost is not known takes a second off."""
     with shapes.platform("tpu"):
-        program = jax.jit(spread(function), static_argnames=("over",), donate_argnums=donate)
+        program = jax.jit(sharded(function), static_argnames=("over",), donate_argnums=donate)
         compiled = program.lower(*of, over=over).compile(NO_PREFETCH)
     prefetched = re.findall(r"= \((\w+)\[([\d,]+)\]\S*, .* copy-start\(", compiled.as_text())
     copied = sum(SIZES[kind] * math.prod(numbers(dims)) for kind, dims in prefetched)

@@ -20,7 +20,7 @@ def main() -> None:
     arguments.add_argument("--top-p", type=float, default=1.0)
     options = arguments.parse_args()
     model = eagle_jax.load(options.target, options.head)
-    asked = prompts(model, options.questions, options.limit, options.new_tokens)
+    asked = prompts(model, options.questions, options.limit, options.new_tokens, options.every)
     cases = [("greedy", 0.0, True)]
     for temperature in options.temperatures:
         cases += [(f"T={temperature:g}, {name}", temperature, name == "coupled") for name in ("coupled", "uncoupled")]
@@ -38,9 +38,9 @@ def main() -> None:
             drafter=Eagle(head=model.head, policy=DynamicTree(*options.tree), coupled=coupled),
             progress=progress,
         )
-        stats = [result.stats for result in results if result.stats.cycles]
-        steps = sum(one.cycles for one in stats)
-        depths = zip(*([share * one.cycles for share in one.accepted_by_depth] for one in stats), strict=True)
+        stats = [result.stats for result in results if result.stats.steps]
+        steps = sum(one.steps for one in stats)
+        depths = zip(*([share * one.steps for share in one.accepted_by_depth] for one in stats), strict=True)
         reached = [sum(depth) / steps for depth in depths]
         length = 1 + sum(reached)
         greedy = greedy or length

@@ -38,7 +38,7 @@ def main() -> None:
         if draft != target:
             model = with_head(model, head, quantize=draft)
         if not rows:
-            asked = prompts(model, options.questions, options.limit or 16, options.new_tokens)
+            asked = prompts(model, options.questions, options.limit or 16, options.new_tokens, options.every)
         how = dict(max_new_tokens=options.new_tokens, batch_size=1)
         plain, drafted = (
             eagle_jax.generate(model, asked, drafter=drafter, tree="eagle1", **how) for drafter in ("none", "eagle")
@@ -48,7 +48,7 @@ def main() -> None:
             texts = [prompt + result.token_ids for prompt, result in zip(asked, plain, strict=True)]
             expected = logits(model, texts)
         size = weight_bytes((model.target.params, model.head.params), embedding=True)
-        steps = sum(result.stats.cycles for result in drafted)
+        steps = sum(result.stats.steps for result in drafted)
         length = (sum(len(result.token_ids) for result in drafted) - len(drafted)) / steps
         changes = differences(logits(model, texts), expected)
         rows.append((target or "float", draft or "float", f"{size / 1e6:.1f}", *changes, length, same))

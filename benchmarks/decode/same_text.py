@@ -31,7 +31,7 @@ def main() -> int:
     arguments.add_argument("--quantize", help="int8, int4, ..., as for eagle_jax.load")
     options = arguments.parse_args()
     model = eagle_jax.load(options.target, options.head, dtype=options.dtype, quantize=options.quantize)
-    asked = prompts(model, options.questions, options.limit, options.new_tokens)
+    asked = prompts(model, options.questions, options.limit, options.new_tokens, options.every)
     seeds = list(range(len(asked)))
 
     rows, different = [], 0
@@ -45,8 +45,8 @@ def main() -> int:
                 expected = expected or results
                 same = sum(a.token_ids == b.token_ids for a, b in zip(results, expected, strict=True))
                 different += len(asked) - same
-                stats = [result.stats for result in results if result.stats.cycles]
-                length = sum(sum(one.accepted_lengths) for one in stats) / sum(one.cycles for one in stats)
+                stats = [result.stats for result in results if result.stats.steps]
+                length = sum(sum(one.accepted_lengths) for one in stats) / sum(one.steps for one in stats)
                 rows.append((f"T={temperature:g}", name, batch, f"{same} of {len(asked)}", length))
                 print(*rows[-1], f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     columns = ("sampling", "method", "batch", "same token ids", "mean acceptance length")

@@ -31,8 +31,8 @@ from benchmarks.common.synthetic import NAMES, Shape, Synthetic, make
 from benchmarks.common.tables import show
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
-from eagle_jax.drafters.aside import Aside, Blank
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 
 K = TypeVar("K")
 COPIES = 8  # one after the other in one timing, so that waiting for the last of them hardly counts
@@ -54,7 +54,7 @@ def step(model: eagle_jax.Model, prompt: list[int], drafter: Any, options: argpa
 
     def run() -> float:
         stats = eagle_jax.generate(model, prompt, max_new_tokens=options.new_tokens, drafter=drafter).stats
-        return stats.decode_seconds / stats.cycles
+        return stats.decode_seconds / stats.steps
 
     return run
 
@@ -64,15 +64,15 @@ def pair(options: argparse.Namespace, quantize: str | None) -> tuple[Synthetic, 
     return synthetic, synthetic.chart.prompt(options.prompt)
 
 
-def verify_only(nodes: int, depth: int) -> Blank:
-    return Blank(TreeShape(nodes=nodes, depth=min(nodes - 1, depth)))
+def verify_only(nodes: int, depth: int) -> VerifyOnly:
+    return VerifyOnly(TreeShape(nodes=nodes, depth=min(nodes - 1, depth)))
 
 
 def nodes(options: argparse.Namespace) -> None:
     synthetic, prompt = pair(options, options.quantize)
     eagle = Eagle(head=synthetic.model.head, policy=DynamicTree(*options.tree))
     size, depth = eagle.shape.nodes, eagle.shape.depth
-    drafters: dict[Any, Any] = {"plain": "none", "draft": Aside(eagle), "whole": eagle}
+    drafters: dict[Any, Any] = {"plain": "none", "draft": DraftOnly(eagle), "whole": eagle}
     drafters |= {count: verify_only(count, depth) for count in sorted({*options.nodes, size})}
     cases = {name: step(synthetic.model, prompt, drafter, options) for name, drafter in drafters.items()}
     best = least(cases, options.repeats)
@@ -131,7 +131,7 @@ def cache(options: argparse.Namespace) -> int:
 
     def run(way: str, reserved: int) -> float:
         how = {"tree": options.tree} | ways[way]
-        chunks = eagle_jax.stream(model, prompt, max_new_tokens=reserved, cycles=STEPS, **how)
+        chunks = eagle_jax.stream(model, prompt, max_new_tokens=reserved, steps=STEPS, **how)
         before, after = [chunk.seconds for chunk in itertools.islice(chunks, 4)][2:]
         return (after - before) / STEPS
 

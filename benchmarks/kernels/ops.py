@@ -104,7 +104,7 @@ def products() -> None:
     crossed("Products in bfloat16", "rows", counts, cases)
 
     weights = random(LARGE, jnp.float32, 4)
-    int8 = turned([quant.quantise(weight, quant.Rounding(8), jnp.float32) for weight in weights])
+    int8 = turned([quant.quantize(weight, quant.Rounding(8), jnp.float32) for weight in weights])
     ways: dict[str, tuple[Callable[..., jax.Array], list[Any]]] = {
         "floats, [in, out]": (transposed, turned(weights)),
         "floats, [out, in]": (ops.matmul, weights),
@@ -131,7 +131,7 @@ def quantized() -> None:
     weights = random(SQUARE, jnp.bfloat16, SQUARES)
     cases: dict[Any, Timed] = {}
     for name, rounding in ROUNDINGS.items():
-        several = [one if rounding is None else quant.quantise(one, rounding, one.dtype) for one in weights]
+        several = [one if rounding is None else quant.quantize(one, rounding, one.dtype) for one in weights]
         packed = jax.block_until_ready([ops.pack_for_backend(one) for one in several])
         for bits, rows in itertools.product((16,) if rounding is None else (16, 8), counts):
             with mock.patch.dict(os.environ, {ACTIVATIONS: f"int{bits}"}):
@@ -216,7 +216,7 @@ def tpu() -> None:
     def bytes_a_number(rounding: quant.Rounding | None, as_stored: bool) -> float:
         weight = jax.ShapeDtypeStruct((outputs, inputs), jnp.bfloat16)
         if rounding is not None:
-            weight = jax.eval_shape(lambda w: quant.quantise(w, rounding, jnp.bfloat16), weight)
+            weight = jax.eval_shape(lambda w: quant.quantize(w, rounding, jnp.bfloat16), weight)
         step = 1 if as_stored else -1
         weight = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[::step], x.dtype, sharding=sharding), weight)
         row = jax.ShapeDtypeStruct((1, inputs), jnp.bfloat16, sharding=sharding)

@@ -42,7 +42,6 @@ PEERS = ("HF generate", "HF", "llama.cpp plain", "llama.cpp", "original EAGLE, p
 def main() -> None:
     own = parser(__doc__, new_tokens=128, questions=False)
     own.add_argument("--shape", choices=NAMES, help="a synthetic pair, with prompts of its own")
-    own.add_argument("--every", type=int, default=1, help="ask every Nth question only")
     own.add_argument("--repeats", type=int, default=3, help="%(default)s")
     own.add_argument("--until-end", action="store_true", help="answers end where the model ends them")
     own.add_argument("--search", action="store_true", help="time a list of small trees too")
@@ -73,7 +72,7 @@ def main() -> None:
         else:
             how = {"quantize" if (weights or "").startswith("int") else "dtype": weights}
             model = eagle_jax.load(options.target, options.head, **how)
-            asked = prompts(model, options.questions, options.limit, new_tokens)[:: options.every]
+            asked = prompts(model, options.questions, options.limit, new_tokens, options.every)
         named = f", {weights}" if weights else ""
         methods[f"eagle_jax plain{named}"] = ours(model, new_tokens, "none", until_end=until_end)
         for tree in trees:

@@ -18,12 +18,12 @@ def loaded(folder: str | pathlib.Path, dtype: str, *, until_end: bool = False) -
     unless they go `until_end`.
     """
     import torch
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
     file = {}
     if str(folder).endswith(".gguf"):  # transformers wants the folder, and the file's name beside it
         folder, file = pathlib.Path(folder).parent, {"gguf_file": pathlib.Path(folder).name}
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **file).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **file).eval()
     model.generation_config.eos_token_id = model.generation_config.eos_token_id if until_end else None
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -27,7 +27,7 @@ def main() -> None:
     arguments.add_argument("--dtype", default="float32", help="texts are compared, so one that is exact (%(default)s)")
     options = arguments.parse_args()
     model = eagle_jax.load(options.target, options.head, dtype=options.dtype)
-    questions = prompts(model, options.questions, options.limit, options.new_tokens)
+    questions = prompts(model, options.questions, options.limit, options.new_tokens, options.every)
     asked = list(itertools.islice(itertools.cycle(questions), options.prompts))
     how: dict[str, Any] = dict(max_new_tokens=options.new_tokens, temperature=options.temperature)
     how |= dict(drafter=options.drafter, tree=options.tree, batch_size=options.rows)

@@ -37,7 +37,7 @@ from eagle_jax.training.settings import HeadConfig, OptimizerConfig
 from eagle_jax.training.update import begin, update, without_params
 
 RULE = OptimizerConfig(rate=1e-4, warmup=0, decay="constant", clip="norm", clip_at=0.5)
-HARMONISED = Objective(steps=3, decay=0.9, feature_weight=0.5, law_weight=1.0, noise=0.0)
+HARMONISED = Objective(steps=3, decay=0.9, feature_weight=0.5, distribution_weight=1.0, noise=0.0)
 EAGLE3_HEAD = HeadConfig(method="eagle3", intermediate_size=1024, taps=(2, 4, 6))
 CASES = {
     "EAGLE-1, 1 step": (HeadConfig(intermediate_size=1024), dataclasses.replace(Objective(), noise=0.0)),
@@ -126,7 +126,7 @@ def theirs(_: LM, head: AnyHead, objective: Objective, tokens: np.ndarray, answe
     rule = torch.optim.AdamW(params.values(), lr=RULE.rate, betas=RULE.betas, weight_decay=RULE.weight_decay)
     ids, answered = torch.from_numpy(tokens).long(), torch.from_numpy(answer.copy())
     matrix = model.get_input_embeddings().weight.detach()
-    weights = {name: getattr(objective, name) for name in ("steps", "decay", "feature_weight", "law_weight")}
+    weights = {name: getattr(objective, name) for name in ("steps", "decay", "feature_weight", "distribution_weight")}
 
     def step() -> float:
         with torch.no_grad():

@@ -27,16 +27,16 @@ def main() -> None:
     prompt = [{"role": "user", "content": QUESTION}]
     asked = dict(max_new_tokens=MAX_NEW_TOKENS, tree=TREE)
     result = eagle_jax.generate(model, prompt, **asked)
-    cycles = api.trace(model, prompt, cycles=result.stats.cycles, **asked)
-    read = [sum(result.stats.accepted_lengths[:number]) for number in range(len(cycles))]  # tokens in the cache before
-    number = max((n for n, count in enumerate(read) if count >= COMMITTED), key=lambda n: len(cycles[n].accepted))
+    steps = api.trace(model, prompt, steps=result.stats.steps, **asked)
+    read = [sum(result.stats.accepted_lengths[:number]) for number in range(len(steps))]  # tokens in the cache before
+    number = max((n for n, count in enumerate(read) if count >= COMMITTED), key=lambda n: len(steps[n].accepted))
     for name, svg in {
         "answer": answer(model.tokenizer, result),
-        "tree": tree(model.tokenizer, cycles[number]),
-        "mask": mask(model.tokenizer, cycles[number], result.token_ids[: read[number]]),
+        "tree": tree(model.tokenizer, steps[number]),
+        "mask": mask(model.tokenizer, steps[number], result.token_ids[: read[number]]),
     }.items():
         (HERE / f"{name}.svg").write_text(drawing.alone(svg) + "\n", encoding="utf-8")
-    tokens, steps = len(result.token_ids), result.stats.cycles
+    tokens, steps = len(result.token_ids), result.stats.steps
     print(f"{result.text!r}: {tokens} tokens in {steps} steps; the tree is of step {number + 1}")
 
 
@@ -44,7 +44,7 @@ def answer(tokenizer, result: eagle_jax.Result) -> str:
     """The answer as its steps committed it: drafted tokens filled, those that the target drew itself dashed."""
     placed = list(_lines(_passes(tokenizer, result)))
     below = 26 + LINE * (2 + max(line for line, *_ in placed))
-    tokens, steps = len(result.token_ids), result.stats.cycles
+    tokens, steps = len(result.token_ids), result.stats.steps
     svg = Svg(below + 48, f"An answer of SmolLM2-135M-Instruct: {tokens} tokens in {steps} steps")
     svg.text(MARGIN, 26, QUESTION, "faint")
     for line, x, text, width, look, number in placed:
@@ -86,21 +86,21 @@ def _lines(passes) -> Iterator[tuple[int, float, str, float, str, int]]:
         x += 9
 
 
-def tree(tokenizer, cycle: api.Cycle) -> str:
-    """The draft tree of a cycle and the path that was committed."""
-    parents = [parent if valid else -2 for parent, valid in zip(cycle.parents, cycle.valid, strict=True)]
-    texts = [tokenizer.decode([token]) for token in cycle.tokens]
-    drawn = tokenizer.decode([cycle.draws[cycle.accepted[-1]]])
-    return drawing.tree(parents, texts, cycle.accepted, drawn, "A draft tree and its accepted path")
+def tree(tokenizer, step: api.Step) -> str:
+    """The draft tree of a step and the path that was committed."""
+    parents = [parent if valid else -2 for parent, valid in zip(step.parents, step.valid, strict=True)]
+    texts = [tokenizer.decode([token]) for token in step.tokens]
+    drawn = tokenizer.decode([step.draws[step.accepted[-1]]])
+    return drawing.tree(parents, texts, step.accepted, drawn, "A draft tree and its accepted path")
 
 
-def mask(tokenizer, cycle: api.Cycle, committed: Sequence[int]) -> str:
+def mask(tokenizer, step: api.Step, committed: Sequence[int]) -> str:
     """What each node of a tree sees: all that is committed, its ancestors, and itself.
 
     Args:
         committed: tokens of the answer that are in the cache.
     """
-    nodes = [node for node, valid in enumerate(cycle.valid) if valid]
+    nodes = [node for node, valid in enumerate(step.valid) if valid]
     before = [tokenizer.decode([token]) for token in committed[-COMMITTED:]]
     left, top, wide, cell = 130, 52, 62, 19
     right = left + wide * len(before) + 14
@@ -113,24 +113,24 @@ def mask(tokenizer, cycle: api.Cycle, committed: Sequence[int]) -> str:
         svg.text(right + cell * (column + 0.5), 42, node, "small faint", "middle")
     for row, node in enumerate(nodes):
         y = top + cell * row
-        text = tokenizer.decode([cycle.tokens[node]])
+        text = tokenizer.decode([step.tokens[node]])
         svg.text(left - 38, y + 13, _short(text), "small", "end")
         svg.text(left - 12, y + 13, node, "small faint", "end")
         for column, known in enumerate(before):
             svg.box(left + wide * column + 1, y + 1, wide - 2, cell - 2, "c7", f"{text!r} sees {known!r}", opacity=0.35)
-        seen = _line_of(cycle, node)
+        seen = _line_of(step, node)
         for column, other in enumerate(nodes):
             look, title = ("c2", f"node {node} sees node {other}") if other in seen else ("node", "not seen")
             svg.box(right + cell * column + 1, y + 1, cell - 2, cell - 2, look, title)
     return str(svg)
 
 
-def _line_of(cycle: api.Cycle, node: int) -> set[int]:
+def _line_of(step: api.Step, node: int) -> set[int]:
     """A node, its parent, and so on to the root."""
     line = set()
     while node >= 0:
         line.add(node)
-        node = cycle.parents[node]
+        node = step.parents[node]
     return line
 
 

@@ -58,11 +58,11 @@ for command in (
 app.add_typer(evaluate, name="eval")
 
 
-def _version(asked: bool) -> bool:
-    if asked:
+def _version(requested: bool) -> bool:
+    if requested:
         out.print(f"eagle-jax {eagle_jax.__version__}, jax {jax.__version__}")
         raise typer.Exit()
-    return asked
+    return requested
 
 
 @app.callback()

@@ -165,10 +165,10 @@ def _merge(files: list[pathlib.Path]) -> None:
 
 
 def _report(output: pathlib.Path, tally: api.Tally, missing: list[str], hosts: int) -> None:
-    said = [f"{tally.answered:,} rows answered"]
-    said += [f"{tally.before:,} were there before"] if tally.before else []
-    said += [f"{tally.failed:,} failed"] if tally.failed else []
-    out.print(f"{', '.join(said)}: {output}", markup=False)
+    parts = [f"{tally.answered:,} rows answered"]
+    parts += [f"{tally.before:,} were there before"] if tally.before else []
+    parts += [f"{tally.failed:,} failed"] if tally.failed else []
+    out.print(f"{', '.join(parts)}: {output}", markup=False)
     if math.isfinite(tally.utilisation.fraction):
         err.print(f"{tally.tokens:,} tokens; rows of the batch were busy {tally.utilisation.fraction:.0%} of the time")
     if missing:

@@ -58,19 +58,19 @@ def bench(
 
     - `eagle-jax bench --questions question.jsonl --temperature 1 --tree 60,7,10 --json`
     """
-    asked = read_questions(questions, limit)
+    selected = read_questions(questions, limit)
     methods = (PLAIN, dataclasses.replace(EAGLE, tree=options.parse_tree(tree)))
     model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh)
     if model.head is None:
         raise ValueError("bench compares with an EAGLE head, and none was loaded; name one with --head")
     prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens)
-    skipped = too_long(prompter, asked)
-    if len(skipped) == len(asked):
-        raise ValueError(nothing_fits(len(asked), prompter))
+    skipped = too_long(prompter, selected)
+    if len(skipped) == len(selected):
+        raise ValueError(nothing_fits(len(selected), prompter))
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     talks: dict[str, list[Conversation]] = {method.name: [] for method in methods}
     with counting("Asking") as progress:
-        for talk in compare(prompter, asked, methods, repeats=repeats, progress=progress, **sampling):
+        for talk in compare(prompter, selected, methods, repeats=repeats, progress=progress, **sampling):
             talks[talk.method].append(talk)
     groups = by_group(talks, PLAIN.name, tasks=False)
     if json_output:
@@ -86,7 +86,7 @@ def bench(
     out.print(bench_table(groups))
     overall = groups[OVERALL][EAGLE.name]
     out.print(f"Identical texts: {overall.identical} of {overall.answers}", markup=False)
-    turns, plain = {str(question.id): len(question.turns) for question in asked}, talks[PLAIN.name]
-    notes = left_out(len(asked), len(skipped), turns, plain, room=max_new_tokens, context=model.context)
+    turns, plain = {str(question.id): len(question.turns) for question in selected}, talks[PLAIN.name]
+    notes = left_out(len(selected), len(skipped), turns, plain, room=max_new_tokens, context=model.context)
     for sentence in (*differences(talks, PLAIN.name), *repeated(repeats), *notes):
         err.print(sentence, markup=False)

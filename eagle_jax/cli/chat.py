@@ -38,7 +38,7 @@ class Conversation:
         if not self.results:
             return "nothing was answered yet"
         tokens = sum(len(result.token_ids) for result in self.results)
-        passes = sum(result.stats.cycles for result in self.results)
+        passes = sum(result.stats.steps for result in self.results)
         seconds = sum(result.stats.decode_seconds for result in self.results)
         return (
             f"{len(self.results)} answers, {tokens} tokens, {passes} passes of the model "
@@ -141,10 +141,10 @@ def _obey(line: str, conversation: Conversation) -> None:
 
 def _answer(model: api.Model, conversation: Conversation, line: str, request: dict[str, Any]) -> None:
     """Streams one answer and remembers it. A request that the api refuses leaves the conversation as it was."""
-    asked = [*conversation.messages, {"role": "user", "content": line}]
+    conversation_so_far = [*conversation.messages, {"role": "user", "content": line}]
     text, result = "", None
     try:
-        for chunk in waiting(api.stream(model, asked, **request), "Reading"):
+        for chunk in waiting(api.stream(model, conversation_so_far, **request), "Reading"):
             write(chunk.text)
             text += chunk.text
             result = chunk.result or result
@@ -155,7 +155,7 @@ def _answer(model: api.Model, conversation: Conversation, line: str, request: di
         err.print(f"eagle-jax: {error}{hint}", markup=False)
         return
     write("\n")
-    conversation.messages = [*asked, {"role": "assistant", "content": text}]
+    conversation.messages = [*conversation_so_far, {"role": "assistant", "content": text}]
     if result is not None:
         conversation.results.append(result)
         err.print(stats_line(result), style="dim", markup=False)

@@ -90,9 +90,9 @@ def stats_line(result: api.Result) -> str:
     """
     stats = result.stats
     parts = [_count(len(result.token_ids), "token")]
-    if stats.cycles:
+    if stats.steps:
         parts.append(
-            f"{_count(stats.cycles, 'pass', 'passes')} of the model, {stats.mean_accepted_length:.2f} tokens each"
+            f"{_count(stats.steps, 'pass', 'passes')} of the model, {stats.mean_accepted_length:.2f} tokens each"
         )
     if math.isfinite(stats.first_token_seconds):
         parts.append(f"the first after {_duration(stats.first_token_seconds)}")

@@ -70,9 +70,9 @@ def convert(
 
 
 def _convert_gguf(source: str, folder: pathlib.Path, dtype: str | None, of_heads: Mapping[str, str | None]) -> None:
-    given = [name for name, value in of_heads.items() if value is not None]
-    if given:
-        raise ValueError(f"{given[0]} is for heads, and {source} is a GGUF file; leave it out")
+    head_options = [name for name, value in of_heads.items() if value is not None]
+    if head_options:
+        raise ValueError(f"{head_options[0]} is for heads, and {source} is a GGUF file; leave it out")
     with err.status("Converting"):
         api.convert_gguf(source, folder, dtype=dtype or "bfloat16")
     out.print(f"Wrote {folder}.", markup=False)

@@ -101,7 +101,7 @@ def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
 def _line(pairs: list[Pair]) -> str:
     """Speeds over all answers, of tokens after each one's first; acceptance; whether the texts are the same."""
     plain, eagle = (_speed([getattr(pair, way) for pair in pairs]) for way in ("plain", "eagle"))
-    passes = sum(pair.eagle.stats.cycles for pair in pairs)
+    passes = sum(pair.eagle.stats.steps for pair in pairs)
     length = sum(sum(pair.eagle.stats.accepted_lengths) for pair in pairs) / max(passes, 1)
     same = sum(pair.same for pair in pairs)
     texts = f"identical texts: {'yes' if same == len(pairs) else 'NO'}"

@@ -34,8 +34,8 @@ class RunByDefault(TyperGroup):
     """`eval FILE ...` is `eval run FILE ...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = {*self.commands, *ctx.help_option_names}
-        return super().parse_args(ctx, ["run", *args] if args and args[0] not in known else args)
+        own_names = {*self.commands, *ctx.help_option_names}
+        return super().parse_args(ctx, ["run", *args] if args and args[0] not in own_names else args)
 
 
 evaluate = typer.Typer(cls=RunByDefault, no_args_is_help=True, rich_markup_mode="markdown")
@@ -109,34 +109,34 @@ def run(
 
     - `eagle-jax eval question.jsonl --methods plain,eagle:60,7,10,eagle:eagle1 --cut --temperature 1 --out runs/trees`
     """
-    asked = read_questions(questions, limit)
-    named = parse_methods(methods)
+    selected = read_questions(questions, limit)
+    parsed = parse_methods(methods)
     model = load(
         target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
     )
     loaded = [*(api.with_head(model, head, quantize=quantize) for head in heads or ()), model]
-    suited = [with_model(method, loaded) for method in named]
+    suited = [with_model(method, loaded) for method in parsed]
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
     refuse_idle(chosen, dict(zip(heads or (), loaded, strict=False)), draft, datastore)
     prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens, cut)
-    skipped = too_long(prompter, asked)
-    if len(skipped) == len(asked):
-        raise ValueError(nothing_fits(len(asked), prompter))
+    skipped = too_long(prompter, selected)
+    if len(skipped) == len(selected):
+        raise ValueError(nothing_fits(len(selected), prompter))
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     settings = dict(
-        questions=_digest(asked), methods=shapes, target=target, target_config=target_config,
+        questions=_digest(selected), methods=shapes, target=target, target_config=target_config,
         heads=heads or [], draft=draft, datastore=datastore,
         fingerprints=_fingerprints(target, heads or [], draft, datastore),
         mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
         max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats,
     )  # fmt: skip
-    turns = {question.id: len(question.turns) for question in asked}
+    turns = {question.id: len(question.turns) for question in selected}
     about: dict[str, Any] = dict(
-        file=str(questions), questions=len(asked), turns=turns, skipped=skipped, context=model.context
+        file=str(questions), questions=len(selected), turns=turns, skipped=skipped, context=model.context
     )
     about["chat_template"] = getattr(model.tokenizer, "chat_template", None) if prompter.chat else None
-    with alone(folder), _kept(folder, settings, about) as kept:
-        _ask(kept, prompter, asked, chosen, repeats, sampling)
+    with alone(folder), _kept(folder, settings, about) as run:
+        _ask(run, prompter, selected, chosen, repeats, sampling)
         results = read_results(folder)
         (folder / PAGE).write_text(render(results), encoding="utf-8")
     _show(results)
@@ -197,37 +197,39 @@ def _kept(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any])
     settings["device"] = where.pop("device")
     command = shlex.join(["eagle-jax", *sys.argv[1:]])
     started = datetime.datetime.now().isoformat(" ", "minutes")
-    kept = Folder(folder, settings, where | about | dict(command=command, started=started, cores=os.cpu_count()))
-    for note in kept.notes:
+    run = Folder(folder, settings, where | about | dict(command=command, started=started, cores=os.cpu_count()))
+    for note in run.notes:
         err.print(note, markup=False)
-    return kept
+    return run
 
 
 def _ask(
-    kept: Folder,
+    run: Folder,
     prompter: Prompter,
     questions: Sequence[Question],
     methods: Sequence[Method],
     repeats: int,
     sampling: dict[str, Any],
 ) -> None:
-    """All that is not answered yet; then the parts of a cycle, once."""
+    """All that is not answered yet; then the parts of a step, once."""
     with counting("Asking") as progress:
         talks = compare(
-            prompter, questions, methods, answered=kept.answered, repeats=repeats, progress=progress, **sampling
+            prompter, questions, methods, answered=run.answered, repeats=repeats, progress=progress, **sampling
         )
         for talk in talks:
-            kept.append(talk)
-    traces = kept.path / TRACES
+            run.append(talk)
+    traces = run.path / TRACES
     if not traces.exists():
         try:
-            with counting("Timing the parts of a cycle") as progress:
-                taken = take_traces(prompter, first_prompt(prompter, questions), methods, progress=progress, **sampling)
+            with counting("Timing the parts of a step") as progress:
+                parts = take_traces(prompter, first_prompt(prompter, questions), methods, progress=progress, **sampling)
         except Exception as error:  # whatever it is, the answers are there and worth a report
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            err.print(f"The report does without the parts of a cycle, which could not be timed ({said}).", markup=False)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            err.print(
+                f"The report does without the parts of a step, which could not be timed ({reason}).", markup=False
+            )
         else:
-            write_json(traces, taken)
+            write_json(traces, parts)
 
 
 def _fingerprints(target: str | None, heads: Sequence[str], draft: str | None, datastore: str | None) -> dict[str, Any]:
@@ -246,6 +248,6 @@ def _digest(questions: Sequence[Question]) -> str:
 def _show(results: Results) -> None:
     for table in tables(results):
         out.print(rich_table(table))
-    said = [] if results.plain is None else differences(results.talks, results.plain)
-    for sentence in (*results.notes, *said):
+    sentences = [] if results.plain is None else differences(results.talks, results.plain)
+    for sentence in (*results.notes, *sentences):
         err.print(sentence, markup=False)

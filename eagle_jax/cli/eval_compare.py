@@ -23,9 +23,11 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
         err.print(f"The two files were drawn in different ways: {ways}.", markup=False)
     limits = settings.get("max_new_tokens"), _settings(second).get("max_new_tokens")
     parted = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
-    cut = {one.id: said for one, other, (turn, token) in parted if (said := _cut(limits, one, other, turn, token))}
-    for said in cut.values():
-        out.print(said, markup=False)
+    cut = {
+        one.id: sentence for one, other, (turn, token) in parted if (sentence := _cut(limits, one, other, turn, token))
+    }
+    for sentence in cut.values():
+        out.print(sentence, markup=False)
     if uncut := [(one, other, place) for one, other, place in parted if one.id not in cut]:
         how = {name: settings.get(name) for name in ("mesh", "quantize", "target_config")}
         model = load(target or settings.get("target"), None, dtype or settings.get("dtype"), **how)
@@ -35,9 +37,9 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     for one, other in longer:
         turns = f"{len(one.answers)} turns in the first and {len(other.answers)} in the second"
         out.print(f"Question {one.id}: {turns}, identical as far as both go.", markup=False)
-    alone = len(a.conversations) + len(b.conversations) - 2 * len(pairs)
-    if alone:
-        err.print(f"Answered in one file only: {alone} more.", markup=False)
+    unpaired = len(a.conversations) + len(b.conversations) - 2 * len(pairs)
+    if unpaired:
+        err.print(f"Answered in one file only: {unpaired} more.", markup=False)
     different = len(parted) + len(longer)
     out.print(f"{len(pairs) - different} of {len(pairs)} questions have identical texts.", markup=False)
     return different

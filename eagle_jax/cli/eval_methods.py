@@ -48,9 +48,9 @@ def refuse_idle(
         for name, model in heads.items()
         if not any(method.model is model and needs[method.name] == "head" for method in methods)
     ]
-    for option, given, what in (("--draft-model", draft, "draft"), ("--datastore", datastore, "datastore")):
-        if given is not None and what not in needs.values():
-            idle.append(f"{option} {given}")
+    for option, value, what in (("--draft-model", draft, "draft"), ("--datastore", datastore, "datastore")):
+        if value is not None and what not in needs.values():
+            idle.append(f"{option} {value}")
     if idle:
         names = ", ".join(needs)
         raise ValueError(f"no method of {names} drafts with {idle[0]}; leave it out, or name a method that does")

@@ -63,7 +63,7 @@ def generate(
         draft=draft_model,
         datastore=datastore,
     )
-    asked = [{"role": "user", "content": words}] if options.wants_chat(model, chat) else words
+    question = [{"role": "user", "content": words}] if options.wants_chat(model, chat) else words
     request: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -75,9 +75,9 @@ def generate(
         **drafting,
     )
     if as_json or num_samples != 1:
-        _whole(model, asked, request, num_samples, as_json)
+        _whole(model, question, request, num_samples, as_json)
     else:
-        _streamed(model, asked, request)
+        _streamed(model, question, request)
 
 
 def read_prompt(prompt: str | None, file: pathlib.Path | None) -> str:
@@ -100,9 +100,9 @@ def read_prompt(prompt: str | None, file: pathlib.Path | None) -> str:
     return text if prompt not in (None, "-") else text.removesuffix("\n")
 
 
-def _streamed(model: api.Model, asked: Any, request: dict[str, Any]) -> None:
+def _streamed(model: api.Model, question: Any, request: dict[str, Any]) -> None:
     result = None
-    for chunk in waiting(api.stream(model, asked, **request), "Reading the prompt"):
+    for chunk in waiting(api.stream(model, question, **request), "Reading the prompt"):
         write(chunk.text)
         result = chunk.result or result
     write("\n")
@@ -110,9 +110,9 @@ def _streamed(model: api.Model, asked: Any, request: dict[str, Any]) -> None:
         err.print(stats_line(result), style="dim", markup=False)
 
 
-def _whole(model: api.Model, asked: Any, request: dict[str, Any], num_samples: int, as_json: bool) -> None:
+def _whole(model: api.Model, question: Any, request: dict[str, Any], num_samples: int, as_json: bool) -> None:
     with err.status("Writing"):
-        answers = api.generate(model, asked, num_samples=num_samples, **request)
+        answers = api.generate(model, question, num_samples=num_samples, **request)
     results = answers if isinstance(answers, list) else [answers]
     for number, result in enumerate(results, start=1):
         if as_json:

@@ -32,24 +32,24 @@ def inspect(
 
     - `eagle-jax inspect ./EAGLE-LLaMA3.1-Instruct-8B --json`
     """
-    found = api.describe(path)
+    description = api.describe(path)
     if as_json:
-        print_json(dataclasses.asdict(found))
+        print_json(dataclasses.asdict(description))
         return
     rows = {
-        "folder": found.folder,
-        "kind": found.kind,
-        "format": found.format or "",
-        "loads": "yes" if found.problem is None else f"no: {found.problem}",
-        "parameters": f"{found.parameters:,} in {found.tensors} tensors",
-        "stored as": ", ".join(f"{name}{_share(n, found.parameters)}" for name, n in found.dtypes.items()),
-        "files": ", ".join(f"{name} {_megabytes(size)}" for name, size in found.files.items()),
+        "folder": description.folder,
+        "kind": description.kind,
+        "format": description.format or "",
+        "loads": "yes" if description.problem is None else f"no: {description.problem}",
+        "parameters": f"{description.parameters:,} in {description.tensors} tensors",
+        "stored as": ", ".join(f"{name}{_share(n, description.parameters)}" for name, n in description.dtypes.items()),
+        "files": ", ".join(f"{name} {_megabytes(size)}" for name, size in description.files.items()),
     }
     shown = Table(box=None, show_header=False, pad_edge=False)
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column(overflow="fold")
-    told = {name: value for name, value in rows.items() if value}
-    for name, value in (*told.items(), ("", ""), *_flat(found.config)):
+    filled = {name: value for name, value in rows.items() if value}
+    for name, value in (*filled.items(), ("", ""), *_flat(description.config)):
         shown.add_row(name, Text(str(value)))
     out.print(shown)
 

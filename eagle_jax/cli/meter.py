@@ -46,8 +46,8 @@ def _lines(began: float) -> Callable[[api.Tally], None]:
 
 def line(tally: api.Tally, seconds: float) -> str:
     """`1,204 of 5,000 rows, 3 failed, 812 tokens/s, 1:12:10 left`."""
-    here = tally.answered + tally.failed
-    left = (tally.rows - tally.done) * seconds / here if here else 0.0
+    finished = tally.answered + tally.failed
+    left = (tally.rows - tally.done) * seconds / finished if finished else 0.0
     said = [f"{tally.done:,} of {tally.rows:,} rows"]
     said += [f"{tally.failed:,} failed"] if tally.failed else []
     said += [f"{tally.tokens / seconds:,.0f} tokens/s"] if seconds else []

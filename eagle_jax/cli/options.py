@@ -172,7 +172,7 @@ Repeats = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 
 
-def parse_tree(text: str, said: str = "--tree") -> str | tuple[int, int, int] | tuple[int, float] | list[int]:
+def parse_tree(text: str, what: str = "--tree") -> str | tuple[int, int, int] | tuple[int, float] | list[int]:
     """The api's `tree` for what was typed: a name, a budget of three numbers, a chain's size and how sure it is, or
     parents, which start with -1.
 
@@ -193,19 +193,19 @@ def parse_tree(text: str, said: str = "--tree") -> str | tuple[int, int, int] | 
     if len(numbers) == 3:
         return (numbers[0], numbers[1], numbers[2])
     raise ValueError(
-        f"{said} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
+        f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
         "nodes,least of a chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
     )
 
 
-def parse_entries(text: str, said: str) -> dict[str, Any]:
+def parse_entries(text: str, what: str) -> dict[str, Any]:
     """The entries of a `config.json` that were typed for the option `said`, as a JSON object."""
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{said} is not valid JSON: {error}") from None
+        raise ValueError(f"{what} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f'{said} {text} is no JSON object; expected one such as {{"rope_theta": 10000}}')
+        raise ValueError(f'{what} {text} is no JSON object; expected one such as {{"rope_theta": 10000}}')
     return value
 
 

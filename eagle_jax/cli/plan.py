@@ -67,11 +67,11 @@ def plan(
     """
     if not 0 < memory < math.inf:
         raise ValueError(f"--memory {memory:g}; expected the gigabytes of a chip, such as 16")
-    given: dict[str, Any] = dict(memory=memory * 1e9, requests=requests, slots=slots, nodes=nodes, dtype=dtype)
-    given |= {} if quantize is None else {"quantize": quantize}
+    arguments: dict[str, Any] = dict(memory=memory * 1e9, requests=requests, slots=slots, nodes=nodes, dtype=dtype)
+    arguments |= {} if quantize is None else {"quantize": quantize}
     meshes: list[dict[str, Any]] = [dict(mesh=mesh)] if mesh else [dict(chips=count) for count in _counts(chips)]
     names = EXAMPLES if target is None else (target,)
-    plans = [(name, plan_of(name, head, **given, **one)) for name in names for one in meshes]
+    plans = [(name, plan_of(name, head, **arguments, **one)) for name in names for one in meshes]
     if as_json:
         print_json([{"model": name} | dataclasses.asdict(one) | {"total": one.total} for name, one in plans])
         return

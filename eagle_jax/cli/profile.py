@@ -1,4 +1,4 @@
-"""`eagle-jax profile`: where the time of a cycle goes."""
+"""`eagle-jax profile`: where the time of a step goes."""
 
 import dataclasses
 import pathlib
@@ -39,9 +39,9 @@ def profile(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show where the time of a cycle goes: drafting level by level, checking, committing.
+    """Show where the time of a step goes: drafting level by level, checking, committing.
 
-    A few cycles run under JAX's profiler, and the time of every operation is added up by the phase that it belongs to.
+    A few steps run under JAX's profiler, and the time of every operation is added up by the phase that it belongs to.
 
     **Examples**
 
@@ -51,26 +51,28 @@ def profile(
     """
     asked_tree = options.parse_tree(tree)
     model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft_model)
-    asked: Any = [{"role": "user", "content": prompt}] if options.wants_chat(model, chat) else prompt
+    question: Any = [{"role": "user", "content": prompt}] if options.wants_chat(model, chat) else prompt
     with err.status("Compiling and running"):
-        found = api.profile(model, asked, drafter=drafter, tree=asked_tree, max_new_tokens=max_new_tokens, folder=trace)
+        profiled = api.profile(
+            model, question, drafter=drafter, tree=asked_tree, max_new_tokens=max_new_tokens, folder=trace
+        )
     if as_json:
-        print_json(surroundings() | dataclasses.asdict(found))
+        print_json(surroundings() | dataclasses.asdict(profiled))
         return
-    out.print(table(found))
-    prefill, plain, cycle = (1e3 * seconds for seconds in (found.prefill, found.plain, found.cycle))
-    out.print(f"Prompt of {found.prompt_tokens} tokens: {prefill:.1f} ms; a pass of plain decoding: {plain:.2f} ms.")
-    out.print(f"Cycle: {cycle:.2f} ms, {cycle / plain:.2f} plain passes, for {found.tokens:.2f} tokens.")
-    if sum(found.phases.values()) > found.cycle:
-        out.print("Phases sum to more than the cycle, since on several cores their operations overlap.")
+    out.print(table(profiled))
+    prefill, plain, step = (1e3 * seconds for seconds in (profiled.prefill, profiled.plain, profiled.step))
+    out.print(f"Prompt of {profiled.prompt_tokens} tokens: {prefill:.1f} ms; a pass of plain decoding: {plain:.2f} ms.")
+    out.print(f"Step: {step:.2f} ms, {step / plain:.2f} plain passes, for {profiled.tokens:.2f} tokens.")
+    if sum(profiled.phases.values()) > profiled.step:
+        out.print("Phases sum to more than the step, since on several cores their operations overlap.")
     if trace is not None:
         err.print(f"The trace is in {trace}; TensorBoard and ui.perfetto.dev show it.", style="dim", markup=False)
 
 
-def table(found: api.Profile) -> Table:
-    """The phases of a cycle, and their shares."""
+def table(profiled: api.Profile) -> Table:
+    """The phases of a step, and their shares."""
     shown = new_table("phase", "ms", "share")
-    whole = sum(found.phases.values())
-    for name, seconds in found.phases.items():
+    whole = sum(profiled.phases.values())
+    for name, seconds in profiled.phases.items():
         shown.add_row(name, f"{1e3 * seconds:.3f}", f"{100 * seconds / whole:.0f} %")
     return shown

@@ -52,7 +52,7 @@ def regenerate(
     }
     with progress_bar("Answering") as bar:
         task = bar.add_task("", total=None)
-        made = api.regenerate(
+        result = api.regenerate(
             model,
             data,
             to,
@@ -67,8 +67,8 @@ def regenerate(
             made_with=made_with,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    said = [f"{made.answered} conversations answered"]
-    said += [f"{made.before} were there before"] if made.before else []
-    said += [f"{made.cut} cut at {max_new_tokens} tokens"] if made.cut else []
-    said += [f"{made.skipped} skipped"] if made.skipped else []
-    out.print(f"{', '.join(said)}: {to}", markup=False)
+    parts = [f"{result.answered} conversations answered"]
+    parts += [f"{result.before} were there before"] if result.before else []
+    parts += [f"{result.cut} cut at {max_new_tokens} tokens"] if result.cut else []
+    parts += [f"{result.skipped} skipped"] if result.skipped else []
+    out.print(f"{', '.join(parts)}: {to}", markup=False)

@@ -107,8 +107,8 @@ class Display:
 
 def _room(event: events.Storing) -> str:
     whole, there, free = (f"{size / 1e9:,.3g} GB" for size in (event.bytes, event.bytes - event.missing, event.free))
-    known = f", {there} of it there already" if event.missing < event.bytes else ""
-    return f"Features: {whole} in {event.folder}{known}; the disk has {free} free"
+    already = f", {there} of it there already" if event.missing < event.bytes else ""
+    return f"Features: {whole} in {event.folder}{already}; the disk has {free} free"
 
 
 def _account(event: events.Prepared, steps: int) -> Table:
@@ -149,7 +149,7 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
     model = load(config.target, str(finished.head), config.dtype, mesh=config.mesh)
     with progress_bar("Decoding") as bar:
         task = bar.add_task("", total=len(asked))
-        found = measure_acceptance(
+        acceptance = measure_acceptance(
             model,
             asked,
             max_new_tokens=measure.max_new_tokens,
@@ -159,15 +159,15 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
         )
     if jax.process_index() == 0:
         path = pathlib.Path(config.out) / "acceptance.json"
-        path.write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n", encoding="utf-8")
-    out.print(_sentence(found, len(asked)), markup=False)
+        path.write_text(json.dumps(dataclasses.asdict(acceptance), indent=2) + "\n", encoding="utf-8")
+    out.print(_sentence(acceptance, len(asked)), markup=False)
 
 
-def _sentence(found: Acceptance, questions: int) -> str:
-    skipped = f" ({found.skipped} did not fit)" if found.skipped else ""
+def _sentence(acceptance: Acceptance, questions: int) -> str:
+    skipped = f" ({acceptance.skipped} did not fit)" if acceptance.skipped else ""
     return (
-        f"{questions - found.skipped} questions{skipped}: {found.mean_accepted_length:.2f} tokens a pass; accepted at "
-        f"depth 1, 2, ...: {_shares(found.by_depth)}"
+        f"{questions - acceptance.skipped} questions{skipped}: {acceptance.mean_accepted_length:.2f} tokens a pass; accepted "
+        f"at depth 1, 2, ...: {_shares(acceptance.by_depth)}"
     )
 
 

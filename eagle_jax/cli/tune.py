@@ -58,12 +58,14 @@ def tune(
     """
     sizes = parse_sizes(batch_sizes)
     model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft_model)
-    asked = None if prompts is None else questions(prompts, options.wants_chat(model, chat))
+    prompts_to_time = None if prompts is None else questions(prompts, options.wants_chat(model, chat))
     api.keep_budgets([])  # a folder that cannot be written into is told of before anything is measured
     tuned = []
     with counting("Measuring") as progress:
-        given: dict[str, Any] = dict(drafter=drafter, batch_sizes=sizes, prompts=asked, max_new_tokens=max_new_tokens)
-        for one in api.tune(model, **given, progress=progress):
+        arguments: dict[str, Any] = dict(
+            drafter=drafter, batch_sizes=sizes, prompts=prompts_to_time, max_new_tokens=max_new_tokens
+        )
+        for one in api.tune(model, **arguments, progress=progress):
             api.keep_budgets([one.budget])
             tuned.append(one)
             if not as_json:

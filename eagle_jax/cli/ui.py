@@ -64,7 +64,7 @@ def ui(
         datastore=datastore,
     )
     with err.status("Compiling"):
-        engine = api.Engine(model, rows=READERS, max_tokens=max_tokens, cycles=1, record=True, **drafting)
+        engine = api.Engine(model, rows=READERS, max_tokens=max_tokens, steps=1, record=True, **drafting)
     try:
         called = name or target or "shipped"
         page = page_room.Page(engine, name=called, device=jax.devices()[0].device_kind, **drafting)

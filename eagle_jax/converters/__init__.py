@@ -9,7 +9,7 @@ from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.llama import from_hf_names, load_target, save_target, target_dtype
 from eagle_jax.converters.llama import read_config as target_config
 from eagle_jax.converters.pairs import PAIRS, Pair, at_hand, head_folder, known_pair, resolve_pair, target_folder
-from eagle_jax.converters.quantising import quantize
+from eagle_jax.converters.quantizing import quantize
 
 __all__ = [
     "PAIRS",

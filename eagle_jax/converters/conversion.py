@@ -55,15 +55,17 @@ def convert(
         raise ValueError(
             f"{resolved} holds {heads.kind_of(weights.info)} heads, which have no other format; expected an EAGLE head"
         )
-    found = eagle.read_head(weights, eagle.default_taps(facts["num_hidden_layers"]) if facts else None, changes or {})
+    checkpoint = eagle.read_head(
+        weights, eagle.default_taps(facts["num_hidden_layers"]) if facts else None, changes or {}
+    )
     if facts:
-        eagle.check_fit(found, *(facts[size] for size in TARGET_SIZES))
-    entries = entries_for(format, found.config, found.dtype, _verifier(name, facts))
-    shapes = eagle.shapes(found.config)
-    into = names.slots((form.eagle3 if found.spelling.eagle3 else form.eagle1).rules, shapes)
+        eagle.check_fit(checkpoint, *(facts[size] for size in TARGET_SIZES))
+    entries = entries_for(format, checkpoint.config, checkpoint.dtype, _verifier(name, facts))
+    shapes = eagle.shapes(checkpoint.config)
+    into = names.slots((form.eagle3 if checkpoint.spelling.eagle3 else form.eagle1).rules, shapes)
     keys = [
         (path, key, new)
-        for path, slot in names.slots(found.spelling.rules, shapes).items()
+        for path, slot in names.slots(checkpoint.spelling.rules, shapes).items()
         for key, new in zip(slot.keys, into[path].keys, strict=True)
     ]
     entries |= quant_config.entry({new: weights.info[key].rounding for path, key, new in keys if is_matrix(path)})
@@ -72,9 +74,9 @@ def convert(
         for _, key, new in keys:
             for part, value in weights.parts(key):
                 yield new + part.removeprefix(key), value
-        if found.vocabulary is not None:
-            yield from mapping_tensors(found.vocabulary, found.config.layers.vocab_size)
-        if not found.spelling.eagle3 and EMBEDDING in weights.info and format == "safeailab":
+        if checkpoint.vocabulary is not None:
+            yield from mapping_tensors(checkpoint.vocabulary, checkpoint.config.layers.vocab_size)
+        if not checkpoint.spelling.eagle3 and EMBEDDING in weights.info and format == "safeailab":
             yield EMBEDDING, weights.take(EMBEDDING)
 
     write_folder(folder, entries, tensors())

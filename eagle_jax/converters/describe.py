@@ -109,15 +109,15 @@ def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str
             llama.check_target(weights, config)
             return None, _plain(config)
         if kind in PARALLEL.values():
-            told = _plain(heads.read_heads(weights, None, {}).config)
-            return None, told | ({"prefix": PREFIX} if told.get("prefix") else {})
-        found = eagle.read_head(weights, (0, 1, 2), {})
+            settings = _plain(heads.read_heads(weights, None, {}).config)
+            return None, settings | ({"prefix": PREFIX} if settings.get("prefix") else {})
+        checkpoint = eagle.read_head(weights, (0, 1, 2), {})
     except ValueError as error:
         return str(error), dict(entries)
-    told = _plain(found.config)
-    if kind == EAGLE3 and not found.taps_stated:
-        told["taps"] = TAPS_BY_DEFAULT
-    return None, told
+    settings = _plain(checkpoint.config)
+    if kind == EAGLE3 and not checkpoint.taps_stated:
+        settings["taps"] = TAPS_BY_DEFAULT
+    return None, settings
 
 
 def _plain(config: Any) -> dict[str, Any]:

@@ -53,22 +53,22 @@ class Checkpoint:
 
 
 def load_eagle(
-    weights: Weights, target: LM, wanted: Any, changes: Mapping[str, Any], scheme: Scheme | None = None
+    weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None = None
 ) -> DraftHead:
     """The head in these files; see `heads.load_head`."""
-    found = read_head(weights, default_taps(target.config.num_hidden_layers), changes)
+    checkpoint = read_head(weights, default_taps(target.config.num_hidden_layers), changes)
     sizes = target.config
-    check_fit(found, sizes.vocab_size, sizes.hidden_size, sizes.num_hidden_layers)
-    config, own = found.config, None
+    check_fit(checkpoint, sizes.vocab_size, sizes.hidden_size, sizes.num_hidden_layers)
+    config, own = checkpoint.config, None
     if isinstance(config, Eagle3Config) and config.own_embedding:
         own = _own_embedding(weights, config, target)
         config = dataclasses.replace(config, own_embedding=own is not None)
-    chosen = names.stored_dtype(weights, f"{found.spelling.fc}.weight") if wanted is None else wanted
+    chosen = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
     needed = {name: value for name, value in shapes(config).items() if name != "embed_tokens"}
-    params = names.read_params(weights, found.spelling.rules, needed, chosen, scheme=scheme)
+    params = names.read_params(weights, checkpoint.spelling.rules, needed, chosen, scheme=scheme)
     if own is not None:
         params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
-    ids = None if found.vocabulary is None else jnp.asarray(found.vocabulary, jnp.int32)
+    ids = None if checkpoint.vocabulary is None else jnp.asarray(checkpoint.vocabulary, jnp.int32)
     if isinstance(config, Eagle3Config):
         return Head3(params=params, config=config, vocabulary=ids)
     return Head(params=params, config=config, vocabulary=ids)
@@ -153,9 +153,9 @@ def default_taps(layers: int) -> tuple[int, ...] | None:
     return (2, layers // 2, layers - 3) if layers >= 7 else None
 
 
-def check_fit(found: Checkpoint, vocab_size: int, hidden_size: int, num_hidden_layers: int) -> None:
+def check_fit(checkpoint: Checkpoint, vocab_size: int, hidden_size: int, num_hidden_layers: int) -> None:
     """Refuses a head that was made for another target than the one of these sizes."""
-    folder, config = found.weights.folder, found.config
+    folder, config = checkpoint.weights.folder, checkpoint.config
     eagle3 = isinstance(config, Eagle3Config)
     features = config.target_hidden_size if isinstance(config, Eagle3Config) else config.layers.hidden_size
     if features != hidden_size:
@@ -163,7 +163,7 @@ def check_fit(found: Checkpoint, vocab_size: int, hidden_size: int, num_hidden_l
             f"the head in {folder} reads features of {features} numbers; "
             f"the target's have {hidden_size}, so it was made for another model"
         )
-    table = found.weights.info.get(EMBEDDING)
+    table = checkpoint.weights.info.get(EMBEDDING)
     expected = (vocab_size, hidden_size)
     if table is not None and not eagle3 and table.shape != expected:
         raise ValueError(

@@ -88,14 +88,14 @@ class Weights:
         return self._holder[name].take(name)
 
     def take_rounded(self, name: str) -> packed.Rounded:
-        """Levels and scales of one rounded weight, once."""
+        """Codes and scales of one rounded weight, once."""
         info = self.info[name]
         if info.rounding is None:
             raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a rounded weight")
         if name in self._holder:  # one tensor in the file too
             return self._holder[name].take_rounded(name)  # type: ignore[attr-defined]
-        levels = packed.unpack(self.take(name + packed.PACKED), info.rounding.bits, info.shape[1])
-        return packed.Rounded(levels, self.take(name + packed.SCALE))
+        codes = packed.unpack(self.take(name + packed.PACKED), info.rounding.bits, info.shape[1])
+        return packed.Rounded(codes, self.take(name + packed.SCALE))
 
     def parts(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
         """What one tensor of `info` is in a file, by its name there: one tensor, or those of a rounded weight."""

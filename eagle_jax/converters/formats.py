@@ -158,16 +158,16 @@ def spelling_of(info: Mapping[str, TensorInfo]) -> Spelling | None:
     Raises:
         ValueError: two spellings at once.
     """
-    found = [each for each in (FUSED, MIDLAYER, NUMBERED) if _any_begins(info, f"{each.first}.self_attn.")]
-    if len(found) > 1:
+    layouts = [each for each in (FUSED, MIDLAYER, NUMBERED) if _any_begins(info, f"{each.first}.self_attn.")]
+    if len(layouts) > 1:
         raise ValueError(
-            f"the weights hold both {found[0].first}.* and {found[1].first}.*, the names of two formats; expected one"
+            f"the weights hold both {layouts[0].first}.* and {layouts[1].first}.*, names of two formats; expected one"
         )
-    if not found:
+    if not layouts:
         return MIDLAYER if OFFSETS in info else None
-    if found == [NUMBERED]:
+    if layouts == [NUMBERED]:
         return NUMBERED if _reads_two(info) else PLAIN
-    return found[0]
+    return layouts[0]
 
 
 def _reads_two(info: Mapping[str, TensorInfo]) -> bool:

@@ -43,10 +43,12 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
             yield name, np.ascontiguousarray(weights.take(name).astype(chosen))
 
     entries = config_entries(source)
-    with tempfile.TemporaryDirectory() as beside:
+    with tempfile.TemporaryDirectory() as temporary:
         if tokenizer is not None:
-            tokenizer.save_pretrained(beside)
+            tokenizer.save_pretrained(temporary)
         generation = {key: entries[key] for key in ("bos_token_id",) if key in entries}
         generation["eos_token_id"] = end_ids(source)
-        (pathlib.Path(beside) / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
-        write_folder(folder, entries | {"torch_dtype": chosen.name}, tensors(), beside=pathlib.Path(beside).iterdir())
+        (pathlib.Path(temporary) / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+        write_folder(
+            folder, entries | {"torch_dtype": chosen.name}, tensors(), beside=pathlib.Path(temporary).iterdir()
+        )

@@ -75,15 +75,15 @@ class GgufTensors:
         return self._in_order(name, value)
 
     def take_rounded(self, name: str) -> Rounded:
-        """Levels and scales of a matrix whose type is one of `KEPT`, as they are stored."""
+        """Codes and scales of a matrix whose type is one of `KEPT`, as they are stored."""
         tensor = self._tensor(name)
         blocks = tensor.data.reshape(tensor.shape[0], tensor.shape[1] // 32, -1)
         scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32)
         codes = blocks[..., 2:]
         if tensor.type == "Q4_0":  # 16 bytes: the low halves are the first 16 inputs, the high ones the others
             codes = np.concatenate([codes & 15, codes >> 4], axis=-1).astype(np.int8) - np.int8(8)
-        levels = codes.view(np.int8).reshape(tensor.shape)
-        return Rounded(self._in_order(name, levels), self._in_order(name, scales))
+        codes = codes.view(np.int8).reshape(tensor.shape)
+        return Rounded(self._in_order(name, codes), self._in_order(name, scales))
 
     @property
     def _architecture(self) -> str:

@@ -176,8 +176,8 @@ def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tu
     for id in sorted(range(len(tokens)), key=rank):
         token = tokens[id]
         parts = ((token[:at], token[at:]) for at in range(1, len(token)))
-        known = [pair for pair in parts if pair[0] in ids and pair[1] in ids]
-        merges += sorted(known, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        mergeable = [pair for pair in parts if pair[0] in ids and pair[1] in ids]
+        merges += sorted(mergeable, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
     return merges
 
 

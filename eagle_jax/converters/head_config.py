@@ -64,9 +64,9 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
     _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
 
     shown = {"norm_before_fc": "input_norm.weight" in info, "fc_norm": "fc_norm.0.weight" in info}
-    for name, found in shown.items():
-        if stated.flags.get(name, found) != found:
-            raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {_there(found)}")
+    for name, value in shown.items():
+        if stated.flags.get(name, value) != value:
+            raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {_there(value)}")
     return Eagle3Config(
         layers=layers,
         taps=taps,
@@ -133,8 +133,8 @@ def _window(entries: Mapping[str, Any]) -> int | None:
     kinds = hf_config.layer_types(entries) or []
     if len(set(kinds)) > 1:
         raise ValueError(f"layer_types={kinds!r} is not supported in a head; expected all its layers to be of one kind")
-    named = None if not kinds else kinds[0] == hf_families.WINDOWED
-    used = hf_values.flag(entries, "use_sliding_window", True) if named is None else named
+    is_windowed = None if not kinds else kinds[0] == hf_families.WINDOWED
+    used = hf_values.flag(entries, "use_sliding_window", True) if is_windowed is None else is_windowed
     if entries.get("sliding_window") is None or not used:
         return None
     return hf_values.integer(entries, "sliding_window")
@@ -147,13 +147,13 @@ def _matrix(info: Info, key: str) -> tuple[int, int]:
     return rows, columns
 
 
-def _agree(stated: Any, found: int | None, name: str, tensor: str) -> None:
-    if stated is not None and stated != found:
-        told = "none" if found is None else found
+def _agree(stated: Any, value: int | None, name: str, tensor: str) -> None:
+    if stated is not None and stated != value:
+        shown_value = "none" if value is None else value
         raise ValueError(
-            f"{name}={stated!r} in the config, but by tensor {tensor} it is {told}; expected them to agree"
+            f"{name}={stated!r} in the config, but by tensor {tensor} it is {shown_value}; expected them to agree"
         )
 
 
-def _there(found: bool) -> str:
-    return "there" if found else "not there"
+def _there(value: bool) -> str:
+    return "there" if value else "not there"

@@ -63,20 +63,20 @@ def load_head(
             damaged file.
         ImportError: the weights are PyTorch's and PyTorch is not installed.
     """
-    wanted = None if dtype is None else names.float_dtype(dtype)
+    wanted_dtype = None if dtype is None else names.float_dtype(dtype)
     weights = Weights(pathlib.Path(folder))
     if any(info.rounding is not None for info in weights.info.values()):
         scheme = None
     if kind_of(weights.info) is None:
-        return eagle.load_eagle(weights, target, wanted, changes or {}, scheme)
-    found = read_heads(weights, target.config, changes or {})
-    _check_fit(weights.folder, found.config, target.config)
-    first = next(key for key in names.expected(found.rules, shapes(found.config)))
-    chosen = names.stored_dtype(weights, first) if wanted is None else wanted
-    params = names.read_params(weights, found.rules, shapes(found.config), chosen, scheme=scheme)
-    if isinstance(found.config, MedusaConfig):
-        return Medusa(params=params, config=found.config)
-    return Hydra(params=params, config=found.config)
+        return eagle.load_eagle(weights, target, wanted_dtype, changes or {}, scheme)
+    checkpoint = read_heads(weights, target.config, changes or {})
+    _check_fit(weights.folder, checkpoint.config, target.config)
+    first = next(key for key in names.expected(checkpoint.rules, shapes(checkpoint.config)))
+    chosen = names.stored_dtype(weights, first) if wanted_dtype is None else wanted_dtype
+    params = names.read_params(weights, checkpoint.rules, shapes(checkpoint.config), chosen, scheme=scheme)
+    if isinstance(checkpoint.config, MedusaConfig):
+        return Medusa(params=params, config=checkpoint.config)
+    return Hydra(params=params, config=checkpoint.config)
 
 
 def save_head(
@@ -137,13 +137,13 @@ def read_heads(weights: Weights, target: LlamaConfig | None, changes: Mapping[st
     try:
         entries = quant_config.without(entries)
         if kind_of(weights.info) == MEDUSA:
-            found, aside = _medusa(weights, entries)
+            checkpoint, aside = _medusa(weights, entries)
         else:
-            found, aside = _hydra(weights, entries, target)
+            checkpoint, aside = _hydra(weights, entries, target)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    names.check(weights, found.rules, shapes(found.config), aside)
-    return found
+    names.check(weights, checkpoint.rules, shapes(checkpoint.config), aside)
+    return checkpoint
 
 
 @functools.cache

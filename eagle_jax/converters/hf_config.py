@@ -196,13 +196,13 @@ def _num_experts(stated: Mapping[str, Any], default: int) -> int:
 
 def _dense_layers(stated: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     """The layers that are named, and those between every `decoder_sparse_step`-th one."""
-    named, step = stated["mlp_only_layers"], integer(stated, "decoder_sparse_step")
-    if step < 1 or not isinstance(named, list) or any(i not in range(layers) for i in named):
+    dense_layers, step = stated["mlp_only_layers"], integer(stated, "decoder_sparse_step")
+    if step < 1 or not isinstance(dense_layers, list) or any(i not in range(layers) for i in dense_layers):
         raise ValueError(
-            f"mlp_only_layers={named!r} and decoder_sparse_step={step}; "
+            f"mlp_only_layers={dense_layers!r} and decoder_sparse_step={step}; "
             f"expected a list of layers from 0 to {layers - 1}, and at least 1"
         )
-    return tuple(i for i in range(layers) if i in named or (i + 1) % step)
+    return tuple(i for i in range(layers) if i in dense_layers or (i + 1) % step)
 
 
 def _num_key_value_heads(stated: Mapping[str, Any]) -> int:

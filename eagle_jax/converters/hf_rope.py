@@ -170,9 +170,9 @@ def _yarn(settings: Mapping[str, Any], implied_factor: float) -> dict[str, Any]:
 
 def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
     """Given outright, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22; DeepSeek divides two of them)."""
-    given = settings.get("attention_factor")
-    if given is not None:
-        return _number("attention_factor", given)
+    attention_factor = settings.get("attention_factor")
+    if attention_factor is not None:
+        return _number("attention_factor", attention_factor)
 
     def scale(m: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1.0

@@ -79,9 +79,9 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
         )
     blocks = re.findall(r"^hydra_mlp\.(\d+)\.(\d+)\.linear\.weight$", "\n".join(info), re.MULTILINE)
     heads, layers = len({k for k, _ in blocks}), len({b for _, b in blocks})
-    for name, found in (("hydra_num_heads", heads), ("hydra_num_layers", layers)):
-        if hf_values.integer(entries, name, found) != found:
-            raise ValueError(f"{name}={entries[name]} in the config, but by the tensors it is {found}")
+    for name, value in (("hydra_num_heads", heads), ("hydra_num_layers", layers)):
+        if hf_values.integer(entries, name, value) != value:
+            raise ValueError(f"{name}={entries[name]} in the config, but by the tensors it is {value}")
     if f"hydra_mlp.0.{int(there)}.res_connection.weight" not in info:
         raise ValueError(
             "the first blocks have no res_connection, so the heads do not read what was drafted; expected heads with "

@@ -67,13 +67,13 @@ def load_target(
         ImportError: the weights are `.bin` files and PyTorch is not installed.
     """
     folder = pathlib.Path(folder)
-    wanted = None if dtype is None else names.float_dtype(dtype)
+    wanted_dtype = None if dtype is None else names.float_dtype(dtype)
     config = read_config(folder, changes)
     weights = Weights(folder)
     check_target(weights, config)
     if config.tie_word_embeddings and OUTPUT in weights.info:
         _check_tied(folder)
-    chosen = names.stored_dtype(weights, EMBEDDING) if wanted is None else wanted
+    chosen = names.stored_dtype(weights, EMBEDDING) if wanted_dtype is None else wanted_dtype
     place = None if over is None else placing(over, over.target, config)
     params = names.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
     return LM(params=params, config=config if over is None else widened(config, over.sizes))
@@ -94,8 +94,8 @@ def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Para
             f"{foreign} is a {type(tensors[foreign]).__module__}.{type(tensors[foreign]).__name__}; expected arrays of "
             "numpy or JAX (of PyTorch's tensors: tensor.detach().float().numpy())"
         )
-    wanted = names.slots(rules(config), shapes(config))
-    keys = {key for slot in wanted.values() for key in slot.keys}
+    slots = names.slots(rules(config), shapes(config))
+    keys = {key for slot in slots.values() for key in slot.keys}
     if missing := sorted(keys - tensors.keys()):
         raise ValueError(f"the weights lack {listed(missing)}; expected all of a checkpoint of this target")
     ignored = (*BUFFERS, *HEADS, *((re.escape(OUTPUT),) if config.tie_word_embeddings else ()))
@@ -105,7 +105,7 @@ def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Para
     if config.tie_word_embeddings and not np.array_equal(tensors.get(OUTPUT, tensors[EMBEDDING]), tensors[EMBEDDING]):
         raise ValueError(f"the target ties its matrices, and {OUTPUT} is unlike {EMBEDDING}; leave it out")
     params: names.Params = {}
-    for path, slot in wanted.items():
+    for path, slot in slots.items():
         *parents, name = path.split("/")
         node = functools.reduce(lambda inner, parent: inner.setdefault(parent, {}), parents, params)
         parts = [tensors[key] for key in slot.keys]

@@ -18,7 +18,7 @@ from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.models.quant import Scheme, flat, is_matrix
-from eagle_jax.ops.quantized import QuantArray, level_dtype, quantise
+from eagle_jax.ops.quantized import QuantArray, code_dtype, quantize
 from eagle_jax.sharding import Place
 
 Params = dict[str, Any]
@@ -78,7 +78,7 @@ class Slot:
 def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
     """Every parameter of a model (arrays or their shapes) by path, with its place on disk."""
     by_path = {rule.path: rule for rule in rules}
-    found = {}
+    by_slot = {}
     for path, leaf in flat(params):
         number = re.search(r"(?<=_)\d+(?=/)", path)
         pattern = path if number is None or path in by_path else f"{path[: number.start()]}{{i}}{path[number.end() :]}"
@@ -87,8 +87,8 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
         key = by_path[pattern].key
         if number is not None:
             key = key.replace("{i}", number.group())
-        found[path] = _slot(key, leaf)
-    return found
+        by_slot[path] = _slot(key, leaf)
+    return by_slot
 
 
 def expected(rules: Iterable[Rule], params: Params) -> dict[str, tuple[int, ...]]:
@@ -140,7 +140,7 @@ def read_params(
         else:
             leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
-        node[name] = jax.block_until_ready(leaf if rounding is None else quantise(leaf, rounding, dtype))
+        node[name] = jax.block_until_ready(leaf if rounding is None else quantize(leaf, rounding, dtype))
     return params
 
 
@@ -153,12 +153,12 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
     Raises:
         ValueError: a tensor is missing, unknown, of another shape, or not of a float dtype.
     """
-    wanted = expected(rules, shapes)
-    missing = [key for key in wanted if key not in weights.info]
+    expected_slots = expected(rules, shapes)
+    missing = [key for key in expected_slots if key not in weights.info]
     if missing:
         raise ValueError(f"{weights.folder} lacks {_count(missing)} that its config describes: {listed(missing)}")
     patterns = [re.compile(pattern) for pattern in ignored]
-    unknown = [key for key in weights.info if key not in wanted and not any(p.fullmatch(key) for p in patterns)]
+    unknown = [key for key in weights.info if key not in expected_slots and not any(p.fullmatch(key) for p in patterns)]
     if unknown:
         shown = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
         raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
@@ -176,7 +176,7 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
         for i, key in enumerate(slot.keys):
             part = jax.tree.map(lambda x, i=i: x[i], value) if slot.stacked else value
             if isinstance(part, QuantArray):
-                rounded = packed.Rounded(np.asarray(part.levels), np.asarray(part.scales))
+                rounded = packed.Rounded(np.asarray(part.codes), np.asarray(part.scales))
                 yield from packed.tensors(key, rounded, part.bits)
             else:
                 yield key, np.ascontiguousarray(part)
@@ -231,11 +231,11 @@ def _read_rounded(weights: Weights, path: str, slot: Slot, dtype: jnp.dtype, pla
     info = weights.info[slot.keys[0]]
     bits = 8 if info.rounding is None else info.rounding.bits
     parts = [weights.take_rounded(key) for key in slot.keys]
-    levels, scales = (np.stack(of) if slot.stacked else of[0] for of in zip(*parts, strict=True))
-    levels, scales = levels.astype(level_dtype(bits)), scales.astype(np.float32)
+    codes, scales = (np.stack(of) if slot.stacked else of[0] for of in zip(*parts, strict=True))
+    codes, scales = codes.astype(code_dtype(bits)), scales.astype(np.float32)
     if place is None:
-        return QuantArray(jnp.asarray(levels), jnp.asarray(scales), bits=bits, dtype=np.dtype(dtype))
-    placed = place(f"{path}/levels", levels), place(f"{path}/scales", scales)
+        return QuantArray(jnp.asarray(codes), jnp.asarray(scales), bits=bits, dtype=np.dtype(dtype))
+    placed = place(f"{path}/codes", codes), place(f"{path}/scales", scales)
     return QuantArray(*placed, bits=bits, dtype=np.dtype(dtype))
 
 

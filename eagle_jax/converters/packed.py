@@ -1,7 +1,7 @@
 """Rounded weights on disk, as the compressed-tensors library packs them ("pack-quantized"), which vLLM reads too.
 
-X.weight_packed  [out, words] int32   levels + 128 (8 bits) or + 8 (4 bits), the first of a word in its lowest bits
-X.weight_scale   [out, groups]        what levels are multiplied with; we write float32
+X.weight_packed  [out, words] int32   codes + 128 (8 bits) or + 8 (4 bits), the first of a word in its lowest bits
+X.weight_scale   [out, groups]        what codes are multiplied with; we write float32
 X.weight_shape   [2] int64            out, in
 """
 
@@ -11,29 +11,29 @@ from typing import NamedTuple
 import numpy as np
 
 PACKED, SCALE, SHAPE = "_packed", "_scale", "_shape"
-# Of rounding that is not read: levels around another one than 0, and inputs in another order.
+# Of rounding that is not read: codes around another one than 0, and inputs in another order.
 UNREAD = ("_zero_point", "_g_idx")
 
 
 class Rounded(NamedTuple):
-    """One weight: levels int8 `[out, in]`, scales float `[out, groups]`."""
+    """One weight: codes int8 `[out, in]`, scales float `[out, groups]`."""
 
-    levels: np.ndarray
+    codes: np.ndarray
     scales: np.ndarray
 
 
-def pack(levels: np.ndarray, bits: int) -> np.ndarray:
-    """Words `[out, words]` int32 of levels `[out, in]`; what is left of the last word are zeros of the packed form."""
+def pack(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Words `[out, words]` int32 of codes `[out, in]`; what is left of the last word are zeros of the packed form."""
     per_word = 32 // bits
-    spare = -levels.shape[1] % per_word
-    unsigned = np.pad(levels.astype(np.int16) + 2 ** (bits - 1), ((0, 0), (0, spare))).astype(np.uint8)
+    spare = -codes.shape[1] % per_word
+    unsigned = np.pad(codes.astype(np.int16) + 2 ** (bits - 1), ((0, 0), (0, spare))).astype(np.uint8)
     if bits == 4:
         unsigned = (unsigned[:, 0::2] | (unsigned[:, 1::2] << 4)).astype(np.uint8)
     return np.ascontiguousarray(unsigned).view("<i4")
 
 
 def unpack(words: np.ndarray, bits: int, inputs: int) -> np.ndarray:
-    """Levels `[out, inputs]` int8 of packed words."""
+    """Codes `[out, inputs]` int8 of packed words."""
     octets = np.ascontiguousarray(words, "<i4").view(np.uint8)
     if bits == 4:
         octets = np.stack([octets & 15, octets >> 4], axis=-1).reshape(len(words), -1)
@@ -41,12 +41,12 @@ def unpack(words: np.ndarray, bits: int, inputs: int) -> np.ndarray:
 
 
 def bits_of(words: int, inputs: int) -> int | None:
-    """Bits of each level, going by how many words hold the inputs; None if neither 4 nor 8."""
+    """Bits of each code, going by how many words hold the inputs; None if neither 4 nor 8."""
     return next((bits for bits in (4, 8) if words == -(-inputs * bits // 32)), None)
 
 
 def tensors(name: str, weight: Rounded, bits: int) -> Iterator[tuple[str, np.ndarray]]:
     """The three tensors of the weight `name`."""
-    yield name + PACKED, pack(weight.levels, bits)
+    yield name + PACKED, pack(weight.codes, bits)
     yield name + SCALE, np.ascontiguousarray(weight.scales)
-    yield name + SHAPE, np.asarray(weight.levels.shape, np.int64)
+    yield name + SHAPE, np.asarray(weight.codes.shape, np.int64)

@@ -73,11 +73,11 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
     try:
         return resolve(pair.target), head_folder(pair)
     except FileNotFoundError as error:
-        here = pathlib.Path.cwd()
+        folder = pathlib.Path.cwd()
         raise FileNotFoundError(
             f"{pair.name} is {pair.target} with {pair.head}, and the HuggingFace hub did not give both "
-            f"({reason(error.__cause__ or error)}); download them elsewhere and put them into {here / pair.target} "
-            f"and {here / pair.head}, or give their folders as target and head"
+            f"({reason(error.__cause__ or error)}); download them elsewhere and put them into {folder / pair.target} "
+            f"and {folder / pair.head}, or give their folders as target and head"
         ) from error
 
 
@@ -215,7 +215,7 @@ _HEADS: tuple[tuple[str, str, str, str, Mapping[str, Any] | None], ...] = (
 
 
 def _pairs() -> Iterator[Pair]:
-    for of, suffix, head, method, known in _HEADS:
+    for of, suffix, head, method, target_sizes in _HEADS:
         target, sizes = _TARGETS[of]
         yield Pair(
             name=of + suffix,
@@ -223,7 +223,7 @@ def _pairs() -> Iterator[Pair]:
             head=head,
             method=method,
             target_sizes=sizes,
-            head_sizes=None if known is None else HeadSizes(target=sizes, **known),
+            head_sizes=None if target_sizes is None else HeadSizes(target=sizes, **target_sizes),
         )
 
 

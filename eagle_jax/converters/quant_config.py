@@ -1,7 +1,7 @@
 """What `config.json` says of rounded weights: the `quantization_config` of compressed-tensors, in and out.
 
 The tensors tell what is rounded, and in what groups. The config is read to refuse what their numbers do not show
-(rounded activations, levels that mean something else), and written for others' readers.
+(rounded activations, codes that mean something else), and written for others' readers.
 """
 
 import collections
@@ -92,8 +92,8 @@ def _check(key: str, stated: Mapping[str, Any]) -> None:
     for name, group in groups.items():
         weights = group.get("weights") or {}
         unlike = {
-            said: value
-            for said, value, expected in (
+            label: value
+            for label, value, expected in (
                 ("num_bits", weights.get("num_bits"), (4, 8)),
                 ("type", weights.get("type", "int"), ("int",)),
                 ("symmetric", weights.get("symmetric", True), (True,)),
@@ -104,7 +104,7 @@ def _check(key: str, stated: Mapping[str, Any]) -> None:
             if value not in expected
         }
         if unlike:
-            said = ", ".join(f"{what}={value!r}" for what, value in unlike.items())
+            listed = ", ".join(f"{what}={value!r}" for what, value in unlike.items())
             raise ValueError(
-                f"{key} has {said} in {name}; expected weights alone, rounded to integers of 4 or 8 bits around 0"
+                f"{key} has {listed} in {name}; expected weights alone, rounded to integers of 4 or 8 bits around 0"
             )

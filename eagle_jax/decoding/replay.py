@@ -25,21 +25,21 @@ class Guessed:
         children: dict[int, int] = {}
         at_depth: dict[int, int] = {}
         path: list[int] = []
-        node, found = 0, 1
-        for here in range(1, len(self.parents)):
-            above = self.parents[here]
+        node, size = 0, 1
+        for index in range(1, len(self.parents)):
+            above = self.parents[index]
             rank = children.get(above, 0)
             children[above] = rank + 1
             inside = above in depth and depth[above] <= steps and rank < width
             if not inside or above and ranks[above] >= width:
                 continue
-            depth[here] = depth[above] + 1
-            ranks[here] = at_depth.get(depth[here], 0)  # its place among those of its level: the best are expanded
-            at_depth[depth[here]] = ranks[here] + 1
-            found += 1
-            if above == node and len(path) < len(following) and self.tokens[here] == following[len(path)]:
-                path.append(found)
-                node = here
+            depth[index] = depth[above] + 1
+            ranks[index] = at_depth.get(depth[index], 0)  # its place among those of its level: the best are expanded
+            at_depth[depth[index]] = ranks[index] + 1
+            size += 1
+            if above == node and len(path) < len(following) and self.tokens[index] == following[len(path)]:
+                path.append(size)
+                node = index
         return path
 
 
@@ -57,16 +57,16 @@ class Text:
 
 
 def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[DynamicTree, float]:
-    """Tokens that a cycle would have committed with each tree, decoding the same texts from beginning to end."""
+    """Tokens that a step would have committed with each tree, decoding the same texts from beginning to end."""
     sizes: dict[tuple[int, int], list[DynamicTree]] = {}
     for tree in trees:
         sizes.setdefault((tree.depth_steps, tree.top_k), []).append(tree)
     texts = list(texts)
-    found: dict[DynamicTree, float] = {}
+    by_tree: dict[DynamicTree, float] = {}
     for (steps, width), alike in sizes.items():
         paths = [_paths(text, steps, width) for text in texts]
-        found |= {tree: _mean_length(paths, tree.nodes) for tree in alike}
-    return found
+        by_tree |= {tree: _mean_length(paths, tree.nodes) for tree in alike}
+    return by_tree
 
 
 def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]:
@@ -79,9 +79,9 @@ def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]
         for place, drafted in enumerate(text.drafted):
             node = 0
             for depth, token in enumerate(text.tokens[place + 1 : place + 1 + depths]):
-                below = [here for here, above in enumerate(drafted.parents) if above == node]
+                below = [index for index, above in enumerate(drafted.parents) if above == node]
                 tried[depth] += 1
-                right = [rank for rank, here in enumerate(below) if drafted.tokens[here] == token]
+                right = [rank for rank, index in enumerate(below) if drafted.tokens[index] == token]
                 if not right:
                     break
                 if right[0] < ranks:
@@ -99,13 +99,13 @@ def _paths(text: Text, steps: int, width: int) -> list[list[int]]:
 
 
 def _mean_length(texts: Sequence[Sequence[Sequence[int]]], nodes: int) -> float:
-    """Tokens a cycle over texts of which the nodes needed at each place are known, for a tree of so many nodes."""
-    tokens = cycles = 0
+    """Tokens a step over texts of which the nodes needed at each place are known, for a tree of so many nodes."""
+    tokens = steps = 0
     for paths in texts:
         place = 0
         while place < len(paths):
             step = 1 + sum(needed <= nodes for needed in paths[place])
             place += step
             tokens += step
-            cycles += 1
-    return tokens / max(cycles, 1)
+            steps += 1
+    return tokens / max(steps, 1)

@@ -138,7 +138,7 @@ def scores(
     noise: Float[Array, "b #n v"] | None,
     settings: Settings,
     mode: Sampling,
-    sharpness: float = 1.0,
+    logit_scale: float = 1.0,
 ) -> Scores:
     """What a drafter ranks guesses by: log_softmax(s (logits + T noise)), if T > 1 log_softmax(s (logits / T + noise)).
 
@@ -147,16 +147,16 @@ def scores(
     cold drafter would take its errors for certainties. `noise` may be None if `mode.sampled` is False.
 
     Args:
-        sharpness: `s`; it leaves the order of the guesses below one node alone and weighs them against guesses below
+        logit_scale: `s`; it leaves the order of the guesses below one node alone and weighs them against guesses below
             other nodes.
     """
     if mode.sampled:
         assert noise is not None, "sampled rows need noise"
         temperature = settings.temperature[:, None, None]
         cold, hot = jnp.clip(temperature, 0, 1), jnp.maximum(temperature, 1)
-        kept = _kept(_scale(logits, settings), settings) if mode.filtered else True
-        logits = logits / hot + cold * (noise - jnp.where(kept, 0.0, MARKDOWN))
-    return Scores(logits, sharpness)
+        survives = _kept(_scale(logits, settings), settings) if mode.filtered else True
+        logits = logits / hot + cold * (noise - jnp.where(survives, 0.0, MARKDOWN))
+    return Scores(logits, logit_scale)
 
 
 def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b n v"]:
@@ -169,10 +169,10 @@ def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b
 def _kept(scaled: Float[Array, "b n v"], settings: Settings) -> Bool[Array, "b n v"]:
     """Which tokens survive top-k, then top-p among those, then min-p. A search that no row needs is skipped."""
     everything = jnp.ones_like(scaled, bool)
-    kept = jax.lax.cond(jnp.any(settings.top_k > 0), _in_top_k, lambda *_: everything, scaled, settings)
-    left = jnp.where(kept, jnp.exp(scaled), 0.0)  # probability up to the normaliser, which cancels
-    kept &= jax.lax.cond(jnp.any(settings.top_p < 1), _in_top_p, lambda *_: everything, scaled, left, settings)
-    return kept & (scaled >= jnp.log(settings.min_p)[:, None, None])
+    survives = jax.lax.cond(jnp.any(settings.top_k > 0), _in_top_k, lambda *_: everything, scaled, settings)
+    left = jnp.where(survives, jnp.exp(scaled), 0.0)  # probability up to the normaliser, which cancels
+    survives &= jax.lax.cond(jnp.any(settings.top_p < 1), _in_top_p, lambda *_: everything, scaled, left, settings)
+    return survives & (scaled >= jnp.log(settings.min_p)[:, None, None])
 
 
 def _in_top_k(scaled: Float[Array, "b n v"], settings: Settings) -> Bool[Array, "b n v"]:

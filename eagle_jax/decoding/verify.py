@@ -45,7 +45,7 @@ def walk(tree: Tree, draws: Int[Array, "b n"], depth: int, ancestors: Bool[Array
 
     levels = jnp.arange(depth + 1, dtype=jnp.int32)
     at_level = on_path[:, None, :] & (depth_below(ancestors)[:, None, :] == levels[None, :, None])
-    taken = jnp.any(at_level, axis=-1)
+    is_accepted = jnp.any(at_level, axis=-1)
     nodes = lax.argmax(at_level, 2, jnp.int32)  # the first True, 0 where there is none
-    tokens = jnp.where(taken, jnp.take_along_axis(draws, nodes, axis=1), -1)
-    return Accepted(nodes=nodes, tokens=tokens, count=jnp.sum(taken, axis=-1, dtype=jnp.int32))
+    tokens = jnp.where(is_accepted, jnp.take_along_axis(draws, nodes, axis=1), -1)
+    return Accepted(nodes=nodes, tokens=tokens, count=jnp.sum(is_accepted, axis=-1, dtype=jnp.int32))

@@ -40,7 +40,7 @@ class View:
 
 
 @pytree
-class Checked:
+class Verification:
     """What one target pass made of a whole tree, rejected nodes included.
 
     Attributes:
@@ -55,7 +55,7 @@ class Checked:
 
 
 @pytree
-class Observed:
+class CommittedRows:
     """Rows of true text with what the target made of them, in order (r rows).
 
     Attributes:
@@ -66,7 +66,7 @@ class Observed:
         hidden: the target's final hidden state at each row (EAGLE-1/2's feature).
         taps: the residual streams that the drafter asked for.
         checked: the tree that these rows are the accepted path of; None while the prompt is read.
-        more: whether further rows come before the drafter is asked, so that what only a guess needs can be left out.
+        is_prefill_chunk: further rows of the prompt follow before the drafter proposes, so what only `propose` needs can wait.
     """
 
     start: Int[Array, "b"]
@@ -75,8 +75,8 @@ class Observed:
     following: Int[Array, "b r"]
     hidden: Float[Array, "b r h"]
     taps: tuple[Float[Array, "b r h"], ...]
-    checked: Checked | None = None
-    more: bool = static(default=False)
+    checked: Verification | None = None
+    is_prefill_chunk: bool = static(default=False)
 
     def last(self, rows: Float[Array, "b r h"], before: Float[Array, "b h"]) -> Float[Array, "b h"]:
         """Of values made of the rows those of the last true one; `before` where there is none."""
@@ -88,8 +88,8 @@ class Drafter(abc.ABC):
     """Guesses a tree of continuations. Implementations are frozen pytrees: weights are leaves, everything else is
     static.
 
-    The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, then each cycle's
-    accepted path) and `propose` once a cycle. All three are pure. Whatever `propose` returns, the text stays the same:
+    The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, then each step's
+    accepted path) and `propose` once a step. All three are pure. Whatever `propose` returns, the text stays the same:
     the target draws at every node, and only drawn tokens are committed.
     """
 
@@ -108,7 +108,7 @@ class Drafter(abc.ABC):
         """State before any text: `batch` rows, room for `slots` tokens each."""
 
     @abc.abstractmethod
-    def observe(self, target: Target, state: Any, observed: Observed) -> Any:
+    def observe(self, target: Target, state: Any, observed: CommittedRows) -> Any:
         """Takes in true text. Rows with `count` 0 keep their state."""
 
     @abc.abstractmethod
@@ -126,7 +126,7 @@ class Plain(Drafter):
     def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
         return ()
 
-    def observe(self, target: Target, state: tuple[()], observed: Observed) -> tuple[()]:
+    def observe(self, target: Target, state: tuple[()], observed: CommittedRows) -> tuple[()]:
         return ()
 
     def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:

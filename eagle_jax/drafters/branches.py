@@ -1,4 +1,4 @@
-"""The rows of a drafting network over a tree that grows level by level; they live for one cycle."""
+"""The rows of a drafting network over a tree that grows level by level; they live for one step."""
 
 from collections.abc import Callable
 

@@ -2,7 +2,7 @@
 
 A chain is the published method; with the dynamic tree it drafts as EAGLE-2 does, with a whole model for a head.
 
-Cost of one cycle: one pass of the small model over the accepted rows, and one for every level of the tree below the
+Cost of one step: one pass of the small model over the accepted rows, and one for every level of the tree below the
 first; each with its output matrix. Its cache is as long as the target's, with the small model's layers.
 """
 
@@ -17,7 +17,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters import ranking
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.drafters.branches import Branches
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM, causal
@@ -45,13 +45,13 @@ class DraftModel(Drafter):
     Attributes:
         model: the small model; its token ids mean what the target's do.
         policy: which nodes to expand and which to keep.
-        coupled, sharpness: as in `Eagle`.
+        coupled, logit_scale: as in `Eagle`.
     """
 
     model: LM
     policy: TreePolicy = static()
     coupled: bool = static(default=True)
-    sharpness: float = static(default=1.0)
+    logit_scale: float = static(default=1.0)
 
     taps = ()
 
@@ -71,7 +71,7 @@ class DraftModel(Drafter):
         hidden = jnp.zeros((batch, self.model.config.hidden_size), self.model.activations)
         return DraftModelState(cache=self.model.empty_cache(batch, slots + 1), hidden=hidden)
 
-    def observe(self, target: Target, state: DraftModelState, observed: Observed) -> DraftModelState:
+    def observe(self, target: Target, state: DraftModelState, observed: CommittedRows) -> DraftModelState:
         """Reads the rows and the token after them, the next root; its own row is read again with the next rows."""
         tokens = jnp.concatenate([observed.tokens[:, :1], jnp.maximum(observed.following, 0)], axis=1)
         tokens = jnp.minimum(tokens, self.model.config.vocab_size - 1)
@@ -86,17 +86,20 @@ class DraftModel(Drafter):
     def propose(
         self, target: Target, state: DraftModelState, view: View, mode: Sampling
     ) -> tuple[Tree, DraftModelState]:
-        known, size = dataclasses.replace(state.cache, length=state.cache.length + 1), self.model.config.vocab_size
+        draft_cache, size = (
+            dataclasses.replace(state.cache, length=state.cache.length + 1),
+            self.model.config.vocab_size,
+        )
 
         def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:
             return ranking.scores(
                 *(logits, depth, view, mode, self.coupled),
-                sharpness=self.sharpness,
+                logit_scale=self.logit_scale,
                 drafted_part=lambda noise: noise[..., :size],
             )
 
         def run(tokens, features, positions, above, draft_kv, draft_positions):
-            output = self.model.forward(tokens, positions, above, known, (), draft_kv, draft_positions)
+            output = self.model.forward(tokens, positions, above, draft_cache, (), draft_kv, draft_positions)
             return output.hidden, output.kv, self.model.logits(output.hidden)
 
         def extend(

@@ -1,6 +1,6 @@
 """EAGLE drafting (Li et al. 2024, 2025): a small head guesses features, and an output matrix reads tokens off them.
 
-Cost of one cycle: one head pass over the accepted rows, then one per level of the tree; each also multiplies by the
+Cost of one step: one head pass over the accepted rows, then one per level of the tree; each also multiplies by the
 output matrix, the target's or a smaller one of its own. An EAGLE-1 head with the static tree is EAGLE-1, with the
 dynamic tree EAGLE-2; an EAGLE-3 head with the dynamic tree is EAGLE-3.
 """
@@ -16,7 +16,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters import ranking
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.drafters.branches import Branches
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead
@@ -24,10 +24,10 @@ from eagle_jax.models.lm import causal
 from eagle_jax.models.target import PADDING_POSITION, Target
 from eagle_jax.struct import pytree, static
 
-# How much surer of its guesses a drafter is taken to be than it says. Its law tells how often a token is drawn; a node
-# is walked if the target's largest (perturbed) logit is where the drafter's is, and of two laws that nearly agree the
-# largest agree far more often than a draw from one hits a draw from the other.
-SHARPNESS = 2.0
+# How much surer of its guesses a drafter is taken to be than it says. Its distribution tells how often a token is
+# drawn; a node is walked if the target's largest (perturbed) logit is where the drafter's is, and of two distributions
+# that nearly agree the largest agree far more often than a draw from one hits a draw from the other.
+LOGIT_SCALE = 2.0
 
 
 @pytree
@@ -54,15 +54,16 @@ class Eagle(Drafter):
         policy: which nodes to expand and which to keep.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with (common random
             numbers). Off only to measure what it buys.
-        sharpness: the head's scores are `log_softmax(sharpness * logits)`: above 1 the tree grows deeper below likely
+        logit_scale: the head's scores are `log_softmax(logit_scale * logits)`: above 1 the tree grows deeper below
+        likely
             guesses and narrower elsewhere. The published methods have 1. Uncoupled sampling always has 1: there a guess
-            is right as often as the law says.
+            is right as often as the distribution says.
     """
 
     head: DraftHead
     policy: TreePolicy = static()
     coupled: bool = static(default=True)
-    sharpness: float = static(default=SHARPNESS)
+    logit_scale: float = static(default=LOGIT_SCALE)
 
     def __post_init__(self):
         check_width(self.policy, self.head.draft_vocab_size)
@@ -82,7 +83,7 @@ class Eagle(Drafter):
             guess=jnp.zeros((batch, hidden_size), target.activations),
         )
 
-    def observe(self, target: Target, state: EagleState, observed: Observed) -> EagleState:
+    def observe(self, target: Target, state: EagleState, observed: CommittedRows) -> EagleState:
         """Feeds slots of true features: slot i has the feature of row i and the embedding of the token after it.
 
         Of a chunk of the prompt only keys and values are needed: the last layer's attention and MLP are not computed.
@@ -92,7 +93,7 @@ class Eagle(Drafter):
         with jax.named_scope("draft_observe"):
             embeddings = self.head.embed(target, jnp.maximum(observed.following, 0))
             slots = embeddings, self.head.features(observed.hidden, observed.taps), positions, chain, state.cache
-            if observed.more:
+            if observed.is_prefill_chunk:
                 kv, guess = self.head.keys_and_values(*slots), state.guess
             else:
                 out, kv = self.head.forward(*slots)
@@ -103,8 +104,8 @@ class Eagle(Drafter):
 
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
         def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:
-            part, sharpness = self.head.drafted_part, self.sharpness
-            return ranking.scores(logits, depth, view, mode, self.coupled, sharpness=sharpness, drafted_part=part)
+            part, logit_scale = self.head.drafted_part, self.logit_scale
+            return ranking.scores(logits, depth, view, mode, self.coupled, logit_scale=logit_scale, drafted_part=part)
 
         def run(tokens, features, positions, above, draft_kv, draft_positions):
             embeddings = self.head.embed(target, tokens)

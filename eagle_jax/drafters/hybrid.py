@@ -3,7 +3,7 @@
 A head guesses what is likely, retrieval what was said before. Both are checked by the same pass, so neither has to be
 chosen, and what both guess is checked once.
 
-Cost of one cycle: both drafters', and a comparison of all nodes of one tree with all of the other.
+Cost of one step: both drafters', and a comparison of all nodes of one tree with all of the other.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Checked, Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.drafters.trie import graft
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree
@@ -69,7 +69,7 @@ class Hybrid(Drafter):
             place=nothing,
         )
 
-    def observe(self, target: Target, state: HybridState, observed: Observed) -> HybridState:
+    def observe(self, target: Target, state: HybridState, observed: CommittedRows) -> HybridState:
         taps, cut, checked = observed.taps, len(self.first.taps), observed.checked
         mine = dataclasses.replace(observed, taps=taps[:cut], checked=checked and self._first_part(checked))
         others = dataclasses.replace(observed, taps=taps[cut:], checked=checked and _second_part(checked, state))
@@ -86,16 +86,16 @@ class Hybrid(Drafter):
             tree, place = graft(one, other)
         return tree, HybridState(first, second, other.tokens, other.parent, other.valid, place)
 
-    def _first_part(self, checked: Checked) -> Checked:
+    def _first_part(self, checked: Verification) -> Verification:
         """What the target made of the first drafter's tree, which the other's nodes follow."""
         nodes, tree = self.first.shape.nodes, checked.tree
         own = Tree(tokens=tree.tokens[:, :nodes], parent=tree.parent[:, :nodes], valid=tree.valid[:, :nodes])
-        return Checked(tree=own, logits=checked.logits[:, :nodes], draws=checked.draws[:, :nodes])
+        return Verification(tree=own, logits=checked.logits[:, :nodes], draws=checked.draws[:, :nodes])
 
 
-def _second_part(checked: Checked, state: HybridState) -> Checked:
+def _second_part(checked: Verification, state: HybridState) -> Verification:
     """What the target made of the second drafter's tree, wherever its nodes went."""
-    return Checked(
+    return Verification(
         tree=Tree(tokens=state.tokens, parent=state.parent, valid=state.valid),
         logits=jnp.take_along_axis(checked.logits, state.place[:, :, None], axis=1),
         draws=jnp.take_along_axis(checked.draws, state.place, axis=1),

@@ -4,7 +4,7 @@ Head k reads the target's final hidden state before the root, then the embedding
 tokens on the way down, side by side. Hydra++ has a decoder layer over the text's hidden states, whose output takes the
 hidden state's place; the layer keeps a cache of the true text and never sees a drafted token.
 
-Cost of one cycle: a frontier of rows through each head that the tree is deep, with an output matrix each; with Hydra++
+Cost of one step: a frontier of rows through each head that the tree is deep, with an output matrix each; with Hydra++
 also one pass of its layer over the accepted rows.
 """
 
@@ -17,7 +17,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters import ranking
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.heads import Hydra
 from eagle_jax.models.lm import causal
@@ -66,7 +66,7 @@ class HydraDrafter(Drafter):
         text = jnp.zeros((batch, self.head.config.hidden_size), target.activations)
         return HydraState(cache=self.head.empty_cache(batch, slots, target.activations), text=text)
 
-    def observe(self, target: Target, state: HydraState, observed: Observed) -> HydraState:
+    def observe(self, target: Target, state: HydraState, observed: CommittedRows) -> HydraState:
         steps, chain = causal(*observed.following.shape)
         with jax.named_scope("draft_observe"):
             read, kv = self.head.read(observed.hidden, observed.start[:, None] + steps, chain, state.cache)

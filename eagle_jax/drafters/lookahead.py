@@ -15,7 +15,7 @@ The window is a tree, so its pass is the pass that checks guesses. Column n-gram
 token; those that begin with the root are the guesses. Nothing is trained. At temperature > 0 the iteration runs with
 the noise of its positions, and its fixed point is the very text that will be drawn.
 
-Cost of one cycle: (window + guesses) x (ngram - 1) nodes in the target's pass, most of which can never be accepted: it
+Cost of one step: (window + guesses) x (ngram - 1) nodes in the target's pass, most of which can never be accepted: it
 pays only where rows are nearly free. The pool holds vocabulary x guesses x (ngram - 1) tokens for every row of a batch.
 """
 
@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Checked, Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.drafters.trie import Trie, graft
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
@@ -86,13 +86,13 @@ class Lookahead(Drafter):
             written=jnp.zeros((batch, size), jnp.int32),
         )
 
-    def observe(self, target: Target, state: LookaheadState, observed: Observed) -> LookaheadState:
+    def observe(self, target: Target, state: LookaheadState, observed: CommittedRows) -> LookaheadState:
         with jax.named_scope("lookahead"):
             if observed.checked is None:
                 return self._read(state, observed)
             return self._iterate(state, observed.checked, observed.count)
 
-    def _read(self, state: LookaheadState, observed: Observed) -> LookaheadState:
+    def _read(self, state: LookaheadState, observed: CommittedRows) -> LookaheadState:
         """The n-grams of a stretch of text (not those that go on in the next stretch); its tokens, spread out, are also
         what the iteration begins with. The last token before the root comes alone and is nothing to begin with.
         """
@@ -115,7 +115,7 @@ class Lookahead(Drafter):
             window=jnp.where(some, jnp.maximum(window, 0), state.window), pool=state.pool, written=state.written
         )
 
-    def _iterate(self, state: LookaheadState, checked: Checked, count: Int[Array, "b"]) -> LookaheadState:
+    def _iterate(self, state: LookaheadState, checked: Verification, count: Int[Array, "b"]) -> LookaheadState:
         """Every column gets the token drawn below it and gives an n-gram; the oldest row goes."""
         first = 1 + self.window * (self.rows - 1)  # the nodes of the last row
         drawn = checked.draws[:, first : first + self.window]
@@ -131,8 +131,8 @@ class Lookahead(Drafter):
     def propose(self, target: Target, state: LookaheadState, view: View, mode: Sampling) -> tuple[Tree, LookaheadState]:
         with jax.named_scope("lookahead"):
             root = view.root
-            known = jnp.take_along_axis(state.pool, root[:, None, None, None], axis=1)[:, 0]
-            guesses = Trie.of(known, known >= 0).tree(root, self.rows)
+            stored = jnp.take_along_axis(state.pool, root[:, None, None, None], axis=1)[:, 0]
+            guesses = Trie.of(stored, stored >= 0).tree(root, self.rows)
             return graft(self._window(root, state.window), guesses)[0], state
 
     def _window(self, root: Int[Array, "b"], window: Int[Array, "b c w"]) -> Tree:
@@ -157,8 +157,8 @@ def _remember(
     earlier = jnp.tril(jnp.ones((keys.shape[1],) * 2, bool), -1)[None]
     same_key = keys[:, :, None] == keys[:, None, :]
     same = same_key & jnp.all(ngrams[:, :, None] == ngrams[:, None, :], axis=3)
-    known = jnp.take_along_axis(state.pool, keys[:, :, None, None], axis=1)
-    new = counts & ~jnp.any(jnp.all(known == ngrams[:, :, None], axis=3), axis=2)
+    stored = jnp.take_along_axis(state.pool, keys[:, :, None, None], axis=1)
+    new = counts & ~jnp.any(jnp.all(stored == ngrams[:, :, None], axis=3), axis=2)
     new &= ~jnp.any(same & earlier & new[:, None, :], axis=2)
 
     others = same_key & new[:, None, :]

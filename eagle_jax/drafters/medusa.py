@@ -2,9 +2,9 @@
 
 Every head reads the target's final hidden state before the root and nothing else, so all nodes of one depth get the
 same candidates, whatever was drafted above them. Published Medusa accepts by a threshold (typical acceptance), which
-changes the law at temperature > 0; here the target draws, as for every drafter.
+changes the distribution at temperature > 0; here the target draws, as for every drafter.
 
-Cost of one cycle: one row through each head that the tree is deep, with an output matrix each; no cache and no layer.
+Cost of one step: one row through each head that the tree is deep, with an output matrix each; no cache and no layer.
 """
 
 import jax
@@ -16,7 +16,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters import ranking
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.heads import Medusa
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
@@ -69,7 +69,7 @@ class MedusaDrafter(Drafter):
     def init(self, target: Target, batch: int, slots: int) -> MedusaState:
         return MedusaState(hidden=jnp.zeros((batch, self.head.config.hidden_size), target.activations))
 
-    def observe(self, target: Target, state: MedusaState, observed: Observed) -> MedusaState:
+    def observe(self, target: Target, state: MedusaState, observed: CommittedRows) -> MedusaState:
         return MedusaState(hidden=observed.last(observed.hidden, state.hidden))
 
     def propose(self, target: Target, state: MedusaState, view: View, mode: Sampling) -> tuple[Tree, MedusaState]:

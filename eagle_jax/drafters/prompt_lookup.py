@@ -1,9 +1,9 @@
 """Prompt lookup (Saxena 2023; PLD in Spec-Bench): what followed the last few tokens the last time they were said.
 
-Nothing is trained and nothing remembered: every cycle looks through the text so far. Pays where answers copy: in
+Nothing is trained and nothing remembered: every step looks through the text so far. Pays where answers copy: in
 summaries, answers from documents, edits of code.
 
-Cost of one cycle: `longest` comparisons of the text with itself, in integers.
+Cost of one step: `longest` comparisons of the text with itself, in integers.
 """
 
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import Array, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -49,19 +49,19 @@ class PromptLookup(Drafter):
     def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
         return ()
 
-    def observe(self, target: Target, state: tuple[()], observed: Observed) -> tuple[()]:
+    def observe(self, target: Target, state: tuple[()], observed: CommittedRows) -> tuple[()]:
         return ()
 
     def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
         with jax.named_scope("lookup"):
             agreeing = suffix_matches(view.tokens, view.length, self.longest)
-            found, end = jnp.max(agreeing, axis=1), view.tokens.shape[1] - 1
-            at = end - jnp.argmax((agreeing == found[:, None])[:, ::-1], axis=1).astype(jnp.int32)  # the latest
+            longest_match, end = jnp.max(agreeing, axis=1), view.tokens.shape[1] - 1
+            at = end - jnp.argmax((agreeing == longest_match[:, None])[:, ::-1], axis=1).astype(jnp.int32)  # the latest
 
             period = jnp.maximum(view.length - at, 1)
             offset = jnp.arange(self.copied, dtype=jnp.int32)[None] % period[:, None]
             copy = jnp.take_along_axis(view.tokens, jnp.minimum(at[:, None] + 1 + offset, end), axis=1)
-        return chain(view.root, copy, found >= self.shortest), state
+        return chain(view.root, copy, longest_match >= self.shortest), state
 
 
 def suffix_matches(tokens: Int[Array, "b t"], length: Int[Array, "b"], longest: int) -> Int[Array, "b t"]:
@@ -72,8 +72,8 @@ def suffix_matches(tokens: Int[Array, "b t"], length: Int[Array, "b"], longest: 
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     going_on, agreeing = index < length[:, None], jnp.zeros_like(tokens)
     for back in range(longest):
-        wanted = jnp.take_along_axis(tokens, jnp.maximum(length - back, 0)[:, None], axis=1)
-        going_on = going_on & (index >= back) & (jnp.roll(tokens, back, axis=1) == wanted)
+        suffix = jnp.take_along_axis(tokens, jnp.maximum(length - back, 0)[:, None], axis=1)
+        going_on = going_on & (index >= back) & (jnp.roll(tokens, back, axis=1) == suffix)
         agreeing = agreeing + going_on.astype(jnp.int32)
     return agreeing
 

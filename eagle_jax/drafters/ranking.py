@@ -1,4 +1,4 @@
-"""What guesses are ranked by: the drafter's law, and the noise that the target is about to draw with."""
+"""What guesses are ranked by: the drafter's distribution, and the noise that the target is about to draw with."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ def scores(
     mode: Sampling,
     coupled: bool,
     *,
-    sharpness: float = 1.0,
+    logit_scale: float = 1.0,
     drafted_part: Callable[[Array], Array] | None = None,
 ) -> Scores:
     """Scores of the tokens below nodes at `depth`: log-probabilities, for a tree policy to add up along paths.
@@ -25,8 +25,9 @@ def scores(
     Args:
         coupled: at temperature > 0, with the noise of their position (common random numbers); off, as if all requests
             were greedy.
-        sharpness: scores are `log_softmax(sharpness * logits)`. Uncoupled sampling always has 1: there a guess is right
-            as often as the law says.
+        logit_scale: scores are `log_softmax(logit_scale * logits)`. Uncoupled sampling always has 1: there a guess is
+        right
+            as often as the distribution says.
         drafted_part: of values over the target's vocabulary those of the tokens that `logits` are of, if not all.
     """
     if mode.sampled and not coupled:
@@ -34,7 +35,7 @@ def scores(
     noise = view.noise_at(depth)
     if noise is not None and drafted_part is not None:
         noise = drafted_part(noise)
-    return sampling.scores(logits, noise, view.settings, mode, sharpness)
+    return sampling.scores(logits, noise, view.settings, mode, logit_scale)
 
 
 def check_depth(depth: int, heads: int, method: str) -> None:

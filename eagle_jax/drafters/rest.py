@@ -1,10 +1,10 @@
 """REST (He et al. 2024, arXiv:2311.08252): what followed the end of the text in a store of other texts.
 
-The store is a long text and its suffix array, both on the device. A cycle finds the places where the longest possible
+The store is a long text and its suffix array, both on the device. A step finds the places where the longest possible
 end of the text stands in the store, by bisection, and makes a tree of what follows at some of them: the branches that
 most of them share. Nothing is trained; the store is made once, of text like the answers.
 
-Cost of one cycle: two bisections of log2(store) steps for every length of match, all at once, each step a gather of
+Cost of one step: two bisections of log2(store) steps for every length of match, all at once, each step a gather of
 `longest` tokens; then a comparison of all retrieved lines with each other. The store takes 8 bytes a token.
 """
 
@@ -18,7 +18,7 @@ from jaxtyping import Array, Int
 from eagle_jax.decoding.policy import keep_best
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.drafters.trie import Trie
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
@@ -97,7 +97,7 @@ class Rest(Drafter):
     def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
         return ()
 
-    def observe(self, target: Target, state: tuple[()], observed: Observed) -> tuple[()]:
+    def observe(self, target: Target, state: tuple[()], observed: CommittedRows) -> tuple[()]:
         return ()
 
     def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
@@ -115,15 +115,15 @@ class Rest(Drafter):
         low, high = self._places(ends, sizes, False), self._places(ends, sizes, True)
         matches = jnp.where(sizes <= length + 1, high - low, 0)
         best = jnp.argmax(matches > 0)
-        first, found, size = low[best], matches[best], sizes[best]
+        first, num_matches, size = low[best], matches[best], sizes[best]
 
         line = jnp.arange(self.lines, dtype=jnp.int32)
-        spread = line * jnp.minimum(found, (2**31 - 1) // self.lines) // self.lines
-        pick = first + jnp.where(found > self.lines, spread, line)
+        spread = line * jnp.minimum(num_matches, (2**31 - 1) // self.lines) // self.lines
+        pick = first + jnp.where(num_matches > self.lines, spread, line)
         begin = self.store.order[jnp.minimum(pick, len(self.store.order) - 1)] + size
         offset = begin[:, None] + jnp.arange(self.copied, dtype=jnp.int32)[None]
         follows = self.store.tokens.at[offset].get(mode="fill", fill_value=-1)
-        return jnp.where((line < found)[:, None], follows, -1)
+        return jnp.where((line < num_matches)[:, None], follows, -1)
 
     def _places(self, ends: Int[Array, "e n"], sizes: Int[Array, "e"], after: bool) -> Int[Array, "e"]:
         """The first place in the store's order whose tokens are not below (after: above) each of `ends`."""
@@ -135,10 +135,10 @@ class Rest(Drafter):
             low, high = bounds
             middle = (low + high) // 2
             begin = self.store.order[jnp.minimum(middle, count - 1)]
-            here = self.store.tokens.at[begin[:, None] + column].get(mode="fill", fill_value=-1)
-            differs = (here != ends) & (column < sizes[:, None])
+            tokens_at = self.store.tokens.at[begin[:, None] + column].get(mode="fill", fill_value=-1)
+            differs = (tokens_at != ends) & (column < sizes[:, None])
             at = jnp.argmax(differs, axis=1)[:, None]
-            less = (jnp.take_along_axis(here, at, axis=1) < jnp.take_along_axis(ends, at, axis=1))[:, 0]
+            less = (jnp.take_along_axis(tokens_at, at, axis=1) < jnp.take_along_axis(ends, at, axis=1))[:, 0]
             goes_right = jnp.where(jnp.any(differs, axis=1), less, after) & (low < high)
             stays = low >= high
             return jnp.where(goes_right, middle + 1, low), jnp.where(goes_right | stays, high, middle)

@@ -4,7 +4,7 @@ A table holds, for each token, the `width` likeliest next tokens that the target
 in whatever context, rejected branches included. The tree reads the table level by level. Nothing is trained; the prompt
 fills in the pairs that it contains.
 
-Cost of one cycle: a few gathers, and a top-k over the vocabulary at every node of the checked tree. The table holds
+Cost of one step: a few gathers, and a top-k over the vocabulary at every node of the checked tree. The table holds
 vocabulary x width numbers twice, for every row of a batch.
 """
 
@@ -16,7 +16,7 @@ from eagle_jax.decoding.policy import StaticTree, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Checked, Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.models.target import Target
 from eagle_jax.sharding import by_row
 from eagle_jax.struct import pytree, static
@@ -90,36 +90,36 @@ class TokenRecycling(Drafter):
         size = batch, target.config.vocab_size, min(self.width, target.config.vocab_size)
         return Table(tokens=jnp.full(size, -1, jnp.int32), scores=jnp.full(size, -jnp.inf, jnp.float32))
 
-    def observe(self, target: Target, state: Table, observed: Observed) -> Table:
+    def observe(self, target: Target, state: Table, observed: CommittedRows) -> Table:
         with jax.named_scope("recycle"):
             if observed.checked is None:
                 return self._read(state, observed)
             active = observed.count > 0
             return self._learn(state, observed.checked, active)
 
-    def _read(self, table: Table, observed: Observed) -> Table:
+    def _read(self, table: Table, observed: CommittedRows) -> Table:
         """The pairs of a text: what follows each token comes before the candidates that it had."""
         rows = observed.following.shape[1]
         keys, following = jnp.maximum(observed.tokens, 0), observed.following
         counts = jnp.arange(rows, dtype=jnp.int32)[None] < observed.count[:, None]
-        known, scores = _after(table, keys)
-        said = known == following[:, :, None]
-        scores = jnp.where(said, -jnp.inf, scores)  # once is enough
-        tokens = jnp.concatenate([following[:, :, None], known[:, :, :-1]], axis=2)
+        stored, scores = _after(table, keys)
+        is_same = stored == following[:, :, None]
+        scores = jnp.where(is_same, -jnp.inf, scores)  # once is enough
+        tokens = jnp.concatenate([following[:, :, None], stored[:, :, :-1]], axis=2)
         scores = jnp.concatenate([jnp.full_like(scores[:, :, :1], READ), scores[:, :, :-1]], axis=2)
         return table.write(keys, tokens, scores, counts)
 
-    def _learn(self, table: Table, checked: Checked, active: Bool[Array, "b"]) -> Table:
+    def _learn(self, table: Table, checked: Verification, active: Bool[Array, "b"]) -> Table:
         """What the target made of every node of a tree."""
         scores, tokens = Scores(checked.logits).best(table.tokens.shape[2])
         return table.write(checked.tree.tokens, tokens, scores, checked.tree.valid & active[:, None])
 
     def propose(self, target: Target, state: Table, view: View, mode: Sampling) -> tuple[Tree, Table]:
         def candidates(tokens, depth, parent_row, count, carry):
-            found, scores = _after(state, tokens)
-            scores = self._coupled(found, scores, view, depth)
+            successors, scores = _after(state, tokens)
+            scores = self._coupled(successors, scores, view, depth)
             order = by_row(lambda x: jnp.argsort(-x, axis=-1, stable=True))(scores)
-            return jnp.take_along_axis(scores, order, axis=2), jnp.take_along_axis(found, order, axis=2), carry
+            return jnp.take_along_axis(scores, order, axis=2), jnp.take_along_axis(successors, order, axis=2), carry
 
         with jax.named_scope("draft_tree"):
             tree, _ = self.policy.fill(view.root, candidates, None)

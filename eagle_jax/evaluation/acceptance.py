@@ -62,7 +62,7 @@ def measure_acceptance(
         seed=list(range(len(fitting))),
         progress=progress,
     )
-    passes = np.array([result.stats.cycles for result in results])
+    passes = np.array([result.stats.steps for result in results])
     if not passes.any():
         raise ValueError("every answer ended with its first token, so nothing was drafted")
     shares = np.nan_to_num([result.stats.accepted_by_depth for result in results])

@@ -49,4 +49,4 @@ def _parts(results: Results) -> str | None:
     if not parts:
         return None
     rows = {name: {part: timed[part] * 1000 for part in ("draft", "verify", "rest")} for name, timed in parts.items()}
-    return drawing.stacked(rows, "time of a cycle: draft, verify, rest", "ms")
+    return drawing.stacked(rows, "time of a step: draft, verify, rest", "ms")

@@ -55,20 +55,20 @@ def read_results(folder: Path) -> Results:
         ValueError: the folder is no run's, a line in it is no answer, or no question has been answered by all methods.
     """
     run = read_run(folder)
-    for held, kinds in ((run, SAID), (run["settings"], SET)):
+    for entries, kinds in ((run, SAID), (run["settings"], SET)):
         for name, kind in kinds.items():
-            if not isinstance(held.get(name), kind):
+            if not isinstance(entries.get(name), kind):
                 raise ValueError(
-                    f"{folder / RUN} has {name} = {held.get(name)!r}, and `eagle-jax eval` writes no such thing; give "
-                    "the folder of a run"
+                    f"{folder / RUN} has {name} = {entries.get(name)!r}, and `eagle-jax eval` writes no such thing; "
+                    "give the folder of a run"
                 )
     methods = list(run["settings"]["methods"])
     files = {name: answer_file(folder, name) for name in methods}
-    found = {name: read_answers(file) for name, file in files.items() if file.exists()}
-    missing = [name for name in methods if name not in found]
+    by_method = {name: read_answers(file) for name, file in files.items() if file.exists()}
+    missing = [name for name in methods if name not in by_method]
     if missing:
         raise ValueError(f"{folder} has no answers of {', '.join(missing)} yet; let the run go on")
-    talks = _common({name: answers.conversations for name, answers in found.items()})
+    talks = _common({name: answers.conversations for name, answers in by_method.items()})
     if not talks[methods[0]]:
         raise ValueError(f"{folder} holds no question yet that every method has answered; let the run go on")
     plain = next((name for name in methods if name in ("plain", "none")), None)
@@ -80,7 +80,11 @@ def read_results(folder: Path) -> Results:
         groups=groups,
         traces=read_json(folder / TRACES) if (folder / TRACES).exists() else {},
         notes=[
-            *(f"{files[name]} ends within a line, which is left out." for name in methods if found[name].unfinished),
+            *(
+                f"{files[name]} ends within a line, which is left out."
+                for name in methods
+                if by_method[name].unfinished
+            ),
             *repeated(run["settings"].get("repeats", 1)),
             *_repetitive(groups[OVERALL][plain or methods[0]]),
             *left_out(

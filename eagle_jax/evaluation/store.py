@@ -169,11 +169,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _agree(begun: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
-    there, asked = _flat(begun), _flat(settings)
-    names = [name for name in dict.fromkeys((*there, *asked)) if there.get(name) != asked.get(name)]
+    there, requested = _flat(begun), _flat(settings)
+    names = [name for name in dict.fromkeys((*there, *requested)) if there.get(name) != requested.get(name)]
     if names:
-        said = "; ".join(f"{name} was {there.get(name)} and is {asked.get(name)} now" for name in names)
-        raise ValueError(f"{folder} was begun with other settings: {said}; give the same, or name another folder")
+        differences = "; ".join(f"{name} was {there.get(name)} and is {requested.get(name)} now" for name in names)
+        raise ValueError(
+            f"{folder} was begun with other settings: {differences}; give the same, or name another folder"
+        )
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the parts of a cycle cost under each method, and one real draft tree, for the report."""
+"""What the parts of a step cost under each method, and one real draft tree, for the report."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from eagle_jax import api
 from eagle_jax.evaluation.comparison import Method
 from eagle_jax.evaluation.prompts import Prompt, Prompter
 
-CYCLES = 12
+STEPS = 12
 
 
 def take_traces(
@@ -18,15 +18,15 @@ def take_traces(
     progress: Callable[[int, int], None],
     **sampling: Any,
 ) -> dict[str, Any]:
-    """Times a cycle of each method in the middle of the answer to `prompt`, and looks at the trees of the widest.
+    """Times a step of each method in the middle of the answer to `prompt`, and looks at the trees of the widest.
 
     Args:
         progress: called with (methods timed, methods in all).
         sampling: temperature, top_k, top_p, min_p and seed, as in `generate`.
 
     Returns:
-        `{"parts": {method: {"draft", "verify", "rest", "cycle"}}, "tree": {...}}`, times in seconds; the tree is the
-        one with the longest accepted path of the first cycles, and not there when no method drafts.
+        `{"parts": {method: {"draft", "verify", "rest", "step"}}, "tree": {...}}`, times in seconds; the tree is the
+        one with the longest accepted path of the first steps, and not there when no method drafts.
     """
     sampling |= dict(max_new_tokens=prompter.max_new_tokens)
     parts = {}
@@ -37,28 +37,28 @@ def take_traces(
             "draft": timed.draft,
             "verify": timed.verify,
             "rest": timed.rest,
-            "cycle": timed.cycle,
+            "step": timed.step,
         }
         progress(done, len(methods))
     widest = max(methods, key=lambda method: _nodes(prompter, method))
     if _nodes(prompter, widest) == 1:
         return {"parts": parts}
     model = widest.model or prompter.model
-    cycles = api.trace(model, prompt.ids, cycles=CYCLES, drafter=widest.drafter, tree=widest.tree, **sampling)
-    return {"parts": parts} | ({"tree": _tree(model, widest.name, cycles)} if cycles else {})
+    steps = api.trace(model, prompt.ids, steps=STEPS, drafter=widest.drafter, tree=widest.tree, **sampling)
+    return {"parts": parts} | ({"tree": _tree(model, widest.name, steps)} if steps else {})
 
 
 def _nodes(prompter: Prompter, method: Method) -> int:
     return api.tree_shape(method.model or prompter.model, method.drafter, method.tree).nodes
 
 
-def _tree(model: api.Model, method: str, cycles: Sequence[api.Cycle]) -> dict[str, Any]:
-    number, cycle = max(enumerate(cycles, start=1), key=lambda pair: len(pair[1].accepted))
+def _tree(model: api.Model, method: str, steps: Sequence[api.Step]) -> dict[str, Any]:
+    number, step = max(enumerate(steps, start=1), key=lambda pair: len(pair[1].accepted))
     return {
         "method": method,
-        "cycle": number,
-        "parents": [parent if valid else -2 for parent, valid in zip(cycle.parents, cycle.valid, strict=True)],
-        "texts": [model.tokenizer.decode([max(token, 0)]) for token in cycle.tokens],  # what is no guess may hold -1
-        "accepted": cycle.accepted,
-        "drawn": model.tokenizer.decode([cycle.draws[cycle.accepted[-1]]]),
+        "step": number,
+        "parents": [parent if valid else -2 for parent, valid in zip(step.parents, step.valid, strict=True)],
+        "texts": [model.tokenizer.decode([max(token, 0)]) for token in step.tokens],  # what is no guess may hold -1
+        "accepted": step.accepted,
+        "drawn": model.tokenizer.decode([step.draws[step.accepted[-1]]]),
     }

@@ -11,14 +11,14 @@ import jax
 from eagle_jax.decoding.budget import Costs
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
-from eagle_jax.drafters.aside import Aside, Blank
 from eagle_jax.drafters.base import Drafter
+from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 from eagle_jax.inspection.start import Drawn, Start
 from eagle_jax.loading.model import Model
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.tuning.methods import METHODS
 
-CYCLES = 16  # of one timing
+STEPS = 16  # of one timing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +61,13 @@ def grid_for(model: Model) -> Grid:
 
 
 def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) -> Costs:
-    """What the parts of a cycle cost."""
+    """What the parts of a step cost."""
     deep = min(3, grid.largest.depth_steps)
     drafters: dict[Any, Drafter] = {}
     for nodes in grid.nodes:
-        drafters["pass", nodes] = Blank(TreeShape(nodes=nodes, depth=min(nodes - 1, grid.largest.depth)))
+        drafters["pass", nodes] = VerifyOnly(TreeShape(nodes=nodes, depth=min(nodes - 1, grid.largest.depth)))
     for width, steps in itertools.product(grid.widths, {0, deep}):
-        drafters[steps, width] = Aside(drafter_with(start.model, name, DynamicTree(width + 1, steps, width)))
+        drafters[steps, width] = DraftOnly(drafter_with(start.model, name, DynamicTree(width + 1, steps, width)))
     seconds = _seconds_a_cycle(start, drafters, advance)
 
     def drafting(steps: int, width: int) -> float:
@@ -84,11 +84,11 @@ def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) ->
 
 
 def _seconds_a_cycle(start: Start, drafters: dict[Any, Drafter], advance: Callable[[], None]) -> dict[Any, float]:
-    """Seconds of a cycle with each drafter, in turns; the least, since what else the machine does only adds. Slow ones
+    """Seconds of a step with each drafter, in turns; the least, since what else the machine does only adds. Slow ones
     are timed three times, others oftener.
     """
     for drafter in drafters.values():
-        start.run(drafter, CYCLES)  # compiles
+        start.run(drafter, STEPS)  # compiles
         advance()
     seen: dict[Any, list[float]] = {key: [] for key in drafters}
     begun = time.perf_counter()
@@ -96,8 +96,8 @@ def _seconds_a_cycle(start: Start, drafters: dict[Any, Drafter], advance: Callab
         if repeat >= 3 and time.perf_counter() - begun > len(drafters):
             break
         for key, drafter in drafters.items():
-            ran = start.run(drafter, CYCLES)
-            seen[key].append(ran.seconds / ran.cycles)
+            ran = start.run(drafter, STEPS)
+            seen[key].append(ran.seconds / ran.steps)
     return {key: min(values) for key, values in seen.items()}
 
 

@@ -1,6 +1,6 @@
-"""Where the time of a cycle goes, phase by phase, as the device's own clock has it.
+"""Where the time of a step goes, phase by phase, as the device's own clock has it.
 
-Every phase of the loop has a named scope, which the compiled program keeps with each of its operations. A few cycles
+Every phase of the loop has a named scope, which the compiled program keeps with each of its operations. A few steps
 run under JAX's profiler, and the seconds of every operation are added up by scope. An operation that the compiler made
 out of several phases counts for the last of them.
 """
@@ -22,9 +22,9 @@ from eagle_jax.loading.model import Model
 from eagle_jax.text.prompts import Prompt
 from eagle_jax.tuning.methods import drafter_for
 
-CYCLES = 32
+STEPS = 32
 
-# Phases in the order in which a cycle has them, and the scopes that tell them: all of them in an operation's path.
+# Phases in the order in which a step has them, and the scopes that tell them: all of them in an operation's path.
 PHASES = {
     "noise": ("noise",),
     "draft: first level": ("draft",),
@@ -44,22 +44,22 @@ CONTAINER = re.compile(r" (while|call|conditional)\(")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Seconds of one request and of one cycle in the middle of it.
+    """Seconds of one request and of one step in the middle of it.
 
     Attributes:
         prompt_tokens: of the prompt.
         prefill: seconds of reading the prompt and drawing the first token.
-        plain: seconds of a cycle of plain decoding.
-        cycle: seconds of a cycle.
-        tokens: that a cycle committed.
-        phases: seconds of each phase of a cycle, in order; "rest" is what no operation accounts for. On several cores
-            operations may overlap, and the phases then sum to more than the cycle.
+        plain: seconds of a step of plain decoding.
+        step: seconds of a step.
+        tokens: that a step committed.
+        phases: seconds of each phase of a step, in order; "rest" is what no operation accounts for. On several cores
+            operations may overlap, and the phases then sum to more than the step.
     """
 
     prompt_tokens: int
     prefill: float
     plain: float
-    cycle: float
+    step: float
     tokens: float
     phases: Mapping[str, float]
 
@@ -73,7 +73,7 @@ def profile(
     max_new_tokens: int = 256,
     folder: str | Path | None = None,
 ) -> Profile:
-    """Where the time of a cycle goes, at the beginning of the answer to a prompt.
+    """Where the time of a step goes, at the beginning of the answer to a prompt.
 
     Args:
         max_new_tokens: length of the answer that caches are made for.
@@ -86,22 +86,22 @@ def profile(
     endless = dataclasses.replace(model, stop_ids=())
     start = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))
     again = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))  # the first one compiled
-    timed = [(start.run(Plain(), CYCLES), start.run(chosen, CYCLES)) for _ in range(5)]  # in turn; the best counts
-    plain, mine = (min(runs, key=lambda ran: ran.seconds / ran.cycles) for runs in zip(*timed, strict=True))
+    timed = [(start.run(Plain(), STEPS), start.run(chosen, STEPS)) for _ in range(5)]  # in turn; the best counts
+    plain, mine = (min(runs, key=lambda ran: ran.seconds / ran.steps) for runs in zip(*timed, strict=True))
     scopes = scopes_of(start.program(chosen))
     with _folder(folder) as into:
         earlier = traces_in(into)
         with jax.profiler.trace(str(into)):
-            traced = start.run(chosen, CYCLES)
+            traced = start.run(chosen, STEPS)
         seconds = by_phase(operations(traces_in(into) - earlier), scopes)
-    phases = {name: spent / traced.cycles for name, spent in seconds.items()}
-    left = traced.seconds / traced.cycles - sum(phases.values())
+    phases = {name: spent / traced.steps for name, spent in seconds.items()}
+    left = traced.seconds / traced.steps - sum(phases.values())
     return Profile(
         prompt_tokens=len(start.batch.rows[0].request.prompt),
         prefill=again.batch.rows[0].prefill_seconds,
-        plain=plain.seconds / plain.cycles,
-        cycle=mine.seconds / mine.cycles,
-        tokens=mine.tokens / mine.cycles,
+        plain=plain.seconds / plain.steps,
+        step=mine.seconds / mine.steps,
+        tokens=mine.tokens / mine.steps,
         phases=phases | {REST: max(left, 0.0)},
     )
 
@@ -110,19 +110,19 @@ def scopes_of(program: str) -> dict[str, str]:
     """The path of scopes of every operation of a compiled program's text, by the operation's name; those left out that
     only contain others.
     """
-    found = re.finditer(r'^\s*(?:ROOT )?%?([\w.\-]+) = (.*?)op_name="([^"]*)"', program, flags=re.MULTILINE)
-    return {name: path for name, what, path in (match.groups() for match in found) if not CONTAINER.search(what)}
+    operations = re.finditer(r'^\s*(?:ROOT )?%?([\w.\-]+) = (.*?)op_name="([^"]*)"', program, flags=re.MULTILINE)
+    return {name: path for name, what, path in (match.groups() for match in operations) if not CONTAINER.search(what)}
 
 
 def phase_of(path: str) -> str | None:
     """The phase that an operation belongs to; None outside of them all. The phase with the most scopes counts."""
-    parts, best, named = path.split("/"), 0, None
+    parts, best, phase_name = path.split("/"), 0, None
     for name, scopes in PHASES.items():
         matches = [next((m for part in parts if (m := re.fullmatch(scope, part))), None) for scope in scopes]
         if all(matches) and len(scopes) > best:
             groups = [group for match in matches if match is not None for group in match.groups()]
-            best, named = len(scopes), name.format(*(int(group) + 1 for group in groups))
-    return named
+            best, phase_name = len(scopes), name.format(*(int(group) + 1 for group in groups))
+    return phase_name
 
 
 def by_phase(timed: Iterable[tuple[str, float]], scopes: Mapping[str, str]) -> dict[str, float]:
@@ -164,5 +164,5 @@ def _folder(folder: str | Path | None) -> Iterator[Path]:
     if folder is not None:
         yield Path(folder)
         return
-    with tempfile.TemporaryDirectory() as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.decoding.state import DecodeState
-from eagle_jax.drafters.aside import Aside, Blank
 from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch import UNLIMITED, Batch
@@ -30,9 +30,9 @@ Drawn = DynamicTree | SureChain
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """Some cycles of a batch: how many, the seconds that they took, and the tokens of all rows together."""
+    """Some steps of a batch: how many, the seconds that they took, and the tokens of all rows together."""
 
-    cycles: int
+    steps: int
     seconds: float
     tokens: int
 
@@ -47,14 +47,16 @@ class Start:
 
     def __init__(self, model: Model, drafter: Drafter, requests: Sequence[Request], others: Sequence[Request] = ()):
         self.model = model
-        drafter = Aside(drafter)
+        drafter = DraftOnly(drafter)
         self.batch = Batch(model, drafter, shape_for(model, drafter, [*requests, *others], len(requests)), requests)
 
-    def run(self, drafter: Drafter, cycles: int | None = None) -> Ran:
-        """So many cycles with a drafter, or all until the first answer is complete; compiling is not timed."""
-        given = self._arguments(drafter, cycles)
+    def run(self, drafter: Drafter, steps: int | None = None) -> Ran:
+        """So many steps with a drafter, or all until the first answer is complete; compiling is not timed."""
+        arguments = self._arguments(drafter, steps)
         start = time.perf_counter()
-        after, compiling = programs.call(compiled_advance(), *given, mode=self.batch.shape.mode, over=self.model.over)
+        after, compiling = programs.call(
+            compiled_advance(), *arguments, mode=self.batch.shape.mode, over=self.model.over
+        )
         jax.block_until_ready(after.length)
         seconds = time.perf_counter() - start - compiling
         steps, length, before = to_host((after.steps, after.length, self.batch.state.length))
@@ -62,13 +64,14 @@ class Start:
 
     def program(self, drafter: Drafter) -> str:
         """What `run` compiles, as text."""
-        given = self._arguments(drafter, None)
-        return programs.ready(compiled_advance(), *given, mode=self.batch.shape.mode, over=self.model.over)[0].as_text()
+        arguments = self._arguments(drafter, None)
+        program, _ = programs.ready(compiled_advance(), *arguments, mode=self.batch.shape.mode, over=self.model.over)
+        return program.as_text()
 
-    def _arguments(self, drafter: Drafter, cycles: int | None) -> tuple[Any, ...]:
+    def _arguments(self, drafter: Drafter, steps: int | None) -> tuple[Any, ...]:
         """Of the loop's program. It takes its state over, so this one is a copy."""
         state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
-        until, enough = (UNLIMITED, 1) if cycles is None else (cycles, len(state.done))
+        until, enough = (UNLIMITED, 1) if steps is None else (steps, len(state.done))
         limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
         return self.model.target, drafter, self.batch.params, state, *limits
 
@@ -77,9 +80,9 @@ class Start:
         state, inner = self.batch.state, self.batch.state.draft.state
         rows, slots = len(state.done), state.cache.slots
         draft: Any = inner
-        if isinstance(drafter, Aside):
+        if isinstance(drafter, DraftOnly):
             draft = dataclasses.replace(drafter.init(self.model.target, rows, slots), state=inner)
-        elif isinstance(drafter, Plain | Blank):
+        elif isinstance(drafter, Plain | VerifyOnly):
             draft = ()
         begun = dataclasses.replace(state, draft=draft)
         return begun if self.model.over is None else self.model.over.put(begun, self.model.over.state)

@@ -25,8 +25,8 @@ from eagle_jax.scheduling.batch_shape import shape_for
 from eagle_jax.scheduling.options import Options, seeds_for, settings_of
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.request import Request, requests_for
-from eagle_jax.scheduling.results import Cycle
-from eagle_jax.sharding import Sharding, spread
+from eagle_jax.scheduling.results import Step
+from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.text.prompts import Prompt
 from eagle_jax.tuning.methods import drafter_for
 from eagle_jax.tuning.sizes import bucket
@@ -37,23 +37,23 @@ UNFILTERED: dict[str, Any] = dict(top_k=0, top_p=1.0, min_p=0.0)
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Seconds of one cycle in the middle of an answer: the least of several, each part compiled and run alone.
+    """Seconds of one step in the middle of an answer: the least of several, each part compiled and run alone.
 
     Attributes:
         draft: proposing the tree.
         verify: the target's pass over it, logits included; over a mesh also bringing them together.
-        cycle: the whole cycle as the loop runs it: also drawing, committing, and the drafter's taking in of what was
+        step: the whole step as the loop runs it: also drawing, committing, and the drafter's taking in of what was
             committed.
     """
 
     draft: float
     verify: float
-    cycle: float
+    step: float
 
     @property
     def rest(self) -> float:
         """What is neither drafting nor the target's pass."""
-        return max(self.cycle - self.draft - self.verify, 0.0)
+        return max(self.step - self.draft - self.verify, 0.0)
 
 
 def tree_shape(model: Model, drafter: str | Drafter = "auto", tree: Any = "auto") -> TreeShape:
@@ -65,18 +65,18 @@ def trace(
     model: Model,
     prompt: Prompt,
     *,
-    cycles: int = 3,
+    steps: int = 3,
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
     max_new_tokens: int = 256,
     temperature: float = 0.0,
     seed: int = 0,
     **filters: Any,
-) -> list[Cycle]:
-    """The first cycles of the answer to a prompt; fewer if the answer ends before.
+) -> list[Step]:
+    """The first steps of the answer to a prompt; fewer if the answer ends before.
 
     Args:
-        cycles: how many at most.
+        steps: how many at most.
         filters: top_k, top_p and min_p; they and all else are as in `generate`.
 
     Raises:
@@ -85,18 +85,18 @@ def trace(
     Example:
         >>> import eagle_jax
         >>> from eagle_jax import api
-        >>> cycle = api.trace(eagle_jax.load(), "Tom has", cycles=1, tree=(8, 2, 2))[0]
-        >>> len(cycle.tokens), cycle.accepted[0]
+        >>> step = api.trace(eagle_jax.load(), "Tom has", steps=1, tree=(8, 2, 2))[0]
+        >>> len(step.tokens), step.accepted[0]
         (8, 0)
     """
     recorder = Recorder(drafter_for(model, drafter, tree))
     request = _request(model, prompt, max_new_tokens, temperature, filters, seed)
-    trees: list[Cycle] = []
+    trees: list[Step] = []
     for event in offline.run(model, [request], 1, lambda _: recorder, steps=1):
         trees = [event.output.trees[step] for step in sorted(event.output.trees)]
-        if len(trees) >= cycles:
+        if len(trees) >= steps:
             break
-    return trees[:cycles]
+    return trees[:steps]
 
 
 def time_parts(
@@ -112,7 +112,7 @@ def time_parts(
     seed: int = 0,
     **filters: Any,
 ) -> Parts:
-    """What drafting, the target's pass and a whole cycle take, `after` cycles into the answer to a prompt.
+    """What drafting, the target's pass and a whole step take, `after` steps into the answer to a prompt.
 
     The rest is as in `trace`; caches have the size that an answer of `max_new_tokens` gives them.
     """
@@ -212,7 +212,7 @@ def _scores(
 
 @functools.cache
 def _compiled(function: Any) -> Any:
-    return jax.jit(spread(function), static_argnames=("mode", "over"), compiler_options=loop_options())
+    return jax.jit(sharded(function), static_argnames=("mode", "over"), compiler_options=loop_options())
 
 
 def _seconds(function: Any, *args: Any, **fixed: Any) -> float:

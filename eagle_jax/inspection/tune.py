@@ -1,6 +1,6 @@
 """Measures what draft trees cost and bring on this machine, and chooses: what `eagle-jax tune` does.
 
-Everything is timed in the loop itself, a few cycles at a time, of programs that take turns: a cycle that checks so many
+Everything is timed in the loop itself, a few steps at a time, of programs that take turns: a step that checks so many
 nodes and drafts nothing, and one that drafts and checks nothing. From both, and from how far trees of every size would
 have gone on real text, follows the speed of every tree; the two that promise most are then timed whole against plain
 decoding, which wins where they lose, the tree by rule, and on CPUs chains that end where the drafter is unsure.
@@ -16,8 +16,8 @@ from eagle_jax.checks import whole
 from eagle_jax.decoding.budget import Costs, Estimate, candidates, ranked
 from eagle_jax.decoding.policy import SureChain
 from eagle_jax.decoding.replay import Guessed, Text, by_rank, lengths
-from eagle_jax.drafters.aside import Aside
 from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.timing import DraftOnly
 from eagle_jax.inspection.costs import Grid, drafter_with, grid_for, measure
 from eagle_jax.inspection.start import Drawn, Ran, Start, greedy_requests, shortened, time_whole
 from eagle_jax.loading.model import Model
@@ -43,7 +43,7 @@ QUESTIONS = (
 
 READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
 TEXTS = 4  # at most, or batches of them, that are timed whole
-# What a cycle of these takes hangs on the text: they are timed, not reckoned, where there is one answer at a time.
+# What a step of these takes hangs on the text: they are timed, not reckoned, where there is one answer at a time.
 CHAINS = (SureChain(4, 0.5), SureChain(6, 0.5), SureChain(6, 0.3), SureChain(8, 0.3))
 MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
 
@@ -54,7 +54,7 @@ class Tuned:
 
     Attributes:
         budget: what is kept of it.
-        costs: seconds of the parts of a cycle.
+        costs: seconds of the parts of a step.
         estimates: plain decoding (tree None) and every tree, the most promising first.
         measured: tokens a second, all rows together, of those that were timed whole, plain decoding (None) first.
         by_rank: how often the drafter's i-th guess at each depth was right, `[depth][rank]`.
@@ -97,17 +97,17 @@ def tune(
     name = method_of(model, drafter)
     drafter_for(model, drafter, "auto")
     if name not in TUNED:
-        known = ", ".join(TUNED)
+        names = ", ".join(TUNED)
         if name == "none":
             raise ValueError("there is nothing to tune: the model has no head, nor a draft model; load it with one")
-        raise ValueError(f'drafter="{name}" has no trees to choose a size of; those that have: {known}')
+        raise ValueError(f'drafter="{name}" has no trees to choose a size of; those that have: {names}')
     sizes = sorted({rows_for(model, whole("batch size", size, 1)) for size in batch_sizes})
     if not sizes:
         raise ValueError("no batch sizes; give at least one, such as 1")
     if prompts is None and model.tokenizer is None:
         raise ValueError("the model's folder holds no tokenizer to read the built-in questions with; give prompts")
-    asked = _questions(model) if prompts is None else list(prompts)
-    requests = greedy_requests(model, asked, max_new_tokens)
+    prompts_to_draft = _questions(model) if prompts is None else list(prompts)
+    requests = greedy_requests(model, prompts_to_draft, max_new_tokens)
     return _tune(model, name, sizes, requests, progress or (lambda done, total: None))
 
 
@@ -127,13 +127,13 @@ def _tune(
     largest = drafter_with(model, name, dataclasses.replace(grid.largest, best_first=True))
     texts = draft_along(endless, largest, short)
     advance()
-    found = lengths(texts, candidates(grid.largest, grid.all_widths))
+    by_tree = lengths(texts, candidates(grid.largest, grid.all_widths))
     ranks = by_rank(texts, grid.largest.depth, grid.largest.top_k)
     for rows in sizes:
         batches = _batches(short, rows)
         start = Start(endless, largest, batches[0], others=requests)
         costs = measure(start, name, grid, advance)
-        estimates = ranked(costs, found)
+        estimates = ranked(costs, by_tree)
         hopeful = [one.tree for one in estimates if one.tree is not None][:2]
         rule = default_tree(model, name, rows)
         # a tree of fixed shape, which Medusa has by rule where there is room, is none that a finding holds
@@ -165,7 +165,7 @@ def _tune(
 
 def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> list[Text]:
     """The answers by plain decoding, with what was drafted at every token."""
-    drafter = Aside(drafter)
+    drafter = DraftOnly(drafter)
     batch = Batch(model, drafter, shape_for(model, drafter, requests, len(requests)), requests)
     drafted: list[list[Guessed]] = [[] for _ in requests]
     while not all(row.done for row in batch.rows):

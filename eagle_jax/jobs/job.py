@@ -205,7 +205,7 @@ class Job:
             "usage": {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)},
             "seed": request.seed,
             "stats": {
-                "cycles": result.stats.cycles,
+                "steps": result.stats.steps,
                 "mean_accepted_length": None if math.isnan(mean) else round(mean, 4),
             },
         }

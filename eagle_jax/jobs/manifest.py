@@ -34,8 +34,10 @@ def begin(output: Path, job: Mapping[str, Any]) -> bool:
         before = read(output)
         other = [name for name in dict.fromkeys((*before, *stated)) if before.get(name) != stated.get(name)]
         if other:
-            said = "; ".join(_difference(name, before.get(name), stated.get(name)) for name in other)
-            raise ValueError(f"{output} was begun with something else: {said}; give the same, or name another output")
+            differences = "; ".join(_difference(name, before.get(name), stated.get(name)) for name in other)
+            raise ValueError(
+                f"{output} was begun with something else: {differences}; give the same, or name another output"
+            )
         return output.exists()
     if output.exists():
         raise ValueError(f"{output} is there already and was made by no batch job; name another output")

@@ -51,17 +51,17 @@ def _where(parts: Sequence[Path], rows: int) -> tuple[np.ndarray, list[str]]:
     """Where each row `[rows]` begins in the part that holds it, and what is missing."""
     where, missing = np.full(rows, -1, np.int64), []
     for host, part in enumerate(parts):
-        here = share(rows, host, len(parts))
+        own_rows = share(rows, host, len(parts))
         if not part.exists():
             missing.append(f"{part} is not there")
             continue
         at = 0
         for number, line in entries(part):
-            if number in here:
+            if number in own_rows:
                 where[number] = at
             at += len(line)
-        absent = int((where[here.start :: here.step] < 0).sum())
-        missing += [f"{part} lacks {absent} of its {len(here)} rows"] if absent else []
+        absent = int((where[own_rows.start :: own_rows.step] < 0).sum())
+        missing += [f"{part} lacks {absent} of its {len(own_rows)} rows"] if absent else []
     return where, missing
 
 

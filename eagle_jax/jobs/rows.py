@@ -122,23 +122,23 @@ def _id(fields: dict[str, Any], place: str) -> str | int:
 def _asked(fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The prompt and the options that a row states; null is as good as leaving a field out."""
     fields = _body(fields) if "body" in fields else {name: value for name, value in fields.items() if name != "id"}
-    given = {name: value for name, value in fields.items() if value is not None}
-    unknown = [name for name in given if name not in (*PROMPTS, *LENGTHS, *OPTIONS)]
+    present = {name: value for name, value in fields.items() if value is not None}
+    unknown = [name for name in present if name not in (*PROMPTS, *LENGTHS, *OPTIONS)]
     if unknown:
-        known = ", ".join(("id", *PROMPTS, "max_new_tokens", *OPTIONS))
-        raise ValueError(f"field {_short(unknown[0])} is not known; expected {known}")
-    lengths = [name for name in LENGTHS if name in given]
+        field_names = ", ".join(("id", *PROMPTS, "max_new_tokens", *OPTIONS))
+        raise ValueError(f"field {_short(unknown[0])} is not known; expected {field_names}")
+    lengths = [name for name in LENGTHS if name in present]
     if len(lengths) > 1:
         raise ValueError(f"{' and '.join(lengths)} mean the same; give one of them")
-    options = {name: given[name] for name in OPTIONS if name in given}
-    return _prompt(given), options | {"max_new_tokens": given[name] for name in lengths}
+    options = {name: present[name] for name in OPTIONS if name in present}
+    return _prompt(present), options | {"max_new_tokens": present[name] for name in lengths}
 
 
-def _prompt(given: dict[str, Any]) -> Any:
-    names = [name for name in PROMPTS if name in given]
+def _prompt(present: dict[str, Any]) -> Any:
+    names = [name for name in PROMPTS if name in present]
     if len(names) != 1:
         raise ValueError(f"{' and '.join(names) or 'no prompt'} given; expected one of {', '.join(PROMPTS)}")
-    value, kind = given[names[0]], PROMPTS[names[0]]
+    value, kind = present[names[0]], PROMPTS[names[0]]
     if not isinstance(value, kind):
         raise ValueError(f"{names[0]} is {_short(value)}; expected {'text' if kind is str else 'a list'}")
     return value

@@ -39,8 +39,10 @@ def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
     from eagle_jax.training.formats import Conversation, read
 
     conversations = (item.messages for item in read(path) if isinstance(item, Conversation))
-    asked = (next(message["content"] for message in said if message["role"] == "user") for said in conversations)
-    return list(itertools.islice(asked, limit))
+    firsts = (
+        next(message["content"] for message in messages if message["role"] == "user") for messages in conversations
+    )
+    return list(itertools.islice(firsts, limit))
 
 
 def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finished:

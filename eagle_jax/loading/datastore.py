@@ -121,8 +121,8 @@ def _texts(path: Path, tokenizer: Any) -> Iterator[list[int] | Skipped]:
         yield tokenizer.encode(text, add_special_tokens=False)
         return
     for item in read(path):
-        said = item if isinstance(item, Skipped) else _said(item, tokenizer)
-        yield said if isinstance(said, Skipped) else tokenizer.encode(said, add_special_tokens=False)
+        entry = item if isinstance(item, Skipped) else _said(item, tokenizer)
+        yield entry if isinstance(entry, Skipped) else tokenizer.encode(entry, add_special_tokens=False)
 
 
 def _said(conversation: Conversation, tokenizer: Any) -> str | Skipped:

@@ -33,8 +33,8 @@ def known_dtype(dtype: Any, name: str = "dtype") -> Any:
     """The dtype of that name; None stays None."""
     if dtype is None:
         return None
-    known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
-    for known_name, value in known.items():
+    dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+    for known_name, value in dtypes.items():
         if dtype == known_name or not isinstance(dtype, str) and dtype == value:
             return value
-    raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(known)}")
+    raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(dtypes)}")

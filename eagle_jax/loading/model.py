@@ -142,15 +142,15 @@ def load(
     """
     keep_programs()
     scheme, draft_scheme = schemes_of(quantize)
-    for given, name in ((dtype, "dtype"), (draft_dtype, "draft_dtype")):
-        known_dtype(given, name)  # refused before anything is downloaded
+    for value, name in ((dtype, "dtype"), (draft_dtype, "draft_dtype")):
+        known_dtype(value, name)  # refused before anything is downloaded
     folder, head_folder = folders_of(target, head)
-    wanted = dtype_of(dtype)
+    target_dtype = dtype_of(dtype)
     over = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
     # these files are small: what is wrong there is said before weights are read
     tokenizer = tokenizer_in(folder)
     stop_ids = _stop_ids(folder, tokenizer, target_config or {})
-    lm = _load_target(folder, wanted, over, scheme, target_config)
+    lm = _load_target(folder, target_dtype, over, scheme, target_config)
     drafts_in = dtype_of_draft(draft_dtype, lm.dtype)
     drafting = None
     if head_folder is not None:
@@ -223,9 +223,9 @@ def _load_target(
         kind = describe(folder).kind
         if not kind.endswith(("head", "heads")):
             raise
-        held = kind if kind.endswith("heads") else f"an {kind}"
+        kind_of_head = kind if kind.endswith("heads") else f"an {kind}"
         raise ValueError(
-            f"{folder} holds {held}, and was given as the target; expected a model there, and the head as head"
+            f"{folder} holds {kind_of_head}, and was given as the target; expected a model there, and the head as head"
         ) from error
 
 

@@ -15,7 +15,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import flat
-from eagle_jax.ops.quantized import QuantArray, dense, quantise
+from eagle_jax.ops.quantized import QuantArray, dense, quantize
 from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
 
 Params = Mapping[str, Any]
@@ -47,15 +47,15 @@ def with_weights(
         >>> model = eagle_jax.with_weights(model, target=params)
     """
     if target is not None:
-        given = _target_params(model, target)
-        new = _laid_out(model, model.target, given, "target")
+        source = _target_params(model, target)
+        new = _laid_out(model, model.target, source, "target")
         model = dataclasses.replace(model, target=dataclasses.replace(_own(model.target), params=new))
     if head is not None:
         if model.head is None:
             raise ValueError("weights for a head, but the model was loaded without one; load it with head=")
-        given = _head_params(model, model.head, head)
+        source = _head_params(model, model.head, head)
         model = dataclasses.replace(
-            model, head=dataclasses.replace(model.head, params=_laid_out(model, model.head, given, "head"))
+            model, head=dataclasses.replace(model.head, params=_laid_out(model, model.head, source, "head"))
         )
     return model
 
@@ -100,32 +100,32 @@ def _own(target: Any) -> LM:
     return target
 
 
-def _target_params(model: Model, given: Any) -> Params:
+def _target_params(model: Model, source: Any) -> Params:
     own = _own(model.target)
-    if isinstance(given, (str, Path)):
-        given = load_target(given, dtype=own.dtype, over=model.over)
-    if isinstance(given, LM):
-        _same("target", own.config, given.config, free=("num_key_value_heads",))
-        return given.params
-    if isinstance(given, Mapping) and any("." in str(name) for name in given):
-        return from_hf_names(given, own.config)
-    return given
+    if isinstance(source, (str, Path)):
+        source = load_target(source, dtype=own.dtype, over=model.over)
+    if isinstance(source, LM):
+        _same("target", own.config, source.config, free=("num_key_value_heads",))
+        return source.params
+    if isinstance(source, Mapping) and any("." in str(name) for name in source):
+        return from_hf_names(source, own.config)
+    return source
 
 
-def _head_params(model: Model, own: AnyHead, given: Any) -> Params:
-    if isinstance(given, (str, Path)):
+def _head_params(model: Model, own: AnyHead, source: Any) -> Params:
+    if isinstance(source, (str, Path)):
         stored = dataclasses.replace(_own(model.target), params=_own(model.target).stored_params)
-        given = load_head(given, stored, dtype=own.dtype)
-    if not isinstance(given, AnyHead):
-        return given
-    if type(given) is not type(own):
+        source = load_head(source, stored, dtype=own.dtype)
+    if not isinstance(source, AnyHead):
+        return source
+    if type(source) is not type(own):
         raise ValueError(
-            f"a head of kind {type(given).__name__} for one of kind {type(own).__name__}; expected the same"
+            f"a head of kind {type(source).__name__} for one of kind {type(own).__name__}; expected the same"
         )
-    old, new = (None if one.vocabulary is None else one.vocabulary.tolist() for one in (own, given))
+    old, new = (None if one.vocabulary is None else one.vocabulary.tolist() for one in (own, source))
     if old != new:
         raise ValueError("the new head drafts other tokens than the present one; load it with with_head instead")
-    return given.params
+    return source.params
 
 
 def _same(name: str, old: Any, new: Any, free: tuple[str, ...]) -> None:
@@ -139,13 +139,13 @@ def _same(name: str, old: Any, new: Any, free: tuple[str, ...]) -> None:
             )
 
 
-def _laid_out(model: Model, own: Any, given: Params, name: str) -> dict[str, Any]:
+def _laid_out(model: Model, own: Any, source: Params, name: str) -> dict[str, Any]:
     """Weights in decoding's layout, where the old ones are."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{name} is a {type(given).__name__}; expected parameters by name, a model, or a folder")
+    if not isinstance(source, Mapping):
+        raise ValueError(f"{name} is a {type(source).__name__}; expected parameters by name, a model, or a folder")
     expected = jax.eval_shape(lambda: own.stored_params)
-    wanted, come = dict(flat(expected)), dict(flat(given))
-    _check_fit(wanted, come, name)
+    expected_params, come = dict(flat(expected)), dict(flat(source))
+    _check_fit(expected_params, come, name)
     head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dim
     laid = _lay_out(_fitted(expected, come, head_dim), head_dim, spread=model.over is not None)
     if model.over is not None:
@@ -168,7 +168,7 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
         times = _times(path, new.shape, old.shape)
         new = jax.tree.map(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
         rounds = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
-        fitted[name] = quantise(new, old.rounding, old.dtype) if rounds else new
+        fitted[name] = quantize(new, old.rounding, old.dtype) if rounds else new
     return fitted
 
 
@@ -181,15 +181,15 @@ def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
     return jnp.asarray(new, old.dtype)
 
 
-def _check_fit(wanted: Params, come: Params, name: str) -> None:
+def _check_fit(expected_params: Params, come: Params, name: str) -> None:
     """Names the first weight, by path, that does not fit."""
-    if missing := sorted(wanted.keys() - come.keys()):
+    if missing := sorted(expected_params.keys() - come.keys()):
         raise ValueError(f"the new {name} weights lack {missing[0]}; expected all that weights_of returns")
-    if unknown := sorted(come.keys() - wanted.keys()):
+    if unknown := sorted(come.keys() - expected_params.keys()):
         raise ValueError(
             f"the new {name} weights have {unknown[0]}, unknown to the model; expected what weights_of returns"
         )
-    for path, leaf in wanted.items():
+    for path, leaf in expected_params.items():
         if not _times(path, np.shape(come[path]), leaf.shape):
             raise ValueError(f"the new {name} weight {path} has shape {np.shape(come[path])}; expected {leaf.shape}")
 

@@ -89,8 +89,8 @@ class DraftHead(AnyHead):
     ) -> tuple[KV, ...]:
         """Those that `forward` gives of its slots, without their outputs: the last layer's attention is left out."""
         inputs = attention_inputs(self.config.layers, positions, visible, cache, positions)
-        given = embeddings, features.astype(embeddings.dtype), inputs, cache
-        return self._apply(*given, method="keys_and_values")
+        arguments = embeddings, features.astype(embeddings.dtype), inputs, cache
+        return self._apply(*arguments, method="keys_and_values")
 
     def causal(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         """Outputs over whole sequences, causally, without a cache."""

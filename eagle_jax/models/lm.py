@@ -98,8 +98,8 @@ class LM:
         A model that drafts reads its tree level by level: `draft_kv` holds the levels before (per layer, p rows at
         `draft_positions`), and `ancestors` names of those first, then of this pass's own rows (m = p + n).
         """
-        hidden, taken, kv = self._apply(tokens, positions, ancestors, cache, taps, draft_kv, draft_positions)
-        return Output(hidden=hidden, taps=taken, kv=kv)
+        hidden, tapped, kv = self._apply(tokens, positions, ancestors, cache, taps, draft_kv, draft_positions)
+        return Output(hidden=hidden, taps=tapped, kv=kv)
 
     def causal(self, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Output:
         """One pass over whole sequences, causally, without a cache."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantise
+from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantize
 
 Params = dict[str, Any]
 
@@ -57,7 +57,7 @@ class Scheme:
             if rounding is not None and rounding.group is not None and leaf.shape[-1] % rounding.group:
                 smaller = ", or to int4, whose groups are of 32" if leaf.shape[-1] % 32 == 0 else ""
                 raise ValueError(
-                    f"groups of {rounding.group} do not divide the {leaf.shape[-1]} inputs of {path}; quantise to "
+                    f"groups of {rounding.group} do not divide the {leaf.shape[-1]} inputs of {path}; quantize to "
                     f"int8, which has no groups{smaller}"
                 )
 
@@ -100,16 +100,16 @@ def is_matrix(path: str) -> bool:
     return path.endswith("/weight") or _MATRIX.search(path) is not None
 
 
-def quantise_params(params: Params, scheme: Scheme, above: str = "") -> Params:
+def quantize_params(params: Params, scheme: Scheme, above: str = "") -> Params:
     """The same model with rounded matrices; `params`, as stored, is emptied on the way: no weight is held twice."""
     rounded: Params = {}
     for name in list(params):
         leaf, path = params.pop(name), f"{above}{name}"
         if isinstance(leaf, dict):
-            rounded[name] = quantise_params(leaf, scheme, f"{path}/")
+            rounded[name] = quantize_params(leaf, scheme, f"{path}/")
             continue
         rounding = scheme.of(path)
-        rounded[name] = leaf if rounding is None else quantise(leaf, rounding, leaf.dtype)
+        rounded[name] = leaf if rounding is None else quantize(leaf, rounding, leaf.dtype)
     return rounded
 
 
@@ -118,7 +118,7 @@ def dense_params(params: Params) -> Params:
     return jax.tree.map(dense, params, is_leaf=lambda leaf: isinstance(leaf, QuantArray))
 
 
-def is_quantised(params: Params) -> bool:
+def is_quantized(params: Params) -> bool:
     """Whether any weight is rounded."""
     return any(isinstance(leaf, QuantArray) for _, leaf in flat(params))
 

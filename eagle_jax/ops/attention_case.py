@@ -1,4 +1,4 @@
-"""What every backend of tree attention is given and gives, and the arithmetic that they share."""
+"""The arguments of a tree attention, and the online softmax that its backends share."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ from eagle_jax.ops.precision import precision
 from eagle_jax.ops.types import KV
 from eagle_jax.struct import pytree, static
 
-# Scores that are not seen, and the largest score of rows that have seen nothing yet. The second is the larger, so that
-# what is not seen weighs exactly nothing even then.
+# Score of masked keys, and initial maximum of a row. The second is the larger, so that masked keys have weight 0 even
+# in rows that have not attended to any key.
 UNSEEN, NOTHING_SEEN = float(jnp.finfo(jnp.float32).min), -1e30
 
-# Of each row: the largest score so far, the sum of the weights, and the weighted sum of the values; float32.
+# State of each row: the maximum score, the sum of the weights, the weighted sum of the values; float32.
 Sums = tuple[Float[Array, "*b r 1"], Float[Array, "*b r 1"], Float[Array, "*b r c"]]
 
 
@@ -28,12 +28,12 @@ class Case:
     Attributes:
         q: queries, rotated and scaled (r rows: queries of a kv head times nodes).
         fresh: keys and values of the fresh tokens (m rows: those of earlier levels of a drafted tree come first).
-        visible: which fresh rows each node sees: its ancestors and itself, within its window. If it names fewer than
-            there are, the others come `n` by `n`, and of each `n` of them node i sees the i-th (training: a head's own
-            earlier steps). Only the plain backend does those.
+        visible: which fresh rows each node attends to: its ancestors and itself, within its window. If it has fewer
+            columns than there are fresh rows, the others come in groups of `n`, of which node i attends to the i-th (a
+            head's own earlier steps in training). Only the reference supports those.
         prefix: keys and values of the cache; slots from `length` on hold any finite numbers.
-        length: committed slots of each request; every node sees them all, but for its window.
-        first: first slot that each node sees (sliding window, may be negative); None is 0.
+        length: committed slots of each request; every node attends to all of them, within its window.
+        first: first slot that each node attends to (sliding window, may be negative); None is 0.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2); None leaves them.
     """
 
@@ -52,7 +52,7 @@ class Case:
 
     @property
     def named(self) -> int:
-        """Fresh rows that `visible` speaks of."""
+        """Fresh rows that `visible` has a column for."""
         return self.visible.shape[2]
 
     @property
@@ -72,19 +72,19 @@ class Case:
         return f"{shape}, {self.q.dtype}{window}"
 
 
-# Weighted values `[b k r c]` of a case, in the dtype of its queries. A backend raises NotImplementedError, with the
-# reason, for a case that it cannot do.
+# The attention `[b k r c]` of a case, in the dtype of its queries. A backend raises NotImplementedError, with the
+# reason, for a case that it does not support.
 Backend = Callable[[Case], Float[Array, "b k r c"]]
 
 
 def nothing(shape: tuple[int, ...]) -> Sums:
-    """Sums of rows `[.., r, c]` that have seen nothing yet."""
+    """Initial state of rows `[.., r, c]`."""
     one = (*shape[:-1], 1)
     return jnp.full(one, NOTHING_SEEN, jnp.float32), jnp.zeros(one, jnp.float32), jnp.zeros(shape, jnp.float32)
 
 
 def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: float | None) -> Float[Array, "*b r s"]:
-    """Products of queries and keys, multiplied in the keys' dtype and added up in float32."""
+    """Products of queries and keys, multiplied in the keys' dtype and accumulated in float32."""
     products = jnp.einsum(
         "...rc,...sc->...rs",
         q.astype(keys.dtype),
@@ -96,16 +96,16 @@ def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: flo
 
 
 def absorb(sums: Sums, seen: Float[Array, "*b r s"], values: Float[Array, "*b s c"]) -> Sums:
-    """`sums` with more slots: a softmax that never needs all scores at once (Milakov and Gimelshein 2018).
+    """Adds further keys to the state: the online softmax of Milakov and Gimelshein (2018).
 
-    The largest score cancels out in the average, so no gradient goes through it.
+    The maximum cancels out in the result, so no gradient goes through it.
 
     Args:
-        seen: scores, `UNSEEN` where a row does not see a slot.
+        seen: scores, `UNSEEN` for masked keys.
     """
     top, total, mixed = sums
     new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(seen, axis=-1, keepdims=True)))
-    weights, kept = jnp.exp(seen - new), jnp.exp(top - new)
+    weights, scale_down = jnp.exp(seen - new), jnp.exp(top - new)
     more = jnp.einsum(
         "...rs,...sc->...rc",
         weights.astype(values.dtype),
@@ -113,13 +113,13 @@ def absorb(sums: Sums, seen: Float[Array, "*b r s"], values: Float[Array, "*b s 
         precision=precision(values.dtype),
         preferred_element_type=jnp.float32,
     )
-    return new, total * kept + jnp.sum(weights, axis=-1, keepdims=True), mixed * kept + more
+    return new, total * scale_down + jnp.sum(weights, axis=-1, keepdims=True), mixed * scale_down + more
 
 
 def merged(top: Float[Array, "p *b r"], total: Float[Array, "p *b r"], mixed: Float[Array, "p *b r c"]) -> Array:
-    """The average over `p` parts whose sums were made apart, each weighed by its log-sum-exp.
+    """The attention over `p` parts with states of their own, each weighted by its log-sum-exp.
 
-    What is in `mixed` of a part that saw nothing does not matter.
+    `mixed` of a part without keys may hold anything.
     """
     share = jnp.where(total > 0, jnp.exp(top - jnp.max(top, axis=0, keepdims=True)), 0)
     parts = jnp.where((total > 0)[..., None], mixed * share[..., None], 0)

@@ -1,9 +1,9 @@
-"""Tree attention in plain JAX: runs everywhere, and what the kernels are held against.
+"""Tree attention in plain JAX: the reference that the kernels are tested against.
 
-On CPU a cache that is mostly empty is read in blocks, up to the longest row of the batch and no further, so that a
-cycle costs what is used of the cache and not what is reserved. Few fresh tokens are read together with the first block,
-since to begin a small product takes as long as the product. A cache that is mostly full is read at once: blocks have to
-be copied out of it. Elsewhere it always is, since there a loop costs more than it saves.
+On CPUs a cache that is mostly empty is read in blocks up to the longest row of the batch, so that a step costs what is
+used of the cache and not what is reserved. A few fresh tokens are read together with the first block, since starting a
+small product takes as long as computing it. A cache that is mostly full is read at once, since blocks have to be copied
+out of it; so is any cache on other platforms, where a loop costs more than it saves.
 """
 
 import jax
@@ -18,7 +18,7 @@ FEW = 32  # fresh tokens that are read together with the first block
 
 
 def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
-    """The average over all that each row sees.
+    """The attention of each row over the keys that it attends to.
 
     Args:
         block: slots read at a time while the cache is mostly empty; None is `BLOCK` on CPU and all of them elsewhere.
@@ -39,7 +39,7 @@ def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
 
 
 def _aligned(case: Case, sums: Sums) -> Sums:
-    """`sums` with the rows behind the named ones: of each `n` of them, one for each node."""
+    """Adds the fresh rows without a column in `visible`: of each group of `n`, one for each node."""
     batch, heads, _, size = case.q.shape
     top, total, mixed = (part.reshape(batch, heads, case.group, 1, case.nodes, -1) for part in sums)
     rest = (part[:, :, case.named :] for part in case.fresh)
@@ -49,15 +49,15 @@ def _aligned(case: Case, sums: Sums) -> Sums:
     if case.softcap is not None:
         own = jnp.tanh(own / case.softcap) * case.softcap
     new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(own, axis=3, keepdims=True)))
-    weights, kept = jnp.exp(own - new), jnp.exp(top - new)
-    total = total * kept + jnp.sum(weights, axis=3, keepdims=True)
-    mixed = mixed * kept + jnp.sum(weights * values, axis=3, keepdims=True)
+    weights, scale_down = jnp.exp(own - new), jnp.exp(top - new)
+    total = total * scale_down + jnp.sum(weights, axis=3, keepdims=True)
+    mixed = mixed * scale_down + jnp.sum(weights * values, axis=3, keepdims=True)
     new, total, mixed = (part.reshape(batch, heads, case.group * case.nodes, -1) for part in (new, total, mixed))
     return new, total, mixed
 
 
 def _whole(case: Case, sums: Sums) -> Sums:
-    """`sums` with the fresh tokens, and with all of the cache at once."""
+    """Adds the fresh tokens, and all of the cache at once."""
     sums = _read(case, sums, _named(case), case.visible)
     if case.slots:
         sums = _read(case, sums, case.prefix, _seen(case, jnp.arange(case.slots, dtype=jnp.int32)))
@@ -65,7 +65,7 @@ def _whole(case: Case, sums: Sums) -> Sums:
 
 
 def _by_blocks(case: Case, sums: Sums, block: int) -> Sums:
-    """`sums` with the fresh tokens and the committed prefix, block by block; it ends in the first half of the cache."""
+    """Adds the fresh tokens and, block by block, the committed prefix, which ends in the first half of the cache."""
 
     def read(index: Int[Array, ""], sums: Sums) -> Sums:
         part, slot = _block(case, index, block)
@@ -74,33 +74,33 @@ def _by_blocks(case: Case, sums: Sums, block: int) -> Sums:
     low = jnp.zeros((), jnp.int32) if case.first is None else jnp.maximum(jnp.min(case.first), 0) // block
     if case.nodes <= FEW:
         sums, low = _with_fresh(case, sums, low, block), low + 1
-    else:  # the first chunk of a prompt would read a block that is empty
+    else:  # the cache may be empty: the first chunk of a prompt
         sums = _read(case, sums, _named(case), case.visible)
     return jax.lax.fori_loop(low, -(-jnp.max(case.length) // block), read, sums)
 
 
 def _with_fresh(case: Case, sums: Sums, index: Int[Array, ""], block: int) -> Sums:
-    """`sums` with one block of the cache and the fresh tokens, as one."""
+    """Adds one block of the cache and the fresh tokens in one product."""
     part, slot = _block(case, index, block)
     keys, values = (jnp.concatenate(both, axis=2) for both in zip(part, _named(case), strict=True))
     return _read(case, sums, (keys, values), jnp.concatenate([_seen(case, slot), case.visible], axis=2))
 
 
 def _named(case: Case) -> KV:
-    """The fresh rows that `visible` speaks of."""
+    """The fresh rows that `visible` has a column for."""
     keys, values = case.fresh
     return keys[:, :, : case.named], values[:, :, : case.named]
 
 
 def _block(case: Case, index: Int[Array, ""], block: int) -> tuple[KV, Int[Array, "s"]]:
-    """The index-th `block` slots of the cache, and which slots they are."""
+    """Block number `index` of the cache, and its slots."""
     at = index * block
     keys, values = (jax.lax.dynamic_slice_in_dim(part, at, block, axis=2) for part in case.prefix)
     return (keys, values), at + jnp.arange(block, dtype=jnp.int32)
 
 
 def _seen(case: Case, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
-    """Which of the slots `slot` each node sees."""
+    """Which of the slots `slot` each node attends to."""
     seen = slot[None, None] < case.length[:, None, None]
     if case.first is not None:
         seen = seen & (slot[None, None] >= case.first[:, :, None])
@@ -108,7 +108,7 @@ def _seen(case: Case, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
 
 
 def _read(case: Case, sums: Sums, part: KV, seen: Bool[Array, "b n s"]) -> Sums:
-    """`sums` with keys and values that each node sees as `seen` has it."""
+    """Adds keys and values under a mask."""
     return absorb(sums, _masked(scores(case.q, part[0], case.softcap), seen), part[1])
 
 

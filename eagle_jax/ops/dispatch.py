@@ -11,8 +11,8 @@ has the reference alone.
 
 The environment variable `EAGLE_JAX_OPS` chooses, for all operations (`xla`) or for one (`tree_attention:tpu`), with
 commas between several. It is read when a program is traced. An implementation that cannot compute a call raises
-NotImplementedError with the reason; the next one is tried, `xla` at last. The logger `eagle_jax.ops` tells each reason
-once: as a warning where the backend was asked for by name, else as information.
+NotImplementedError with the reason; then the next one is tried, `xla` at last. The logger `eagle_jax.ops` reports each
+reason once: as a warning if the backend was asked for by name, else as information.
 """
 
 import functools
@@ -42,15 +42,15 @@ def dispatch(
     differentiable: Callable[..., Any] | None = None,
     **fixed: Any,
 ) -> Any:
-    """The operation of the first backend that can compute it.
+    """Computes an operation by the first backend that supports it.
 
-    Where a gradient is taken, it is the reference's, and so is the value.
+    Under differentiation the reference computes value and gradient.
 
     Args:
         reference: the operation in plain JAX.
-        differentiable: what takes its place where a gradient is taken; None is itself.
+        differentiable: replaces the reference under differentiation; None is the reference itself.
         args: pytrees of arrays.
-        fixed: what is not differentiated, such as Python numbers.
+        fixed: arguments that are not differentiated, such as Python numbers.
     """
     for name in candidates(operation):
         try:
@@ -116,9 +116,9 @@ def _implementation(name: str, operation: str) -> Callable[..., Any]:
     module = _module(name)
     if isinstance(module, NotImplementedError):
         raise module
-    if (found := getattr(module, operation, None)) is None:
+    if (function := getattr(module, operation, None)) is None:
         raise NotImplementedError(f"it has no {operation}")
-    return found
+    return function
 
 
 def _with_gradient_of(
@@ -136,7 +136,7 @@ def _with_gradient_of(
 
 
 def log_once(name: str, operation: str, reason: str) -> None:
-    """Tells why a backend does not compute an operation: a program asks once for each layer."""
+    """Logs why a backend does not compute an operation, once and not for each layer."""
     if (name, operation, reason) not in _logged:
         _logged.add((name, operation, reason))
         level = logging.WARNING if asked(operation) == name else logging.INFO

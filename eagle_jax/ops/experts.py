@@ -1,6 +1,6 @@
-"""Products with stacked experts: rows go to a few of many, and no expert multiplies a row that was not sent to it.
+"""Mixture of experts: products of rows with the experts that they are routed to.
 
-What the products look like depends on shapes and platform alone:
+The implementation depends on shapes and platform alone:
 
     grouped      pairs of a row and an expert, sorted by expert, in one grouped product: many rows on accelerators
     gathered     each pair gathers its expert's weights: few rows on GPUs
@@ -38,7 +38,7 @@ class Stacks(NamedTuple):
 
 
 def apply_experts(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) -> Float[Array, "p h"]:
-    """What each expert makes of its row, in float32. The pairs of a row lie together."""
+    """The output of each pair of a row and an expert, in float32. The pairs of a row are contiguous."""
     platform, few = jax.default_backend(), expert.shape[0] <= stacks.gate.shape[0]
     if platform == "cpu" or (platform == "tpu" and few):
         return in_blocks(rows, expert, stacks)
@@ -46,15 +46,15 @@ def apply_experts(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: St
 
 
 def gathered(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) -> Float[Array, "p h"]:
-    """Copies an expert for each of its pairs: no more than all experts weigh, while pairs are as few as they."""
+    """Copies an expert for each of its pairs; with few pairs that is no more than the size of all experts."""
 
     def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "p o"]:
         weights, scales = factors(jax.tree.map(lambda part: jnp.take(part, expert, axis=0), stack), -1)
         exact = precision(stack.dtype)
-        made = jnp.einsum(
+        products = jnp.einsum(
             "pi,poi->po", x.astype(stack.dtype), weights, precision=exact, preferred_element_type=jnp.float32
         )
-        return made if scales is None else made * scales
+        return products if scales is None else products * scales
 
     return _mlp(rows[_row_of(rows, expert)], stacks, product)
 
@@ -66,7 +66,7 @@ def grouped(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) 
 
     def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "p o"]:
         weights, scales = factors(stack, -1)
-        made = jax.lax.ragged_dot_general(
+        products = jax.lax.ragged_dot_general(
             x.astype(stack.dtype),
             weights,
             counts,
@@ -74,10 +74,10 @@ def grouped(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) 
             precision=precision(stack.dtype),
             preferred_element_type=jnp.float32,
         )
-        return made if scales is None else made * scales[expert[order]]
+        return products if scales is None else products * scales[expert[order]]
 
-    made = _mlp(rows[_row_of(rows, expert)[order]], stacks, product)
-    return jnp.zeros_like(made).at[order].set(made)
+    products = _mlp(rows[_row_of(rows, expert)[order]], stacks, product)
+    return jnp.zeros_like(products).at[order].set(products)
 
 
 def in_blocks(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) -> Float[Array, "p h"]:
@@ -113,8 +113,8 @@ def in_blocks(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks
         x = jax.lax.dynamic_slice_in_dim(laid, block * size, size)
         return jax.lax.dynamic_update_slice_in_dim(laid, _mlp(x, stacks, product), block * size, axis=0)
 
-    made = jax.lax.fori_loop(0, ends[-1], one_block, laid)[place]
-    return jnp.zeros_like(made).at[order].set(made)
+    products = jax.lax.fori_loop(0, ends[-1], one_block, laid)[place]
+    return jnp.zeros_like(products).at[order].set(products)
 
 
 def _mlp(

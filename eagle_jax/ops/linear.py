@@ -1,4 +1,4 @@
-"""Linear maps: where rows meet weights, quantized or not, as stored or packed."""
+"""Linear maps with float, quantized or packed weights."""
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,16 @@ from eagle_jax.ops.packing import PackedWeight, Transposed
 from eagle_jax.ops.precision import precision
 from eagle_jax.ops.quantized import QuantArray, dense
 from eagle_jax.ops.types import Affine
-from eagle_jax.sharding.tracing import is_spread
+from eagle_jax.sharding.tracing import is_sharded
 
-# Columns that CPUs make floats of at a time: a sixteenth of them within these bounds. Of a whole matrix XLA would make
-# floats before the decoding loop, once, and of every matrix: the rounded model would lie beside a float one. A block's
-# floats stay in the core's cache, so that blocks are also quicker: with 2048 x 8192 twice, on two cores
-# (`benchmarks.kernels.ops products`).
+# Columns that CPUs dequantize at a time: a sixteenth of them within these bounds. XLA would hoist the dequantization of
+# a whole matrix out of the decoding loop, so a float copy of the model would be kept in memory. Blocks stay in the
+# core's cache, which is also twice as fast: 2048 x 8192 on two cores (`benchmarks.kernels.ops products`).
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
 
-# Rows that a float32 matrix `[out, in]` is the left operand for on CPU, where XLA packs or strides through the right
-# one: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks.kernels.ops products`). Row
-# counts between these are slower than the next larger one.
+# Numbers of rows for which a float32 matrix `[out, in]` is the left operand on CPUs, where XLA packs the right one
+# anew: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks.kernels.ops products`). Other
+# numbers are slower than the next larger of these, and are padded to it.
 FEW_ROWS = (4, 8, 16, 32)
 
 
@@ -37,8 +36,8 @@ def linear(
     """`x @ weight.T + bias`, accumulated in float32.
 
     Args:
-        num_valid: leading rows, over all axes of `x` but the last, that are not padding; what comes out of the others
-            is finite and not to be read. None is all.
+        num_valid: number of leading rows, over all axes of `x` but the last, that are not padding; the results of the
+            others are finite and ignored. None is all.
         dtype: of the result; None is that of `x`.
     """
     weight, bias = affine
@@ -56,7 +55,7 @@ def matmul(x: Float[Array, "*rows i"], weight: Weight) -> Float[Array, "..."]:
 
 
 def reference(rows: Float[Array, "r i"], weight: Weight, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
-    """`rows @ weight.T` by XLA: multiplied in the weight's dtype, in float32."""
+    """`rows @ weight.T` by XLA: multiplied in the weight's dtype, accumulated in float32."""
     del num_valid
     if isinstance(weight, PackedWeight):
         weight = weight.unpack()
@@ -70,19 +69,19 @@ def _contract(rows: Float[Array, "r i"], weight: Array | QuantArray, axis: int) 
     rows = rows.astype(weight.dtype)
     if not isinstance(weight, QuantArray):
         return _dot(rows, weight, axis)
-    if jax.default_backend() == "cpu" and axis == 0 and not is_spread():
+    if jax.default_backend() == "cpu" and axis == 0 and not is_sharded():
         return _by_blocks(rows, weight)
     return _quantized_dot(rows, weight, axis)
 
 
 def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, "..."]:
-    alone = weight.dtype == jnp.bfloat16 and rows.shape[0] == 1 and jax.default_backend() == "cpu"
-    if alone:  # a single bfloat16 row falls off XLA:CPU's fast path, two do not
+    is_single = weight.dtype == jnp.bfloat16 and rows.shape[0] == 1 and jax.default_backend() == "cpu"
+    if is_single:  # XLA:CPU's fast path takes two bfloat16 rows or more
         rows = jnp.concatenate([rows, rows])
-    if weight.dtype == jnp.float32 and axis == weight.ndim - 1 and jax.default_backend() == "cpu" and not is_spread():
+    if weight.dtype == jnp.float32 and axis == weight.ndim - 1 and jax.default_backend() == "cpu" and not is_sharded():
         return _as_stored_dot(rows, weight.reshape(-1, weight.shape[-1])).reshape(-1, *weight.shape[:-1])
-    product = _added_up(rows, weight, 1, axis)
-    return product[:1] if alone else product
+    product = _accumulated(rows, weight, 1, axis)
+    return product[:1] if is_single else product
 
 
 def _as_stored_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
@@ -90,18 +89,18 @@ def _as_stored_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Fl
     count = rows.shape[0]
     if 1 < count <= FEW_ROWS[-1]:
         return _weight_first(rows, weight)
-    return _tall_dot(rows, weight) if weight.shape[0] > weight.shape[1] else _added_up(rows, weight, 1, 1)
+    return _tall_dot(rows, weight) if weight.shape[0] > weight.shape[1] else _accumulated(rows, weight, 1, 1)
 
 
 def _weight_first(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """`(weight @ rows.T).T`, of as many rows as `FEW_ROWS` has next; without the barriers XLA would turn it round."""
+    """`(weight @ rows.T).T`, padded to a number of `FEW_ROWS`; without the barriers XLA would transpose it back."""
     count = rows.shape[0]
     padded = next(few for few in FEW_ROWS if few >= count)
     columns = jax.lax.optimization_barrier(jnp.pad(rows, ((0, padded - count), (0, 0))).T)
-    return jax.lax.optimization_barrier(_added_up(weight, columns, 1, 0)).T[:count]
+    return jax.lax.optimization_barrier(_accumulated(weight, columns, 1, 0)).T[:count]
 
 
-def _added_up(x: Float[Array, "..."], y: Float[Array, "..."], x_axis: int, y_axis: int) -> Float[Array, "..."]:
+def _accumulated(x: Float[Array, "..."], y: Float[Array, "..."], x_axis: int, y_axis: int) -> Float[Array, "..."]:
     return jax.lax.dot_general(
         x, y, (((x_axis,), (y_axis,)), ((), ())), precision=precision(y.dtype), preferred_element_type=jnp.float32
     )
@@ -109,22 +108,22 @@ def _added_up(x: Float[Array, "..."], y: Float[Array, "..."], x_axis: int, y_axi
 
 @jax.custom_vjp
 def _tall_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """`rows @ weight.T` of a weight with more outputs than inputs. Its gradient is made as `[i, o]` and turned.
+    """`rows @ weight.T` of a weight with more outputs than inputs; its gradient is computed as `[i, o]` and transposed.
 
-    It has no forward-mode derivative. XLA:CPU would make `[o, i]` of the many rows, which takes it about a third longer
-    (`benchmarks.kernels.ops gradients`).
+    XLA:CPU takes a third longer to compute `[o, i]` from many rows (`benchmarks.kernels.ops gradients`). There is no
+    forward-mode derivative.
     """
-    return _added_up(rows, weight, 1, 1)
+    return _accumulated(rows, weight, 1, 1)
 
 
 def _tall_forward(rows: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
     return _tall_dot(rows, weight), (rows, weight)
 
 
-def _tall_backward(kept: tuple[Array, Array], gradient: Float[Array, "r o"]) -> tuple[Array, Array]:
-    rows, weight = kept
-    transposed = jax.lax.optimization_barrier(_added_up(rows, gradient, 0, 0))  # or XLA transposes within it
-    return _added_up(gradient, weight, 1, 0), transposed.T
+def _tall_backward(residuals: tuple[Array, Array], gradient: Float[Array, "r o"]) -> tuple[Array, Array]:
+    rows, weight = residuals
+    transposed = jax.lax.optimization_barrier(_accumulated(rows, gradient, 0, 0))  # or XLA transposes within it
+    return _accumulated(gradient, weight, 1, 0), transposed.T
 
 
 _tall_dot.defvjp(_tall_forward, _tall_backward)
@@ -137,32 +136,32 @@ def _quantized_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> 
 
 
 def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:
-    """What rows are multiplied with over `axis`, and what the product is multiplied with afterwards, if anything.
+    """The factor of rows over `axis`, and the scales of the product, if any.
 
-    With one scale for each output the levels themselves are multiplied, exact in bfloat16, and the product is scaled.
+    With one scale for each output the codes, exact in bfloat16, are multiplied, and the product is scaled.
     """
     if not isinstance(weight, QuantArray) or weight.scales.shape[axis] > 1:
         return dense(weight), None
-    return weight.levels.astype(weight.dtype), jnp.squeeze(weight.scales, axis)
+    return weight.codes.astype(weight.dtype), jnp.squeeze(weight.scales, axis)
 
 
 def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, "..."]:
-    """Block after block of columns of a weight `[in, ..]`."""
+    """The product block by block of the columns of a weight `[in, ..]`."""
     columns = jax.tree.map(lambda part: part.reshape(part.shape[0], -1), weight)
     width = columns.shape[1]
     block = min(max(width // 16 // SMALLEST_BLOCK * SMALLEST_BLOCK, SMALLEST_BLOCK), LARGEST_BLOCK)
 
     def part(start: Array | int, size: int) -> Float[Array, "r o"]:
-        taken = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1), columns)
-        return _quantized_dot(rows, taken, 0)
+        block_columns = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1), columns)
+        return _quantized_dot(rows, block_columns, 0)
 
-    def one(i: Array, made: Float[Array, "r o"]) -> Float[Array, "r o"]:
-        return jax.lax.dynamic_update_slice_in_dim(made, part(i * block, block), i * block, axis=1)
+    def one(i: Array, out: Float[Array, "r o"]) -> Float[Array, "r o"]:
+        return jax.lax.dynamic_update_slice_in_dim(out, part(i * block, block), i * block, axis=1)
 
     whole = width - width % block
-    made = jnp.zeros((rows.shape[0], whole), jnp.float32)
+    out = jnp.zeros((rows.shape[0], whole), jnp.float32)
     if whole:
-        made = jax.lax.fori_loop(0, whole // block, one, made)
+        out = jax.lax.fori_loop(0, whole // block, one, out)
     if whole < width:
-        made = jnp.concatenate([made, part(whole, width - whole)], axis=1)
-    return made.reshape(rows.shape[0], *weight.shape[1:])
+        out = jnp.concatenate([out, part(whole, width - whole)], axis=1)
+    return out.reshape(rows.shape[0], *weight.shape[1:])

@@ -25,14 +25,14 @@ TRANSPOSED_BELOW = 768
 
 
 class PackedWeight(abc.ABC):
-    """A weight as a backend lays it out.
+    """A weight in the layout of a backend.
 
     Attributes:
         shape: of the weight, `[.., in]`.
         dtype: of the weight; of a quantized one, what it was quantized from.
-        nbytes: bytes that it takes.
-        is_quantized: whether it stands for a `QuantArray`.
-        hidden_rows: rows that are multiplied with it in about the time of one, while weights are read from memory.
+        nbytes: size in bytes.
+        is_quantized: whether it holds a `QuantArray`.
+        hidden_rows: rows whose product takes about the time of one row, since reading the weight takes longer.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class PackedWeight(abc.ABC):
 
     @abc.abstractmethod
     def unpack(self) -> Array | QuantArray:
-        """The weight as it was, bit for bit."""
+        """The weight as stored, bit for bit."""
 
     @abc.abstractmethod
     def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
@@ -66,7 +66,7 @@ class PackedWeight(abc.ABC):
 
 @pytree
 class Transposed:
-    """A weight `[.., in]` whose inputs come first in memory.
+    """A weight `[.., in]`, stored as `[in, ..]`.
 
     Attributes:
         data: `[in, ..]`.
@@ -85,7 +85,7 @@ class Transposed:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return sum(part.nbytes for part in jax.tree.leaves(self.data))
 
     @property
@@ -97,15 +97,15 @@ class Transposed:
         return self.data.size
 
     def unpack(self) -> Array | QuantArray:
-        """The weight as it was."""
+        """The weight as stored."""
         return jax.tree.map(lambda part: jnp.moveaxis(part, 0, -1), self.data)
 
 
-LEAVES = (QuantArray, PackedWeight, Transposed)  # what stands for a weight without being an array
+LEAVES = (QuantArray, PackedWeight, Transposed)  # types that hold one weight and are no arrays
 
 
 def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantArray | PackedWeight | Transposed:
-    """The weight as it is multiplied with quickest on this device.
+    """The weight in the layout whose products are fastest on this device.
 
     Args:
         weight: `[.., in]`.
@@ -116,7 +116,7 @@ def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantA
 
 
 def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
-    """The weight as the backend of linear maps lays it out; None if none does."""
+    """The weight in the layout of the first backend that packs it; None if none does."""
     for name in candidates("linear"):
         try:
             backend = importlib.import_module(BACKENDS[name])
@@ -128,20 +128,22 @@ def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
 
 
 def unpack(weight: Any) -> Any:
-    """The weight as it is stored, bit for bit but for scales of groups on GPUs."""
+    """The weight as stored, bit for bit but for scales of groups on GPUs."""
     return weight.unpack() if isinstance(weight, PackedWeight | Transposed) else weight
 
 
 def is_leaf(value: object) -> bool:
-    """Whether a value stands for one weight, for `jax.tree` functions over parameters."""
+    """Whether a value is one weight, as `is_leaf` of `jax.tree` functions over parameters."""
     return isinstance(value, LEAVES)
 
 
 def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
-    """Scales for groups of inputs transpose a weight on TPUs too: only so does the TPU compiler dequantize it within
-    the product, and reads 0.63 bytes a number for one row, where of `[out, in]` it reads 1.9 in groups of 32 and 10 in
-    groups of 128. For GPUs it stays `[out, in]`, with scales of the product's own dtype: any other form XLA transposes
-    in every call and always dequantizes in memory, this one only in some versions (`benchmarks.compile_only.gpu_loop`).
+    """The weight in the layout that XLA multiplies fastest.
+
+    On TPUs a weight in groups is transposed, since only then does the compiler fuse its dequantization into the
+    product: for one row it reads 0.63 bytes a weight, where it reads 1.9 of `[out, in]` in groups of 32 and 10 in
+    groups of 128. On GPUs it stays `[out, in]`, with scales of the product's dtype: XLA transposes any other layout in
+    every call and dequantizes it to memory, this one only in some versions (`benchmarks.compile_only.gpu_loop`).
     """
     platform = jax.default_backend()
     grouped = isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.ops.types import CosSin
-from eagle_jax.sharding.tracing import is_spread
+from eagle_jax.sharding.tracing import is_sharded
 
 
 def rotate(x: Float[Array, "b heads n c"], cos_sin: CosSin) -> Float[Array, "b heads n c"]:
@@ -18,13 +18,13 @@ def rotate(x: Float[Array, "b heads n c"], cos_sin: CosSin) -> Float[Array, "b h
 
 
 def computed_once(make: Callable[[], CosSin], positions: Int[Array, "b n"]) -> CosSin:
-    """What `make` returns, computed before anything reads it.
+    """The result of `make`, not fused into its consumers.
 
-    XLA:CPU would compute sines anew for every number that they are multiplied with, in every layer. It does not look
-    into conditionals, and barriers do not last.
+    XLA:CPU would recompute the sines for every element that they are multiplied with, in every layer. It does not fuse
+    into conditionals, while it removes optimization barriers.
     """
     traced = isinstance(positions, jax.core.Tracer)  # nothing is fused elsewhere
-    if not traced or jax.default_backend() != "cpu" or is_spread() or 0 in positions.shape:
+    if not traced or jax.default_backend() != "cpu" or is_sharded() or 0 in positions.shape:
         return make()
     zeros = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(make))
     return jax.lax.cond(positions[0, 0] > -(2**30), make, lambda: zeros)  # always true, but XLA cannot know

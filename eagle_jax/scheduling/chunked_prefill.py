@@ -17,7 +17,7 @@ from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch import Batch, Row, batch_inputs
 from eagle_jax.scheduling.insert import Running, insert
 from eagle_jax.scheduling.request import Request
-from eagle_jax.sharding import Sharding, spread
+from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.tuning.sizes import chunk_tokens
 from eagle_jax.workarounds import loop_options
 
@@ -94,4 +94,4 @@ def _first_token(
 def _compiled_first_token() -> Any:
     """`_first_token`, jitted once per process. The batch is donated: its caches are written in place."""
     static = ("mode", "logprobs", "over")
-    return jax.jit(spread(_first_token), donate_argnums=0, static_argnames=static, compiler_options=loop_options())
+    return jax.jit(sharded(_first_token), donate_argnums=0, static_argnames=static, compiler_options=loop_options())

@@ -59,7 +59,7 @@ class Engine:
             model's context, 4096 at most.
         drafter, tree: as in `generate`, the same for all requests.
         max_queue: requests that may wait.
-        cycles: target passes between two looks at the answers.
+        steps: target passes between two looks at the answers.
         record: keeps the draft tree of the last pass before each look, which `chunks` then carry.
 
     Raises:
@@ -84,11 +84,11 @@ class Engine:
         drafter: str | Drafter = "auto",
         tree: Any = "auto",
         max_queue: int = 64,
-        cycles: int = 4,
+        steps: int = 4,
         record: bool = False,
     ):
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
-        self.max_queue, cycles = whole("max_queue", max_queue, 1), whole("cycles", cycles, 1)
+        self.max_queue, steps = whole("max_queue", max_queue, 1), whole("steps", steps, 1)
         slots = slots_to_hold(Plain(), self.max_tokens - 1, self.max_tokens)
         chosen = choose(model, drafter, tree).for_batch(rows_for(model, whole("rows", rows, 1)), slots)
         self.model, self.drafter = model, Recorder(chosen) if record else chosen
@@ -101,7 +101,7 @@ class Engine:
                 mode=Sampling(sampled=True, filtered=True),
                 logprobs=True,
             ),
-            steps=cycles,
+            steps=steps,
             prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
         )
         if model.tokenizer is not None:

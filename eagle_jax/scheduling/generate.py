@@ -123,18 +123,18 @@ def stream(
     tree: Any = "auto",
     logprobs: bool = False,
     batch_size: int | None = None,
-    cycles: int = 1,
+    steps: int = 1,
 ) -> Iterator[Chunk]:
     """Generates as `generate` does and yields the text as it comes: whole characters, the same text.
 
     Args:
-        cycles: steps between two polls of the answers.
+        steps: steps between two polls of the answers.
 
     Yields:
         `Chunk`s: `index` tells which of several prompts is answered; the last one of each carries the `Result`.
     """
     items, _ = split(prompts)
-    cycles = whole("cycles", cycles, 1)
+    steps = whole("steps", steps, 1)
     requests, events = _begin(
         model,
         items,
@@ -144,7 +144,7 @@ def stream(
         tree=tree,
         logprobs=logprobs,
         batch_size=batch_size,
-        steps=cycles,
+        steps=steps,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,

@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, Int
 
 from eagle_jax.decoding.state import BatchParams, DecodeState
-from eagle_jax.sharding import Sharding, spread
+from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options
 
 Running = tuple[BatchParams, DecodeState]
@@ -39,4 +39,4 @@ def insert(batch: Running, new: Running, places: Int[Array, " n"], *, over: Shar
 @functools.cache
 def compiled_insert() -> Any:
     """`insert`, jitted once per process. The batch is donated: its caches are written in place."""
-    return jax.jit(spread(insert), donate_argnums=0, static_argnames="over", compiler_options=loop_options())
+    return jax.jit(sharded(insert), donate_argnums=0, static_argnames="over", compiler_options=loop_options())

@@ -59,7 +59,7 @@ def run(
         while scheduler.busy:
             for event in scheduler.step():
                 if utilisation is not None and event.result is not None:
-                    utilisation.used += event.result.stats.cycles
+                    utilisation.used += event.result.stats.steps
                 yield event
         if utilisation is not None:
             utilisation.row_steps += scheduler.row_steps

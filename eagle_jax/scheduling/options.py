@@ -34,7 +34,9 @@ class Options:
             raise ValueError(f"logprobs={self.logprobs!r}; expected True or False")
         object.__setattr__(self, "logprobs", bool(self.logprobs))
         if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature} is negative; 0 is greedy, 1 samples the model's own law")
+            raise ValueError(
+                f"temperature={self.temperature} is negative; 0 is greedy, 1 samples the model's own distribution"
+            )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} is outside (0, 1]; 1 keeps every token")
         if not 0 <= self.min_p <= 1:
@@ -61,12 +63,14 @@ def options_for(requests: int, *, stop: tuple[str, ...] = (), logprobs: bool = F
 
 def per_request(name: str, value: Any, requests: int) -> list[Any]:
     """A value for each request: the same, or one each from a list."""
-    given = value.tolist() if isinstance(value, np.ndarray) else value
-    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
-        return [given] * requests
-    if len(given) != requests:
-        raise ValueError(f"{len(given)} values of {name} for {requests} prompts; give one for all of them, or one each")
-    return list(given)
+    listed = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes)):
+        return [listed] * requests
+    if len(listed) != requests:
+        raise ValueError(
+            f"{len(listed)} values of {name} for {requests} prompts; give one for all of them, or one each"
+        )
+    return list(listed)
 
 
 def mode_of(options: Iterable[Options]) -> Sampling:

@@ -113,21 +113,21 @@ _packed: dict[int, tuple[weakref.ref[Any], Packed]] = {}
 
 
 def packed(model: Any) -> Any:
-    """A model that a program made with `spread` takes as it takes the model: flattened once, if it is a frozen
+    """A model that a program made with `sharded` takes as it takes the model: flattened once, if it is a frozen
     dataclass, whose arrays then have to stay the same ones too; others, a caller's own, may change, and are returned.
     """
-    kept = _packed.get(id(model))
-    if kept is not None and kept[0]() is model:
-        return kept[1]
+    cached = _packed.get(id(model))
+    if cached is not None and cached[0]() is model:
+        return cached[1]
     if not _is_frozen(model):
         return model
     name = id(model)
     try:
-        kept = weakref.ref(model, lambda _: _packed.pop(name, None)), Packed.of(model)
+        cached = weakref.ref(model, lambda _: _packed.pop(name, None)), Packed.of(model)
     except TypeError:  # not everything can be referred to weakly
         return model
-    _packed[name] = kept
-    return kept[1]
+    _packed[name] = cached
+    return cached[1]
 
 
 def _is_frozen(value: Any) -> bool:
@@ -140,9 +140,9 @@ def _kind_of(arg: Any) -> _Kind:
     """The structure of an argument, and shape, dtype and place of all in it; the key of `KeyedArgs`."""
     if isinstance(arg, KeyedArgs):
         return _Kind(arg.key)
-    kept = _kinds.get(id(arg))
-    if kept is not None and kept[0]() is arg:
-        return kept[1]
+    cached = _kinds.get(id(arg))
+    if cached is not None and cached[0]() is arg:
+        return cached[1]
     leaves, structure = jax.tree.flatten(arg)
     places, usual = [getattr(leaf, "sharding", None) for leaf in leaves], _usual_place()
     places = [None if place == usual else place for place in places]

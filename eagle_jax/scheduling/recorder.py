@@ -9,16 +9,16 @@ from jaxtyping import Array, Bool, Int
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.decoding.verify import walk
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.target import Target
-from eagle_jax.scheduling.results import Cycle
+from eagle_jax.scheduling.results import Step
 from eagle_jax.sharding import to_host
 from eagle_jax.struct import pytree
 
 
 @pytree
 class Recorded:
-    """A drafter's state, and the last cycle beside it; of `path` the first `count` nodes were committed."""
+    """A drafter's state, and the last step beside it; of `path` the first `count` nodes were committed."""
 
     state: Any
     tokens: Int[Array, "b n"]
@@ -55,7 +55,7 @@ class Recorder(Drafter):
             count=nothing[:, 0],
         )
 
-    def observe(self, target: Target, state: Recorded, observed: Observed) -> Recorded:
+    def observe(self, target: Target, state: Recorded, observed: CommittedRows) -> Recorded:
         inner = self.drafter.observe(target, state.state, observed)
         if observed.checked is None:
             return dataclasses.replace(state, state=inner)
@@ -75,12 +75,12 @@ class Recorder(Drafter):
         return tree, dataclasses.replace(state, state=inner)
 
 
-def last_cycles(recorded: Recorded) -> list[Cycle]:
-    """The last cycle of each row; nothing is accepted in the tree of a row that had none."""
+def last_cycles(recorded: Recorded) -> list[Step]:
+    """The last step of each row; nothing is accepted in the tree of a row that had none."""
     parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path)
     columns = [part.tolist() for part in to_host(parts)]
     counts = to_host(recorded.count).tolist()
     return [
-        Cycle(tokens=tokens, parents=parents, valid=valid, draws=draws, accepted=path[:count])
+        Step(tokens=tokens, parents=parents, valid=valid, draws=draws, accepted=path[:count])
         for tokens, parents, valid, draws, path, count in zip(*columns, counts, strict=True)
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options
-from eagle_jax.scheduling.results import Cycle
+from eagle_jax.scheduling.results import Step
 from eagle_jax.text.prompts import TooLong, encode
 
 
@@ -51,7 +51,7 @@ class PartialOutput:
     token_ids: list[int]
     committed_at_step: list[int]
     logprobs: list[float] | None
-    trees: Mapping[int, Cycle] = dataclasses.field(default_factory=dict)
+    trees: Mapping[int, Step] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
 
     def first(self, tokens: int) -> "PartialOutput":

@@ -12,7 +12,7 @@ class Stats:
     """How an answer was made.
 
     Attributes:
-        cycles: target passes after the prompt was read.
+        steps: target passes after the prompt was read.
         mean_accepted_length: tokens committed per target pass, the target's own (bonus) token included; 1.0 is plain
             decoding, nan if there was no pass. It is 1 + the sum of `accepted_by_depth`.
         accepted_lengths: tokens that each pass committed, in order; with the first token, which comes with the prompt,
@@ -26,7 +26,7 @@ class Stats:
         tokens_per_second: tokens after the first over `decode_seconds`; nan for an answer of one token.
     """
 
-    cycles: int
+    steps: int
     mean_accepted_length: float
     accepted_lengths: list[int]
     accepted_by_depth: list[float]
@@ -60,7 +60,7 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cycle:
+class Step:
     """One draft tree and what became of it, node by node (n nodes).
 
     Attributes:
@@ -92,7 +92,7 @@ class Chunk:
             comes with the prompt.
         logprobs: of the new tokens; None unless asked for.
         seconds: from the first token to the look that found these, as `Stats.decode_seconds` counts them.
-        cycle: the draft tree of the pass that the last of them came with, from an engine that records trees.
+        step: the draft tree of the pass that the last of them came with, from an engine that records trees.
     """
 
     index: int
@@ -102,7 +102,7 @@ class Chunk:
     accepted_lengths: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] | None = None
     seconds: float = 0.0
-    cycle: Cycle | None = None
+    step: Step | None = None
 
 
 def without_nan(value: Any) -> Any:

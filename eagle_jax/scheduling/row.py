@@ -57,7 +57,7 @@ def _stats(row: Row, depth: int) -> Stats:
     lengths = [per_step[step] for step in sorted(per_step) if step > 0]
     steps, nan = len(lengths), float("nan")
     return Stats(
-        cycles=steps,
+        steps=steps,
         mean_accepted_length=sum(lengths) / steps if steps else nan,
         accepted_lengths=lengths,
         accepted_by_depth=[

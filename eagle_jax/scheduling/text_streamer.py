@@ -42,7 +42,7 @@ class TextStreamer:
                 accepted_lengths=[size for step, size in _by_step(output.committed_at_step[new]) if step > 0],
                 logprobs=None if output.logprobs is None else output.logprobs[new],
                 seconds=output.seconds,
-                cycle=output.trees.get(output.committed_at_step[end - 1]) if new.start < end else None,
+                step=output.trees.get(output.committed_at_step[end - 1]) if new.start < end else None,
             )
 
 

@@ -216,12 +216,12 @@ def finish_reason(result: Result) -> str:
 
 def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
     """What `"eagle": true` adds to a piece of a stream: what came with one pass, and at the end how it all went."""
-    told: dict[str, Any] = {"accepted_lengths": chunk.accepted_lengths, "token_ids": chunk.token_ids}
-    if chunk.cycle is not None:
-        told["cycle"] = dataclasses.asdict(chunk.cycle)
+    fields: dict[str, Any] = {"accepted_lengths": chunk.accepted_lengths, "token_ids": chunk.token_ids}
+    if chunk.step is not None:
+        fields["step"] = dataclasses.asdict(chunk.step)
     if chunk.result is not None:
-        told |= eagle_of(answering, chunk.index, chunk.result)
-    return told
+        fields |= eagle_of(answering, chunk.index, chunk.result)
+    return fields
 
 
 def eagle_of(answering: Answering, index: int, result: Result) -> dict[str, Any]:

@@ -75,8 +75,8 @@ async def health(request: Request) -> Response:
     service: Service = request.app.state.service
     loads = {name: engine.load for name, engine in service.engines.items()}
     status = "ok" if service.alive else "draining" if service.draining else "failed"
-    told = {name: {"slots": load.rows, "busy": load.busy, "waiting": load.waiting} for name, load in loads.items()}
-    return Json({"status": status, "models": told}, status_code=200 if service.alive else 503)
+    models = {name: {"slots": load.rows, "busy": load.busy, "waiting": load.waiting} for name, load in loads.items()}
+    return Json({"status": status, "models": models}, status_code=200 if service.alive else 503)
 
 
 async def metrics(request: Request) -> Response:

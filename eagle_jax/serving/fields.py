@@ -14,8 +14,8 @@ Check = Callable[[str, Any], T]
 class Fields:
     """The fields of one JSON object. null is the same as nothing."""
 
-    def __init__(self, given: Mapping[str, Any], where: str = ""):
-        self._left, self._where = dict(given), where
+    def __init__(self, body: Mapping[str, Any], where: str = ""):
+        self._left, self._where = dict(body), where
 
     def take(self, name: str, check: Check[T], default: T) -> T:
         value = self._left.pop(name, None)

@@ -78,7 +78,7 @@ class Metrics:
             return
         self._prompt_tokens.labels(name).inc(result.prompt_tokens)
         self._tokens.labels(name).inc(len(result.token_ids))
-        self._passes.labels(name).inc(result.stats.cycles)
+        self._passes.labels(name).inc(result.stats.steps)
         accepted = self._accepted.labels(name)
         for length in result.stats.accepted_lengths:
             accepted.observe(length)

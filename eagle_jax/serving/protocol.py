@@ -91,7 +91,7 @@ def completion_call(body: Mapping[str, Any]) -> Call:
 def chat_call(body: Mapping[str, Any]) -> Call:
     """A request to /v1/chat/completions. Raises `Refused`."""
     fields = Fields(body)
-    messages = [_message(i, given) for i, given in enumerate(fields.must("messages", listed))]
+    messages = [_message(i, entry) for i, entry in enumerate(fields.must("messages", listed))]
     samples = fields.take("n", whole(1, MOST_CHOICES), 1)
     old, new = (fields.take(name, whole(1, LARGEST), None) for name in ("max_tokens", "max_completion_tokens"))
     if old is not None and new is not None and old != new:
@@ -118,10 +118,10 @@ def _options(fields: Fields) -> dict[str, Any]:
 
 def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, Any]) -> Call:
     stream = fields.take("stream", flag, False)
-    given = fields.take("stream_options", mapping, None)
-    if given is not None and not stream:
+    entry = fields.take("stream_options", mapping, None)
+    if entry is not None and not stream:
         raise wrong("stream_options", "stream_options without stream=true; leave them out")
-    streaming = Fields(given or {}, "stream_options.")
+    streaming = Fields(entry or {}, "stream_options.")
     include_usage = streaming.take("include_usage", flag, False)
     streaming.ignore({"include_obfuscation": flag})
     streaming.end()

@@ -75,8 +75,8 @@ class Service:
         """
         if self._spellings is None:
             return True
-        kind, _, given = authorization.partition(" ")
-        sent = given.encode("latin-1").strip()
+        kind, _, token = authorization.partition(" ")
+        sent = token.encode("latin-1").strip()
         alike = [hmac.compare_digest(sent, key) for key in self._spellings]
         return kind.lower() == "bearer" and any(alike)
 
@@ -85,8 +85,8 @@ class Service:
         if model is None:
             return next(iter(self.engines))
         if model not in self.engines:
-            known = ", ".join(self.engines)
-            message = f"the model {model[:80]!r} does not exist here; expected one of {known}"
+            names = ", ".join(self.engines)
+            message = f"the model {model[:80]!r} does not exist here; expected one of {names}"
             raise Refused(404, message, param="model", code="model_not_found")
         return model
 

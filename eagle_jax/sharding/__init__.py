@@ -30,7 +30,7 @@ from eagle_jax.sharding.rules import (
     per_device,
     spec_of,
 )
-from eagle_jax.sharding.tracing import added_up, argmax, by_head, by_row, constrain, spread, top_k, traced_over
+from eagle_jax.sharding.tracing import added_up, argmax, by_head, by_row, constrain, sharded, top_k, traced_over
 
 __all__ = [
     "AXES",
@@ -63,7 +63,7 @@ __all__ = [
     "repeats",
     "sharding_of",
     "spec_of",
-    "spread",
+    "sharded",
     "to_host",
     "top_k",
     "traced_over",

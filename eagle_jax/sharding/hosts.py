@@ -109,13 +109,13 @@ def _wait_for_all(port: int, processes: int, deadline: float, timeout: float) ->
                     f"process {missing} of {processes} did not come within {timeout:g} s; start it on its host, where "
                     f"port {port} of this one can be reached, and start the others again"
                 )
-            connection, said = visit
+            connection, message = visit
             arrived = {number: other for number, other in arrived.items() if other is not connection}
-            if not said.isdecimal() or not 0 < int(said) < processes:
+            if not message.isdecimal() or not 0 < int(message) < processes:
                 continue  # somebody else, or one that left again
-            if int(said) in arrived:
-                raise ValueError(f"two processes say that they are number {said}; give each its own")
-            arrived[int(said)] = connection
+            if int(message) in arrived:
+                raise ValueError(f"two processes say that they are number {message}; give each its own")
+            arrived[int(message)] = connection
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
         for number, connection in arrived.items():
             connection.settimeout(max(deadline - time.monotonic(), 1.0))
@@ -134,7 +134,7 @@ def _visits(
 
     Nobody is waited for alone: a port scanner that connects and says nothing would keep the others out.
     """
-    said: dict[socket.socket, bytes] = {}
+    received: dict[socket.socket, bytes] = {}
     watched = opened.enter_context(selectors.DefaultSelector())
     watched.register(server, selectors.EVENT_READ)
     while (left := deadline - time.monotonic()) > 0:
@@ -145,17 +145,17 @@ def _visits(
                 # Closed from here, a stranger's connection would occupy the port for a minute (TIME_WAIT).
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 watched.register(connection, selectors.EVENT_READ, connection)
-                said[connection] = b""
+                received[connection] = b""
                 continue
             connection = key.data
             more = _received(connection)
-            said[connection] += more
-            full = len(said[connection]) >= LONGEST
+            received[connection] += more
+            full = len(received[connection]) >= LONGEST
             if not more or full:
                 watched.unregister(connection)
-            if not more or full or b"\n" in said[connection]:
-                yield connection, said.pop(connection).decode(errors="replace").strip() if more else ""
-                said[connection] = b""
+            if not more or full or b"\n" in received[connection]:
+                yield connection, received.pop(connection).decode(errors="replace").strip() if more else ""
+                received[connection] = b""
 
 
 def _received(connection: socket.socket) -> bytes:
@@ -167,17 +167,17 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def _report(host: str, port: int, process: int, deadline: float, timeout: float) -> None:
-    said = ""
-    while time.monotonic() < deadline and not said:
+    message = ""
+    while time.monotonic() < deadline and not message:
         with contextlib.suppress(OSError), socket.create_connection((host, port), NEXT_TRY) as connection:
             connection.settimeout(max(deadline - time.monotonic(), 0) + LONGER)
             connection.sendall(f"{process}\n".encode())
-            said = connection.makefile().readline()
-            if not said:
+            message = connection.makefile().readline()
+            if not message:
                 break
-        if not said:
+        if not message:
             time.sleep(NEXT_TRY)
-    if said != "go\n":
+    if message != "go\n":
         raise TimeoutError(
             f"process {process} reached no process 0 at {host}:{port}, or not all others did, within {timeout:g} s; "
             "look at what process 0 says, and start all again"

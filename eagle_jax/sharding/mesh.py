@@ -82,15 +82,15 @@ def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
     if mesh is None:
         return None
     if isinstance(mesh, Sharding):
-        asked = mesh
+        sharding = mesh
     elif isinstance(mesh, Mesh):
-        asked = Sharding(mesh)
+        sharding = Sharding(mesh)
     elif isinstance(mesh, str):
-        asked = Sharding(_named(mesh, config))
+        sharding = Sharding(_named(mesh, config))
     else:
         raise ValueError(f'mesh={mesh!r} is no mesh; expected text such as "data:2,model:4", "auto", or a jax Mesh')
-    check(config, asked.sizes)
-    return asked
+    check(config, sharding.sizes)
+    return sharding
 
 
 def parse(text: str) -> dict[str, int]:
@@ -156,15 +156,15 @@ def _named(text: str, config: LlamaConfig) -> Mesh:
     devices = jax.devices() if sizes_text == text else jax.local_devices()
     processes = len({device.process_index for device in devices})
     sizes = _auto(config, len(devices)) if sizes_text == "auto" else parse(sizes_text)
-    wanted = math.prod(sizes.values())
-    if wanted > len(devices) or (processes > 1 and wanted != len(devices)):
+    num_devices = math.prod(sizes.values())
+    if num_devices > len(devices) or (processes > 1 and num_devices != len(devices)):
         all_of = f", over {processes} processes that all have to take part" if processes > 1 else ""
         raise ValueError(
-            f"mesh={text!r} takes {wanted} devices and there are {len(devices)}{all_of}; choose sizes that multiply "
-            f'to {len(devices)}, or "auto"'
+            f"mesh={text!r} takes {num_devices} devices and there are {len(devices)}{all_of}; choose sizes that "
+            f'multiply to {len(devices)}, or "auto"'
         )
     shape = tuple(sizes[axis] for axis in AXES)
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 2, devices=devices[:wanted])
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 2, devices=devices[:num_devices])
 
 
 def _auto(config: LlamaConfig, devices: int) -> dict[str, int]:

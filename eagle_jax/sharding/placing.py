@@ -67,10 +67,10 @@ def placement(sharding: Any) -> Any:
     """What two shardings have in common that a compiled program takes for the same."""
     if not isinstance(sharding, NamedSharding):
         return sharding
-    spread = [tuple(axis for axis in axes_of(axes) if sharding.mesh.shape[axis] > 1) for axes in sharding.spec]
-    while spread and not spread[-1]:
-        spread.pop()
-    return sharding.mesh, tuple(spread)
+    sharded = [tuple(axis for axis in axes_of(axes) if sharding.mesh.shape[axis] > 1) for axes in sharding.spec]
+    while sharded and not sharded[-1]:
+        sharded.pop()
+    return sharding.mesh, tuple(sharded)
 
 
 def _gathered(tree: Any) -> Any:

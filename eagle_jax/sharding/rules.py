@@ -61,25 +61,27 @@ STATE: Rules = (
 def spec_of(rules: Rules, path: str) -> P:
     """The first rule's whose pattern is found in the path; an array that no rule names is everywhere whole.
 
-    Levels and scales of a rounded weight, `o_proj/weight/levels`, lie as the weight would: their axes are its axes.
+    Codes and scales of a rounded weight, `o_proj/weight/codes`, lie as the weight would: their axes are its axes.
     """
-    path = re.sub(r"/(levels|scales)$", "", path)
+    path = re.sub(r"/(codes|scales)$", "", path)
     return next((spec for pattern, spec in rules if re.search(pattern, path)), P())
 
 
 def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
     """`spec` without axes that do not divide their dimension, or that the array has no dimension for."""
-    named = zip(shape, spec, strict=False)
-    kept = [axes if size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 else None for size, axes in named]
-    while kept and kept[-1] is None:
-        kept.pop()
-    return P(*kept)
+    by_axis = zip(shape, spec, strict=False)
+    divisible = [
+        axes if size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 else None for size, axes in by_axis
+    ]
+    while divisible and divisible[-1] is None:
+        divisible.pop()
+    return P(*divisible)
 
 
 def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
     """Whether axes divide what they spread; what has one entry along an axis, every device has."""
-    named = zip(shape, spec, strict=False)
-    return all(size == 1 or size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 for size, axes in named)
+    by_axis = zip(shape, spec, strict=False)
+    return all(size == 1 or size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 for size, axes in by_axis)
 
 
 def per_device(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> int:

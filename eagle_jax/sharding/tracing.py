@@ -24,7 +24,7 @@ Tree = TypeVar("Tree")
 _current: contextvars.ContextVar[Sharding | None] = contextvars.ContextVar("sharding", default=None)
 
 
-def spread(program: Callable[..., Tree]) -> Callable[..., Tree]:
+def sharded(program: Callable[..., Tree]) -> Callable[..., Tree]:
     """A program over the devices of its keyword `over`, which has to be static in its `jit`.
 
     While it is traced, `constrain` and `top_k` go by it; what the program returns lies where the next one wants it.
@@ -49,15 +49,15 @@ def traced_over(over: Sharding | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def is_spread() -> bool:
+def is_sharded() -> bool:
     """Whether what is being traced is a program over several devices."""
     return _current.get() is not None
 
 
 def constrain(tree: Tree) -> Tree:
     """States and caches stay where they are: without this, XLA would choose anew in every program."""
-    held = _current.get()
-    return tree if held is None else held.keep(tree, held.state)
+    current = _current.get()
+    return tree if current is None else current.keep(tree, current.state)
 
 
 def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
@@ -114,12 +114,12 @@ def by_head(function: Callable[[Tree], Array], tree: Tree) -> Array:
     Arrays of four axes are `[b, heads, ..]`, the first of all and the result among them; the others are `[b, ..]`. XLA
     does not look into kernels, and would give each device all of them.
     """
-    held = _current.get()
-    if held is None:
+    current = _current.get()
+    if current is None:
         return function(tree)
-    parts = jax.tree.map(lambda x: fitting(P(DATA, MODEL) if x.ndim == 4 else P(DATA), x.shape, held.sizes), tree)
+    parts = jax.tree.map(lambda x: fitting(P(DATA, MODEL) if x.ndim == 4 else P(DATA), x.shape, current.sizes), tree)
     out = jax.tree.leaves(parts)[0]
-    return jax.shard_map(function, mesh=held.mesh, in_specs=(parts,), out_specs=out, check_vma=False)(tree)
+    return jax.shard_map(function, mesh=current.mesh, in_specs=(parts,), out_specs=out, check_vma=False)(tree)
 
 
 def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
@@ -127,23 +127,23 @@ def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, spe
 
     Each device works on its own rows with its own part of the weights, and what they make is added up once.
     """
-    held = _current.get()
-    if held is None:
+    current = _current.get()
+    if current is None:
         return function(rows, weights)
 
     def of_each(rule: Callable[..., Any]) -> Any:  # a rounded weight is several arrays of one spec
         return jax.tree.map(
-            lambda spec, weight: jax.tree.map(lambda x: rule(spec, x.shape, held.sizes), weight), specs, weights
+            lambda spec, weight: jax.tree.map(lambda x: rule(spec, x.shape, current.sizes), weight), specs, weights
         )
 
     if not all(jax.tree.leaves(of_each(divides))):
         return function(rows, weights)
     parts = of_each(fitting)
-    spread_rows = jax.tree.map(lambda row: fitting(P(DATA), row.shape, held.sizes), rows)
+    spread_rows = jax.tree.map(lambda row: fitting(P(DATA), row.shape, current.sizes), rows)
 
     def summand(rows: Any, weights: Any) -> Array:
         return jax.lax.psum(function(rows, weights), MODEL)
 
-    given = (spread_rows, parts)
+    row_specs = (spread_rows, parts)
     out = jax.tree.leaves(spread_rows)[0]
-    return jax.shard_map(summand, mesh=held.mesh, in_specs=given, out_specs=out, check_vma=False)(rows, weights)
+    return jax.shard_map(summand, mesh=current.mesh, in_specs=row_specs, out_specs=out, check_vma=False)(rows, weights)

@@ -43,8 +43,8 @@ def find_stop(tokenizer: Any, token_ids: Sequence[int], stop: Sequence[str]) -> 
     low, high = 1, len(token_ids)
     while low < high:
         middle = (low + high) // 2
-        found = any(s in certain(middle) for s in stop)
-        low, high = (low, middle) if found else (middle + 1, high)
+        is_found = any(s in certain(middle) for s in stop)
+        low, high = (low, middle) if is_found else (middle + 1, high)
     text = certain(low)
     return StopHit(text=text[: min(text.find(s) for s in stop if s in text)], tokens=low)
 
@@ -56,13 +56,13 @@ def settled(text: str, stop: Sequence[str]) -> str:
     back.
     """
     text = text.rstrip(INCOMPLETE)
-    held = 0
+    num_held = 0
     for string in stop:
-        for size in range(min(len(string) - 1, len(text)), held, -1):
+        for size in range(min(len(string) - 1, len(text)), num_held, -1):
             if text.endswith(string[:size]):
-                held = size
+                num_held = size
                 break
-    return text[: len(text) - held]
+    return text[: len(text) - num_held]
 
 
 class Spelling:
@@ -83,10 +83,10 @@ class Spelling:
         """Characters that are whole with this token; none of a special token, or of the first bytes of a character."""
         self._ids.append(token_id)
         text = decode(self._tokenizer, self._ids)
-        known = text.rstrip(INCOMPLETE)
-        new = known[self._told :]
-        self._told, self.length = len(known), self.length + len(new)
-        if new and known == text:
+        complete = text.rstrip(INCOMPLETE)
+        new = complete[self._told :]
+        self._told, self.length = len(complete), self.length + len(new)
+        if new and complete == text:
             self._ids = self._ids[self._whole :]
             self._whole = len(self._ids)
             self._told = len(decode(self._tokenizer, self._ids))

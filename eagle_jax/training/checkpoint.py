@@ -139,8 +139,8 @@ def _check_metrics(folder: Path) -> None:
 
 
 def _damaged(step: Path, reason: object) -> ValueError:
-    said = " ".join(str(reason).split())[:200]
-    return ValueError(f"{step} is damaged ({said}); remove that folder to go on from the one before")
+    sentence = " ".join(str(reason).split())[:200]
+    return ValueError(f"{step} is damaged ({sentence}); remove that folder to go on from the one before")
 
 
 def _metric(metrics: dict[str, float]) -> float:

@@ -91,18 +91,22 @@ class TrainConfig:
     def differences(self, other: "TrainConfig") -> list[str]:
         """Settings in which two starts of one run must agree and do not, as `key: here, there`."""
         return [
-            said
-            for key, said in self._different(other).items()
+            difference
+            for key, difference in self._different(other).items()
             if key in self.FIXED_INSIDE or key.split(".")[0] not in self.FREE and key not in self.FREE_INSIDE
         ]
 
     def data_differences(self, other: "TrainConfig") -> list[str]:
         """Settings of the data that differ, in the same form."""
-        return [said for key, said in self._different(other).items() if key.startswith("data.")]
+        return [difference for key, difference in self._different(other).items() if key.startswith("data.")]
 
     def _different(self, other: "TrainConfig") -> dict[str, str]:
-        here, there = (_flat(_plain(dataclasses.asdict(config))) for config in (self, other))
-        return {key: f"{key}: {here[key]!r}, there {there[key]!r}" for key in here if here[key] != there[key]}
+        own_settings, other_settings = (_flat(_plain(dataclasses.asdict(config))) for config in (self, other))
+        return {
+            key: f"{key}: {own_settings[key]!r}, there {other_settings[key]!r}"
+            for key in own_settings
+            if own_settings[key] != other_settings[key]
+        }
 
 
 def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> TrainConfig:
@@ -145,8 +149,8 @@ def _with_published(settings: dict[str, Any]) -> dict[str, Any]:
     head = settings.get("head")
     method = head.get("method") if isinstance(head, dict) else None
     defaults = PUBLISHED.get(str(method), {})
-    given = {key: settings.get(key, {}) for key in defaults}
-    return settings | {key: defaults[key] | value for key, value in given.items() if isinstance(value, dict)}
+    sections = {key: settings.get(key, {}) for key in defaults}
+    return settings | {key: defaults[key] | value for key, value in sections.items() if isinstance(value, dict)}
 
 
 def _plain(value: Any) -> Any:

@@ -218,9 +218,9 @@ def _files(config: TrainConfig, target: LM, rows: Rows, taps: tuple[int, ...]) -
 
 def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
     """Sees that what is in the folder is of the same kind, and which files are not there yet."""
-    kept = files.folder / INDEX
+    index_path = files.folder / INDEX
     files.folder.mkdir(parents=True, exist_ok=True)
-    there = _read_index(kept) if kept.exists() else index
+    there = _read_index(index_path) if index_path.exists() else index
     different = [name for name, value in index.items() if there.get(name) != value]
     if different:
         raise ValueError(
@@ -235,7 +235,7 @@ def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
         flags = np.isin(np.arange(-(-files.shape[0] // files.rows)), missing)
         missing = np.flatnonzero(from_first(flags)).tolist()
     if jax.process_index() == 0:
-        with replacing(kept) as file:
+        with replacing(index_path) as file:
             file.write(f"{json.dumps(index)}\n".encode())
     return missing
 
@@ -267,8 +267,8 @@ def _computed(
     for at in range(0, len(tokens), batch):
         part = tokens[at : at + batch]
         padded = np.concatenate([part, np.zeros((batch - len(part), tokens.shape[1]), tokens.dtype)])
-        found = _compiled_pass()(target, on_devices(padded, over), taps=taps, dtype=dtype.name, over=over)
-        parts.append(to_host(found)[: len(part)])
+        computed = _compiled_pass()(target, on_devices(padded, over), taps=taps, dtype=dtype.name, over=over)
+        parts.append(to_host(computed)[: len(part)])
     return np.concatenate(parts)
 
 

@@ -111,21 +111,21 @@ def _form(record: Mapping[str, Any], place: str) -> Callable[[Mapping[str, Any]]
 
 
 def _sharegpt(record: Mapping[str, Any]) -> list[Message]:
-    return [{"role": _role(said["from"]), "content": said["value"]} for said in record["conversations"]]
+    return [{"role": _role(message["from"]), "content": message["value"]} for message in record["conversations"]]
 
 
 def _openai(record: Mapping[str, Any]) -> list[Message]:
-    return [{"role": _role(said["role"]), "content": _text(said["content"])} for said in record["messages"]]
+    return [{"role": _role(message["role"]), "content": _text(message["content"])} for message in record["messages"]]
 
 
 def _alternating(record: Mapping[str, Any]) -> list[Message]:
     roles = itertools.cycle(("user", "assistant"))
-    return [{"role": role, "content": said} for role, said in zip(roles, record["data"])]
+    return [{"role": role, "content": message} for role, message in zip(roles, record["data"])]
 
 
 def _pair(record: Mapping[str, Any], question: str, answer: str) -> list[Message]:
-    asked = "\n\n".join(part for part in (record[question], record.get("input")) if part)
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": record[answer]}]
+    question_text = "\n\n".join(part for part in (record[question], record.get("input")) if part)
+    return [{"role": "user", "content": question_text}, {"role": "assistant", "content": record[answer]}]
 
 
 def _role(name: str) -> str:
@@ -148,20 +148,20 @@ def _in_turns(messages: list[Message]) -> list[Message]:
     system, talk = messages[:1], messages[1:]
     if not system or system[0]["role"] != "system":
         system, talk = [], messages
-    talk = list(itertools.dropwhile(lambda said: said["role"] == "assistant", talk))
+    talk = list(itertools.dropwhile(lambda message: message["role"] == "assistant", talk))
     if talk and talk[-1]["role"] == "user":
         talk = talk[:-1]
     if not talk:
         raise ValueError("no question with an answer")
-    for said, role in zip(talk, itertools.cycle(("user", "assistant"))):
-        if said["role"] != role:
-            raise ValueError(f"{said['role']} where {role} should speak")
-    for said in (*system, *talk):
-        if not isinstance(said["content"], str):
+    for message, role in zip(talk, itertools.cycle(("user", "assistant"))):
+        if message["role"] != role:
+            raise ValueError(f"{message['role']} where {role} should speak")
+    for message in (*system, *talk):
+        if not isinstance(message["content"], str):
             raise ValueError("a message that is not text")
-        if not said["content"].strip():
+        if not message["content"].strip():
             raise ValueError("an empty message")
-        said["content"].encode()  # half of a surrogate pair is no text either
+        message["content"].encode()  # half of a surrogate pair is no text either
     return [*system, *talk]
 
 

@@ -60,10 +60,10 @@ def _earlier(config: HeadConfig, folder: str, target: LM, ids: Int[np.ndarray, "
     """A head of the same method, with which come objective and optimizer; one that drafts all is cut to `ids`."""
     head = load_head(resolve(folder), target, "float32")
     if not isinstance(head, METHODS[config.method]):
-        found = next(name for name, kind in METHODS.items() if isinstance(head, kind))
+        method = next(name for name, kind in METHODS.items() if isinstance(head, kind))
         raise ValueError(
-            f"head.start={folder} holds a head of {found} and head.method is {config.method}; set head.method: "
-            f"{found}, or name another head"
+            f"head.start={folder} holds a head of {method} and head.method is {config.method}; set head.method: "
+            f"{method}, or name another head"
         )
     head = dataclasses.replace(head, params=dense_params(head.params))
     if ids is None:
@@ -92,8 +92,8 @@ def _eagle3(
     """Begins with the target's final norm and output matrix, and an `fc` that passes on the highest tap: what it drafts
     is at first what the target would say there, which is far better than chance.
     """
-    made = _eagle3_config(config, layers, target.config, None if ids is None else len(ids))
-    params = Head3.init(made, key, jnp.float32).params
+    head_config = _eagle3_config(config, layers, target.config, None if ids is None else len(ids))
+    params = Head3.init(head_config, key, jnp.float32).params
     highest = jnp.eye(layers.hidden_size, dtype=jnp.float32)
     output = _output_matrix(target)
     params |= {
@@ -101,7 +101,7 @@ def _eagle3(
         "norm": jax.tree.map(lambda p: jnp.asarray(p, jnp.float32), to_host(target.params["norm"])),
         "lm_head": {"weight": output if ids is None else output[ids]},
     }
-    return Head3(params=params, config=made, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
+    return Head3(params=params, config=head_config, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
 
 
 def _eagle3_config(config: HeadConfig, layers: LlamaConfig, target: LlamaConfig, drafted: int | None) -> Eagle3Config:
@@ -125,8 +125,8 @@ def shapes(config: HeadConfig, target: LlamaConfig) -> Head | Head3:
         raise ValueError(f"head.method={config.method}, start={config.start}; expected a new EAGLE head to plan for")
     layers, drafted = _layers(config, target, config.layers), config.draft_vocab_size
     if config.method == "eagle3":
-        made = _eagle3_config(config, layers, target, drafted)
-        return jax.eval_shape(lambda: Head3.init(made, jax.random.key(0), jnp.float32))
+        head_config = _eagle3_config(config, layers, target, drafted)
+        return jax.eval_shape(lambda: Head3.init(head_config, jax.random.key(0), jnp.float32))
     small = EagleConfig(layers=layers, fc_bias=config.bias, draft_vocab_size=drafted)
     return jax.eval_shape(lambda: Head.init(small, jax.random.key(0), jnp.float32))
 

@@ -1,4 +1,5 @@
-"""What Medusa's and Hydra's heads are trained on: the target's next-token law, head k that of k + 2 tokens ahead.
+"""What Medusa's and Hydra's heads are trained on: the target's next-token distribution, head k that of k + 2 tokens
+ahead.
 
 Head k reads at slot i what the target made of token i, and drafts token i + k + 2; the tokens in between, which Hydra's
 heads read too, are those of the text:
@@ -7,8 +8,8 @@ heads read too, are those of the text:
     head 1, slot i      i   i+1   i+2  [i+3]
                       hidden root   t1
 
-Medusa was published with the cross-entropy to the text's own tokens, Hydra++ with that to the target's law, which is
-taken for both: the text is the target's, and its law says more than one token drawn from it.
+Medusa was published with the cross-entropy to the text's own tokens, Hydra++ with that to the target's distribution,
+which is taken for both: the text is the target's, and its distribution says more than one token drawn from it.
 """
 
 import functools

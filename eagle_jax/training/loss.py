@@ -1,4 +1,5 @@
-"""What a head is trained on: the target's next-token law, and for EAGLE-1 its next feature, over several draft steps.
+"""What a head is trained on: the target's next-token distribution, and for EAGLE-1 its next feature, over several draft
+steps.
 
 Slot i of a row holds a feature of token i and the embedding of token i + 1; the head's output there tells token i + 2.
 In the first step every feature is made of what the target computed. While drafting, though, the head reads its own
@@ -10,10 +11,11 @@ those of the text, and a query sees what it will see when it drafts:
                         .. i-3 i-2      i-1      i
 
 EAGLE-1 was published with one step: SmoothL1 between guessed and true feature plus a tenth of the soft cross-entropy
-between the two next-token laws, with uniform noise on the input features. EAGLE-3 was with seven: the cross-entropy
-alone, a step weighing 0.8 times the one before; its outputs are free to be whatever helps the next step. A head with a
-draft vocabulary learns the target's law among those tokens, from slots where the likeliest of all is one of them. Means
-are over the slots that count, not over whole rows as published: the length of the prompts then does not matter.
+between the two next-token distributions, with uniform noise on the input features. EAGLE-3 was with seven: the
+cross-entropy alone, a step weighing 0.8 times the one before; its outputs are free to be whatever helps the next step.
+A head with a draft vocabulary learns the target's distribution among those tokens, from slots where the likeliest of
+all is one of them. Means are over the slots that count, not over whole rows as published: the length of the prompts
+then does not matter.
 """
 
 import dataclasses
@@ -42,9 +44,11 @@ class Objective:
         decay: weight of each step relative to the one before.
         feature_weight: weight of SmoothL1 between guessed and true feature (published: 1 for EAGLE-1, 0 for EAGLE-3,
             whose normed output it compares).
-        law_weight: weight of the loss between guessed and true next-token law (published: 0.1 for EAGLE-1, 1 for
+        distribution_weight: weight of the loss between guessed and true next-token distribution (published: 0.1 for
+        EAGLE-1, 1 for
             EAGLE-3).
-        law: which loss that is: the cross-entropy, as published, or one of the two LK losses (arXiv:2602.23881), which
+        distribution_loss: which loss that is: the cross-entropy, as published, or one of the two LK losses
+        (arXiv:2602.23881), which
             aim at a, the share of its tokens that sampling would accept, the sum of min(p, q): "acceptance" is -log a;
             "hybrid" is w KL + (1 - w) (1 - a) with w = exp(-eta mean a), at first the divergence, later acceptance.
         eta: how soon the hybrid turns.
@@ -54,9 +58,9 @@ class Objective:
     steps: int = 1
     decay: float = 0.8
     feature_weight: float = 1.0
-    law_weight: float = 0.1
+    distribution_weight: float = 0.1
     noise: float = 0.1
-    law: Literal["cross_entropy", "acceptance", "hybrid"] = "cross_entropy"
+    distribution_loss: Literal["cross_entropy", "acceptance", "hybrid"] = "cross_entropy"
     eta: float = 3.0
 
     def __post_init__(self):
@@ -64,16 +68,16 @@ class Objective:
             raise ValueError(f"objective.steps={self.steps}: at least one draft step must be trained")
         if self.decay <= 0:
             raise ValueError(f"objective.decay={self.decay}; expected more than 0, 1 weighs all steps alike")
-        for name in ("feature_weight", "law_weight", "noise", "eta"):
+        for name in ("feature_weight", "distribution_weight", "noise", "eta"):
             if getattr(self, name) < 0:
                 raise ValueError(f"objective.{name}={getattr(self, name)}; expected 0 or more")
 
 
-EAGLE3 = Objective(steps=7, feature_weight=0.0, law_weight=1.0, noise=0.0)
+EAGLE3 = Objective(steps=7, feature_weight=0.0, distribution_weight=1.0, noise=0.0)
 """The published EAGLE-3 training."""
 
-PARALLEL = Objective(steps=5, feature_weight=0.0, law_weight=1.0, noise=0.0)
-"""Medusa's five heads and the weights of their losses; the law is that of the target, as Hydra++ learns it."""
+PARALLEL = Objective(steps=5, feature_weight=0.0, distribution_weight=1.0, noise=0.0)
+"""Medusa's five heads and the weights of their losses; the distribution is that of the target, as Hydra++ learns it."""
 
 
 @pytree
@@ -82,13 +86,14 @@ class Report:
 
     Attributes:
         feature: SmoothL1 to the true feature; 0 for heads of another width than the target.
-        law: the loss on the next-token law; soft cross-entropy among the tokens that the head drafts, in nats, unless
+        distribution: the loss on the next-token distribution; soft cross-entropy among the tokens that the head drafts,
+        in nats, unless
             the objective names another.
         agreement: share of slots where head and target have the same most likely token.
     """
 
     feature: Float[Array, "steps"]
-    law: Float[Array, "steps"]
+    distribution: Float[Array, "steps"]
     agreement: Float[Array, "steps"]
 
 
@@ -127,19 +132,19 @@ def loss(
     batch, slots, _ = embeddings.shape
     positions = jnp.broadcast_to(jnp.arange(slots, dtype=jnp.int32)[None], (batch, slots))
     cache = head.empty_cache(batch, 0)
-    beside: tuple = ()
+    earlier_kv: tuple = ()
     parts = []
 
-    def draft(step: int, entering: Float[Array, "b n h"], beside: tuple) -> tuple[Array, tuple, tuple]:
+    def draft(step: int, entering: Float[Array, "b n h"], earlier_kv: tuple) -> tuple[Array, tuple, tuple]:
         visible = jnp.broadcast_to(sight(slots, step)[None], (batch, slots, slots))
-        out, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, beside)
+        out, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, earlier_kv)
         guess = out.astype(jnp.float32)
         logits, mask = head.logits(target, guess), drafted(answer, step)
-        return out, with_step(beside, kv), parts_of(head, logits, head.guess(guess), truth, mask, objective)
+        return out, with_step(earlier_kv, kv), parts_of(head, logits, head.guess(guess), truth, mask, objective)
 
     for step in range(objective.steps):
         one = functools.partial(draft, step)
-        out, beside, part = (jax.checkpoint(one) if remat else one)(entering, beside)
+        out, earlier_kv, part = (jax.checkpoint(one) if remat else one)(entering, earlier_kv)
         parts.append(part)
         entering = jnp.concatenate([entering[:, :1], out[:, :-1]], axis=1)
 
@@ -150,7 +155,7 @@ def weighted(parts: Sequence[tuple], objective: Objective) -> tuple[Float[Array,
     """The loss out of its parts by draft step, and these."""
     report = Report(*(jnp.stack(column) for column in zip(*parts, strict=True)))
     weight = objective.decay ** jnp.arange(len(parts), dtype=jnp.float32)
-    per_step = objective.feature_weight * report.feature + objective.law_weight * report.law
+    per_step = objective.feature_weight * report.feature + objective.distribution_weight * report.distribution
     return jnp.sum(per_step * weight) / jnp.sum(weight), report
 
 
@@ -171,12 +176,12 @@ def sight(slots: int, step: int) -> Bool[Array, "n n"]:
     return key <= query - step
 
 
-def with_step(beside: tuple[KV, ...], own: tuple[KV, ...]) -> tuple[KV, ...]:
+def with_step(earlier_kv: tuple[KV, ...], own: tuple[KV, ...]) -> tuple[KV, ...]:
     """What stands beside the next draft step: keys and values of step 0, and behind them those of every later step.
 
     The chain that a query continues is one slot longer than in the step before, so the later steps' rows move by one.
     """
-    if not beside:
+    if not earlier_kv:
         return own
 
     def joined(old: Float[Array, "b k _ c"], new: Float[Array, "b k n c"]) -> Float[Array, "b k _ c"]:
@@ -185,7 +190,7 @@ def with_step(beside: tuple[KV, ...], own: tuple[KV, ...]) -> tuple[KV, ...]:
         moved = jnp.concatenate([later[:, :, :, :1], later[:, :, :, :-1]], axis=3)
         return jnp.concatenate([old[:, :, :slots], moved.reshape(batch, heads, -1, size)], axis=2)
 
-    return tuple((joined(old_k, k), joined(old_v, v)) for (old_k, old_v), (k, v) in zip(beside, own, strict=True))
+    return tuple((joined(old_k, k), joined(old_v, v)) for (old_k, old_v), (k, v) in zip(earlier_kv, own, strict=True))
 
 
 def drafted(answer: Bool[Array, "b n"], step: int) -> Bool[Array, "b m"]:
@@ -207,29 +212,29 @@ def smooth_l1(guess: Float[Array, "b n h"], truth: Float[Array, "b n h"]) -> Flo
     return jnp.mean(jnp.where(distance < 1, 0.5 * distance**2, distance - 0.5), axis=-1)
 
 
-def law_loss(
+def distribution_loss(
     logits: Float[Array, "b n d"], truth: "Truth", mask: Bool[Array, "b n"], objective: Objective
 ) -> Float[Array, ""]:
-    """Between the guessed law and the true one, as the objective wants it, over the slots that count.
+    """Between the guessed distribution and the true one, as the objective wants it, over the slots that count.
 
-    The target's law among the drafted tokens says little where its likeliest token is none of them; what sampling would
-    accept is known everywhere.
+    The target's distribution among the drafted tokens says little where its likeliest token is none of them; what
+    sampling would accept is known everywhere.
     """
-    known = mask & truth.drafted
-    if objective.law == "cross_entropy":
-        return mean(soft_cross_entropy(logits, truth.logits), known)
+    counted = mask & truth.drafted
+    if objective.distribution_loss == "cross_entropy":
+        return mean(soft_cross_entropy(logits, truth.logits), counted)
     shared = overlap(logits, truth)
-    if objective.law == "acceptance":
+    if objective.distribution_loss == "acceptance":
         return mean(-jnp.log(jnp.maximum(shared, jnp.finfo(jnp.float32).tiny)), mask)
     divergence = soft_cross_entropy(logits, truth.logits) - soft_cross_entropy(truth.logits, truth.logits)
     weight = jnp.exp(-objective.eta * jax.lax.stop_gradient(mean(shared, mask)))
-    return weight * mean(divergence, known) + (1 - weight) * mean(1 - shared, mask)
+    return weight * mean(divergence, counted) + (1 - weight) * mean(1 - shared, mask)
 
 
 def overlap(logits: Float[Array, "b n d"], truth: "Truth") -> Float[Array, "b n"]:
-    """The sum of min(p, q) over the drafted tokens: how often sampling from q would be accepted, p the target's law."""
-    true_law = jax.nn.softmax(truth.logits, axis=-1) * truth.share[..., None]
-    return jnp.sum(jnp.minimum(true_law, jax.nn.softmax(logits, axis=-1)), axis=-1)
+    """The sum of min(p, q) over the drafted tokens: how often a sample of q is accepted, p being the target's."""
+    true = jax.nn.softmax(truth.logits, axis=-1) * truth.share[..., None]
+    return jnp.sum(jnp.minimum(true, jax.nn.softmax(logits, axis=-1)), axis=-1)
 
 
 def mean(values: Float[Array, "b n"], mask: Bool[Array, "b n"]) -> Float[Array, ""]:
@@ -238,9 +243,9 @@ def mean(values: Float[Array, "b n"], mask: Bool[Array, "b n"]) -> Float[Array, 
 
 
 def soft_cross_entropy(logits: Float[Array, "b n v"], true_logits: Float[Array, "b n v"]) -> Float[Array, "b n"]:
-    """Cross-entropy of the guessed law under the true one, in nats."""
-    law = jax.nn.softmax(true_logits, axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(law * logits, axis=-1)
+    """Cross-entropy of the guessed distribution under the true one, in nats."""
+    distribution = jax.nn.softmax(true_logits, axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(distribution * logits, axis=-1)
 
 
 @pytree
@@ -287,4 +292,4 @@ def parts_of(
     """
     same = (head.target_ids(argmax(logits)) == truth.best).astype(jnp.float32)
     feature = jnp.zeros(()) if guess is None else mean(smooth_l1(guess, truth.hidden), mask)
-    return feature, law_loss(logits, truth, mask, objective), mean(same, mask)
+    return feature, distribution_loss(logits, truth, mask, objective), mean(same, mask)

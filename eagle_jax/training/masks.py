@@ -76,12 +76,12 @@ def _by_offsets(conversation: Sequence[dict[str, str]], tokenizer: Any) -> Examp
 def answers(conversation: Sequence[dict[str, str]], text: str, tokenizer: Any) -> list[tuple[int, int]]:
     """First and last character (exclusive) of each answer in the rendered `text`."""
     prompt = _generation_prompt(conversation, tokenizer)
-    said = [message["content"] for message in conversation if message["role"] == "assistant"]
-    holders = iter([f"\x02{number}\x03" for number in range(len(said))])
-    held = [dict(m, content=next(holders)) if m["role"] == "assistant" else m for m in conversation]
-    between = re.split("\x02\\d+\x03", _render(held, tokenizer, tokenize=False))
+    assistant_texts = [message["content"] for message in conversation if message["role"] == "assistant"]
+    holders = iter([f"\x02{number}\x03" for number in range(len(assistant_texts))])
+    marked = [dict(m, content=next(holders)) if m["role"] == "assistant" else m for m in conversation]
+    between = re.split("\x02\\d+\x03", _render(marked, tokenizer, tokenize=False))
     spans, at = [], 0
-    for content, before, behind in zip(said, between, between[1:]):
+    for content, before, behind in zip(assistant_texts, between, between[1:]):
         at += len(before)
         forms = (content, content.strip(), content.rstrip(), content.lstrip())
         shown = next((form for form in forms if text.startswith(form + behind, at)), None)
@@ -97,11 +97,11 @@ def answers(conversation: Sequence[dict[str, str]], text: str, tokenizer: Any) -
 def _generation_prompt(conversation: Sequence[dict[str, str]], tokenizer: Any) -> str:
     """What the template puts where an answer is to begin."""
     first = next(i for i, message in enumerate(conversation) if message["role"] == "assistant")
-    asked, prompted = (
-        _render(conversation[:first], tokenizer, tokenize=False, add_generation_prompt=wanted)
-        for wanted in (False, True)
+    rendered, prompted = (
+        _render(conversation[:first], tokenizer, tokenize=False, add_generation_prompt=add_prompt)
+        for add_prompt in (False, True)
     )
-    return prompted.removeprefix(asked)
+    return prompted.removeprefix(rendered)
 
 
 def _turn_end(

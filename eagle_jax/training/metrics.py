@@ -29,9 +29,9 @@ class Metrics:
             return
         self._board = _board(folder / "tensorboard", after) if tensorboard else None
         path = folder / "metrics.jsonl"
-        kept = _lines(path, after)
+        earlier = _lines(path, after)
         with replacing(path) as file:
-            file.writelines(kept)
+            file.writelines(earlier)
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:

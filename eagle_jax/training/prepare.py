@@ -86,8 +86,8 @@ def prepare(
         if progress is not None:
             progress(len(examples))
     dropped = tuple(
-        Dropped(reason, len(found), tuple(found[:SHOWN]))
-        for reason, found in sorted(places.items(), key=lambda entry: -len(entry[1]))
+        Dropped(reason, len(dropped_at), tuple(dropped_at[:SHOWN]))
+        for reason, dropped_at in sorted(places.items(), key=lambda entry: -len(entry[1]))
     )
     if not examples:
         raise ValueError(_nothing(list(files), dropped))

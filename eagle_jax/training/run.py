@@ -142,11 +142,11 @@ def alone(folder: Path) -> Iterator[None]:
         ValueError: another run is in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         refused: ValueError | None = None
         if jax.process_index() == 0:
             try:
-                hold(held.enter_context((folder / LOCK).open("a")), folder)
+                hold(stack.enter_context((folder / LOCK).open("a")), folder)
             except ValueError as error:
                 refused = error
         if any_says(refused is not None):  # or the others would wait for the first
@@ -209,28 +209,28 @@ def texts(
     config: TrainConfig, target: LM, tokenizer: Any, observe: Observe
 ) -> tuple[data.Rows, data.Rows, prepare.DataReport]:
     """Rows to learn from, rows to measure with, and what became of the files."""
-    given = config.data
+    data_settings = config.data
     if tokenizer is None:
         raise ValueError("the target's folder holds no tokenizer; training reads text")
-    if given.chat_template is not None:
-        tokenizer.chat_template = Path(given.chat_template).read_text(encoding="utf-8")
+    if data_settings.chat_template is not None:
+        tokenizer.chat_template = Path(data_settings.chat_template).read_text(encoding="utf-8")
     options: dict[str, Any] = dict(
         vocab_size=target.config.vocab_size,
-        length=given.length,
-        over_long=given.over_long,
-        progress=lambda kept: observe(Reading(kept)),
+        length=data_settings.length,
+        over_long=data_settings.over_long,
+        progress=lambda examples: observe(Reading(examples)),
     )
-    examples, report = prepare.prepare(given.train, tokenizer, limit=given.limit, **options)
-    if given.held_out:
-        unseen, about = prepare.prepare(given.held_out, tokenizer, **options)
+    examples, report = prepare.prepare(data_settings.train, tokenizer, limit=data_settings.limit, **options)
+    if data_settings.held_out:
+        unseen, about = prepare.prepare(data_settings.held_out, tokenizer, **options)
         report = prepare.joined(report, about)
     else:
-        examples, unseen = prepare.split(examples, given.held_out_share, config.seed)
+        examples, unseen = prepare.split(examples, data_settings.held_out_share, config.seed)
 
     def rows(examples: list[data.Example]) -> data.Rows:
-        if given.pack:
-            return data.pack(examples, given.length, config.seed, bos=tokenizer.bos_token_id)
-        return data.apart(examples, given.length)
+        if data_settings.pack:
+            return data.pack(examples, data_settings.length, config.seed, bos=tokenizer.bos_token_id)
+        return data.apart(examples, data_settings.length)
 
     return rows(examples), rows(unseen), report
 
@@ -262,8 +262,8 @@ def _what_is_left(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoi
     last = checkpoints.latest
     if last is None:
         return "there was no checkpoint yet; remove the folder and begin anew with a lower optimizer.rate"
-    kept = export(folder, head, dtype, checkpoints, like, done=last).head
+    exported = export(folder, head, dtype, checkpoints, like, done=last).head
     return (
-        f"the last good checkpoint is that of update {last}, and the best head until then is in {kept}; "
+        f"the last good checkpoint is that of update {last}, and the best head until then is in {exported}; "
         "begin another run from it (head.start) with a lower optimizer.rate"
     )

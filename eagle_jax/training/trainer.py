@@ -61,10 +61,10 @@ class Trainer:
         """
         watch = Watch(self.config, self.metrics, self.observe)
         step, deadline = int(state.step), self._deadline()
-        with interruptions() as came:
+        with interruptions() as signals:
             while step < self.config.steps:
                 state, step = self._update(state, step + 1, order, watch), step + 1
-                up = bool(came) or time.monotonic() >= deadline
+                up = bool(signals) or time.monotonic() >= deadline
                 enough = step == self.config.steps or any_says(up)
                 if enough or step % self.config.checkpoint.every == 0:
                     watch.land()
@@ -74,7 +74,7 @@ class Trainer:
                     break
         if step == self.config.steps:
             return state, None
-        return state, next((number for number in STOPPING if any_says(number in came)), None)
+        return state, next((number for number in STOPPING if any_says(number in signals)), None)
 
     def _update(self, state: TrainState, step: int, order: Order, watch: Watch) -> TrainState:
         rows = next(order)
@@ -107,20 +107,20 @@ class Trainer:
 @contextlib.contextmanager
 def interruptions() -> Iterator[list[int]]:
     """Collects the first Ctrl-C and SIGTERM, so that an update is never cut in two; a second one is as usual."""
-    came: list[int] = []
+    signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
-        yield came
+        yield signals
         return
 
     def ask(number: int, _: Any) -> None:
-        came.append(number)
+        signals.append(number)
         signal.signal(number, usual[number])
 
     usual: dict[int, Any] = {number: signal.getsignal(number) for number in STOPPING}
     for number in usual:
         signal.signal(number, ask)
     try:
-        yield came
+        yield signals
     finally:
         for number, handler in usual.items():
             signal.signal(number, handler)

@@ -13,7 +13,7 @@ import yaml
 T = TypeVar("T")
 
 
-def build(cls: type[T], given: Mapping[str, Any], where: str = "") -> T:
+def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     """`cls(**given)`, with inner mappings built as the dataclasses that its fields name.
 
     Args:
@@ -24,10 +24,10 @@ def build(cls: type[T], given: Mapping[str, Any], where: str = "") -> T:
     """
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # always a dataclass
-    for key in given:
+    for key in mapping:
         if key not in fields:
             raise ValueError(f"{_path(where, key)} is not known; {_guess(str(key), fields)}")
-    values = {key: _value(hints[key], value, _path(where, key)) for key, value in given.items()}
+    values = {key: _value(hints[key], value, _path(where, key)) for key, value in mapping.items()}
     for name, field in fields.items():
         if name not in values and field.default is field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{_path(where, name)} is missing; give it a value")

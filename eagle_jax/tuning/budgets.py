@@ -69,11 +69,11 @@ def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -
     this one could; beyond the largest there is only one thing to know: that plain decoding was faster already. Of
     several cache sizes the closest counts.
     """
-    known = read()
-    if not known:
+    findings = read()
+    if not findings:
         return None
-    here = place(model, method)
-    alike = [one for one in known if one.place == here]
+    key = place(model, method)
+    alike = [one for one in findings if one.place == key]
     closest = min((abs(one.slots - (slots or one.slots)) for one in alike), default=0)
     alike = [one for one in alike if abs(one.slots - (slots or one.slots)) == closest]
     as_large = [one for one in alike if one.rows >= rows]
@@ -107,8 +107,8 @@ def device() -> str:
     """What is computed on, on CPU with the number of its cores; and with which backends, where some were asked for."""
     first = jax.devices()[0]
     cores = f", {os.cpu_count()} cores" if first.platform == "cpu" else ""
-    asked = [f", {name}={value}" for name, value in settings().items()]
-    return f"{first.platform}: {first.device_kind}{cores}{''.join(asked)}"
+    variables = [f", {name}={value}" for name, value in settings().items()]
+    return f"{first.platform}: {first.device_kind}{cores}{''.join(variables)}"
 
 
 def fingerprint(model: Model, method: str) -> str:
@@ -134,9 +134,9 @@ def _path(*folders: str | None) -> Path:
 def read() -> list[Budget]:
     """All findings. A file that is damaged, or of another version, holds none; the next finding replaces it."""
     try:
-        kept = path()
-        facts = kept.stat()
-        return list(_read(kept, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino))
+        target_path = path()
+        facts = target_path.stat()
+        return list(_read(target_path, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino))
     except (OSError, ValueError):
         return []
 
@@ -147,10 +147,14 @@ def _read(path: Path, *facts: int) -> tuple[Budget, ...]:
     error, which is not remembered.
     """
     del facts
-    held = json.loads(path.read_text())
-    if not isinstance(held, dict) or held.get("version") != VERSION or not isinstance(held.get("budgets"), list):
+    content = json.loads(path.read_text())
+    if (
+        not isinstance(content, dict)
+        or content.get("version") != VERSION
+        or not isinstance(content.get("budgets"), list)
+    ):
         return ()
-    return tuple(budget for entry in held["budgets"] if (budget := _budget(entry)) is not None)
+    return tuple(budget for entry in content["budgets"] if (budget := _budget(entry)) is not None)
 
 
 def keep(budgets: Iterable[Budget]) -> Path:
@@ -162,9 +166,9 @@ def keep(budgets: Iterable[Budget]) -> Path:
     with to.with_suffix(".lock").open("ab") as lock:
         hold(lock, to, wait=True)
         by_key = {one.key: one for one in (*read(), *budgets)}
-        held = {"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}
+        content = {"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}
         with replacing(to) as file:
-            file.write(json.dumps(held, indent=1).encode())
+            file.write(json.dumps(content, indent=1).encode())
     return to
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from eagle_jax.decoding.budget import eased
+from eagle_jax.decoding.budget import shrink_to
 from eagle_jax.decoding.policy import DynamicTree, SureChain, TreePolicy, likeliest_tree
 from eagle_jax.drafters.medusa import MEDUSA_TREE
 from eagle_jax.drafters.token_recycling import RANKS
@@ -67,14 +67,14 @@ def eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | 
     row costs, so little of a tree pays.
     """
     if small:
-        return eased(rule_for(model).tree, most)
-    return eased(dataclasses.replace(PUBLISHED, top_k=min(PUBLISHED.top_k, model.head.draft_vocab_size)), most)
+        return shrink_to(rule_for(model).tree, most)
+    return shrink_to(dataclasses.replace(PUBLISHED, top_k=min(PUBLISHED.top_k, model.head.draft_vocab_size)), most)
 
 
 def hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """Leaves room for the tokens that are copied on top of it."""
     tree = eagle_tree(model, small, most)
-    return eased(tree, 7) if small else tree
+    return shrink_to(tree, 7) if small else tree
 
 
 def rule_for(model: Any) -> Rule:
@@ -97,14 +97,14 @@ def heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
     heads = model.head.num_heads
     if small:
-        return eased(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), most)
+        return shrink_to(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), most)
     if heads >= MEDUSA_TREE.depth and most >= MEDUSA_TREE.nodes:
         return MEDUSA_TREE
-    return eased(DynamicTree(64 if heads > 1 else 11, heads - 1, 10), most)
+    return shrink_to(DynamicTree(64 if heads > 1 else 11, heads - 1, 10), most)
 
 
 def draft_model_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
-    return eased(DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1), most)
+    return shrink_to(DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1), most)
 
 
 def recycling_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:

@@ -146,8 +146,8 @@ class Choice:
             return _made(model, name, self.tree, small)
         if not self.by_batch:
             return _made(model, name, method.trees(model, small), small)
-        found = budget_for(model, name, rows, slots) if name in TUNED else None
-        tree = default_tree(model, name, rows, prompt_ratio) if found is None else tree_of(found)
+        budget = budget_for(model, name, rows, slots) if name in TUNED else None
+        tree = default_tree(model, name, rows, prompt_ratio) if budget is None else tree_of(budget)
         return _made(model, "none" if tree is None else name, tree, small)
 
 
@@ -163,8 +163,8 @@ def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
             raise ValueError(f"tree={tree!r} beside a drafter object, which has its own tree; leave tree out")
         return Choice(model, drafter=drafter)
     if not isinstance(drafter, str) or drafter not in NAMES:
-        known = ", ".join(f'"{name}"' for name in NAMES)
-        raise ValueError(f"drafter={drafter!r} is not known; expected one of {known}, or a Drafter")
+        names = ", ".join(f'"{name}"' for name in NAMES)
+        raise ValueError(f"drafter={drafter!r} is not known; expected one of {names}, or a Drafter")
     policy = asked_tree(tree)
     name = method_of(model, drafter)
     method = METHODS[name]
@@ -215,8 +215,8 @@ def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) 
 def method_of(model: Model, drafter: str) -> str:
     """The name of the method that a name means: of what the model has for "auto", and one name for all EAGLE heads."""
     if drafter == "auto":
-        named = [name for name in ("eagle", "medusa", "hydra", "draft-model") if METHODS[name].has(model)]
-        return named[0] if named else "none"
+        drafting = [name for name in ("eagle", "medusa", "hydra", "draft-model") if METHODS[name].has(model)]
+        return drafting[0] if drafting else "none"
     alike = drafter in ("eagle1", "eagle3") and METHODS[drafter].has(model)
     return "eagle" if alike else drafter
 
@@ -234,11 +234,11 @@ def asked_tree(tree: Any) -> TreePolicy | None:
         return EAGLE1_TREE
     listed = tree.tolist() if isinstance(tree, np.ndarray) else tree
     if isinstance(listed, Sequence) and listed and all(is_whole(number) for number in listed):
-        given = tuple(int(number) for number in listed)
-        if given[0] == -1:
-            return StaticTree(given)
-        if len(given) == 3:
-            return DynamicTree(*given)
+        numbers = tuple(int(number) for number in listed)
+        if numbers[0] == -1:
+            return StaticTree(numbers)
+        if len(numbers) == 3:
+            return DynamicTree(*numbers)
     if isinstance(listed, Sequence) and len(listed) == 2 and is_whole(listed[0]) and isinstance(listed[1], float):
         return SureChain(int(listed[0]), listed[1])
     raise ValueError(

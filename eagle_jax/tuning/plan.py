@@ -14,7 +14,7 @@ from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import heads, known_pair, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
-from eagle_jax.decoding.budget import eased
+from eagle_jax.decoding.budget import shrink_to
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.head_configs import Eagle3Config, EagleConfig
 from eagle_jax.loading.dtypes import dtype_of
@@ -22,7 +22,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, empty_cache
-from eagle_jax.models.quant import Scheme, quantise_params, schemes_of
+from eagle_jax.models.quant import Scheme, quantize_params, schemes_of
 from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
 from eagle_jax.tuning.sizes import CHUNK, slots_beside
@@ -95,18 +95,18 @@ def plan(
     config, drafting = configs(target, head)
     counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
     requests, slots, nodes = counts
-    given = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize)
+    arguments = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize)
     if mesh is not None:
-        return of_configs(config, drafting, parse(mesh), *given)
+        return of_configs(config, drafting, parse(mesh), *arguments)
     chips = whole("chips", chips, 1)
     meshes = [{DATA: chips // parts, MODEL: parts} for parts in model_sizes(config) if chips % parts == 0]
-    plans = [of_configs(config, drafting, sizes, *given) for sizes in meshes]
+    plans = [of_configs(config, drafting, sizes, *arguments) for sizes in meshes]
     return next((one for one in plans if one.total <= 0.9 * memory), plans[-1])
 
 
 def slots_of_caches(tokens: int, nodes: int) -> int:
     """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, beside trees of `nodes`."""
-    depth = eased(DynamicTree(60, 7, 10), nodes).depth if nodes > 1 else 0
+    depth = shrink_to(DynamicTree(60, 7, 10), nodes).depth if nodes > 1 else 0
     return slots_beside(depth, tokens - 1, tokens, CHUNK)
 
 
@@ -175,7 +175,7 @@ def _for_decoding(model: Any, head_dim: int, scheme: Scheme | None) -> Any:
     params = model.params
     if scheme is not None:
         scheme.check(params)
-        params = jax.tree.map(_packed, quantise_params(params, scheme), is_leaf=lambda x: isinstance(x, QuantArray))
+        params = jax.tree.map(_packed, quantize_params(params, scheme), is_leaf=lambda x: isinstance(x, QuantArray))
     return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
 
 
@@ -183,7 +183,7 @@ def _packed(leaf: Any) -> Any:
     """A rounded weight as accelerators hold it, also where the plan is made on a CPU."""
     if not isinstance(leaf, QuantArray) or leaf.bits == 8:
         return leaf
-    return dataclasses.replace(leaf, levels=leaf.levels.astype(jnp.int4))
+    return dataclasses.replace(leaf, codes=leaf.codes.astype(jnp.int4))
 
 
 def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:

@@ -85,7 +85,7 @@ class Fake:
             return self.one_token()
         passes = 3 if drafter == "none" else 1
         stats = api.Stats(
-            cycles=passes,
+            steps=passes,
             mean_accepted_length=3 / passes,
             accepted_lengths=[3 // passes] * passes,
             accepted_by_depth=[1.0, 0.5],
@@ -114,7 +114,7 @@ class Fake:
         return api.Tuned(
             budget=budget,
             costs=costs,
-            estimates=[Estimate(tree, 2.25, costs.cycle(tree)), Estimate(None, 1.0, costs.plain)],
+            estimates=[Estimate(tree, 2.25, costs.step(tree)), Estimate(None, 1.0, costs.plain)],
             measured={None: 200.0, tree: 300.0},
             by_rank=[[0.75, 0.125], [0.5, 0.25]],
         )
@@ -122,7 +122,7 @@ class Fake:
     def one_token(self) -> api.Result:
         nan = float("nan")
         stats = api.Stats(
-            cycles=0,
+            steps=0,
             mean_accepted_length=nan,
             accepted_lengths=[],
             accepted_by_depth=[],
@@ -184,13 +184,13 @@ class Fake:
         self.timed_as.append(sampling)
         if self.untimed:
             raise self.untimed
-        return api.Parts(draft=0.001, verify=0.004, cycle=0.006)
+        return api.Parts(draft=0.001, verify=0.004, step=0.006)
 
-    def trace(self, model, prompt, *, cycles, drafter, tree, **sampling):
+    def trace(self, model, prompt, *, steps, drafter, tree, **sampling):
         assert sampling == self.timed_as[-1]
         parents, valid = [-1, 0, 0, 1, 3, 0], [True] * 5 + [False]
-        short = api.Cycle([5, 6, 7, 8, 4, 0], parents, valid, [7, 1, 1, 1, 1, 1], [0, 2])
-        return [short, api.Cycle([5, 6, 7, 8, 4, 0], parents, valid, [6, 8, 1, 2, 1, 1], [0, 1, 3])]
+        short = api.Step([5, 6, 7, 8, 4, 0], parents, valid, [7, 1, 1, 1, 1, 1], [0, 2])
+        return [short, api.Step([5, 6, 7, 8, 4, 0], parents, valid, [6, 8, 1, 2, 1, 1], [0, 1, 3])]
 
     def closest_draws(self, model, token_ids, **sampling):
         self.asked_again.append((list(token_ids), sampling))
@@ -253,7 +253,7 @@ class Fake:
     def profile(self, model, prompt, **request):
         self.requests.append((prompt, request))
         phases = {"draft: first level": 0.001, "check: mlp": 0.003, "rest": 0.0}
-        return api.Profile(prompt_tokens=7, prefill=0.02, plain=0.002, cycle=0.004, tokens=2.5, phases=phases)
+        return api.Profile(prompt_tokens=7, prefill=0.02, plain=0.002, step=0.004, tokens=2.5, phases=phases)
 
     def tune(self, model, *, batch_sizes, **request):
         self.requests.append((None, request))

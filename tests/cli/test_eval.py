@@ -245,7 +245,7 @@ def test_the_page_stands_alone(fake, run, asked, folder, tmp_path):
     page.feed(text)
     assert page.open == [] and page.seen.count("svg") == 5 and page.seen.count("table") == 5
     tree = text[text.index("A draft tree") :]
-    assert "Cycle 2 of the first answer under eagle:6,3,2" in tree
+    assert "Step 2 of the first answer under eagle:6,3,2" in tree
     assert tree.count("node taken") == 3 and tree.count("node left") == 2 and tree.count("node drawn") == 1
     assert "&lt;5&gt;" in tree and "<5>" not in text, "tokens are text, not markup"
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from eagle_jax.api import Model
 from eagle_jax.converters import config_to_hf
-from eagle_jax.decoding.budget import eased
+from eagle_jax.decoding.budget import shrink_to
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Plain
@@ -48,7 +48,7 @@ def test_a_folder_with_nothing_but_a_config(run, folder):
 def test_planned_caches_are_those_of_a_batch(nodes, tokens):
     config = dataclasses.replace(TINY, vocab_size=64, max_position_embeddings=4096)
     target, head = synthetic_pair(config)
-    drafter = Plain() if nodes == 1 else Eagle(head=head, policy=eased(DynamicTree(60, 7, 10), nodes))
+    drafter = Plain() if nodes == 1 else Eagle(head=head, policy=shrink_to(DynamicTree(60, 7, 10), nodes))
     model = Model(target, head, tokenizer=None, stop_ids=(), context=4096)
     slots = slots_to_hold(drafter, tokens - 1, tokens)
     batch = Batch(model, drafter, BatchShape(rows=2, slots=slots, mode=Sampling(False, False), logprobs=False))

@@ -6,7 +6,7 @@ def test_it_says_where_the_page_is(fake, run):
     assert (shown.exit_code, shown.stdout) == (0, ""), shown.stderr
     assert "http://127.0.0.1:8080/ui" in shown.stderr and fake.opened == ["http://127.0.0.1:8080/ui"]
     drafting = dict(drafter="auto", tree=(6, 3, 2))
-    assert fake.engines == [dict(rows=2, max_tokens=None, cycles=1, record=True, **drafting), "closed"]
+    assert fake.engines == [dict(rows=2, max_tokens=None, steps=1, record=True, **drafting), "closed"]
     ((names, served),) = fake.served
     assert (names, served) == (["mine"], {"api_key": "k", "routes": ["a route"]})
     (page,) = fake.pages

@@ -184,7 +184,7 @@ def test_misshapen_tensor(tmp_path: pathlib.Path):
         load_target(write(tmp_path, tensors(target()), ENTRIES | {"vocab_size": 13}))
 
 
-def test_quantised_tensor(tmp_path: pathlib.Path):
+def test_quantized_tensor(tmp_path: pathlib.Path):
     values = tensors(target())
     values["model.layers.0.mlp.up_proj.weight"] = values["model.layers.0.mlp.up_proj.weight"].astype(np.int8)
     with refused(ValueError, "model.layers.0.mlp.up_proj.weight", "int8", "float32"):

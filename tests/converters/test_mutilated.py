@@ -219,7 +219,7 @@ CASES: dict[str, Case] = {
     "3: another decoder": Case(
         "eagle3", says(eagle_config={"use_last_layernorm": False}), ("eagle_config", "use_last_layernorm=False")
     ),
-    "3: quantised": Case("eagle3", says(quantization_config={"bits": 4}), ("quantization_config", "'bits': 4")),
+    "3: quantized": Case("eagle3", says(quantization_config={"bits": 4}), ("quantization_config", "'bits': 4")),
     "s: no layer": Case("speculators", says(transformer_layer_config=None), ("transformer_layer_config",)),
     "s: a layer of another family": Case("speculators", layer_says(model_type="gemma3"), ("'gemma3'", "llama, qwen3")),
     "s: an unknown key of the layer": Case(

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from eagle_jax.converters import load_head, save_head
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.drafters.base import Observed, View
+from eagle_jax.drafters.base import CommittedRows, View
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
@@ -233,7 +233,7 @@ def test_taps(tmp_path: pathlib.Path, name: str):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_it_drafts(tmp_path: pathlib.Path, name: str):
-    """One cycle over made-up features: a tree of known tokens, the draft vocabulary's alone."""
+    """One step over made-up features: a tree of known tokens, the draft vocabulary's alone."""
     head, _ = published(tmp_path, name)
     tree = _cycle(the_target(), Eagle(head=head, policy=DynamicTree(4, 1, 2)))
     tokens = np.asarray(tree.tokens)
@@ -247,7 +247,7 @@ def _cycle(lm: LM, drafter: Eagle):
     """Two rows of text observed, then a proposal."""
     key = jax.random.key(0)
     rows = jax.random.normal(key, (1, 2, WIDTH))
-    observed = Observed(
+    observed = CommittedRows(
         start=jnp.zeros(1, jnp.int32),
         count=jnp.full(1, 2, jnp.int32),
         tokens=jnp.asarray([[3, 4]], jnp.int32),

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from eagle_jax.decoding.budget import Costs, Estimate, between, candidates, eased, ranked
+from eagle_jax.decoding.budget import Costs, Estimate, between, candidates, ranked, shrink_to
 from eagle_jax.decoding.policy import DynamicTree
 
 CHAINS = [DynamicTree(steps + 2, steps, 1) for steps in range(7)]
@@ -54,8 +54,8 @@ def test_between_what_was_measured():
 def test_a_cycle_is_its_parts():
     costs = Costs(passes=((1, 1.0), (5, 2.0)), begin=((1, 0.1), (3, 0.3)), level=((1, 0.2), (3, 0.4)))
     assert costs.plain == 1.0
-    assert costs.cycle(DynamicTree(5, 2, 2)) == pytest.approx(2.0 + 0.2 + 2 * 0.3)
-    assert costs.cycle(DynamicTree(6, 2, 2)) == math.inf, "nobody knows what six nodes cost"
+    assert costs.step(DynamicTree(5, 2, 2)) == pytest.approx(2.0 + 0.2 + 2 * 0.3)
+    assert costs.step(DynamicTree(6, 2, 2)) == math.inf, "nobody knows what six nodes cost"
 
 
 def test_candidates_can_be_grown_and_use_what_they_draft():
@@ -68,9 +68,9 @@ def test_candidates_can_be_grown_and_use_what_they_draft():
 
 @pytest.mark.parametrize("tree", [DynamicTree(60, 7, 10), DynamicTree(4, 2, 1), DynamicTree(64, 3, 10)], ids=str)
 def test_eased_trees_shrink_evenly(tree):
-    sizes = [dataclasses.astuple(eased(tree, most))[:1] for most in range(2, 70)]
+    sizes = [dataclasses.astuple(shrink_to(tree, most))[:1] for most in range(2, 70)]
     assert sizes == sorted(sizes), "with more room comes no smaller tree"
     for most in range(2, 70):
-        smaller = eased(tree, most)
+        smaller = shrink_to(tree, most)
         assert smaller.nodes <= most and smaller.depth <= tree.depth and smaller.top_k <= tree.top_k
-    assert eased(tree, 64) == tree and eased(tree, 2) == DynamicTree(2, 0, 1)
+    assert shrink_to(tree, 64) == tree and shrink_to(tree, 2) == DynamicTree(2, 0, 1)

@@ -104,8 +104,8 @@ def test_state_equals_a_fresh_prefill_of_the_committed_text(name):
     drafter = DRAFTERS[name]
     request, tokens, mode = ask(PROMPTS, temperature=0.7)
     state = start(drafter, request, tokens, mode)
-    for cycle in range(1, 6):
-        state = compiled_advance()(TARGET, drafter, request, state, jnp.int32(cycle), mode=mode)
+    for step in range(1, 6):
+        state = compiled_advance()(TARGET, drafter, request, state, jnp.int32(step), mode=mode)
         length = np.asarray(state.length)
         text = np.asarray(state.tokens)
         committed = [text[row, : length[row] + 1].tolist() for row in range(len(PROMPTS))]
@@ -164,9 +164,9 @@ def test_advancing_in_small_steps_is_advancing_at_once():
 
 def test_logprobs_are_the_targets():
     state, answers = decode(DRAFTERS["eagle2"], PROMPTS[:2], temperature=0.7)
-    law = jax.jit(lambda target, text: jax.nn.log_softmax(target(text)[1]))
+    distribution = jax.jit(lambda target, text: jax.nn.log_softmax(target(text)[1]))
     for row, (prompt, answer) in enumerate(zip(PROMPTS, answers, strict=False)):
-        whole = law(TARGET, jnp.asarray([prompt + answer]))[0]
+        whole = distribution(TARGET, jnp.asarray([prompt + answer]))[0]
         expected = whole[np.arange(len(prompt) - 1, len(prompt) + NEW - 1), np.asarray(answer)]
         got = state.logprobs[row, len(prompt) : len(prompt) + NEW]
         np.testing.assert_allclose(got, expected, atol=1e-4)

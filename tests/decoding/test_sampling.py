@@ -1,4 +1,4 @@
-"""Draws: the exact law, what they depend on, filters against a slow reference, extreme settings."""
+"""Draws: the exact distribution, what they depend on, filters against a slow reference, extreme settings."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -44,7 +44,8 @@ def rows(keys: jax.Array, **values: object) -> Settings:
     )
 
 
-# The law ------------------------------------------------------------------------------------------------------------
+# The distribution
+# ------------------------------------------------------------------------------------------------------------
 
 REQUESTS = 200_000
 SETTINGS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9, "min_p": 0.05}
@@ -63,11 +64,11 @@ def p_value(settings: Settings, second_position: int) -> float:
         first = drawn(jnp.broadcast_to(TABLE[0], (REQUESTS, VOCAB)), 100)
         return first * VOCAB + drawn(jnp.asarray(TABLE)[first], second_position)
 
-    laws = np.stack([tree_reference.softmax(tree_reference.warp(row, **SETTINGS)) for row in TABLE])
-    expected = (laws[0][:, None] * laws).ravel() * REQUESTS
+    distributions = np.stack([tree_reference.softmax(tree_reference.warp(row, **SETTINGS)) for row in TABLE])
+    expected = (distributions[0][:, None] * distributions).ravel() * REQUESTS
     counts = np.bincount(pairs(), minlength=VOCAB * VOCAB)
     possible = expected > 0
-    assert possible.sum() > 20, "the law leaves too few pairs to test anything"
+    assert possible.sum() > 20, "the distribution leaves too few pairs to test anything"
     if counts[~possible].any():
         return 0.0
     return float(scipy.stats.chisquare(counts[possible], expected[possible]).pvalue)

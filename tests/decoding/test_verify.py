@@ -128,13 +128,13 @@ def test_verified_text_is_plainly_decoded_text_whatever_is_drafted(model: int):
     )
     truth = np.asarray(plain(table, settings, batch))
     texts: list[list[int]] = [[] for _ in range(batch)]
-    cycles = 0
+    steps = 0
     while min(map(len, texts)) < LENGTH:
         position = [len(text) for text in texts]
         tree = drafted(rng, [text[-1] if text else 0 for text in texts], truth, position)
         accepted = verify_cycle(table, settings, tree, jnp.array(position, jnp.int32))
         for text, tokens, count in zip(texts, accepted.tokens.tolist(), accepted.count.tolist(), strict=True):
             text.extend(tokens[:count] if len(text) < LENGTH else [])
-        cycles += 1
+        steps += 1
     assert [text[:LENGTH] for text in texts] == truth.tolist()
-    assert cycles < LENGTH, "no guess was ever accepted by every row: the test would show nothing"
+    assert steps < LENGTH, "no guess was ever accepted by every row: the test would show nothing"

@@ -23,7 +23,7 @@ from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.head_configs import Eagle3Config
 from eagle_jax.models.lm import LM
@@ -84,7 +84,7 @@ class Recording(Drafter):
     def init(self, target: Target, batch: int, slots: int) -> tuple[Any, Int[Array, "2 b n"]]:
         return self.drafter.init(target, batch, slots), jnp.zeros((2, batch, self.shape.nodes), jnp.int32)
 
-    def observe(self, target: Target, state: tuple[Any, Array], observed: Observed) -> tuple[Any, Array]:
+    def observe(self, target: Target, state: tuple[Any, Array], observed: CommittedRows) -> tuple[Any, Array]:
         return self.drafter.observe(target, state[0], observed), state[1]
 
     def propose(self, target: Target, state: tuple[Any, Array], view: View, mode: Sampling) -> tuple[Tree, Any]:
@@ -133,7 +133,7 @@ def models(case: Case) -> tuple[LM, Recording]:
         target = load_target(folders[0])
         loaded = load_head(folders[1], target, changes=rope)
     policy = EAGLE1_TREE if tree == "static" else DynamicTree(tree["total"], tree["depth"], tree["top_k"])
-    return target, Recording(drafter=Eagle(head=loaded, policy=policy, sharpness=1.0))
+    return target, Recording(drafter=Eagle(head=loaded, policy=policy, logit_scale=1.0))
 
 
 def write(folder: pathlib.Path, entries: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:

@@ -17,7 +17,7 @@ from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import Plain, View
-from eagle_jax.drafters.eagle import SHARPNESS, Eagle
+from eagle_jax.drafters.eagle import LOGIT_SCALE, Eagle
 from eagle_jax.models.eagle import Head
 from eagle_jax.testing import TINY, synthetic_pair
 
@@ -44,7 +44,7 @@ def settings_at(temperature: float) -> sampling.Settings:
     )
 
 
-def after_cycles(cycles: int) -> DecodeState:
+def after_cycles(steps: int) -> DecodeState:
     """Decoding in mid-flight: the draft cache has rows of the prompt and rows of accepted paths."""
     tokens = np.zeros((len(PROMPTS), SLOTS + 8), np.int32)
     for row, prompt in enumerate(PROMPTS):
@@ -57,7 +57,7 @@ def after_cycles(cycles: int) -> DecodeState:
     state = compiled_prefill()(
         TARGET, drafter, request, jnp.asarray(tokens), mode=GREEDY, slots=SLOTS, chunk=16, logprobs=False
     )
-    return compiled_advance()(TARGET, drafter, request, state, jnp.int32(cycles), mode=GREEDY)
+    return compiled_advance()(TARGET, drafter, request, state, jnp.int32(steps), mode=GREEDY)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ class Afresh:
         logits = self.guess(path)[1]
         if self.noise is not None:
             logits = logits + np.float32(self.temperature) * self.noise[len(path)]
-        logits = np.float32(SHARPNESS) * logits
+        logits = np.float32(LOGIT_SCALE) * logits
         return logits - np.logaddexp.reduce(logits)
 
 
@@ -159,7 +159,9 @@ def test_the_tree_is_the_one_of_scores_computed_afresh(name, temperature, state)
 
 def test_noise_changes_the_guesses_unless_uncoupled(state):
     policy = TREES["dynamic"]
-    coupled, uncoupled = (Eagle(head=HEAD, policy=policy, sharpness=1.0, coupled=coupled) for coupled in (True, False))
+    coupled, uncoupled = (
+        Eagle(head=HEAD, policy=policy, logit_scale=1.0, coupled=coupled) for coupled in (True, False)
+    )
     trees: dict[str, Callable[[], Tree]] = {
         "greedy": lambda: propose(coupled, state.draft, view_of(state, 0.0, policy.depth)),
         "coupled": lambda: propose(coupled, state.draft, view_of(state, 0.8, policy.depth)),

@@ -12,7 +12,7 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import DynamicTree, StaticTree, TreePolicy
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree
-from eagle_jax.drafters.base import Observed, View
+from eagle_jax.drafters.base import CommittedRows, View
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
 from eagle_jax.models.heads import Heads, Hydra
@@ -48,7 +48,7 @@ def propose(drafter: Any, view: View) -> Tree:
     start = jnp.zeros(2, jnp.int32)
     for count in (jnp.array([6, 6], jnp.int32), view.length - 6):
         rows = start[:, None] + jnp.arange(6, dtype=jnp.int32)[None]
-        read = Observed(
+        read = CommittedRows(
             start=start,
             count=count,
             tokens=jnp.take_along_axis(view.tokens, rows, axis=1),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.drafters.base import Observed
+from eagle_jax.drafters.base import CommittedRows
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.testing import synthetic_head3, synthetic_pair
 
@@ -20,7 +20,7 @@ def test_a_chunk_of_the_prompt_needs_keys_and_values_alone(head):
     drafter = Eagle(head=head, policy=DynamicTree(4, 1, 2))
     tokens = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6]], jnp.int32)
     output = TARGET.causal(tokens, drafter.taps)
-    observed = Observed(
+    observed = CommittedRows(
         start=jnp.zeros(2, jnp.int32),
         count=jnp.array([4, 2], jnp.int32),
         tokens=tokens,
@@ -30,12 +30,12 @@ def test_a_chunk_of_the_prompt_needs_keys_and_values_alone(head):
     )
     before = drafter.init(TARGET, 2, 16)
     observe = jax.jit(lambda observed: drafter.observe(TARGET, before, observed))
-    whole, part = (observe(dataclasses.replace(observed, more=more)) for more in (False, True))
+    whole, part = (observe(dataclasses.replace(observed, is_prefill_chunk=is_chunk)) for is_chunk in (False, True))
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), whole.cache, part.cache)
     np.testing.assert_array_equal(part.guess, before.guess)
     assert np.abs(whole.guess).max() > 0
     costs = [
-        observe.lower(dataclasses.replace(observed, more=more)).compile().cost_analysis()["flops"]
-        for more in (False, True)
+        observe.lower(dataclasses.replace(observed, is_prefill_chunk=is_chunk)).compile().cost_analysis()["flops"]
+        for is_chunk in (False, True)
     ]
     assert costs[1] < 0.7 * costs[0]

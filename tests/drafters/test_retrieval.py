@@ -11,7 +11,7 @@ import eagle_jax
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import StaticTree, likeliest_tree
 from eagle_jax.decoding.tree import Tree
-from eagle_jax.drafters.base import Checked, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Verification, View
 from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
@@ -145,7 +145,7 @@ def read(drafter, texts: list[list[int]], state=None):
     batch, rows = tokens.shape
     hidden = jnp.zeros((batch, rows - 1, TINY.hidden_size))
     start, count = jnp.zeros(batch, jnp.int32), jnp.full(batch, rows - 1, jnp.int32)
-    observed = Observed(
+    observed = CommittedRows(
         start=start, count=count, tokens=tokens[:, :-1], following=tokens[:, 1:], hidden=hidden, taps=()
     )
     return jax.jit(drafter.observe)(TARGET, state or drafter.init(TARGET, batch, 64), observed)
@@ -157,14 +157,14 @@ def check(drafter, state, tree: Tree, logits, count: list[int]):
     draws = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     rows = drafter.shape.depth + 1
     hidden = jnp.zeros((len(count), rows, TINY.hidden_size))
-    observed = Observed(
+    observed = CommittedRows(
         start=jnp.zeros_like(count),
         count=count,
         tokens=tree.tokens[:, :1] + jnp.zeros((1, rows), jnp.int32),
         following=jnp.full((len(count), rows), -1, jnp.int32),
         hidden=hidden,
         taps=(),
-        checked=Checked(tree=tree, logits=logits, draws=draws),
+        checked=Verification(tree=tree, logits=logits, draws=draws),
     )
     return jax.jit(drafter.observe)(TARGET, state, observed), draws
 

@@ -29,7 +29,7 @@ def calls(monkeypatch):
         calls.append((drafter, prompt, request))
         lengths = [1, 1, 1] if drafter == "none" else [3]
         stats = api.Stats(
-            cycles=len(lengths),
+            steps=len(lengths),
             mean_accepted_length=3 / len(lengths),
             accepted_by_depth=[],
             accepted_lengths=lengths,

@@ -1,4 +1,4 @@
-"""docs/figures/make.py on a made-up cycle, and the figures that it made: they are there, small, and whole."""
+"""docs/figures/make.py on a made-up step, and the figures that it made: they are there, small, and whole."""
 
 import importlib.util
 import pathlib
@@ -13,7 +13,7 @@ FIGURES = pathlib.Path(__file__).parents[2] / "docs" / "figures"
 TOKENIZER = types.SimpleNamespace(decode=lambda ids: " ".join(f"t{token}" for token in ids))
 #  node:    0 - 1 - 3      4 is no guess
 #           +-- 2
-CYCLE = api.Cycle([5, 6, 7, 8, 9], [-1, 0, 0, 1, 2], [True] * 4 + [False], [6, 8, 1, 2, 0], [0, 1, 3])
+CYCLE = api.Step([5, 6, 7, 8, 9], [-1, 0, 0, 1, 2], [True] * 4 + [False], [6, 8, 1, 2, 0], [0, 1, 3])
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_the_mask_is_what_the_nodes_see(make):
 
 
 def test_the_answer_is_cut_where_its_passes_end(make):
-    stats = types.SimpleNamespace(cycles=2, accepted_lengths=[3, 1])
+    stats = types.SimpleNamespace(steps=2, accepted_lengths=[3, 1])
     result = types.SimpleNamespace(token_ids=[1, 2, 3, 4, 5], stats=stats)
     svg = make.answer(TOKENIZER, result)
     looks = [box.get("class") for box in elements(svg, "rect")][:5]

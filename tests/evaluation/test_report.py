@@ -85,7 +85,7 @@ def test_the_page_states_the_chat_template(folder):
 def test_a_page_without_traces_and_without_plain_decoding(folder):
     page = render(read_results(folder.path))
     assert "questions &amp; answers.jsonl" in page and "&lt;head&gt;" in page
-    assert page.count("<svg") == 3 and "A draft tree" not in page and "Where a cycle" not in page
+    assert page.count("<svg") == 3 and "A draft tree" not in page and "Where a step" not in page
     run = folder.path.parent / "other"
     methods = {"chain": SETTINGS["methods"]["chain"]}
     with Folder(run, SETTINGS | {"methods": methods}, ABOUT) as other:

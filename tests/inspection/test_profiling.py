@@ -1,4 +1,4 @@
-"""Phases of a cycle, from named scopes to a table."""
+"""Phases of a step, from named scopes to a table."""
 
 import pytest
 from speller import RANDOM, TOKENIZER
@@ -52,7 +52,7 @@ def test_a_cycle_of_a_real_loop(tmp_path, monkeypatch):
     prompt = TOKENIZER("spell")["input_ids"]
     found = api.profile(RANDOM, prompt, tree=(8, 2, 2), max_new_tokens=40, folder=tmp_path)
     assert found.prompt_tokens == len(prompt) and 1 <= found.tokens <= 4
-    assert min(found.plain, found.cycle, found.prefill) > 0 and all(seconds >= 0 for seconds in found.phases.values())
+    assert min(found.plain, found.step, found.prefill) > 0 and all(seconds >= 0 for seconds in found.phases.values())
     assert {"draft: level 2", "draft: level 3", "check: attention", "check: mlp", "commit", "rest"} <= {*found.phases}
     assert list(tmp_path.rglob("*.xplane.pb"))
     assert set(api.profile(RANDOM, prompt, drafter="none", max_new_tokens=40).phases) & {"check: mlp"}

@@ -16,25 +16,25 @@ SAMPLED = {"temperature": 0.8, "seed": 3}
 
 def test_accepted_nodes_and_draws_spell_the_answer():
     answer = api.generate(RANDOM, PROMPT, max_new_tokens=56, **SAMPLED, **DYNAMIC)
-    seen = api.trace(RANDOM, PROMPT, cycles=4, **SAMPLED, **DYNAMIC)
-    assert len(seen) == 4 and [len(cycle.accepted) for cycle in seen] == answer.stats.accepted_lengths[:4]
-    said = [cycle.tokens[node] for cycle in seen for node in cycle.accepted]
+    seen = api.trace(RANDOM, PROMPT, steps=4, **SAMPLED, **DYNAMIC)
+    assert len(seen) == 4 and [len(step.accepted) for step in seen] == answer.stats.accepted_lengths[:4]
+    said = [step.tokens[node] for step in seen for node in step.accepted]
     assert [*said, seen[-1].draws[seen[-1].accepted[-1]]] == answer.token_ids[: len(said) + 1]
-    for cycle in seen:
-        assert len(cycle.tokens) == 8 and cycle.parents[0] == -1 and cycle.accepted[0] == 0
-        assert all(cycle.parents[below] == above for above, below in zip(cycle.accepted, cycle.accepted[1:]))
+    for step in seen:
+        assert len(step.tokens) == 8 and step.parents[0] == -1 and step.accepted[0] == 0
+        assert all(step.parents[below] == above for above, below in zip(step.accepted, step.accepted[1:]))
 
 
 def test_a_trace_ends_with_the_answer():
-    cycles = api.trace(RANDOM, list(range(3, 56)), cycles=99, **DYNAMIC)
-    assert sum(len(cycle.accepted) for cycle in cycles) == RANDOM.context - 53 - 1
+    steps = api.trace(RANDOM, list(range(3, 56)), steps=99, **DYNAMIC)
+    assert sum(len(step.accepted) for step in steps) == RANDOM.context - 53 - 1
 
 
 def test_a_trace_is_of_the_answer_that_was_asked_for():
     filtered = SAMPLED | {"top_k": 4, "max_new_tokens": 5}
     answer = api.generate(RANDOM, PROMPT, **filtered, **DYNAMIC)
-    seen = api.trace(RANDOM, PROMPT, cycles=99, **filtered, **DYNAMIC)
-    assert [len(cycle.accepted) for cycle in seen] == answer.stats.accepted_lengths
+    seen = api.trace(RANDOM, PROMPT, steps=99, **filtered, **DYNAMIC)
+    assert [len(step.accepted) for step in seen] == answer.stats.accepted_lengths
     with pytest.raises(ValueError, match="the prompt has 56 tokens; the model's context is 56"):
         api.trace(RANDOM, [1] * 56, **DYNAMIC)
     with pytest.raises(ValueError, match="top_p=0.0 is outside"):
@@ -61,7 +61,7 @@ class Twins(Plain):
 def test_twins_and_nodes_that_are_none():
     answer = api.generate(RANDOM, PROMPT, max_new_tokens=9, **DYNAMIC).token_ids
     seen = api.trace(RANDOM, PROMPT, drafter=Twins(jnp.asarray([*answer, 0, 0], jnp.int32)), max_new_tokens=7)
-    assert [cycle.accepted for cycle in seen[:2]] == [[0, 1, 3]] * 2 and seen[0].valid == [True] * 4 + [False]
+    assert [step.accepted for step in seen[:2]] == [[0, 1, 3]] * 2 and seen[0].valid == [True] * 4 + [False]
 
 
 def test_the_closest_draw_is_the_token_that_came():
@@ -73,8 +73,8 @@ def test_the_closest_draw_is_the_token_that_came():
 
 def test_parts_of_a_cycle():
     parts = api.time_parts(RANDOM, PROMPT, repeats=2, **DYNAMIC)
-    assert parts.draft > 0 and parts.verify > 0 and parts.cycle > 0
-    assert parts.rest == max(parts.cycle - parts.draft - parts.verify, 0.0)
+    assert parts.draft > 0 and parts.verify > 0 and parts.step > 0
+    assert parts.rest == max(parts.step - parts.draft - parts.verify, 0.0)
 
 
 def test_shapes_are_those_of_the_drafters():

@@ -52,7 +52,7 @@ def test_cycles_read_off_a_large_tree_are_those_of_the_loop():
 def test_every_drafter_goes_on_from_one_beginning():
     start = Start(RANDOM, Eagle(head=RANDOM.head, policy=SMALL), tuning.greedy_requests(RANDOM, PROMPTS, 10))
     plain, drafted = start.run(Plain()), start.run(Eagle(head=RANDOM.head, policy=SMALL))
-    assert (plain.cycles, plain.tokens) == (9, 18) and drafted.cycles < 9
+    assert (plain.steps, plain.tokens) == (9, 18) and drafted.steps < 9
     assert start.run(Plain()).tokens == 18, "the beginning is still there"
 
 

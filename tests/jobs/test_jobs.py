@@ -87,7 +87,7 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
     assert rows[0]["usage"] == {"prompt_tokens": 1, "completion_tokens": 3}
     assert rows[1]["text"] == "ab" and rows[1]["finish_reason"] == "stop"
     assert rows[2]["token_ids"] == generate(SPELLER, [5], max_new_tokens=1, temperature=0.9, seed=3).token_ids
-    assert rows[2]["stats"] == {"cycles": 0, "mean_accepted_length": None}
+    assert rows[2]["stats"] == {"steps": 0, "mean_accepted_length": None}
     assert rows[4]["text"] == SPELLED[:4]
     assert [sorted(row) for row in (rows[3], *rows[5:])] == [["error", "id"]] * 4
     assert "not JSON" in rows[3]["error"] and "60 tokens; the model's context is 56" in rows[5]["error"]

@@ -43,7 +43,7 @@ def test_a_stored_pair_gives_the_same_answers(folders):
     assert (model.stop_ids, model.context) == ((END,), SPELLER.context)
     result, expected = (generate(m, asked("?"), **DYNAMIC) for m in (model, SPELLER))
     assert result.text == SPELLED
-    assert (result.token_ids, result.stats.cycles) == (expected.token_ids, expected.stats.cycles)
+    assert (result.token_ids, result.stats.steps) == (expected.token_ids, expected.stats.steps)
 
 
 def test_a_model_is_shown_in_a_line(folders):

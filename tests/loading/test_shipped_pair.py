@@ -38,8 +38,8 @@ def test_same_seed_same_text_on_the_shipped_pair(pair, temperature):
         drafted = answers("eagle", tree, model)
         assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
         assert [result.text for result in drafted] == [result.text for result in plain]
-        passes = sum(result.stats.cycles for result in drafted)
-        committed = sum(result.stats.mean_accepted_length * result.stats.cycles for result in drafted)
+        passes = sum(result.stats.steps for result in drafted)
+        committed = sum(result.stats.mean_accepted_length * result.stats.steps for result in drafted)
         assert committed / passes > least, "the shipped head hardly drafts"
 
 

@@ -1,4 +1,4 @@
-"""Heads whose whole greedy cycles are compared with PyTorch: one target, and heads that between them set every flag.
+"""Heads whose whole greedy steps are compared with PyTorch: one target, and heads that between them set every flag.
 
 A random head guesses nothing right, so the weights are bent. The target's layers add little to the residual stream,
 hence its next token depends mostly on the last one. The heads pass the embedding of the last token on, and add enough
@@ -23,7 +23,7 @@ from parity_cases import (
 )
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
-COUNT = 6  # cycles after the prompt
+COUNT = 6  # steps after the prompt
 TAPS = "eagle_aux_hidden_state_layer_ids"
 
 TARGET = Case("cycle_target", TARGETS[0].entries)

@@ -11,10 +11,10 @@ from eagle_jax.config import Experts
 from eagle_jax.models import layout
 from eagle_jax.models.layers import Linear
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import Scheme, flat, is_quantised, quantise_params, scheme_of, schemes_of
+from eagle_jax.models.quant import Scheme, flat, is_quantized, quantize_params, scheme_of, schemes_of
 from eagle_jax.ops import Transposed, matmul
 from eagle_jax.ops.experts import Stacks, apply_experts, gathered, grouped, in_blocks
-from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantise
+from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantize
 from eagle_jax.testing import TINY, synthetic_pair
 
 INT8, INT4 = Rounding(8), Rounding(4, 32)
@@ -42,7 +42,7 @@ def test_it_rounds_to_the_nearest_level_of_each_group(rounding):
     values = np.asarray(weight(5, 64)).copy()
     values[1] = 0.0  # a row of zeros stays one
     values[2, 3] = -values[2].max() * 2  # the largest is negative
-    made = quantise(jnp.asarray(values), rounding, jnp.float32)
+    made = quantize(jnp.asarray(values), rounding, jnp.float32)
     assert made.shape == (5, 64) and made.scales.shape == (5, rounding.groups(64))
     np.testing.assert_allclose(dense(made), rounded_by_hand(values, rounding), rtol=1e-6)
     groups = np.abs(values).reshape(5, rounding.groups(64), -1)
@@ -54,7 +54,7 @@ def test_it_rounds_to_the_nearest_level_of_each_group(rounding):
 def test_the_error_is_what_so_many_bits_allow():
     values = weight(64, 256)
     for rounding, allowed in ((INT8, 0.009), (INT4, 0.10), (Rounding(4, 128), 0.12)):
-        off = dense(quantise(values, rounding, jnp.float32)) - values
+        off = dense(quantize(values, rounding, jnp.float32)) - values
         assert float(jnp.linalg.norm(off) / jnp.linalg.norm(values)) < allowed
 
 
@@ -63,7 +63,7 @@ def test_the_error_is_what_so_many_bits_allow():
 @pytest.mark.parametrize("rows, out", [(1, 300), (3, 128), (2, 20)])
 def test_a_product_is_that_of_the_numbers_it_stands_for(rounding, dtype, rows, out):
     """Also in blocks of columns, with a rest and without, and by both axes."""
-    x, matrix = weight(rows, 64, seed=1), quantise(weight(out, 64), rounding, dtype)
+    x, matrix = weight(rows, 64, seed=1), quantize(weight(out, 64), rounding, dtype)
     wanted = x.astype(dtype).astype(jnp.float32) @ dense(dataclasses.replace(matrix, dtype=np.dtype("float32"))).T
     turned = jax.tree.map(lambda part: part.T, matrix)
     made = jax.jit(lambda x: (matmul(x, matrix), matmul(x, Transposed(turned))))(x)
@@ -75,7 +75,7 @@ def test_a_product_is_that_of_the_numbers_it_stands_for(rounding, dtype, rows, o
 
 def test_a_block_at_a_time_is_all_that_becomes_floats():
     """The compiled loop of two products, of which XLA would otherwise take both matrices' floats out of the loop."""
-    matrices = [quantise(weight(1024, 256, seed=i), INT8, jnp.float32) for i in range(2)]
+    matrices = [quantize(weight(1024, 256, seed=i), INT8, jnp.float32) for i in range(2)]
     turned = [jax.tree.map(lambda part: part.T, matrix) for matrix in matrices]
 
     def loop(matrices, x):
@@ -94,7 +94,7 @@ def test_a_block_at_a_time_is_all_that_becomes_floats():
 
 
 def test_decoding_layout_and_back_bit_for_bit():
-    params = quantise_params(LM.init(CONFIG, jax.random.key(0)).params, scheme_of("int4"))
+    params = quantize_params(LM.init(CONFIG, jax.random.key(0)).params, scheme_of("int4"))
     kept = jax.tree.map(lambda leaf: leaf, params)
     laid = layout.for_decoding(params, CONFIG.head_dim)
     assert "qkv_proj" in laid["layers_0"]["self_attn"] and "gate_up_proj" in laid["layers_0"]["mlp"]
@@ -106,18 +106,18 @@ def test_decoding_layout_and_back_bit_for_bit():
 @pytest.mark.parametrize("text, kind", [("int8", QuantArray), ("int4", Transposed)])
 def test_accelerators_have_groups_of_inputs_first(monkeypatch, text, kind):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    params = jax.eval_shape(lambda: quantise_params(LM.init(CONFIG, jax.random.key(0)).params, scheme_of(text)))
+    params = jax.eval_shape(lambda: quantize_params(LM.init(CONFIG, jax.random.key(0)).params, scheme_of(text)))
     laid = jax.eval_shape(lambda: layout.for_decoding(jax.tree.map(jnp.zeros_like, params), CONFIG.head_dim))
     down = laid["layers_0"]["mlp"]["down_proj"]
     held = down["weight"]
     assert isinstance(held, kind)
-    codes = held.data.levels if kind is Transposed else held.levels
+    codes = held.data.codes if kind is Transposed else held.codes
     assert codes.dtype == {"int8": jnp.int8, "int4": jnp.int4}[text]
 
 
 def test_groups_stay_behind_on_gpus_with_scales_of_the_products_dtype(monkeypatch):
     matrix = jax.random.normal(jax.random.key(0), (64, 96)).astype(jnp.bfloat16)
-    rounded = quantise(matrix, Rounding(4, 32), jnp.bfloat16)
+    rounded = quantize(matrix, Rounding(4, 32), jnp.bfloat16)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     laid = layout.for_decoding({"fc": {"weight": rounded}}, 32)["fc"]["weight"]
     assert laid.shape == (64, 96) and laid.scales.dtype == jnp.bfloat16
@@ -126,7 +126,7 @@ def test_groups_stay_behind_on_gpus_with_scales_of_the_products_dtype(monkeypatc
 
 def test_a_head_trimmed_to_a_rounded_target_has_rows_of_floats():
     target, head = synthetic_pair(CONFIG)
-    rounded = dataclasses.replace(target, params=quantise_params(target.params, scheme_of("none/int8")))
+    rounded = dataclasses.replace(target, params=quantize_params(target.params, scheme_of("none/int8")))
     rows = head.trimmed(rounded, np.arange(5)).params["lm_head"]["weight"]
     np.testing.assert_array_equal(rows, dense(rounded.params["lm_head"]["weight"])[:5])
 
@@ -135,7 +135,7 @@ def test_projections_that_are_rounded_differently_stay_apart():
     params = LM.init(CONFIG, jax.random.key(0)).params
     target = LM(params=jax.tree.map(lambda leaf: leaf, params), config=CONFIG)
     attention = params["layers_0"]["self_attn"]
-    attention["k_proj"]["weight"] = quantise(attention["k_proj"]["weight"], INT8, jnp.float32)
+    attention["k_proj"]["weight"] = quantize(attention["k_proj"]["weight"], INT8, jnp.float32)
     laid = layout.for_decoding(params, CONFIG.head_dim)
     assert "k_proj" in laid["layers_0"]["self_attn"]
     tokens = jnp.arange(4)[None]
@@ -148,9 +148,9 @@ def test_matrices_are_rounded_and_nothing_else(text, bits):
     config = dataclasses.replace(
         CONFIG, experts=Experts(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True)
     )
-    params = quantise_params(LM.init(config, jax.random.key(0)).params, scheme_of(text))
+    params = quantize_params(LM.init(config, jax.random.key(0)).params, scheme_of(text))
     rounded = {path: leaf.bits for path, leaf in flat(params) if isinstance(leaf, QuantArray)}
-    assert set(rounded.values()) == bits and is_quantised(params)
+    assert set(rounded.values()) == bits and is_quantized(params)
     assert rounded.get("lm_head/weight") == {"int8": 8, "int4/none": None, "int4": 8, "none/int4": 4}[text]
     if text != "none/int4":
         assert {"layers_0/mlp/experts/down", "layers_0/self_attn/o_proj/weight"} <= set(rounded)
@@ -159,7 +159,7 @@ def test_matrices_are_rounded_and_nothing_else(text, bits):
 
 @pytest.mark.parametrize("rounding", [INT8, INT4])
 def test_every_way_to_multiply_experts_understands_them(rounding):
-    gate, up, down = (quantise(weight(4, 32, 32, seed=i), rounding, jnp.float32) for i in range(3))
+    gate, up, down = (quantize(weight(4, 32, 32, seed=i), rounding, jnp.float32) for i in range(3))
     stacks, floats = Stacks(gate, up, down), Stacks(dense(gate), dense(up), dense(down))
     rows, expert = weight(6, 32), jnp.asarray([2, 0, 2, 2, 1, 0])
     wanted = gathered(rows, expert, floats)
@@ -168,7 +168,7 @@ def test_every_way_to_multiply_experts_understands_them(rounding):
 
 
 def test_a_linear_map_with_a_bias():
-    params = {"weight": quantise(weight(12, 32), INT8, jnp.bfloat16), "bias": jnp.ones(12, jnp.bfloat16)}
+    params = {"weight": quantize(weight(12, 32), INT8, jnp.bfloat16), "bias": jnp.ones(12, jnp.bfloat16)}
     made = Linear(12, use_bias=True, dtype=jnp.bfloat16).apply({"params": params}, jnp.zeros((2, 32), jnp.bfloat16))
     assert made.dtype == jnp.bfloat16 and float(made[0, 0]) == 1.0
 
@@ -190,6 +190,6 @@ def test_what_is_no_scheme_is_refused(text):
 
 def test_groups_that_do_not_divide_are_refused_by_name():
     params = {"mlp": {"down_proj": {"weight": jax.ShapeDtypeStruct((8, 48), jnp.float32)}}}
-    with pytest.raises(ValueError, match="groups of 32 do not divide the 48 inputs of mlp/down_proj/weight; quantise"):
+    with pytest.raises(ValueError, match="groups of 32 do not divide the 48 inputs of mlp/down_proj/weight; quantize"):
         scheme_of("int4").check(params)
     Scheme(Rounding(8), None).check(params)

@@ -18,7 +18,7 @@ from eagle_jax.models.lm import LM
 from eagle_jax.ops import matmul, packing, quantized
 from eagle_jax.ops.gpu import backend
 from eagle_jax.ops.gpu import int4 as int4_gpu
-from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantise
+from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantize
 from eagle_jax.sharding import AXES, Sharding
 from eagle_jax.sharding.tracing import traced_over
 from eagle_jax.testing import TINY
@@ -34,9 +34,9 @@ product = functools.partial(int4_gpu.product, interpret=jax.default_backend() !=
 
 
 def rounded(shape: tuple[int, ...], group: int, key: jax.Array, scales: Any = jnp.bfloat16) -> QuantArray:
-    """As it lies on a GPU: half a byte a level, scales in what is multiplied."""
-    made = quantise(jax.random.normal(key, shape, jnp.bfloat16), Rounding(4, group), jnp.bfloat16)
-    return dataclasses.replace(made, levels=made.levels.astype(jnp.int4), scales=made.scales.astype(scales))
+    """As it lies on a GPU: half a byte a code, scales in what is multiplied."""
+    made = quantize(jax.random.normal(key, shape, jnp.bfloat16), Rounding(4, group), jnp.bfloat16)
+    return dataclasses.replace(made, codes=made.codes.astype(jnp.int4), scales=made.scales.astype(scales))
 
 
 @pytest.mark.parametrize("count", [1, 17, 60, 70])
@@ -45,25 +45,25 @@ def rounded(shape: tuple[int, ...], group: int, key: jax.Array, scales: Any = jn
 def test_it_is_the_product_with_the_dense_weight(shape, group, count, scales, getkey):
     weight, rows = rounded(shape, group, getkey(), scales), jax.random.normal(getkey(), (count, shape[1]), jnp.bfloat16)
     assert int4_gpu.refusal(*shape, shape[1] // group) is None
-    found = product(rows, weight.levels, weight.scales)
+    found = product(rows, weight.codes, weight.scales)
     wanted = np.asarray(rows, np.float64) @ np.asarray(dense(weight), np.float64).T
     assert found.shape == wanted.shape and found.dtype == jnp.float32
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
-    other = product(rows, weight.levels, jnp.roll(weight.scales, 1, axis=1))  # the control: a neighbour's scales
+    other = product(rows, weight.codes, jnp.roll(weight.scales, 1, axis=1))  # the control: a neighbour's scales
     assert np.abs(other - wanted).max() > 1e-3 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize(("shape", "group"), SHAPES.values(), ids=SHAPES)
 def test_it_lowers_for_cuda(shape, group, getkey):
     weight, rows = rounded(shape, group, getkey()), jnp.zeros((60, shape[1]), jnp.bfloat16)
-    assert "triton" in lowered(int4_gpu.product, rows, weight.levels, weight.scales)
+    assert "triton" in lowered(int4_gpu.product, rows, weight.codes, weight.scales)
 
 
 def test_rows_around_it_do_not_move_a_row(getkey):
     weight, rows = rounded((128, 1024), 128, getkey()), jax.random.normal(getkey(), (128, 1024), jnp.bfloat16)
-    alone = product(rows[:1], weight.levels, weight.scales)[0]
+    alone = product(rows[:1], weight.codes, weight.scales)[0]
     for count in (17, 60, 70, 128):
-        together = product(rows[:count], weight.levels, weight.scales)[0]
+        together = product(rows[:count], weight.codes, weight.scales)[0]
         if jax.default_backend() == "gpu":  # tiles of other sizes may add up in another order there
             np.testing.assert_allclose(alone, together, rtol=1e-6, atol=1e-5)
         else:
@@ -98,9 +98,9 @@ def asked(monkeypatch):
     """As on a GPU with the variable set, but interpreted. The list has what the kernel was given."""
     given: list[tuple[int, ...]] = []
 
-    def seen(rows, levels, scales):
-        given.append((rows.shape[0], *levels.shape))
-        return product(rows, levels, scales)
+    def seen(rows, codes, scales):
+        given.append((rows.shape[0], *codes.shape))
+        return product(rows, codes, scales)
 
     monkeypatch.setenv(ops.VARIABLE, "xla,linear:gpu")
     monkeypatch.setattr(backend, "_refusal", lambda: None)
@@ -109,10 +109,10 @@ def asked(monkeypatch):
 
 
 def test_a_whole_model_goes_through_it(asked, monkeypatch):
-    monkeypatch.setattr(quantized, "level_dtype", lambda bits: np.dtype(jnp.int4 if bits == 4 else jnp.int8))
+    monkeypatch.setattr(quantized, "code_dtype", lambda bits: np.dtype(jnp.int4 if bits == 4 else jnp.int8))
     monkeypatch.setattr(packing, "_for_xla", as_on_gpus)
     floats = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), LM.init(CONFIG, jax.random.key(0)).params)
-    params = layout.for_decoding(quant.quantise_params(floats, quant.scheme_of("int4")), CONFIG.head_dim, spread=True)
+    params = layout.for_decoding(quant.quantize_params(floats, quant.scheme_of("int4")), CONFIG.head_dim, spread=True)
     model, tokens = LM(params=params, config=CONFIG), jnp.arange(6)[None]
     logits = model(tokens)[1]
     through = {(6, 256, 128), (6, 128, 128), (6, 512, 128), (6, 128, 256)}  # qkv, o, gate and up, down
@@ -142,7 +142,7 @@ def test_only_what_it_multiplies_goes_there(asked, monkeypatch, getkey, caplog):
     rows, one = jax.random.normal(getkey(), (3, 256), jnp.bfloat16), rounded((128, 256), 32, getkey())
     monkeypatch.setattr(ops.dispatch, "_logged", set())
     for _ in range(2):
-        matmul(rows, quantise(dense(one), Rounding(8), jnp.bfloat16))
+        matmul(rows, quantize(dense(one), Rounding(8), jnp.bfloat16))
         matmul(rows, ops.Transposed(jax.tree.map(jnp.transpose, one)))
         matmul(jnp.zeros((int4_gpu.MOST_ROWS + 1, 256), jnp.bfloat16), one)
         matmul(rows, rounded((64, 256), 32, getkey()))

@@ -16,7 +16,7 @@ from eagle_jax.ops import VARIABLE, Case, dispatch, tree_attention
 from eagle_jax.ops import attention_reference as xla
 from eagle_jax.ops.gpu import tree_attention as pallas_gpu
 from eagle_jax.ops.tpu import tree_attention as pallas_tpu
-from eagle_jax.sharding import parse, spread
+from eagle_jax.sharding import parse, sharded
 from eagle_jax.sharding.mesh import sharding_of
 from eagle_jax.testing import TINY, cpu_backend
 
@@ -275,7 +275,7 @@ def test_on_a_mesh_each_device_takes_its_own_rows_and_heads(monkeypatch):
         return {"k": [attend(case)]}  # lies as a cache does
 
     placed = over.put(case, over.state)
-    compiled = jax.jit(spread(program), static_argnames="over").lower(placed, over=over).compile()
+    compiled = jax.jit(sharded(program), static_argnames="over").lower(placed, over=over).compile()
     text = compiled.as_text()
     assert "all-gather" not in text and "all-to-all" not in text
     np.testing.assert_allclose(compiled(placed)["k"][0], xla.attend(case), atol=1e-5)

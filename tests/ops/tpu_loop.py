@@ -21,7 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding  # noqa: E402
 
 from eagle_jax.models.cache import Cache  # noqa: E402
 from eagle_jax.ops import tree_attention  # noqa: E402
-from eagle_jax.sharding import AXES, Sharding, spread  # noqa: E402
+from eagle_jax.sharding import AXES, Sharding, sharded  # noqa: E402
 
 ROWS, HEADS, GROUP, NODES, SLOTS, SIZE = 2, 4, 4, 60, 4096, 128
 
@@ -29,7 +29,7 @@ ROWS, HEADS, GROUP, NODES, SLOTS, SIZE = 2, 4, 4, 60, 4096, 128
 def loop(q, cache, visible, until, *, over):
     """`until` passes of one layer; what it mixes is the next pass's query, and its first row is committed."""
 
-    def cycle(carry):
+    def step(carry):
         index, q, cache = carry
         fresh = (q[:, ::GROUP], q[:, ::GROUP])
         mixed = tree_attention(q, fresh, visible, (cache.k[0], cache.v[0]), cache.length)
@@ -37,7 +37,7 @@ def loop(q, cache, visible, until, *, over):
         return index + 1, mixed, cache.write(kv, cache.length, cache.length + 1)
 
     first = jnp.zeros((), jnp.int32), q, cache
-    _, mixed, cache = jax.lax.while_loop(lambda carry: carry[0] < until, cycle, first)
+    _, mixed, cache = jax.lax.while_loop(lambda carry: carry[0] < until, step, first)
     return {"k": [mixed], "cache": cache}  # what is called k lies by rows and heads
 
 
@@ -56,7 +56,7 @@ def main() -> None:
         struct((ROWS, NODES, NODES), jnp.bool_),
         struct((), jnp.int32),
     )
-    program = jax.jit(spread(loop), static_argnames="over", donate_argnums=1)
+    program = jax.jit(sharded(loop), static_argnames="over", donate_argnums=1)
     with mock.patch("jax.default_backend", return_value="tpu"):
         compiled = program.lower(*given, over=Sharding(mesh)).compile()
     text = compiled.as_text()

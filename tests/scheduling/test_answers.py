@@ -70,7 +70,7 @@ def test_any_drafter_gives_the_same_answer(how):
         plain = generate(RANDOM, prompt, max_new_tokens=40, drafter="none")
         drafted = generate(RANDOM, prompt, max_new_tokens=40, **DRAFTING[how])
         assert (drafted.token_ids, drafted.text) == (plain.token_ids, plain.text)
-        assert how == "none" or drafted.stats.cycles < plain.stats.cycles
+        assert how == "none" or drafted.stats.steps < plain.stats.steps
 
 
 @pytest.mark.slow
@@ -156,12 +156,12 @@ def test_statistics(how):
     result = generate(RANDOM, "one", max_new_tokens=14, **DRAFTING[how])
     stats = result.stats
     assert stats.mean_accepted_length == pytest.approx(1 + sum(stats.accepted_by_depth))
-    assert stats.cycles * stats.mean_accepted_length == pytest.approx(len(result.token_ids) - 1)
-    assert len(stats.accepted_lengths) == stats.cycles and sum(stats.accepted_lengths) == len(result.token_ids) - 1
-    assert all(math.isclose(share * stats.cycles, round(share * stats.cycles)) for share in stats.accepted_by_depth)
+    assert stats.steps * stats.mean_accepted_length == pytest.approx(len(result.token_ids) - 1)
+    assert len(stats.accepted_lengths) == stats.steps and sum(stats.accepted_lengths) == len(result.token_ids) - 1
+    assert all(math.isclose(share * stats.steps, round(share * stats.steps)) for share in stats.accepted_by_depth)
     assert sorted(stats.accepted_by_depth, reverse=True) == stats.accepted_by_depth
     if how == "none":
-        assert (stats.cycles, stats.mean_accepted_length, stats.accepted_by_depth) == (13, 1.0, [])
+        assert (stats.steps, stats.mean_accepted_length, stats.accepted_by_depth) == (13, 1.0, [])
     assert stats.prefill_seconds > 0 and stats.decode_seconds > 0 and stats.compile_seconds >= 0
     assert stats.first_token_seconds > stats.prefill_seconds
     assert stats.tokens_per_second == pytest.approx(13 / stats.decode_seconds)
@@ -179,7 +179,7 @@ def test_seconds_to_the_first_token_count_the_wait_and_no_compiling():
 
 def test_statistics_of_an_answer_without_a_pass():
     stats = generate(RANDOM, "one", max_new_tokens=1, **DYNAMIC).stats
-    assert stats.cycles == 0 and stats.decode_seconds == 0
+    assert stats.steps == 0 and stats.decode_seconds == 0
     assert math.isnan(stats.mean_accepted_length) and math.isnan(stats.tokens_per_second)
 
 

@@ -137,9 +137,9 @@ def test_options_of_generate(api: ModuleType, options, message):
     refuses(lambda: api.generate(RANDOM, "a", **DYNAMIC, **options), message)
 
 
-@pytest.mark.parametrize("cycles", [0, -1, 1.5, "1", None, True])
-def test_cycles_of_a_stream(api: ModuleType, cycles):
-    refuses(lambda: api.stream(RANDOM, "a", cycles=cycles, **DYNAMIC), "cycles=.*; expected a whole number, 1 or more")
+@pytest.mark.parametrize("steps", [0, -1, 1.5, "1", None, True])
+def test_cycles_of_a_stream(api: ModuleType, steps):
+    refuses(lambda: api.stream(RANDOM, "a", steps=steps, **DYNAMIC), "steps=.*; expected a whole number, 1 or more")
 
 
 def test_what_the_model_lacks(api: ModuleType):
@@ -186,7 +186,7 @@ def test_numbers_of_any_make(api: ModuleType):
     [same] = api.generate(RANDOM, ["ab"], **drawn | {"top_k": 2**40, "seed": [np.int64(3)]}, **DYNAMIC)
     assert len(same.token_ids) == 8
     assert api.generate(RANDOM, "ab", **drawn, tree=(8, np.int64(2), 2)).token_ids == own.token_ids
-    last = list(api.stream(RANDOM, "ab", **drawn, cycles=np.int64(2), tree=[8, 2, 2]))[-1]
+    last = list(api.stream(RANDOM, "ab", **drawn, steps=np.int64(2), tree=[8, 2, 2]))[-1]
     assert last.result is not None and last.result.token_ids == own.token_ids
 
 

@@ -19,7 +19,7 @@ from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, ac
 from eagle_jax.sharding import sharding_of
 
 RNG = np.random.default_rng(0)
-ROOM = dict(rows=2, max_tokens=48, cycles=2, **DYNAMIC)
+ROOM = dict(rows=2, max_tokens=48, steps=2, **DYNAMIC)
 SAMPLED = {"temperature": 0.9, "top_p": 0.99}
 ALONE = {"batch_size": 1, **DYNAMIC}
 

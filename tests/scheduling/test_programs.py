@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from eagle_jax.scheduling import programs
-from eagle_jax.sharding import spread
+from eagle_jax.sharding import sharded
 from eagle_jax.struct import Packed, pytree, static
 from eagle_jax.tuning.sizes import bucket
 
@@ -147,7 +147,7 @@ def test_models_are_told_apart_however_often_they_come():
 
 
 @functools.partial(jax.jit, static_argnames="over")
-@spread
+@sharded
 def total(model: Model, *, over: None = None) -> jax.Array:
     return sum(array.sum() for array in model.arrays) ** model.power
 

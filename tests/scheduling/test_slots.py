@@ -48,7 +48,7 @@ def test_answers_of_all_lengths_through_few_rows(batches):
         assert result.finish_reason == "stop" and result.stats.prefill_seconds > 0
 
     (used,) = batches
-    busy = sum(result.stats.cycles for result in results)
+    busy = sum(result.stats.steps for result in results)
     assert busy > 0.8 * 4 * used.passes, "rows stood idle"
 
 
@@ -66,7 +66,7 @@ def test_newcomers_of_a_large_batch_are_read_together(batches, monkeypatch):
     assert [result.token_ids for result in results] == [spelled_from(prompt, 40) for prompt in prompts]
     assert sum(admitted) == 45 - 16 and max(admitted) == 2 and admitted[-1] == 1
     (used,) = batches
-    assert sum(result.stats.cycles for result in results) > 0.7 * 16 * used.passes, "rows stood idle"
+    assert sum(result.stats.steps for result in results) > 0.7 * 16 * used.passes, "rows stood idle"
 
 
 def test_sampled_answers_are_those_alone_and_nothing_is_compiled_twice():

@@ -29,15 +29,15 @@ def check(chunks: list[Chunk], results: list[Result]) -> None:
     assert set(by_prompt) == set(range(len(results)))
 
 
-@pytest.mark.parametrize("cycles", [1, 3, 2**40])
+@pytest.mark.parametrize("steps", [1, 3, 2**40])
 @pytest.mark.parametrize("how", DRAFTING)
-def test_the_same_answer_in_whole_characters(how, cycles):
-    chunks = list(stream(SPELLER, asked("?"), cycles=cycles, **DRAFTING[how]))
+def test_the_same_answer_in_whole_characters(how, steps):
+    chunks = list(stream(SPELLER, asked("?"), steps=steps, **DRAFTING[how]))
     check(chunks, [generate(SPELLER, asked("?"), **DRAFTING[how])])
     assert all("\ufffd" not in chunk.text for chunk in chunks)
-    if cycles == 1:
-        assert len(chunks) == 1 + chunks[-1].result.stats.cycles
-    if how == "none" and cycles == 1:
+    if steps == 1:
+        assert len(chunks) == 1 + chunks[-1].result.stats.steps
+    if how == "none" and steps == 1:
         assert [chunk.text for chunk in chunks if not chunk.text.isascii()] == ["😀", "€", "한"]
 
 

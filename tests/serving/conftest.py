@@ -10,7 +10,7 @@ from speller import DYNAMIC, RANDOM, SPELLER
 from eagle_jax.api import Engine
 from eagle_jax.serving import Limits
 
-ROOM = dict(rows=2, max_tokens=48, cycles=2, max_queue=8, **DYNAMIC)
+ROOM = dict(rows=2, max_tokens=48, steps=2, max_queue=8, **DYNAMIC)
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ def test_chat(client):
     assert (usage.prompt_tokens, usage.completion_tokens) == (result.prompt_tokens, len(result.token_ids))
     assert usage.total_tokens == result.prompt_tokens + len(result.token_ids)
     accepted = usage.completion_tokens_details.accepted_prediction_tokens
-    assert accepted == len(result.token_ids) - 1 - result.stats.cycles > 0
+    assert accepted == len(result.token_ids) - 1 - result.stats.steps > 0
 
 
 def test_chat_in_parts_and_roles(client):

@@ -33,7 +33,7 @@ ASKED = {"messages": asked("Spell!"), "temperature": 0, "drafter": "eagle", "tre
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    with Engine(SPELLER, rows=1, max_tokens=48, cycles=1, record=True, **DYNAMIC) as engine:
+    with Engine(SPELLER, rows=1, max_tokens=48, steps=1, record=True, **DYNAMIC) as engine:
         page = Page(engine, name="speller", device="a desk", **DYNAMIC)
         served = Served({"speller": engine}, api_key=KEY, routes=page.routes)
         yield served

@@ -15,7 +15,7 @@ def test_the_pages_python_runs(served, monkeypatch, capsys):
     apps, made, real = [], [], api.Engine
 
     def engine(model, **how):
-        made.append(real(model, rows=2, max_tokens=56, cycles=2, **DYNAMIC))
+        made.append(real(model, rows=2, max_tokens=56, steps=2, **DYNAMIC))
         return made[-1]
 
     monkeypatch.setattr(eagle_jax, "load", lambda: SPELLER)

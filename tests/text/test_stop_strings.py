@@ -31,7 +31,7 @@ def test_the_answer_ends_there(case, how):
     result = generate(SPELLER, asked("?"), stop=stop, **DRAFTING[how])
     tokens = SCRIPT if last is None else SCRIPT[: SCRIPT.index(TOKENIZER(last)["input_ids"][-1]) + 1]
     assert (result.text, result.token_ids, result.finish_reason) == (text, tokens, "stop")
-    if result.stats.cycles:
+    if result.stats.steps:
         assert result.stats.mean_accepted_length == pytest.approx(1 + sum(result.stats.accepted_by_depth))
 
 

@@ -35,7 +35,7 @@ def config(folder: pathlib.Path, *assignments: str) -> TrainConfig:
             "log_every": 2,
             "data": {"train": str(folder / "chats.jsonl"), "length": 16, "held_out_share": 0.2, "pack": False},
             "head": {"intermediate_size": 24},
-            "objective": {"law_weight": 1.0},
+            "objective": {"distribution_weight": 1.0},
             "optimizer": {"rate": 0.01, "warmup": 2},
             "checkpoint": {"every": 3, "keep": 2},
             "evaluation": {"depth": 2},

@@ -9,8 +9,8 @@ import numpy as np
 
 ROWS, LENGTH, VOCABULARY, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 2, 14, 20, 8, 12, 2, 1, 4
 EPS, THETA = 1e-5, 10000.0
-PUBLISHED1 = {"steps": 1, "decay": 0.8, "feature_weight": 1.0, "law_weight": 0.1}
-PUBLISHED3 = {"steps": 4, "decay": 0.8, "feature_weight": 0.0, "law_weight": 1.0}
+PUBLISHED1 = {"steps": 1, "decay": 0.8, "feature_weight": 1.0, "distribution_weight": 0.1}
+PUBLISHED3 = {"steps": 4, "decay": 0.8, "feature_weight": 0.0, "distribution_weight": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +36,20 @@ CASES = tuple(
     Case(name, {"eagle3": name.startswith("eagle3"), "drafted": 0, "norms": False} | entries)
     for name, entries in {
         "eagle1_published": {"objective": PUBLISHED1},
-        "eagle1_harmonised": {"objective": PUBLISHED1 | {"steps": 3, "feature_weight": 0.5, "law_weight": 1.0}},
-        "eagle1_trimmed_acceptance": {"objective": PUBLISHED1 | {"steps": 2, "law": "acceptance"}, "drafted": 13},
+        "eagle1_harmonised": {
+            "objective": PUBLISHED1 | {"steps": 3, "feature_weight": 0.5, "distribution_weight": 1.0}
+        },
+        "eagle1_trimmed_acceptance": {
+            "objective": PUBLISHED1 | {"steps": 2, "distribution_loss": "acceptance"},
+            "drafted": 13,
+        },
         "eagle3_published": {"objective": PUBLISHED3, "drafted": 13},
         "eagle3_norms": {"objective": PUBLISHED3 | {"feature_weight": 0.3}, "norms": True},
-        "eagle3_acceptance": {"objective": PUBLISHED3 | {"steps": 2, "law": "acceptance"}, "drafted": 13},
-        "eagle3_hybrid": {"objective": PUBLISHED3 | {"steps": 2, "law": "hybrid", "eta": 2.0}, "drafted": 13},
+        "eagle3_acceptance": {"objective": PUBLISHED3 | {"steps": 2, "distribution_loss": "acceptance"}, "drafted": 13},
+        "eagle3_hybrid": {
+            "objective": PUBLISHED3 | {"steps": 2, "distribution_loss": "hybrid", "eta": 2.0},
+            "drafted": 13,
+        },
     }.items()
 )
 

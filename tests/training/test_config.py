@@ -88,8 +88,11 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         ("objective.steps=0", "objective.steps=0: at least one draft step"),
         ("objective.decay=0", "objective.decay=0.0; expected more than 0"),
         ("objective.noise=-1", "objective.noise=-1.0; expected 0 or more"),
-        ("objective.law_weight=-1", "objective.law_weight=-1.0; expected 0 or more"),
-        ("objective.law=kl", "objective.law='kl'; expected cross_entropy or acceptance or hybrid"),
+        ("objective.distribution_weight=-1", "objective.distribution_weight=-1.0; expected 0 or more"),
+        (
+            "objective.distribution_loss=kl",
+            "objective.distribution_loss='kl'; expected cross_entropy or acceptance or hybrid",
+        ),
         ("objective.eta=-1", "objective.eta=-1.0; expected 0 or more"),
         ("evaluation.temperature=-1", "evaluation.temperature=-1.0; expected 0, which is greedy, or more"),
         ("seed=-1", "seed=-1; expected a whole number from 0 to 9223372036854775807"),

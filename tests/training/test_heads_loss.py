@@ -28,7 +28,7 @@ def test_each_head_is_measured_on_what_it_would_draft(head: Medusa | Hydra):
     hidden = jax.jit(hidden_states)(target, tokens)
     loss = jax.jit(heads_loss, static_argnums=6)  # op by op every shape of every op would be compiled by itself
     value, report = loss(head, target, tokens, jnp.asarray(ANSWER), hidden, jax.random.key(0), PARALLEL)
-    assert report.law.shape == (3,), "as many steps as there are heads"
+    assert report.distribution.shape == (3,), "as many steps as there are heads"
 
     text, embedded = hidden, np.asarray(target.embed(tokens))[0]
     if isinstance(head, Hydra):
@@ -36,20 +36,20 @@ def test_each_head_is_measured_on_what_it_would_draft(head: Medusa | Hydra):
     true = np.asarray(jax.nn.log_softmax(target.logits(hidden)), np.float64)[0]
     guessed = jax.jit(lambda head, level, read: jax.nn.log_softmax(head.logits(level, read)[0, 0]), static_argnums=1)
     for level in range(3):
-        laws, agreements = [], []
+        distributions, agreements = [], []
         for i in range(10 - level - 2):
             if not ANSWER[0, i + 1 : i + level + 3].all():  # the root, the path, and what is drafted
                 continue
             path = embedded[i + 1 : i + level + 2].ravel() if isinstance(head, Hydra) else np.zeros(0, np.float32)
             read = jnp.asarray(np.concatenate([np.asarray(text)[0, i], path]))[None, None]
             drafted = np.asarray(guessed(head, level, read), np.float64)
-            laws.append(-(np.exp(true[i + level + 1]) * drafted).sum())
+            distributions.append(-(np.exp(true[i + level + 1]) * drafted).sum())
             agreements.append(drafted.argmax() == true[i + level + 1].argmax())
-        assert len(laws) == 6 - level
-        np.testing.assert_allclose(report.law[level], np.mean(laws), rtol=1e-4)
+        assert len(distributions) == 6 - level
+        np.testing.assert_allclose(report.distribution[level], np.mean(distributions), rtol=1e-4)
         np.testing.assert_allclose(report.agreement[level], np.mean(agreements), rtol=1e-6)
     weights = 0.8 ** np.arange(3)
-    np.testing.assert_allclose(value, (weights * np.asarray(report.law)).sum() / weights.sum(), rtol=1e-5)
+    np.testing.assert_allclose(value, (weights * np.asarray(report.distribution)).sum() / weights.sum(), rtol=1e-5)
 
 
 def test_features_are_not_guessed():
@@ -68,11 +68,11 @@ def test_updates_make_it_smaller(head: Medusa | Hydra):
     state, bare = begin(head, rule, jax.random.key(0)), without_params(head)
     text = jnp.asarray(TOKENS)[None], jnp.asarray(ANSWER)[None]
     objective = dataclasses.replace(PARALLEL, steps=2)
-    laws = []
+    distributions = []
     for _ in range(12):
         state, outcome = update(state, bare, target, *text, rule=rule, objective=objective, remat=True)
-        laws.append(float(outcome.loss))
-    assert outcome.report.law.shape == (2,) and laws[-1] < laws[0] - 0.2
+        distributions.append(float(outcome.loss))
+    assert outcome.report.distribution.shape == (2,) and distributions[-1] < distributions[0] - 0.2
     rows = Rows(TOKENS, ANSWER, np.ones_like(ANSWER))
     measured, _ = evaluate(state.params, bare, target, rows, batch=1, objective=objective)
-    assert measured < laws[-1]
+    assert measured < distributions[-1]

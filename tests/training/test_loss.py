@@ -37,9 +37,9 @@ def test_smooth_l1_is_the_published_formula():
 def test_soft_cross_entropy_against_numpy():
     rng = np.random.default_rng(1)
     logits, true_logits = (rng.normal(size=(1, 4, 7)).astype(np.float32) for _ in range(2))
-    law = np.exp(true_logits) / np.exp(true_logits).sum(-1, keepdims=True)
+    distribution = np.exp(true_logits) / np.exp(true_logits).sum(-1, keepdims=True)
     guessed = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    expected = -(law * np.log(guessed)).sum(-1)
+    expected = -(distribution * np.log(guessed)).sum(-1)
     np.testing.assert_allclose(L.soft_cross_entropy(jnp.asarray(logits), jnp.asarray(true_logits)), expected, rtol=1e-5)
 
 
@@ -106,9 +106,9 @@ def test_loss_is_the_weighted_mean_of_its_parts():
     target, head = pair()
     tokens = jax.random.randint(jax.random.key(2), (2, 12), 0, 29)
     answer = jnp.asarray(np.arange(12) >= 4)[None].repeat(2, axis=0)
-    objective = L.Objective(steps=3, decay=0.5, feature_weight=2.0, law_weight=0.3, noise=0.0)
+    objective = L.Objective(steps=3, decay=0.5, feature_weight=2.0, distribution_weight=0.3, noise=0.0)
     value, report = loss(head, target, tokens, answer, forward(target, tokens), jax.random.key(0), objective)
-    per_step = 2.0 * np.asarray(report.feature) + 0.3 * np.asarray(report.law)
+    per_step = 2.0 * np.asarray(report.feature) + 0.3 * np.asarray(report.distribution)
     assert report.agreement.shape == (3,)
     np.testing.assert_allclose(value, (per_step * [1, 0.5, 0.25]).sum() / 1.75, rtol=1e-5)
 
@@ -118,11 +118,13 @@ def test_cross_entropy_is_bounded_by_the_entropy_of_the_true_law():
     tokens = jax.random.randint(jax.random.key(2), (1, 10), 0, 29)
     features = forward(target, tokens)
     answer = jnp.ones((1, 10), bool)
-    exact = L.Objective(noise=0.0, feature_weight=0.0, law_weight=1.0)
+    exact = L.Objective(noise=0.0, feature_weight=0.0, distribution_weight=1.0)
     value, report = loss(head, target, tokens, answer, features, jax.random.key(0), exact)
     entropy = L.soft_cross_entropy(target.logits(features), target.logits(features))
-    assert float(value) > float(jnp.mean(entropy)) - 1e-5, "a cross-entropy is never below the true law's entropy"
-    np.testing.assert_allclose(value, report.law[0], rtol=1e-6)
+    assert float(value) > float(jnp.mean(entropy)) - 1e-5, (
+        "a cross-entropy is never below the true distribution's entropy"
+    )
+    np.testing.assert_allclose(value, report.distribution[0], rtol=1e-6)
 
 
 def test_eagle3_steps_are_the_published_ones():
@@ -143,7 +145,7 @@ def test_eagle3_steps_are_the_published_ones():
 
     true_features = np.asarray(head.features(hidden, tuple(taps)))[:, :-1]
     true_logits = np.asarray(target.logits(hidden))[0, 1:]
-    laws: list[list[float]] = [[], [], []]
+    distributions: list[list[float]] = [[], [], []]
     agreements: list[list[bool]] = [[], [], []]
     distances: list[list[float]] = [[], [], []]
     for i in range(8):
@@ -156,12 +158,12 @@ def test_eagle3_steps_are_the_published_ones():
             distances[step].append(float(distance[slot]))
             agreements[step].append(int(np.argmax(logits[slot])) + 8 == int(np.argmax(true_logits[slot])))
             if np.argmax(true_logits[slot]) >= 8:
-                law, guess = (np.asarray(values[slot], np.float64) for values in (true_logits[:, 8:], logits))
-                law = np.exp(law - np.logaddexp.reduce(law))
-                laws[step].append(float(-(law * (guess - np.logaddexp.reduce(guess))).sum()))
+                distribution, guess = (np.asarray(values[slot], np.float64) for values in (true_logits[:, 8:], logits))
+                distribution = np.exp(distribution - np.logaddexp.reduce(distribution))
+                distributions[step].append(float(-(distribution * (guess - np.logaddexp.reduce(guess))).sum()))
             features[0, min(slot + 1, 7)] = out[slot]
-    assert 0 < len(laws[0]) < len(agreements[0]), "every likeliest token is drafted, or none"
-    np.testing.assert_allclose(report.law, [np.mean(step) for step in laws], rtol=1e-4)
+    assert 0 < len(distributions[0]) < len(agreements[0]), "every likeliest token is drafted, or none"
+    np.testing.assert_allclose(report.distribution, [np.mean(step) for step in distributions], rtol=1e-4)
     np.testing.assert_allclose(report.agreement, [np.mean(step) for step in agreements], rtol=1e-6)
     np.testing.assert_allclose(report.feature, [np.mean(step) for step in distances], rtol=1e-4)
 

@@ -35,7 +35,7 @@ EAGLE3 = (
 
 def losses(folder: pathlib.Path) -> np.ndarray:
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    return np.array([[line["loss"], *line["law"][:1], *line["agreement"][:1]] for line in lines])
+    return np.array([[line["loss"], *line["distribution"][:1], *line["agreement"][:1]] for line in lines])
 
 
 def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from eagle_jax.training.loss import Objective, loss
 from eagle_jax.training.settings import OptimizerConfig
 from eagle_jax.training.update import accepted_length, begin, evaluate, update, without_params
 
-OBJECTIVE = Objective(noise=0.0, law_weight=1.0)
+OBJECTIVE = Objective(noise=0.0, distribution_weight=1.0)
 TOKENS = np.random.default_rng(0).integers(0, 29, (4, 12)).astype(np.int32)
 ANSWER = np.ones((4, 12), bool)
 

@@ -59,8 +59,8 @@ def loss(
     steps: int,
     decay: float,
     feature_weight: float,
-    law_weight: float,
-    law: str = "cross_entropy",
+    distribution_weight: float,
+    distribution_loss: str = "cross_entropy",
     eta: float = 3.0,
 ) -> tuple[Tensor, Tensor]:
     """The loss without noise, and the agreement by draft step `[steps]`."""
@@ -77,7 +77,7 @@ def loss(
         counts = torch.zeros(text.tokens.shape[0], n - 1, dtype=torch.bool)
         counts[:, : n - 2 - step] = text.answer[:, 1:].unfold(1, step + 2, 1).all(dim=-1)
         logits = draft_logits(params, sizes, out, text)
-        part = law_weight * law_loss(logits, aim, counts, text.drafted, law, eta)
+        part = distribution_weight * _on_distributions(logits, aim, counts, text.drafted, distribution_loss, eta)
         if feature_weight:
             guess = normed(params, sizes, out) if "norm.weight" in params else out
             apart = smooth_l1_loss(guess, moved(text.hidden[:, 1:], step), reduction="none").mean(dim=-1)
@@ -90,19 +90,21 @@ def loss(
     return total / weights, torch.stack(agreements).detach()
 
 
-def law_loss(logits: Tensor, aim: Tensor, counts: Tensor, drafted: Tensor | None, law: str, eta: float) -> Tensor:
-    """Between the head's law and the target's: cross-entropy, or one of the two LK losses (arXiv:2602.23881)."""
+def _on_distributions(
+    logits: Tensor, aim: Tensor, counts: Tensor, drafted: Tensor | None, kind: str, eta: float
+) -> Tensor:
+    """Between the head's distribution and the target's: cross-entropy, or an LK loss (arXiv:2602.23881)."""
     ours = logits.log_softmax(dim=-1)
     known = aim if drafted is None else aim[..., drafted]
     theirs = known.log_softmax(dim=-1)
     held = counts if drafted is None else counts & torch.isin(aim.argmax(dim=-1), drafted)
     cross = -(theirs.exp() * ours).sum(dim=-1)
-    if law == "cross_entropy":
+    if kind == "cross_entropy":
         return cross[held].mean()
     whole = aim.softmax(dim=-1)
     whole = whole if drafted is None else whole[..., drafted]
     alpha = torch.minimum(whole, ours.exp()).sum(dim=-1)
-    if law == "acceptance":
+    if kind == "acceptance":
         return -alpha.log()[counts].mean()
     divergence = (cross + (theirs.exp() * theirs).sum(dim=-1))[held].mean()
     share = math.exp(-eta * float(alpha[counts].detach().mean()))
@@ -160,10 +162,10 @@ def attention(
     scores = q @ rows[0][0].transpose(2, 3)
     scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -math.inf)
     own = [(q * key).sum(dim=-1, keepdim=True) for key, _ in rows[1:]]
-    law = (torch.cat([scores, *own], dim=-1) / math.sqrt(sizes.head_dim)).softmax(dim=-1)
-    mixed = law[..., :n] @ rows[0][1]
+    distribution = (torch.cat([scores, *own], dim=-1) / math.sqrt(sizes.head_dim)).softmax(dim=-1)
+    mixed = distribution[..., :n] @ rows[0][1]
     for at, (_, value) in enumerate(rows[1:]):
-        mixed = mixed + law[..., n + at : n + at + 1] * value
+        mixed = mixed + distribution[..., n + at : n + at + 1] * value
     return linear(mixed.transpose(1, 2).reshape(batch, n, -1), weights["o"]), (k, v)
 
 

@@ -29,7 +29,7 @@ CONFIG = LlamaConfig(
 
 
 def pair() -> tuple[LM, Head]:
-    """Random weights, the target's scaled up so that its next-token law is not flat."""
+    """Random weights, the target's scaled up so that its next-token distribution is not flat."""
     target = LM.init(CONFIG, jax.random.key(0), F32)
     target = dataclasses.replace(target, params=jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, target.params))
     layer = dataclasses.replace(CONFIG, num_hidden_layers=1)

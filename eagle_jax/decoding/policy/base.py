@@ -100,17 +100,17 @@ def keep_best(
     """
 
     def best_of(row: Array) -> Array:
-        kept = lax.top_k(row, shape.nodes - 1)[1]
-        return kept if best_first else jnp.sort(kept, axis=1)
+        order = lax.top_k(row, shape.nodes - 1)[1]
+        return order if best_first else jnp.sort(order, axis=1)
 
     if shape.nodes - 1 < scores.shape[1] or best_first:
-        kept = by_row(best_of)(scores)
-        kept_parents = jnp.take_along_axis(parents, kept, axis=1)
+        order = by_row(best_of)(scores)
+        kept_parents = jnp.take_along_axis(parents, order, axis=1)
         # a parent's place among those that were kept; the root is none of them
         place = jnp.arange(1, shape.nodes, dtype=jnp.int32)
-        is_parent = kept[:, None, :] == kept_parents[:, :, None]
+        is_parent = order[:, None, :] == kept_parents[:, :, None]
         parents = jnp.sum(jnp.where(is_parent, place[None, None], 0), axis=-1, dtype=jnp.int32) - 1
-        tokens, scores = (jnp.take_along_axis(values, kept, axis=1) for values in (tokens, scores))
+        tokens, scores = (jnp.take_along_axis(values, order, axis=1) for values in (tokens, scores))
     root = jnp.zeros_like(root_tokens[:, None])
     return Tree(
         tokens=jnp.concatenate([root_tokens[:, None], tokens], axis=1),

@@ -18,7 +18,7 @@ class SureChain(TreePolicy):
     """The best token, the best below it, and so on, as long as all of them together are likely enough.
 
     Where every node of a tree is paid for, on CPU cores, the drafter is not even asked for what would come next. The
-    chain is the same as long as it is; a cycle costs less where it would not be accepted anyway.
+    chain is the same as long as it is; a step costs less where it would not be accepted anyway.
 
     Args:
         nodes: at most so many, root included.
@@ -55,11 +55,11 @@ class SureChain(TreePolicy):
                     child_score, child = best(below, 1)
                 return child_score[:, :, 0], child[:, :, 0], more
 
-            nothing = jax.tree.map(lambda made: jnp.zeros(made.shape, made.dtype), jax.eval_shape(further))
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(further))
             child_score, token, carry = jax.lax.cond(jnp.any(sure), further, lambda nothing=nothing: nothing)
             score = jnp.where(sure, score + child_score, -jnp.inf)
             scores.append(score)
             tokens.append(token)
         parents = jnp.broadcast_to(jnp.arange(-1, self.depth - 1, dtype=jnp.int32), (len(root_tokens), self.depth))
-        found = jnp.concatenate(scores, axis=1), jnp.concatenate(tokens, axis=1), parents
-        return keep_best(self, root_tokens, *found), carry
+        candidates = jnp.concatenate(scores, axis=1), jnp.concatenate(tokens, axis=1), parents
+        return keep_best(self, root_tokens, *candidates), carry

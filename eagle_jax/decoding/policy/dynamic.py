@@ -79,5 +79,5 @@ class DynamicTree(TreePolicy):
                 index = pick + (k + (level - 1) * k * k)
                 parent_row = pick // k
 
-        found = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))
-        return keep_best(self, root_tokens, *found, best_first=self.best_first), carry
+        all_candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))
+        return keep_best(self, root_tokens, *all_candidates, best_first=self.best_first), carry

@@ -21,7 +21,7 @@ Children = Callable[[Array, int, Array, int, Carry], tuple[Array, Array, Carry]]
 
 @dataclasses.dataclass(frozen=True)
 class StaticTree(TreePolicy):
-    """The same shape in every cycle: the i-th child of a node, in index order, is the i-th best token below it.
+    """The same shape in every step: the i-th child of a node, in index order, is the i-th best token below it.
 
     Args:
         parents: parent of each node; `parents[0] == -1` is the root, and every other node comes after its parent.
@@ -68,8 +68,8 @@ class StaticTree(TreePolicy):
         levels = _levels(self.parents)
         frontier, parent_row = root_tokens[:, None], jnp.zeros_like(root_tokens[:, None])
         for depth, level in enumerate(levels, start=1):
-            scores, found, carry = children(frontier, depth - 1, parent_row, 1 + int(level.rank.max()), carry)
-            tokens.append(found[:, level.row, level.rank])
+            scores, child_tokens, carry = children(frontier, depth - 1, parent_row, 1 + int(level.rank.max()), carry)
+            tokens.append(child_tokens[:, level.row, level.rank])
             valid.append((scores[:, level.row, level.rank] > -jnp.inf) & valid[-1][:, level.parent])
             frontier = tokens[-1][:, level.frontier]
             parent_row = jnp.broadcast_to(jnp.asarray(level.row[level.frontier], jnp.int32), frontier.shape)

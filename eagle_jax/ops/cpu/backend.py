@@ -20,7 +20,7 @@ from eagle_jax.ops.dispatch import ACTIVATIONS, is_first
 from eagle_jax.ops.packing import PackedWeight
 from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, MLPWeights
-from eagle_jax.sharding.tracing import is_spread
+from eagle_jax.sharding.tracing import is_sharded
 
 ROWS = ("int16", "int8")  # values of `ACTIVATIONS`, which is read when a program is traced
 LANES = 16  # `code.LANES`, without importing llvmlite
@@ -219,7 +219,7 @@ def _check(quantized: bool = False) -> None:
     """
     if (reason := refusal(quantized)) is not None:
         raise NotImplementedError(reason)
-    if is_spread():
+    if is_sharded():
         raise NotImplementedError("the program is over several devices")
 
 

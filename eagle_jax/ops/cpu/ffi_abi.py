@@ -80,8 +80,8 @@ def mismatch_in(header: str) -> str | None:
     version = [_number(text, rf"#define XLA_FFI_API_{part} (\d+)") for part in ("MAJOR", "MINOR")]
     major, minor = version
     if major != MAJOR or minor is None or minor < MINOR:
-        found = "unknown" if None in version else f"{major}.{minor}"
-        return f"the version of XLA's FFI is {found}; expected {MAJOR}.{MINOR} or a later {MAJOR}.x"
+        match = "unknown" if None in version else f"{major}.{minor}"
+        return f"the version of XLA's FFI is {match}; expected {MAJOR}.{MINOR} or a later {MAJOR}.x"
     for name, value in ENUMS.items():
         if (number := _number(text, rf"\b{name} = (\d+)")) != value:
             return f"{name} of XLA's FFI is {number}; expected {value}"
@@ -95,8 +95,8 @@ def mismatch_in(header: str) -> str | None:
 
 
 def _number(text: str, pattern: str) -> int | None:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else None
+    match = re.search(pattern, text)
+    return int(match[1]) if match else None
 
 
 def _layouts(text: str) -> dict[str, Layout]:

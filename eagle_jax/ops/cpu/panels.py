@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped, UInt32
 
 from eagle_jax.ops.packing import PackedWeight
-from eagle_jax.ops.quantized import QuantArray, level_dtype
+from eagle_jax.ops.quantized import QuantArray, code_dtype
 from eagle_jax.struct import pytree, static
 from eagle_jax.workarounds import gather
 
@@ -115,7 +115,7 @@ def fits(weight: Any) -> bool:
 def pack(weight: Float[Array, "*o i"] | QuantArray) -> AnyPanels:
     """Packs a weight that `fits`."""
     if isinstance(weight, QuantArray):
-        words, scales = _words(_split(weight.levels), weight.bits), _split(weight.scales).swapaxes(1, 2)
+        words, scales = _words(_split(weight.codes), weight.bits), _split(weight.scales).swapaxes(1, 2)
         return QuantizedPanels(words=words, scales=scales, shape=weight.shape, bits=weight.bits, dtype=weight.dtype)
     inputs, pair = weight.shape[-1], PAIRED[weight.dtype]
     cut = _split(weight)
@@ -127,8 +127,8 @@ def pack(weight: Float[Array, "*o i"] | QuantArray) -> AnyPanels:
 def unpack(panels: AnyPanels) -> Float[Array, "*o i"] | QuantArray:
     """Unpacks a weight."""
     if isinstance(panels, QuantizedPanels):
-        levels, scales = _levels(panels), _join(panels.scales.swapaxes(1, 2), panels.shape)
-        return QuantArray(levels=levels, scales=scales, bits=panels.bits, dtype=panels.dtype)
+        codes, scales = _codes(panels), _join(panels.scales.swapaxes(1, 2), panels.shape)
+        return QuantArray(codes=codes, scales=scales, bits=panels.bits, dtype=panels.dtype)
     apart = _by_output(panels).swapaxes(1, 2)
     return _join(apart.reshape(*apart.shape[:2], -1), panels.shape)
 
@@ -153,16 +153,16 @@ def _first_bits(bits: int) -> UInt32[np.ndarray, "1 1 1 n"]:
     return inputs // 2 * bits + inputs % 2 * 16
 
 
-def _words(levels: Int[Array, "s w i"], bits: int) -> UInt32[Array, "s _ w"]:
-    without_sign = (levels.astype(jnp.int32) + 2 ** (bits - 1)).astype(jnp.uint32)
-    apart = without_sign.reshape(*levels.shape[:2], -1, 32 // bits)
+def _words(codes: Int[Array, "s w i"], bits: int) -> UInt32[Array, "s _ w"]:
+    without_sign = (codes.astype(jnp.int32) + 2 ** (bits - 1)).astype(jnp.uint32)
+    apart = without_sign.reshape(*codes.shape[:2], -1, 32 // bits)
     return jnp.sum(apart << _first_bits(bits), axis=-1, dtype=jnp.uint32).swapaxes(1, 2)
 
 
-def _levels(panels: QuantizedPanels) -> Int[Array, "*o i"]:
+def _codes(panels: QuantizedPanels) -> Int[Array, "*o i"]:
     apart = panels.words.swapaxes(1, 2)[..., None] >> _first_bits(panels.bits) & np.uint32(2**panels.bits - 1)
-    levels = (apart.astype(jnp.int32) - 2 ** (panels.bits - 1)).astype(level_dtype(panels.bits))
-    return _join(levels.reshape(*levels.shape[:2], -1), panels.shape)
+    codes = (apart.astype(jnp.int32) - 2 ** (panels.bits - 1)).astype(code_dtype(panels.bits))
+    return _join(codes.reshape(*codes.shape[:2], -1), panels.shape)
 
 
 def gather_outputs(panels: Panels, indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:

@@ -11,7 +11,7 @@ from eagle_jax.ops.gpu import int4
 from eagle_jax.ops.gpu.tree_attention import attend
 from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.sharding import by_head
-from eagle_jax.sharding.tracing import is_spread
+from eagle_jax.sharding.tracing import is_sharded
 
 
 def tree_attention(case: Case) -> Float[Array, "b k r c"]:
@@ -27,7 +27,7 @@ def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) ->
         raise NotImplementedError(reason)
     if not isinstance(weight, QuantArray) or weight.bits != 4:
         raise NotImplementedError("the weight is not quantized to 4 bits")
-    if is_spread():
+    if is_sharded():
         raise NotImplementedError("the program is over several devices")
     if weight.dtype != jnp.bfloat16:
         raise NotImplementedError(f"weights are multiplied in {weight.dtype}")

@@ -25,7 +25,7 @@ NARROW, WIDE = 64, 128  # its outputs; with many rows more of them, since all pr
 MOST_ROWS = 128  # not measured: with many more rows unpacking in memory is paid back; prompts are read 256 at a time
 PROGRAMS, LEAST_STEPS = 256, 4  # cut along the inputs to have so many programs, of no fewer steps than these
 BITS = 0x4B000000  # of 2**23, a float32 whose lowest bits count in ones
-ZERO = 2**23 + 8  # what level 0 becomes there
+ZERO = 2**23 + 8  # what code 0 becomes there
 
 
 def refusal(outputs: int, inputs: int, groups: int) -> str | None:
@@ -39,26 +39,26 @@ def refusal(outputs: int, inputs: int, groups: int) -> str | None:
 
 
 def product(
-    rows: Float[Array, "r i"], levels: Int[Array, "o i"], scales: Float[Array, "o g"], *, interpret: bool = False
+    rows: Float[Array, "r i"], codes: Int[Array, "o i"], scales: Float[Array, "o g"], *, interpret: bool = False
 ) -> Float[Array, "r o"]:
     """`rows @ weight.T`, multiplied in bfloat16, added up and returned in float32.
 
     Args:
         rows: bfloat16.
-        levels: int4, of a weight that is not refused.
+        codes: int4, of a weight that is not refused.
         interpret: run in Pallas's interpreter.
     """
     from jax.experimental.pallas import triton
 
     count, inputs = rows.shape
-    outputs, tile = levels.shape[0], min(ROWS, max(16, pl.next_power_of_2(count)))
+    outputs, tile = codes.shape[0], min(ROWS, max(16, pl.next_power_of_2(count)))
     block = WIDE if tile == ROWS else NARROW
     padded = -(-count // tile) * tile
-    packed = jax.lax.bitcast_convert_type(levels.reshape(outputs, inputs // 2, 2), jnp.uint8)
+    packed = jax.lax.bitcast_convert_type(codes.reshape(outputs, inputs // 2, 2), jnp.uint8)
     halves = jnp.pad(rows, ((0, padded - count), (0, 0))).reshape(padded, inputs // 2, 2).transpose(2, 1, 0)
     steps = inputs // INPUTS
     parts = cut(outputs // NARROW, steps)
-    made = pl.pallas_call(
+    out = pl.pallas_call(
         functools.partial(_kernel, steps=steps // parts, inputs=inputs),
         grid=(outputs // block, padded // tile, parts),
         in_specs=[
@@ -73,7 +73,7 @@ def product(
         interpret=interpret,
         name=IN_PROGRAMS,
     )(halves, halves, packed, scales)
-    return jnp.sum(made, axis=0)[:, :count].T
+    return jnp.sum(out, axis=0)[:, :count].T
 
 
 def cut(blocks: int, steps: int) -> int:
@@ -84,11 +84,11 @@ def cut(blocks: int, steps: int) -> int:
     return parts
 
 
-def _kernel(even: Any, odd: Any, packed: Any, scales: Any, made: Any, *, steps: int, inputs: int) -> None:
+def _kernel(even: Any, odd: Any, packed: Any, scales: Any, out: Any, *, steps: int, inputs: int) -> None:
     """A program: even and odd columns `[in / 2, r]`, bytes `[o, in / 2]`, scales `[o, g]`; makes `[o, r]`."""
     from jax.experimental.pallas.triton import load, store
 
-    group, outputs = inputs // scales.shape[1], made.shape[0]
+    group, outputs = inputs // scales.shape[1], out.shape[0]
     each = min(group, INPUTS)  # inputs of a step that have one scale
     begin = pl.program_id(2) * steps
 
@@ -98,10 +98,10 @@ def _kernel(even: Any, odd: Any, packed: Any, scales: Any, made: Any, *, steps: 
         both = load(packed.at[:, pairs]).astype(jnp.int32)
         scale = load(scales.at[:, pl.ds(at * INPUTS // group, INPUTS // each)]).astype(jnp.float32)[:, :, None]
         for nibbles, columns in ((both & 15, even), (both >> 4, odd)):
-            level = jax.lax.bitcast_convert_type((nibbles ^ 8) | BITS, jnp.float32) - ZERO
-            scaled = level.reshape(outputs, INPUTS // each, each // 2) * scale
+            code = jax.lax.bitcast_convert_type((nibbles ^ 8) | BITS, jnp.float32) - ZERO
+            scaled = code.reshape(outputs, INPUTS // each, each // 2) * scale
             weight = scaled.reshape(outputs, INPUTS // 2).astype(jnp.bfloat16)
             total += jnp.dot(weight, load(columns.at[pairs, :]), preferred_element_type=jnp.float32)
         return total
 
-    store(made.at[:, :], jax.lax.fori_loop(0, steps, add, jnp.zeros(made.shape, jnp.float32)))
+    store(out.at[:, :], jax.lax.fori_loop(0, steps, add, jnp.zeros(out.shape, jnp.float32)))

@@ -112,7 +112,7 @@ class Engines:
         """
         drafting = {"drafter": way.drafter, "tree": tree_given(way)}
         try:
-            return Engine(self.model, cycles=1, record=way.drafter != "none", **drafting, **self._room)
+            return Engine(self.model, steps=1, record=way.drafter != "none", **drafting, **self._room)
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise

@@ -54,7 +54,7 @@ class Page:
 
     Args:
         engine: what answers when the page opens; its trees are drawn if it records them, live if it looks at its
-            answers after every pass (`cycles=1, record=True`). Engines for other drafters are made on its model.
+            answers after every pass (`steps=1, record=True`). Engines for other drafters are made on its model.
         drafter, tree: what that engine was made with.
         name: what the model is called.
         device: what it runs on.
@@ -64,17 +64,17 @@ class Page:
         self._model, self._engine, self._racing = engine.model, engine, asyncio.Lock()
         if self._model.tokenizer is None:
             raise ValueError("the page shows text, but the model's folder holds no tokenizer; add its tokenizer files")
-        given = Way(drafter, tree if isinstance(tree, str) else tuple(tree))
-        self._engines = Engines(self._model, first={given: engine}, rows=1, max_tokens=engine.max_tokens)
-        way = self._engines.way(*given)
+        default_way = Way(drafter, tree if isinstance(tree, str) else tuple(tree))
+        self._engines = Engines(self._model, first={default_way: engine}, rows=1, max_tokens=engine.max_tokens)
+        way = self._engines.way(*default_way)
         self._about = {
             "model": name,
             "device": device,
             "max_tokens": engine.max_tokens,
             "drafters": [
-                {"name": known, "title": title, "trees": METHODS[known].trees is not None}
-                for known, title in TITLES.items()
-                if METHODS[known].has(self._model)
+                {"name": drafter_name, "title": title, "trees": METHODS[drafter_name].trees is not None}
+                for drafter_name, title in TITLES.items()
+                if METHODS[drafter_name].has(self._model)
             ],
             "drafter": None if way.drafter == "none" else way.drafter,
             "tree": tree_given(way),
@@ -145,12 +145,12 @@ class Page:
         until = time.monotonic() + seconds
         yield {"preparing": True}
         options = {name: value for name, value in call.options.items() if value is not None}
-        asked = call.prompts[0], options.get("max_new_tokens")
-        options["max_new_tokens"] = await asyncio.to_thread(self._engine.room_for, *asked)
+        prompt_and_limit = call.prompts[0], options.get("max_new_tokens")
+        options["max_new_tokens"] = await asyncio.to_thread(self._engine.room_for, *prompt_and_limit)
         events = race(self._model, call.prompts[0], drafter=way.drafter, tree=tree_given(way), **options)
-        while (told := await asyncio.to_thread(next, events, None)) is not None:
-            yield told
-            if time.monotonic() > until and "verdict" not in told:
+        while (update := await asyncio.to_thread(next, events, None)) is not None:
+            yield update
+            if time.monotonic() > until and "verdict" not in update:
                 limit = f"{seconds:g} seconds, the longest that an answer may take here"
                 raise Refused(503, f"the race was ended after {limit}; let the answers be shorter")
 
@@ -172,8 +172,8 @@ class _Holding(EventStream):
 async def _told(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
     """Server-sent events; an error is one too, and ends them."""
     try:
-        async for told in events:
-            yield event(told)
+        async for update in events:
+            yield event(update)
     except Refused as refused:
         yield event(refused.body)
     except EngineError as error:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.api import Chunk, Cycle, Result, decode, settled
+from eagle_jax.api import Chunk, Result, Step, decode, settled
 
 BEFORE = 16  # tokens that a new one is decoded with: more than any character is made of
 
@@ -29,11 +29,11 @@ class Telling:
         """
         texts = self._texts(chunk.token_ids, chunk.text)
         tokens = [{"id": token, "text": text} for token, text in zip(chunk.token_ids, texts, strict=True)]
-        told = {"tokens": tokens, "drafted": max(sum(chunk.accepted_lengths) - 1, 0), "seconds": chunk.seconds}
-        if chunk.cycle is not None and chunk.cycle.accepted and sum(chunk.cycle.valid) > 1:
-            told["tree"] = tree = _tree(self._tokenizer, chunk.cycle)
-            told["drafted"] = len(tree["accepted"]) - 1
-        return told
+        fields = {"tokens": tokens, "drafted": max(sum(chunk.accepted_lengths) - 1, 0), "seconds": chunk.seconds}
+        if chunk.step is not None and chunk.step.accepted and sum(chunk.step.valid) > 1:
+            fields["tree"] = tree = _tree(self._tokenizer, chunk.step)
+            fields["drafted"] = len(tree["accepted"]) - 1
+        return fields
 
     def _texts(self, token_ids: Sequence[int], text: str) -> list[str]:
         """`text` in a piece for each token; a character belongs to the token that completes it."""
@@ -53,7 +53,7 @@ def summary(result: Result) -> dict[str, Any]:
     stats = result.stats
     return {
         "tokens": len(result.token_ids),
-        "passes": stats.cycles,
+        "passes": stats.steps,
         "length": _number(stats.mean_accepted_length),
         "seconds": stats.decode_seconds,
         "tokens_per_second": _number(stats.tokens_per_second),
@@ -65,17 +65,17 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _tree(tokenizer: Any, cycle: Cycle) -> dict[str, Any]:
-    """A cycle's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a guess."""
-    there = [node for node, valid in enumerate(cycle.valid) if valid]
+def _tree(tokenizer: Any, step: Step) -> dict[str, Any]:
+    """A step's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a guess."""
+    there = [node for node, valid in enumerate(step.valid) if valid]
     place = {node: number for number, node in enumerate(there)} | {-1: -1}
-    last = cycle.accepted[-1]
-    ends = [node for node in there if cycle.parents[node] == last and cycle.tokens[node] == cycle.draws[last]][:1]
+    last = step.accepted[-1]
+    ends = [node for node in there if step.parents[node] == last and step.tokens[node] == step.draws[last]][:1]
     return {
-        "texts": [_shown(tokenizer, cycle.tokens[node]) for node in there],
-        "parents": [place[cycle.parents[node]] for node in there],
-        "accepted": [place[node] for node in (*cycle.accepted, *ends)],
-        "drawn": None if ends else _shown(tokenizer, cycle.draws[last]),
+        "texts": [_shown(tokenizer, step.tokens[node]) for node in there],
+        "parents": [place[step.parents[node]] for node in there],
+        "accepted": [place[node] for node in (*step.accepted, *ends)],
+        "drawn": None if ends else _shown(tokenizer, step.draws[last]),
     }
 
 

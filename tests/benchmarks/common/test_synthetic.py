@@ -12,7 +12,7 @@ import eagle_jax
 from benchmarks.common.chart import PUBLISHED, Chart, Error
 from benchmarks.common.synthetic import PUBLISHED_SHAPES, Shape, Synthetic, make
 from eagle_jax.models.layout import for_files
-from eagle_jax.models.quant import is_quantised, scheme_of
+from eagle_jax.models.quant import is_quantized, scheme_of
 from eagle_jax.tuning import plan
 
 TREE, CHAIN = (12, 3, 3), (5, 3, 1)  # both get 4 levels deep
@@ -82,7 +82,7 @@ def test_a_long_chart_keeps_its_promise():
     chart = Chart.drawn(128256, 32000, PUBLISHED)
     assert len(set(chart.ids.tolist())) == 32000 and chart.ids[-1] < 128256 and (np.diff(chart.ids) > 0).all()
     prompt = chart.prompt(1)
-    assert len(set(chart.answer(prompt, 32000))) == 32000, "one cycle goes round them all"
+    assert len(set(chart.answer(prompt, 32000))) == 32000, "one step goes round them all"
     for depth, branches in ((8, True), (8, False), (3, True)):
         lengths = constructed(chart, prompt, 30000, depth, branches)
         assert sum(lengths) == 29999
@@ -101,7 +101,7 @@ def test_rounded_weights_are_those_that_load_would_give():
         got, wanted = (jax.eval_shape(for_files, params) for params in (got, wanted))
         assert jax.tree.structure(got) == jax.tree.structure(wanted)
         assert jax.tree.map(np.shape, got) == jax.tree.map(np.shape, wanted)
-        assert is_quantised(got)
+        assert is_quantized(got)
 
 
 def test_quantized_pairs_follow_the_chart():

@@ -22,7 +22,7 @@ from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import quantise_params, scheme_of
+from eagle_jax.models.quant import quantize_params, scheme_of
 from eagle_jax.ops.cpu import backend
 from eagle_jax.ops.dispatch import ACTIVATIONS
 from eagle_jax.testing import TINY, synthetic_pair
@@ -38,7 +38,7 @@ BATCH = len(LENGTHS)
 def laid_out(params: dict, quantize: str | None) -> dict:
     """Weights for decoding; `params` is emptied."""
     scheme = scheme_of(quantize)
-    return layout.for_decoding(params if scheme is None else quantise_params(params, scheme), CONFIG.head_dim)
+    return layout.for_decoding(params if scheme is None else quantize_params(params, scheme), CONFIG.head_dim)
 
 
 def target(dtype: str, quantize: str | None) -> LM:

@@ -38,11 +38,11 @@ for dtype in (jnp.float32, jnp.bfloat16):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96), dtype) for i, n in ((0, rows), (1, 144)))
         wanted = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
         np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), wanted, atol=1e-4)
-from eagle_jax.ops.quantized import Rounding, dense, quantise
+from eagle_jax.ops.quantized import Rounding, dense, quantize
 for bits in (8, 4):
     for rows in range(1, 9):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96)) for i, n in ((0, rows), (1, 144)))
-        w = quantise(w, Rounding(bits, 32), jnp.float32)
+        w = quantize(w, Rounding(bits, 32), jnp.float32)
         wanted = np.asarray(x, np.float64) @ np.asarray(dense(w), np.float64).T
         np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), wanted, atol=5e-3)
 for size in (16, 32, 48, 64):

@@ -12,7 +12,7 @@ from eagle_jax.ops import Affine, linear, matmul
 from eagle_jax.ops.cpu import backend
 from eagle_jax.ops.cpu.panels import QuantizedPanels, fits, pack, unpack
 from eagle_jax.ops.dispatch import ACTIVATIONS
-from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantise
+from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantize
 
 pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
 
@@ -37,7 +37,7 @@ def normal(key: jax.Array, *shape: int) -> jax.Array:
 
 
 def rounded(key: jax.Array, rounding: Rounding, *shape: int) -> QuantArray:
-    return quantise(normal(key, *shape), rounding, jnp.float32)
+    return quantize(normal(key, *shape), rounding, jnp.float32)
 
 
 def blocks_of(rounding: Rounding) -> list[slice]:
@@ -49,13 +49,13 @@ def blocks_of(rounding: Rounding) -> list[slice]:
 
 def with_rounded_rows(x: jax.Array, weight: QuantArray, rounding: Rounding, bits: int) -> np.ndarray:
     """The product of rows that are rounded block by block, in float64."""
-    x, levels, made = np.asarray(x), np.asarray(weight.levels, np.int64), np.zeros((x.shape[0], weight.shape[0]))
+    x, codes, made = np.asarray(x), np.asarray(weight.codes, np.int64), np.zeros((x.shape[0], weight.shape[0]))
     highest = np.float32(2 ** (bits - 1) - 1)
     for block in blocks_of(rounding):
         largest = np.abs(x[:, block]).max(axis=1, keepdims=True)
         whole = np.rint(x[:, block] * (highest / largest)).astype(np.int64)
         scales = np.asarray(weight.scales, np.float64)[:, block.start // (rounding.group or INPUTS)]
-        made += (whole @ levels[:, block].T) * (largest / highest) * scales
+        made += (whole @ codes[:, block].T) * (largest / highest) * scales
     return made
 
 
@@ -99,8 +99,8 @@ def test_padding_is_not_computed(rounding, num_valid, row_bits, getkey):
 def test_the_largest_sums_are_within_their_bits(rounding, sign, row_bits):
     groups = rounding.groups(INPUTS)
     lowest = -(2 ** (rounding.bits - 1))
-    levels = jnp.stack([jnp.full(INPUTS, level, jnp.int8) for level in (lowest, -lowest - 1, 0, 1)])
-    weight = QuantArray(levels, jnp.ones((4, groups)), bits=rounding.bits, dtype=np.dtype("float32"))
+    codes = jnp.stack([jnp.full(INPUTS, code, jnp.int8) for code in (lowest, -lowest - 1, 0, 1)])
+    weight = QuantArray(codes, jnp.ones((4, groups)), bits=rounding.bits, dtype=np.dtype("float32"))
     made = matmul(jnp.full((1, INPUTS), sign * 3.0), pack(weight))
     np.testing.assert_allclose(made[0], sign * 3.0 * INPUTS * np.array([lowest, -lowest - 1, 0, 1]), rtol=1e-6)
 
@@ -115,7 +115,7 @@ def test_panels_hold_the_weight(rounding, shape, getkey):
         weight.shape, weight.dtype, weight.ndim, weight.size,
     )  # fmt: skip
     back = unpack(panels)
-    assert jax.tree.structure(back) == jax.tree.structure(weight) and back.levels.dtype == weight.levels.dtype
+    assert jax.tree.structure(back) == jax.tree.structure(weight) and back.codes.dtype == weight.codes.dtype
     jax.tree.map(np.testing.assert_array_equal, back, weight)
     outputs = weight.size // INPUTS
     if outputs % 16 == 0:

@@ -36,7 +36,7 @@ export class Answer {
   }
 
   /** Passes of the model after the one that read the prompt. */
-  get cycles() {
+  get steps() {
     return Math.max(this.passes.length - 1, 0);
   }
 
@@ -47,7 +47,7 @@ export class Answer {
 
   /** Mean accepted length: tokens a pass, the model's own included. */
   get length() {
-    return this.cycles ? (this.tokens - 1) / this.cycles : NaN;
+    return this.steps ? (this.tokens - 1) / this.steps : NaN;
   }
 
   /** Marks one pass as the one that is looked at; none for 0. */

@@ -38,8 +38,8 @@ function show(wanted, step) {
   number = at;
   drawn = performance.now();
   const { texts, accepted } = pass.tree;
-  $("which").textContent = `Pass ${at} of ${answer.cycles}: ${accepted.length - 1} of ${texts.length - 1} guesses accepted`;
-  $("pass").max = answer.cycles;
+  $("which").textContent = `Pass ${at} of ${answer.steps}: ${accepted.length - 1} of ${texts.length - 1} guesses accepted`;
+  $("pass").max = answer.steps;
   $("pass").value = at;
   $("figure").hidden = false;
   draw($("drawing"), pass.tree);
@@ -58,7 +58,7 @@ function choose(wanted, step) {
 function tell() {
   $("speed").textContent = answer ? figure(answer.speed) : "–";
   $("length").textContent = answer ? figure(answer.length) : "–";
-  $("passes").textContent = answer?.cycles || "–";
+  $("passes").textContent = answer?.steps || "–";
 }
 
 $("earlier").addEventListener("click", () => choose(Math.max(number - 1, 1), -1));

@@ -38,7 +38,7 @@ class Lane {
     this.answer.add(pass);
     this.place.classList.add("under-way");
     this.clock.textContent = `${pass.seconds.toFixed(2)} s`;
-    const passes = this.answer.cycles ? `, ${figure(this.answer.length)} a pass` : "";
+    const passes = this.answer.steps ? `, ${figure(this.answer.length)} a pass` : "";
     this.facts.textContent = `${count(this.answer.tokens, "token")}${passes}`;
   }
 

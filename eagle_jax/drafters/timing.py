@@ -8,7 +8,7 @@ from jaxtyping import Array, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Drafter, Observed, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -22,7 +22,7 @@ class Drafted:
 
 
 @pytree
-class Aside(Drafter):
+class DraftOnly(Drafter):
     """Drafts as another drafter does and keeps the tree to itself: the loop decodes plainly, and with every token comes
     the tree that would have been checked.
     """
@@ -42,17 +42,17 @@ class Aside(Drafter):
         tree = Tree(tokens=nodes, parent=nodes, valid=nodes > 0, height=self.drafter.shape.depth)
         return Drafted(state=self.drafter.init(target, batch, slots), tree=tree)
 
-    def observe(self, target: Target, state: Drafted, observed: Observed) -> Drafted:
+    def observe(self, target: Target, state: Drafted, observed: CommittedRows) -> Drafted:
         return Drafted(state=self.drafter.observe(target, state.state, observed), tree=state.tree)
 
     def propose(self, target: Target, state: Drafted, view: View, mode: Sampling) -> tuple[Tree, Drafted]:
         tree, inner = self.drafter.propose(target, state.state, view, mode)
-        kept = Tree(tokens=tree.tokens, parent=tree.parent, valid=tree.valid, height=self.drafter.shape.depth)
-        return root_alone(view.root, self.shape.depth), Drafted(state=inner, tree=kept)
+        resized = Tree(tokens=tree.tokens, parent=tree.parent, valid=tree.valid, height=self.drafter.shape.depth)
+        return root_alone(view.root, self.shape.depth), Drafted(state=inner, tree=resized)
 
 
 @pytree
-class Blank(Drafter):
+class VerifyOnly(Drafter):
     """A tree that no work went into, of the same token everywhere: a chain, and the rest of the nodes below the root.
 
     Attributes:
@@ -70,7 +70,7 @@ class Blank(Drafter):
     def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
         return ()
 
-    def observe(self, target: Target, state: tuple[()], observed: Observed) -> tuple[()]:
+    def observe(self, target: Target, state: tuple[()], observed: CommittedRows) -> tuple[()]:
         return ()
 
     def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:

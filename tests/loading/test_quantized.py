@@ -10,7 +10,7 @@ import eagle_jax
 from eagle_jax.api import with_head
 from eagle_jax.converters import save_head, save_target
 from eagle_jax.models.layout import for_files
-from eagle_jax.models.quant import flat, is_quantised
+from eagle_jax.models.quant import flat, is_quantized
 from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.testing import TINY, synthetic_pair
 
@@ -42,7 +42,7 @@ def bits_of(model) -> set[int]:
 @pytest.mark.parametrize("quantize, meshes", [("int8", ["data:1,model:4"]), ("int4/int4", [])])
 def test_speculative_text_is_the_plain_text_of_the_same_rounded_target(folders, quantize, meshes):
     alone = eagle_jax.load(*folders, quantize=quantize)
-    assert is_quantised(for_files(alone.target.params)) and is_quantised(for_files(alone.head.params))
+    assert is_quantized(for_files(alone.target.params)) and is_quantized(for_files(alone.head.params))
     temperature = [0.0, 1.0, 1.0]
     plain, _ = ids(alone, "none", temperature)
     drafted, results = ids(alone, "eagle", temperature)
@@ -52,7 +52,7 @@ def test_speculative_text_is_the_plain_text_of_the_same_rounded_target(folders, 
         spread = eagle_jax.load(*folders, mesh=mesh, quantize=quantize)
         assert ids(spread, "eagle", temperature)[0] == plain
         down = spread.target.params["layers_0"]["mlp"]["down_proj"]["weight"].data
-        assert down.levels.addressable_shards[0].data.shape == (CONFIG.intermediate_size // 4, CONFIG.hidden_size)
+        assert down.codes.addressable_shards[0].data.shape == (CONFIG.intermediate_size // 4, CONFIG.hidden_size)
 
 
 def test_a_rounded_model_tells_how_many_numbers_it_has(folders):
@@ -63,7 +63,7 @@ def test_a_rounded_model_tells_how_many_numbers_it_has(folders):
 def test_target_and_head_are_rounded_on_their_own(folders):
     model = eagle_jax.load(folders[0], quantize="int8")
     head = with_head(model, folders[1]).head
-    assert is_quantised(for_files(model.target.params)) and not is_quantised(for_files(head.params))
+    assert is_quantized(for_files(model.target.params)) and not is_quantized(for_files(head.params))
     head = with_head(model, folders[1], quantize="int4").head
     assert bits_of(head) == {4}
 
@@ -104,6 +104,6 @@ def test_same_seed_same_text_on_the_shipped_pair(quantize):
     plain = eagle_jax.generate(model, [question] * 2, drafter="none", **asked)
     drafted = eagle_jax.generate(model, [question] * 2, drafter="eagle", tree="eagle1", **asked)
     assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
-    passes = sum(result.stats.cycles for result in drafted)
-    committed = sum(result.stats.mean_accepted_length * result.stats.cycles for result in drafted)
+    passes = sum(result.stats.steps for result in drafted)
+    committed = sum(result.stats.mean_accepted_length * result.stats.steps for result in drafted)
     assert committed / passes > 2, "the rounded head hardly drafts"

@@ -13,7 +13,8 @@ from eagle_jax.converters.files import Weights, is_gguf, read_json
 from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
 from eagle_jax.models.quant import is_matrix, scheme_of
-from eagle_jax.ops.quantized import Rounding, quantise
+from eagle_jax.ops import quantized
+from eagle_jax.ops.quantized import Rounding
 
 # Of a model's folder, what goes with the weights: tokenizer, chat template, generation settings, licence.
 BESIDE = (".json", ".jinja", ".model", ".txt", ".md")
@@ -43,7 +44,7 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str) ->
     """
     scheme, folder = scheme_of(to), pathlib.Path(folder)
     if scheme is None:
-        raise ValueError("nothing to quantise to; expected int8, int4 or int4-128")
+        raise ValueError("nothing to quantize to; expected int8, int4 or int4-128")
     refuse_model(folder)
     resolved = resolve(source)
     if is_gguf(resolved):
@@ -68,17 +69,19 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str) ->
 
     entries = read_json(weights.folder / "config.json")
     entries |= quant_config.entry(matrices)
-    beside = [
+    others = [
         file
         for file in weights.folder.iterdir()
         if file.suffix in BESIDE and file.name != "config.json" and not file.name.endswith(".index.json")
     ]
-    write_folder(folder, entries, tensors(), table.file, beside)
+    write_folder(folder, entries, tensors(), table.file, others)
 
 
 def _rounded(value: np.ndarray, rounding: Rounding) -> packed.Rounded:
-    made = quantise(jnp.asarray(value.astype(np.float32) if value.dtype == np.float64 else value), rounding, "float32")
-    return packed.Rounded(np.asarray(made.levels).astype(np.int8), np.asarray(made.scales))
+    quantized_weight = quantized.quantize(
+        jnp.asarray(value.astype(np.float32) if value.dtype == np.float64 else value), rounding, "float32"
+    )
+    return packed.Rounded(np.asarray(quantized_weight.codes).astype(np.int8), np.asarray(quantized_weight.scales))
 
 
 def _table(weights: Weights) -> _Table:
@@ -92,8 +95,8 @@ def _table(weights: Weights) -> _Table:
         config = llama.read_config(weights.folder)
         return _Table(names.slots(llama.rules(config), llama.shapes(config)), WHOLE)
     if described.kind in (EAGLE1, EAGLE3):
-        found = eagle.read_head(weights, (0, 1, 2), {})
-        return _Table(names.slots(found.spelling.rules, eagle.shapes(found.config)), WHOLE)
+        checkpoint = eagle.read_head(weights, (0, 1, 2), {})
+        return _Table(names.slots(checkpoint.spelling.rules, eagle.shapes(checkpoint.config)), WHOLE)
     side_by_side = heads.read_heads(weights, None, {})
     file = medusa.FILE if heads.kind_of(weights.info) == heads.MEDUSA else hydra.FILE
     return _Table(names.slots(side_by_side.rules, heads.shapes(side_by_side.config)), file)

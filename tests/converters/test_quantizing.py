@@ -17,7 +17,7 @@ from eagle_jax.config import Experts
 from eagle_jax.converters import convert, describe, load_head, load_target, packed, quantize, save_head, save_target
 from eagle_jax.models.layout import for_files
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import flat, quantise_params, scheme_of
+from eagle_jax.models.quant import flat, quantize_params, scheme_of
 from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
 
@@ -54,17 +54,17 @@ FOUR_BITS = (np.arange(-8, 8, dtype=np.int8).reshape(2, 8), [[1985229328], [-190
 EIGHT_BITS = (np.asarray([[-128, -1, 0, 1, 127, 5, -5, 100, 7, -7]], np.int8), [[-2122285312, -461666817, 31111]])
 
 
-@pytest.mark.parametrize("bits, levels, words", [(4, *FOUR_BITS), (8, *EIGHT_BITS)])
-def test_words_are_those_of_compressed_tensors(bits, levels, words):
-    made = packed.pack(levels, bits)
+@pytest.mark.parametrize("bits, codes, words", [(4, *FOUR_BITS), (8, *EIGHT_BITS)])
+def test_words_are_those_of_compressed_tensors(bits, codes, words):
+    made = packed.pack(codes, bits)
     np.testing.assert_array_equal(made, np.asarray(words, np.int32))
-    np.testing.assert_array_equal(packed.unpack(made, bits, levels.shape[1]), levels)
+    np.testing.assert_array_equal(packed.unpack(made, bits, codes.shape[1]), codes)
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
 def test_a_target_rounded_while_it_is_read_saved_and_read_again_is_the_same(folders, tmp_path, scheme):
     rounded = load_target(folders / "target", scheme=scheme_of(scheme))
-    same(rounded.params, quantise_params(load_target(folders / "target").params, scheme_of(scheme)))
+    same(rounded.params, quantize_params(load_target(folders / "target").params, scheme_of(scheme)))
     save_target(rounded, tmp_path / "saved")
     same(load_target(tmp_path / "saved").params, rounded.params)
     quantize(folders / "target", tmp_path / "written", scheme)
@@ -130,7 +130,7 @@ def test_heads_too_and_they_change_their_format_as_they_are(folders, pair, tmp_p
 def test_weights_go_rounded_into_their_shards(folders):
     alone, spread = (eagle_jax.load(folders / "target", mesh=mesh, quantize="int4") for mesh in (None, "model:2"))
     down = spread.target.params["layers_0"]["mlp"]["down_proj"]["weight"].data
-    assert down.levels.addressable_shards[0].data.shape[0] == CONFIG.intermediate_size // 2
+    assert down.codes.addressable_shards[0].data.shape[0] == CONFIG.intermediate_size // 2
     assert down.scales.addressable_shards[0].data.shape[0] == CONFIG.intermediate_size // 32 // 2
     same(*(jax.tree.map(np.asarray, for_files(model.target.params)) for model in (spread, alone)))
 
@@ -139,15 +139,15 @@ def test_the_float_model_is_never_whole_in_memory(folders, monkeypatch):
     """Counted while each weight is rounded: floats of one parameter, beside those that stay floats."""
     from eagle_jax.converters import names
 
-    most, quantise = [], names.quantise
+    most, quantize = [], names.quantize
 
     def watched(leaf, rounding, dtype):
-        made = jax.block_until_ready(quantise(leaf, rounding, dtype))
+        made = jax.block_until_ready(quantize(leaf, rounding, dtype))
         floats = [x for x in jax.live_arrays() if x.dtype == np.float32 and x.ndim == 2 and x.size >= 32 * 32]
         most.append(sum(x.size for x in floats if x.shape[1] > 1))
         return made
 
-    monkeypatch.setattr(names, "quantise", watched)
+    monkeypatch.setattr(names, "quantize", watched)
     before = sum(x.size for x in jax.live_arrays() if x.dtype == np.float32 and x.ndim == 2 and x.size >= 32 * 32)
     lm = load_target(folders / "target", scheme=scheme_of("int8/none"))
     rounded = [leaf for _, leaf in flat(lm.params) if isinstance(leaf, QuantArray)]
