@@ -165,10 +165,9 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
 
 def _sentence(acceptance: Acceptance, questions: int) -> str:
     skipped = f" ({acceptance.skipped} did not fit)" if acceptance.skipped else ""
-    return (
-        f"{questions - acceptance.skipped} questions{skipped}: {acceptance.mean_accepted_length:.2f} tokens a pass; accepted "
-        f"at depth 1, 2, ...: {_shares(acceptance.by_depth)}"
-    )
+    length, depths = acceptance.mean_accepted_length, _shares(acceptance.by_depth)
+    answered = questions - acceptance.skipped
+    return f"{answered} questions{skipped}: {length:.2f} tokens a pass; accepted at depth 1, 2, ...: {depths}"
 
 
 def _shares(shares: Sequence[float]) -> str:

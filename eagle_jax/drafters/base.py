@@ -66,7 +66,8 @@ class CommittedRows:
         hidden: the target's final hidden state at each row (EAGLE-1/2's feature).
         taps: the residual streams that the drafter asked for.
         checked: the tree that these rows are the accepted path of; None while the prompt is read.
-        is_prefill_chunk: further rows of the prompt follow before the drafter proposes, so what only `propose` needs can wait.
+        is_prefill_chunk: further rows of the prompt follow before the drafter proposes, so what only `propose` needs
+            can wait.
     """
 
     start: Int[Array, "b"]

@@ -39,6 +39,7 @@ APART = {
     "eagle-jax ui": "does not end by itself; tests/serving/test_page.py has its page",
     "eagle-jax train ": "tests/cli/test_train.py::test_the_documented_settings_train_a_head_that_decodes",
     "eagle-jax eval ": "tests/cli/test_real.py::test_an_evaluation_with_its_report",
+    "eagle-jax datastore chats.jsonl --target smollm2-135m-instruct": "downloads a model; other lines make datastores",
     "eagle-jax profile": "tests/inspection/test_profiling.py::test_a_cycle_of_a_real_loop",
     "eagle-jax tune": "tests/inspection/test_tuning.py::test_the_command_finds_keeps_and_tells",
     "eagle-jax generate --target ./SmolLM2-135M-Instruct-Q8_0.gguf": f"{GGUF}test_generation",
