@@ -1,9 +1,8 @@
-"""What does a decoding step cost, by what it verifies, reads, reserves and runs on?
+"""What does a decoding step cost, by what it verifies, reads and reserves?
 
     python -m benchmarks.decode.step nodes     # rows of the forward pass, drafting, and the whole step
     python -m benchmarks.decode.step weights   # float and quantized weights, beside the bandwidth of a copy
     python -m benchmarks.decode.step cache     # slots of the cache that are reserved and not used
-    python -m benchmarks.decode.step backend   # the CPU backend and its threads, for models of several sizes
 
 Every figure is the least of several; cases take turns, since other programs only ever add. `cache` exits with 1 if one
 size of the cache makes a step more than a fifth slower than another.
@@ -12,10 +11,6 @@ size of the cache makes a step more than a fifth slower than another.
 import argparse
 import dataclasses
 import itertools
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -27,7 +22,7 @@ import numpy as np
 import eagle_jax
 from benchmarks.common.chart import PUBLISHED
 from benchmarks.common.command import begin, numbers, parser
-from benchmarks.common.synthetic import NAMES, Shape, Synthetic, make
+from benchmarks.common.synthetic import NAMES, Shape, make
 from benchmarks.common.tables import show
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
@@ -36,7 +31,6 @@ from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 
 K = TypeVar("K")
 COPIES = 8  # one after the other in one timing, so that waiting for the last of them hardly counts
-SIZES = {"256 x 8": (256, 8), "512 x 8": (512, 8), "1024 x 8": (1024, 8), "1024 x 24": (1024, 24)}  # hidden x layers
 STEPS = 8  # between two polls of `cache`
 
 
@@ -59,9 +53,13 @@ def step(model: eagle_jax.Model, prompt: list[int], drafter: Any, options: argpa
     return run
 
 
-def pair(options: argparse.Namespace, quantize: str | None) -> tuple[Synthetic, list[int]]:
+def pair(options: argparse.Namespace, quantize: str | None) -> tuple[eagle_jax.Model, list[int]]:
+    if options.target is not None:
+        how = {"dtype": options.dtype} if quantize is None else {"quantize": quantize}
+        model = dataclasses.replace(eagle_jax.load(options.target, **how), tokenizer=None, stop_ids=())
+        return model, np.random.default_rng(0).integers(0, model.target.config.vocab_size, options.prompt).tolist()
     synthetic = make(Shape.of(options.shape), PUBLISHED, quantize=quantize, dtype=options.dtype)
-    return synthetic, synthetic.chart.prompt(options.prompt)
+    return synthetic.model, synthetic.chart.prompt(options.prompt)
 
 
 def verify_only(nodes: int, depth: int) -> VerifyOnly:
@@ -69,12 +67,12 @@ def verify_only(nodes: int, depth: int) -> VerifyOnly:
 
 
 def nodes(options: argparse.Namespace) -> None:
-    synthetic, prompt = pair(options, options.quantize)
-    eagle = Eagle(head=synthetic.model.head, policy=DynamicTree(*options.tree))
+    model, prompt = pair(options, options.quantize)
+    eagle = Eagle(head=model.head, policy=DynamicTree(*options.tree))
     size, depth = eagle.shape.nodes, eagle.shape.depth
     drafters: dict[Any, Any] = {"plain": "none", "draft": DraftOnly(eagle), "whole": eagle}
     drafters |= {count: verify_only(count, depth) for count in sorted({*options.nodes, size})}
-    cases = {name: step(synthetic.model, prompt, drafter, options) for name, drafter in drafters.items()}
+    cases = {name: step(model, prompt, drafter, options) for name, drafter in drafters.items()}
     best = least(cases, options.repeats)
     plain, draft = best["plain"], best["draft"] - best["plain"]
     parts = {"plain step": plain, f"drafting {options.tree}": draft, "whole step": best["whole"]}
@@ -82,20 +80,22 @@ def nodes(options: argparse.Namespace) -> None:
     parts["rest of the whole step"] = best["whole"] - best[size] - draft
     rows = [(name, 1e3 * seconds, seconds / plain) for name, seconds in parts.items()]
     show(
-        f"Shape {options.shape}, {options.dtype}, {options.quantize or 'float'}", ("part", "ms", "in plain steps"), rows
+        f"{options.target or f'Shape {options.shape}'}, {options.dtype}, {options.quantize or 'float'}",
+        ("part", "ms", "in plain steps"),
+        rows,
     )
 
 
 def weights(options: argparse.Namespace) -> None:
     copied, rows = copy_bandwidth(options.copied), []
     for name in options.weights:
-        synthetic, prompt = pair(options, None if name == "float" else name)
-        config = synthetic.model.target.config
+        model, prompt = pair(options, None if name == "float" else name)
+        config = model.target.config
         tokens = options.prompt + options.new_tokens // 2
         cache = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * tokens
-        read = weight_bytes(synthetic.model.target.params) + cache * synthetic.model.target.activations.itemsize
-        seconds = least({name: step(synthetic.model, prompt, "none", options)}, options.repeats)[name]
-        del synthetic  # the next one may need its memory
+        read = weight_bytes(model.target.params) + cache * model.target.activations.itemsize
+        seconds = least({name: step(model, prompt, "none", options)}, options.repeats)[name]
+        del model  # the next one may need its memory
         rows.append((name, read / 1e9, 1e3 * seconds, 1 / seconds, read / seconds / 1e9, read / seconds / copied))
         columns = ("weights", "GB a step", "ms a step", "tokens/s", "GB/s", "of a copy's bandwidth")
         show(f"Shape {options.shape}, {options.dtype}, plain decoding; a copy: {copied / 1e9:.0f} GB/s", columns, rows)
@@ -115,12 +115,12 @@ def copy_bandwidth(size: int) -> float:
     return 2 * COPIES * array.nbytes / min(run() for _ in range(6))
 
 
-def weight_bytes(params: Any, *, embedding: bool = False) -> float:
+def weight_bytes(params: Any) -> float:
     """Of all weights, as they are held; of the embedding a step reads a row."""
     return sum(
         leaf.size * jax.dtypes.itemsize_bits(leaf.dtype) / 8
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        if embedding or "embed_tokens" not in jax.tree_util.keystr(path)
+        if "embed_tokens" not in jax.tree_util.keystr(path)
     )
 
 
@@ -142,35 +142,6 @@ def cache(options: argparse.Namespace) -> int:
     return int(any(max(row[1:]) > 1.2 * min(row[1:]) for row in rows))
 
 
-def backend(options: argparse.Namespace) -> None:
-    threads = dict.fromkeys(("1", str(os.cpu_count())))
-    ways = list(itertools.product(("cpu", "xla"), threads))
-    rows: list[tuple[object, ...]] = []
-    for size in options.sizes:
-        measured = {}
-        for ops, count in ways:
-            command = [sys.executable, "-m", "benchmarks.decode.step", "size", size, "--dtype", options.dtype]
-            environment = os.environ | {"PJRT_NPROC": count, "EAGLE_JAX_OPS": ops}
-            ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-            measured[ops, count] = json.loads(ran.stdout.splitlines()[-1])
-        for nodes in ("1", "4", "16"):
-            rows.append((f"{measured[ways[0]]['MB']:.0f} MB", nodes, *(measured[way][nodes] for way in ways)))
-    names = {"cpu": "ours", "xla": "XLA"}
-    columns = (f"{options.dtype} weights", "nodes", *(f"{names[ops]}, {count} thread(s)" for ops, count in ways))
-    show("ms of a step", columns, rows)
-
-
-def size(options: argparse.Namespace) -> None:
-    """One size in this process, for `backend`."""
-    shape = Shape.sized(4096, *SIZES[options.size], tied=True)
-    synthetic = make(shape, PUBLISHED, dtype=options.dtype)
-    drafters = {1: "none", 4: verify_only(4, 3), 16: verify_only(16, 15)}
-    prompt = synthetic.chart.prompt(options.prompt)
-    best = least({count: step(synthetic.model, prompt, one, options) for count, one in drafters.items()}, 5)
-    found = {count: 1e3 * seconds for count, seconds in best.items()}
-    print(json.dumps({"MB": weight_bytes(synthetic.model.target.params, embedding=True) / 1e6} | found))
-
-
 def main() -> int | None:
     arguments = parser(__doc__)
     questions = arguments.add_subparsers(required=True, metavar="question")
@@ -187,6 +158,7 @@ def main() -> int | None:
     for run in (nodes, weights):
         own = question(run, 128, 5)
         own.add_argument("--shape", default="1.1b", choices=NAMES, help="of a synthetic pair (%(default)s)")
+        own.add_argument("--target", help="a pair by name, in the place of a synthetic one")
         if run is nodes:
             own.add_argument("--quantize", help="int8, int4, draft:int8, ..., as for eagle_jax.load")
             own.add_argument("--tree", type=numbers, default=(60, 7, 10), help="nodes,depth,top-k (%(default)s)")
@@ -198,8 +170,6 @@ def main() -> int | None:
     own.set_defaults(prompt=80)
     own.add_argument("--reserved", type=numbers, default=(128, 512, 2048, 8192), help="longest answers (%(default)s)")
     own.add_argument("--tree", type=numbers, default=(26, 5, 8), help="nodes,depth,top-k (%(default)s)")
-    question(backend, 48, 5).add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
-    question(size, 48, 5).add_argument("size", choices=SIZES)
     options = arguments.parse_args()
     return options.run(options)
 

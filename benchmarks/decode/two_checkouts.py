@@ -38,7 +38,8 @@ def serve(precision: str, model: str | None = None, head: str | None = None) -> 
         tree = TREES[int(line)]
         how: dict[str, Any] = {"drafter": "none"} if tree is None else {"tree": tree}
         stats = eagle_jax.generate(loaded, PROMPT, max_new_tokens=TOKENS, **how).stats
-        print(1e3 * stats.decode_seconds / stats.steps, file=answers, flush=True)
+        steps = stats.steps if hasattr(stats, "steps") else stats.cycles  # an older checkout's
+        print(1e3 * stats.decode_seconds / steps, file=answers, flush=True)
 
 
 def make_head(model: str, folder: str) -> None:
