@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +12,10 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
-from eagle_jax.inspection.start import Drawn, Start
+from eagle_jax.inspection.start import Drawn, Start, seconds_per_step
 from eagle_jax.loading.model import Model
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.tuning.methods import METHODS
-
-STEPS = 16  # of one timing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +65,7 @@ def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) ->
         drafters["pass", nodes] = VerifyOnly(TreeShape(nodes=nodes, depth=min(nodes - 1, grid.largest.depth)))
     for width, steps in itertools.product(grid.widths, {0, deep}):
         drafters[steps, width] = DraftOnly(drafter_with(start.model, name, DynamicTree(width + 1, steps, width)))
-    seconds = _seconds_a_cycle(start, drafters, advance)
+    seconds = seconds_per_step(start, drafters, advance)
 
     def drafting(steps: int, width: int) -> float:
         return max(seconds[steps, width] - seconds["pass", 1], 0.0)
@@ -81,24 +78,6 @@ def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) ->
         begin=tuple((width, drafting(0, width)) for width in grid.widths),
         level=tuple((width, level(width)) for width in grid.widths),
     )
-
-
-def _seconds_a_cycle(start: Start, drafters: dict[Any, Drafter], advance: Callable[[], None]) -> dict[Any, float]:
-    """Seconds of a step with each drafter, in turns; the least, since what else the machine does only adds. Slow ones
-    are timed three times, others oftener.
-    """
-    for drafter in drafters.values():
-        start.run(drafter, STEPS)  # compiles
-        advance()
-    seen: dict[Any, list[float]] = {key: [] for key in drafters}
-    begun = time.perf_counter()
-    for repeat in range(12):
-        if repeat >= 3 and time.perf_counter() - begun > len(drafters):
-            break
-        for key, drafter in drafters.items():
-            ran = start.run(drafter, STEPS)
-            seen[key].append(ran.seconds / ran.steps)
-    return {key: min(values) for key, values in seen.items()}
 
 
 def drafter_with(model: Model, name: str, tree: Drawn) -> Drafter:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import time
 from typing import Any
 
 import jax
@@ -11,17 +10,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance, draft_tree, noise_after, verify_tree
 from eagle_jax.decoding.sampling import Sampling, Settings
-from eagle_jax.decoding.state import BatchParams, DecodeState
-from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import Drafter
+from eagle_jax.decoding.tree import TreeShape
+from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
+from eagle_jax.inspection.start import Start, seconds_per_step
 from eagle_jax.loading.model import Model
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
 from eagle_jax.scheduling import offline, programs
-from eagle_jax.scheduling.batch import Batch
-from eagle_jax.scheduling.batch_shape import shape_for
 from eagle_jax.scheduling.options import Options, seeds_for, settings_of
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.request import Request, requests_for
@@ -37,13 +34,12 @@ UNFILTERED: dict[str, Any] = dict(top_k=0, top_p=1.0, min_p=0.0)
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Seconds of one step in the middle of an answer: the least of several, each part compiled and run alone.
+    """Seconds of one step, each part in the loop itself: the least of several runs that take turns.
 
     Attributes:
-        draft: proposing the tree.
-        verify: the target's pass over it, logits included; over a mesh also bringing them together.
-        step: the whole step as the loop runs it: also drawing, committing, and the drafter's taking in of what was
-            committed.
+        draft: what a loop that drafts, and verifies nothing, takes beyond plain decoding.
+        verify: a step over a tree of this size that nobody drafted; drawing and committing are in it.
+        step: the whole step.
     """
 
     draft: float
@@ -52,7 +48,7 @@ class Parts:
 
     @property
     def rest(self) -> float:
-        """What is neither drafting nor the target's pass."""
+        """What is in neither: above all the drafter's taking in of what was committed."""
         return max(self.step - self.draft - self.verify, 0.0)
 
 
@@ -103,8 +99,6 @@ def time_parts(
     model: Model,
     prompt: Prompt,
     *,
-    after: int = 4,
-    repeats: int = 20,
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
     max_new_tokens: int = 256,
@@ -112,27 +106,15 @@ def time_parts(
     seed: int = 0,
     **filters: Any,
 ) -> Parts:
-    """What drafting, the target's pass and a whole step take, `after` steps into the answer to a prompt.
+    """What drafting, the target's pass and a whole step take at the beginning of the answer to a prompt.
 
     The rest is as in `trace`; caches have the size that an answer of `max_new_tokens` gives them.
     """
     request = _request(model, prompt, max_new_tokens, temperature, filters, seed)
     chosen = drafter_for(model, drafter, tree)
-    batch = Batch(model, chosen, shape_for(model, chosen, [request], 1), [request])
-    batch.decode(after)
-    # an answer that has ended by then costs what one that goes on does
-    state = dataclasses.replace(batch.state, done=jnp.zeros_like(batch.state.done))
-    inputs, static = (model.target, chosen, batch.params), dict(mode=batch.shape.mode, over=model.over)
-    noise = noise_after(model.target, batch.params, state.length, chosen.shape.depth + 1, batch.shape.mode)
-    drafted, _ = programs.call(_compiled(_draft), *inputs, state, noise, **static)
-    limits = state.steps + 1, jnp.asarray(len(state.done), jnp.int32)
-    seconds: list[tuple[float, float, float]] = []
-    for _ in range(repeats + 1):  # in turn, so that other load on the machine affects all alike
-        mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the loop's program takes its state over
-        draft = _seconds(_compiled(_draft), *inputs, state, noise, **static)
-        verify = _seconds(_compiled(_verify), *inputs, state, drafted, **static)
-        seconds.append((draft, verify, _seconds(compiled_advance(), *inputs, mine, *limits, **static)))
-    return Parts(*(min(part) for part in zip(*seconds[1:], strict=True)))
+    drafters = {"plain": Plain(), "draft": DraftOnly(chosen), "verify": VerifyOnly(chosen.shape), "step": chosen}
+    seconds = seconds_per_step(Start(model, chosen, [request]), drafters)
+    return Parts(max(seconds["draft"] - seconds["plain"], 0.0), seconds["verify"], seconds["step"])
 
 
 def closest_draws(
@@ -166,32 +148,6 @@ def _options(max_new_tokens: int, temperature: float, filters: dict[str, Any]) -
     return Options(max_new_tokens=max_new_tokens, temperature=temperature, stop=(), logprobs=False, **filters)
 
 
-def _draft(
-    target: Target,
-    drafter: Drafter,
-    params: BatchParams,
-    state: DecodeState,
-    noise: Any,
-    *,
-    mode: Sampling,
-    over: Sharding | None,
-) -> Tree:
-    return draft_tree(target, drafter, params, state, noise, mode)[0]
-
-
-def _verify(
-    target: Target,
-    drafter: Drafter,
-    params: BatchParams,
-    state: DecodeState,
-    tree: Tree,
-    *,
-    mode: Sampling,
-    over: Sharding | None,
-) -> tuple[Any, Float[Array, "b n v"]]:
-    return verify_tree(target, drafter, state, tree, tree.ancestors)
-
-
 def _scores(
     target: Target,
     tokens: Int[Array, "b t"],
@@ -213,11 +169,3 @@ def _scores(
 @functools.cache
 def _compiled(function: Any) -> Any:
     return jax.jit(sharded(function), static_argnames=("mode", "over"), compiler_options=loop_options())
-
-
-def _seconds(function: Any, *args: Any, **fixed: Any) -> float:
-    """Seconds of one call, compiling left out."""
-    start = time.perf_counter()
-    result, compiling = programs.call(function, *args, **fixed)
-    jax.block_until_ready(result)
-    return time.perf_counter() - start - compiling

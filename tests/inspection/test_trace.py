@@ -72,8 +72,8 @@ def test_the_closest_draw_is_the_token_that_came():
 
 
 def test_parts_of_a_cycle():
-    parts = api.time_parts(RANDOM, PROMPT, repeats=2, **DYNAMIC)
-    assert parts.draft > 0 and parts.verify > 0 and parts.step > 0
+    parts = api.time_parts(RANDOM, PROMPT, **DYNAMIC)
+    assert parts.draft >= 0 and parts.verify > 0 and parts.step > 0
     assert parts.rest == max(parts.step - parts.draft - parts.verify, 0.0)
 
 
