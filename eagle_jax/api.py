@@ -12,8 +12,9 @@ from eagle_jax.loading.dtypes import dtype_name
 from eagle_jax.loading.folders import at_hand, describe, download, tokenizer_of
 from eagle_jax.loading.model import Model, load, with_head
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
-from eagle_jax.scheduling.engine import Engine, Load
+from eagle_jax.scheduling.engine import Engine
 from eagle_jax.scheduling.generate import generate, stream
+from eagle_jax.scheduling.load import Load
 from eagle_jax.scheduling.results import CANCELLED, Chunk, Result, Stats, Step, without_nan
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up

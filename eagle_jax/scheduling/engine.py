@@ -13,7 +13,8 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.batch_shape import BatchShape, slots_to_hold
-from eagle_jax.scheduling.options import options_for, seeds_for, stop_strings
+from eagle_jax.scheduling.load import Load
+from eagle_jax.scheduling.options import options_for, sample_number, seeds_for, stop_strings
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request, fitted, requests_for
 from eagle_jax.scheduling.results import CANCELLED, Result
@@ -25,24 +26,6 @@ from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
 LONGEST = 4096  # default for tokens of a request: caches for a whole context may be larger than the model
 PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
-MOST_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
-
-
-@dataclasses.dataclass(frozen=True)
-class Load:
-    """What an engine has to do.
-
-    Attributes:
-        rows: requests that it can answer at a time.
-        busy: requests that it is answering.
-        waiting: requests in the queue.
-        seconds_to_wait: a guess how long one that joined the queue now would wait.
-    """
-
-    rows: int
-    busy: int
-    waiting: int
-    seconds_to_wait: float
 
 
 class Engine:
@@ -159,7 +142,7 @@ class Engine:
         values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, logprobs=logprobs)
         stops = stop_strings(stop, self.model.tokenizer)
         requests = self._requests(prompts, max_new_tokens, seed, stop=stops, **values)
-        samples = [_sample(number) for number in samples]
+        samples = [sample_number(number) for number in samples]
         tickets = [
             Ticket(dataclasses.replace(request, sample=sample), self.model.tokenizer, self._cancel)
             for request, sample in itertools.product(requests, samples)
@@ -182,8 +165,7 @@ class Engine:
         Raises:
             ValueError, TypeError: as `submit_all` does of the prompt and its length.
         """
-        values = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-        [request] = self._requests([prompt], max_new_tokens, 0, **values)
+        [request] = self._requests([prompt], max_new_tokens, 0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
         return request.options.max_new_tokens
 
     @property
@@ -310,12 +292,6 @@ class Engine:
                 self._waiting.clear()
         for ticket in lost:
             self._fail(ticket, error)
-
-
-def _sample(number: Any) -> int:
-    if whole("sample", number, 0) >= MOST_SAMPLES:
-        raise ValueError(f"sample={number}; expected a whole number below {MOST_SAMPLES}")
-    return int(number)
 
 
 def _short(error: Exception) -> str:

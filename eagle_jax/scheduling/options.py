@@ -11,6 +11,7 @@ from eagle_jax.checks import finite, is_whole, whole
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 
 LARGEST_INT32 = 2**31 - 1
+MOST_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,3 +114,10 @@ def seeds_for(seed: int | Sequence[int], prompts: int) -> list[int]:
         if not is_whole(value) or not 0 <= value < 2**63:
             raise ValueError(f"seed={reprlib.repr(value)}; expected a whole number from 0 to 2**63 - 1")
     return [int(value) for value in seeds]
+
+
+def sample_number(number: Any) -> int:
+    """The number of an answer among several of one prompt and seed, from 0."""
+    if whole("sample", number, 0) >= MOST_SAMPLES:
+        raise ValueError(f"sample={number}; expected a whole number below {MOST_SAMPLES}")
+    return int(number)

@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -154,66 +154,69 @@ class Closing:
             self._abort = None
 
 
-def _patient(limits: Limits) -> type[H11Protocol]:
-    class Patient(H11Protocol):
-        """HTTP/1.1 that waits for a request's head and for who reads its answer for a while only, and answers what is
-        no HTTP in our form.
-        """
+class _Patient(H11Protocol):
+    """HTTP/1.1 that waits for a request's head and for who reads its answer for a while only, and answers what is
+    no HTTP in our form.
+    """
 
-        waiting: asyncio.TimerHandle | None = None
+    limits: ClassVar[Limits]
+    waiting: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: Any) -> None:
-            self._closing = Closing(transport, self.loop)
-            super().connection_made(cast(asyncio.Transport, self._closing))
-            self._wait_for_head()
+    def connection_made(self, transport: Any) -> None:
+        self._closing = Closing(transport, self.loop)
+        super().connection_made(cast(asyncio.Transport, self._closing))
+        self._wait_for_head()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._wait_for_head()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_head()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            self._stop_waiting()
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+        self._closing.forget()
+
+    def eof_received(self) -> None:
+        self._closing.close()  # or asyncio closes the bare transport
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._closing.abort_in(self.limits.answer_seconds)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
             self._closing.forget()
 
-        def eof_received(self) -> None:
-            self._closing.close()  # or asyncio closes the bare transport
+    def send_400_response(self, msg: str) -> None:
+        self._end_with(Refused(400, f"this is no HTTP/1.1: {msg}"))
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._closing.abort_in(limits.answer_seconds)
+    def _wait_for_head(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self.waiting is None:
+            self.waiting = self.loop.call_later(self.limits.head_seconds, self._too_slow)
 
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            if not self.transport.is_closing():
-                self._closing.forget()
-
-        def send_400_response(self, msg: str) -> None:
-            self._end_with(Refused(400, f"this is no HTTP/1.1: {msg}"))
-
-        def _wait_for_head(self) -> None:
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop_waiting()
-            elif self.waiting is None:
-                self.waiting = self.loop.call_later(limits.head_seconds, self._too_slow)
-
-        def _stop_waiting(self) -> None:
-            if self.waiting is not None:
-                self.waiting.cancel()
-                self.waiting = None
-
-        def _too_slow(self) -> None:
+    def _stop_waiting(self) -> None:
+        if self.waiting is not None:
+            self.waiting.cancel()
             self.waiting = None
-            if self.cycle is None or self.cycle.response_complete:
-                seconds = limits.head_seconds
-                self._end_with(Refused(408, f"no request came within {seconds:g} seconds; send it at once"))
 
-        def _end_with(self, refused: Refused) -> None:
-            if not self.transport.is_closing():
-                body = encoded(refused.body)
-                head = f"HTTP/1.1 {refused.status} Refused\r\ncontent-type: application/json\r\n"
-                head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-                self.transport.write(head.encode() + body)
-                self.transport.close()
+    def _too_slow(self) -> None:
+        self.waiting = None
+        if self.cycle is None or self.cycle.response_complete:
+            seconds = self.limits.head_seconds
+            self._end_with(Refused(408, f"no request came within {seconds:g} seconds; send it at once"))
 
-    return Patient
+    def _end_with(self, refused: Refused) -> None:
+        if not self.transport.is_closing():
+            body = encoded(refused.body)
+            head = f"HTTP/1.1 {refused.status} Refused\r\ncontent-type: application/json\r\n"
+            head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(head.encode() + body)
+            self.transport.close()
+
+
+def _patient(limits: Limits) -> type[_Patient]:
+    """The protocol with these limits; the server makes an instance for each connection."""
+    return type("Patient", (_Patient,), {"limits": limits})
