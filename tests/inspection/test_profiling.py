@@ -48,7 +48,7 @@ def test_seconds_of_operations_by_phase_in_order():
 
 
 def test_a_cycle_of_a_real_loop(tmp_path, monkeypatch):
-    monkeypatch.setattr(profiling, "CYCLES", 3)
+    monkeypatch.setattr(profiling, "STEPS", 3)
     prompt = TOKENIZER("spell")["input_ids"]
     found = api.profile(RANDOM, prompt, tree=(8, 2, 2), max_new_tokens=40, folder=tmp_path)
     assert found.prompt_tokens == len(prompt) and 1 <= found.tokens <= 4

@@ -12,7 +12,7 @@ from eagle_jax import api, cli
 from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.inspection import costs
+from eagle_jax.inspection import costs, start
 from eagle_jax.inspection import tune as tuning
 from eagle_jax.inspection.costs import Grid
 from eagle_jax.inspection.start import Start
@@ -31,7 +31,7 @@ LARGEST = DynamicTree(20, 3, 3)
 def empty(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(4, 1, 2), (1, 4), (1, 2)))
-    monkeypatch.setattr(costs, "CYCLES", 2)
+    monkeypatch.setattr(start, "STEPS", 2)
     monkeypatch.setattr(tuning, "READ", 16)
 
 
