@@ -41,8 +41,8 @@ def numbers(text: str) -> tuple[int, ...]:
 def prompts(
     model: eagle_jax.Model, path: pathlib.Path, limit: int | None, new_tokens: int, every: int = 1
 ) -> list[list[int]]:
-    """First turns as chats, in token ids; a question too long for the context loses its beginning."""
-    prompter = Prompter(model, chat=True, max_new_tokens=new_tokens, cut=True)
+    """First turns in token ids, as chats where there is a template; one that is too long loses its beginning."""
+    prompter = Prompter(model, chat=bool(model.tokenizer.chat_template), max_new_tokens=new_tokens, cut=True)
     asked = (
         prompter([{"role": "user", "content": question.turns[0]}]) for question in read_questions(path, limit)[::every]
     )

@@ -62,16 +62,13 @@ def pair(options: argparse.Namespace, quantize: str | None) -> tuple[eagle_jax.M
     return synthetic.model, synthetic.chart.prompt(options.prompt)
 
 
-def verify_only(nodes: int, depth: int) -> VerifyOnly:
-    return VerifyOnly(TreeShape(nodes=nodes, depth=min(nodes - 1, depth)))
-
-
 def nodes(options: argparse.Namespace) -> None:
     model, prompt = pair(options, options.quantize)
     eagle = Eagle(head=model.head, policy=DynamicTree(*options.tree))
     size, depth = eagle.shape.nodes, eagle.shape.depth
     drafters: dict[Any, Any] = {"plain": "none", "draft": DraftOnly(eagle), "whole": eagle}
-    drafters |= {count: verify_only(count, depth) for count in sorted({*options.nodes, size})}
+    for count in sorted({*options.nodes, size}):
+        drafters[count] = VerifyOnly(TreeShape(nodes=count, depth=min(count - 1, depth)))
     cases = {name: step(model, prompt, drafter, options) for name, drafter in drafters.items()}
     best = least(cases, options.repeats)
     plain, draft = best["plain"], best["draft"] - best["plain"]
