@@ -1,6 +1,6 @@
 """Which token follows which in a synthetic pair, and where its head is mistaken.
 
-The draft vocabulary is one large step in random order, so a text repeats no token before it has had them all.
+The draft vocabulary is one large cycle in random order, so a text repeats no token before it has had them all.
 Everything is drawn from the seed: answers, and the tokens that each step commits, are known before the pair is made.
 """
 

@@ -76,11 +76,8 @@ def nodes(options: argparse.Namespace) -> None:
     parts |= {f"verifying {count} nodes": best[count] for count in drafters if isinstance(count, int)}
     parts["rest of the whole step"] = best["whole"] - best[size] - draft
     rows = [(name, 1e3 * seconds, seconds / plain) for name, seconds in parts.items()]
-    show(
-        f"{options.target or f'Shape {options.shape}'}, {options.dtype}, {options.quantize or 'float'}",
-        ("part", "ms", "in plain steps"),
-        rows,
-    )
+    title = f"{options.target or f'Shape {options.shape}'}, {options.dtype}, {options.quantize or 'float'}"
+    show(title, ("part", "ms", "in plain steps"), rows)
 
 
 def weights(options: argparse.Namespace) -> None:

@@ -1,6 +1,8 @@
 """Are greedy token ids in float32 those of transformers, which reads the same folder or expands the same GGUF file?
 
-python -m benchmarks.peers.same_ids --target model.gguf --questions QUESTIONS.jsonl --limit 20
+Tells where answers part.
+
+    python -m benchmarks.peers.same_ids --target model.gguf --questions QUESTIONS.jsonl --limit 20
 """
 
 import eagle_jax
@@ -16,15 +18,15 @@ def main() -> int:
     model = eagle_jax.load(options.target, options.head, dtype="float32")
     asked = prompts(model, options.questions, options.limit, options.new_tokens, options.every)
     theirs = hf.loaded(folders_of(options.target, options.head)[0], "float32", until_end=True)
-    run = hf.methods(theirs, options.new_tokens, "float32")["HF generate, float32"]
+    [run, *_] = hf.methods(theirs, options.new_tokens, "float32").values()
     rows: list[tuple[object, ...]] = []
     for prompt, result in zip(asked, eagle_jax.generate(model, asked, max_new_tokens=options.new_tokens), strict=True):
-        pairs = enumerate(zip(result.token_ids, run(prompt).token_ids, strict=False))
-        if (place := next((i for i, (one, other) in pairs if one != other), None)) is not None:
-            (_, high), (_, low) = api.closest_draws(model, [*prompt, *result.token_ids[:place]])
+        ours, other = result.token_ids, run(prompt).token_ids
+        if ours != other:
+            place = next((i for i, (a, b) in enumerate(zip(ours, other)) if a != b), min(len(ours), len(other)))
+            (_, high), (_, low) = api.closest_draws(model, [*prompt, *ours[:place]])
             rows.append((asked.index(prompt) + 1, place + 1, f"{high - low:.2g}"))
-    if rows:
-        show("Where answers part", ("question", "token", "between the two best logits"), rows)
+    show("Where answers part", ("question", "token", "between the two best logits"), rows)
     print(f"\n{len(asked) - len(rows)} of {len(asked)} answers have the token ids of transformers")
     return int(bool(rows))
 

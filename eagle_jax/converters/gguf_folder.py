@@ -50,5 +50,5 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
         generation["eos_token_id"] = end_ids(source)
         (pathlib.Path(temporary) / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
         write_folder(
-            folder, entries | {"torch_dtype": chosen.name}, tensors(), beside=pathlib.Path(temporary).iterdir()
+            folder, entries | {"torch_dtype": chosen.name}, tensors(), extra_files=pathlib.Path(temporary).iterdir()
         )

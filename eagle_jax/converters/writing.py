@@ -23,13 +23,13 @@ def write_folder(
     config: Mapping[str, Any],
     tensors: Iterable[tuple[str, np.ndarray]],
     file: str = WHOLE,
-    beside: Iterable[pathlib.Path] = (),
+    extra_files: Iterable[pathlib.Path] = (),
 ) -> None:
     """Writes `config.json` and safetensors that transformers reads too; other files in `folder` stay.
 
     Args:
         file: where the tensors go; under another name than the usual one they are all in it, whatever their size.
-        beside: files to copy there, such as a tokenizer's; they get their names with the weights.
+        extra_files: files to copy there, such as a tokenizer's; they get their names with the weights.
 
     Raises:
         FileExistsError: `folder` holds weights that these would not replace; a reader could not tell which count.
@@ -44,7 +44,7 @@ def write_folder(
     staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder if apart else folder.parent))
     try:
         _write_weights(staged, tensors, file)
-        for path in beside:
+        for path in extra_files:
             shutil.copy(path, staged / path.name)
         text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
         (staged / "config.json").write_text(text, encoding="utf-8")

@@ -86,10 +86,8 @@ class DraftModel(Drafter):
     def propose(
         self, target: Target, state: DraftModelState, view: View, mode: Sampling
     ) -> tuple[Tree, DraftModelState]:
-        draft_cache, size = (
-            dataclasses.replace(state.cache, length=state.cache.length + 1),
-            self.model.config.vocab_size,
-        )
+        draft_cache = dataclasses.replace(state.cache, length=state.cache.length + 1)
+        size = self.model.config.vocab_size
 
         def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:
             return ranking.scores(

@@ -55,9 +55,8 @@ class Eagle(Drafter):
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with (common random
             numbers). Off only to measure what it buys.
         logit_scale: the head's scores are `log_softmax(logit_scale * logits)`: above 1 the tree grows deeper below
-        likely
-            guesses and narrower elsewhere. The published methods have 1. Uncoupled sampling always has 1: there a guess
-            is right as often as the distribution says.
+            likely guesses and narrower elsewhere. The published methods have 1. Uncoupled sampling always has 1: there
+            a guess is right as often as the distribution says.
     """
 
     head: DraftHead

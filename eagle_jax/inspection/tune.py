@@ -43,7 +43,7 @@ QUESTIONS = (
 
 READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
 TEXTS = 4  # at most, or batches of them, that are timed whole
-# What a step of these takes hangs on the text: they are timed, not reckoned, where there is one answer at a time.
+# The cost of a step of these depends on the text: they are timed, not estimated, where there is one answer at a time.
 CHAINS = (SureChain(4, 0.5), SureChain(6, 0.5), SureChain(6, 0.3), SureChain(8, 0.3))
 MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
 

@@ -48,10 +48,10 @@ class Regenerated:
 
 @dataclasses.dataclass
 class _Talk:
-    """A conversation under way: its number in the file, what was said, and what is still to be asked."""
+    """A conversation under way: its number in the file, its messages so far, and the questions that are left."""
 
     id: int
-    said: list[dict[str, str]]
+    messages: list[dict[str, str]]
     questions: list[dict[str, str]]
     finish: str = "stop"
 
@@ -125,7 +125,7 @@ def regenerate(
         for first in range(0, len(waiting), every):
             group = waiting[first : first + every]
             _answer(model, group, sampling, batch_size)
-            complete = [talk for talk in group if any(said["role"] == "assistant" for said in talk.said)]
+            complete = [talk for talk in group if any(message["role"] == "assistant" for message in talk.messages)]
             file.append(*(_record(talk, generation) for talk in complete))
             answered += len(complete)
             cut += sum(talk.finish == "length" for talk in complete)
@@ -145,20 +145,20 @@ def _answer(model: Model, talks: Sequence[_Talk], sampling: dict[str, Any], batc
         going = [talk for talk in talks if len(talk.questions) > turn and _goes_on(model, talk, turn)]
         if not going:
             return
-        prompts = [[*talk.said, talk.questions[turn]] for talk in going]
+        prompts = [[*talk.messages, talk.questions[turn]] for talk in going]
         seeds = [_seed(sampling["seed"], talk.id, turn) for talk in going]
         results = generate(model, prompts, **(sampling | {"seed": seeds}), batch_size=batch_size)
         for talk, prompt, result in zip(going, prompts, results, strict=True):
             talk.finish = result.finish_reason if result.text.strip() else "empty"
             if result.text.strip():
-                talk.said = [*prompt, {"role": "assistant", "content": result.text}]
+                talk.messages = [*prompt, {"role": "assistant", "content": result.text}]
 
 
 def _goes_on(model: Model, talk: _Talk, turn: int) -> bool:
     """Whether the last answer ended by itself and the next question makes a prompt that leaves room for one."""
     if turn and talk.finish != "stop":
         return False
-    asked = [*talk.said, talk.questions[turn]]
+    asked = [*talk.messages, talk.questions[turn]]
     try:
         ids = encode(model.tokenizer, asked, model.target.config.vocab_size, f"conversation {talk.id}")
         fits = len(ids) < model.context
@@ -175,7 +175,7 @@ def _seed(seed: int, number: int, turn: int) -> int:
 
 def _record(talk: _Talk, generation: dict[str, Any]) -> dict[str, Any]:
     finish = "stop" if talk.finish == "empty" else talk.finish
-    return {"id": talk.id, "messages": talk.said, "finish_reason": finish, "generation": generation}
+    return {"id": talk.id, "messages": talk.messages, "finish_reason": finish, "generation": generation}
 
 
 def _reader(path: Path, generation: Mapping[str, Any]) -> Read[int]:

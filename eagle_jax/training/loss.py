@@ -45,12 +45,11 @@ class Objective:
         feature_weight: weight of SmoothL1 between guessed and true feature (published: 1 for EAGLE-1, 0 for EAGLE-3,
             whose normed output it compares).
         distribution_weight: weight of the loss between guessed and true next-token distribution (published: 0.1 for
-        EAGLE-1, 1 for
-            EAGLE-3).
+            EAGLE-1, 1 for EAGLE-3).
         distribution_loss: which loss that is: the cross-entropy, as published, or one of the two LK losses
-        (arXiv:2602.23881), which
-            aim at a, the share of its tokens that sampling would accept, the sum of min(p, q): "acceptance" is -log a;
-            "hybrid" is w KL + (1 - w) (1 - a) with w = exp(-eta mean a), at first the divergence, later acceptance.
+            (arXiv:2602.23881), which aim at a, the share of its tokens that sampling would accept, the sum of
+            min(p, q): "acceptance" is -log a; "hybrid" is w KL + (1 - w) (1 - a) with w = exp(-eta mean a), at first
+            the divergence, later acceptance.
         eta: how soon the hybrid turns.
         noise: half-width of the uniform noise on input features made of true ones.
     """
@@ -87,8 +86,7 @@ class Report:
     Attributes:
         feature: SmoothL1 to the true feature; 0 for heads of another width than the target.
         distribution: the loss on the next-token distribution; soft cross-entropy among the tokens that the head drafts,
-        in nats, unless
-            the objective names another.
+            in nats, unless the objective names another.
         agreement: share of slots where head and target have the same most likely token.
     """
 

@@ -1,7 +1,5 @@
 """The attention block of a decoder layer, `y = residual + o(attention(qkv(norm(x))))`, as one operation."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -9,13 +7,12 @@ from jaxtyping import Array, Float
 from llvmlite import ir
 
 from eagle_jax.ops.cpu.arguments import AttentionArguments, PackedAttention
-from eagle_jax.ops.cpu.arithmetic import FLOATING
 from eagle_jax.ops.cpu.attention_tasks import build_phases
 from eagle_jax.ops.cpu.blocks import BLOCK, MAX_WIDTH
-from eagle_jax.ops.cpu.calls import add_handler
 from eagle_jax.ops.cpu.code import (
     LANES,
 )
+from eagle_jax.ops.cpu.packed_linear import add_float_handlers
 from eagle_jax.ops.cpu.signatures import Signature
 from eagle_jax.ops.types import KV
 
@@ -80,14 +77,7 @@ def names() -> list[str]:
 
 def build(module: ir.Module) -> None:
     """Adds the handlers."""
-    for dtype, name in NAMES.items():
-        arithmetic = FLOATING[dtype]
-        add_handler(
-            module,
-            name,
-            _signature(dtype.name, arithmetic.inputs),
-            functools.partial(build_phases, arithmetic=arithmetic),
-        )
+    add_float_handlers(module, NAMES, _signature, build_phases)
 
 
 def _signature(dtype: str, pair: int) -> Signature:

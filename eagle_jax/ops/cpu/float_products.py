@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from llvmlite import ir
 
-from eagle_jax.ops.cpu.arithmetic import FLOATING, FloatArithmetic
-from eagle_jax.ops.cpu.calls import Call, add_handler
+from eagle_jax.ops.cpu.arithmetic import FloatArithmetic
+from eagle_jax.ops.cpu.calls import Call
 from eagle_jax.ops.cpu.code import LANES
-from eagle_jax.ops.cpu.packed_linear import Weight, multiply_panel, valid_rows
+from eagle_jax.ops.cpu.packed_linear import Weight, add_float_handlers, multiply_panel, valid_rows
 from eagle_jax.ops.cpu.signatures import Signature
 from eagle_jax.ops.cpu.threads import Phase, run_phases
 from eagle_jax.ops.cpu.tiles import Tiles
@@ -38,10 +38,7 @@ def names() -> list[str]:
 
 def build(module: ir.Module) -> None:
     """Adds the handlers."""
-    for dtype, name in NAMES.items():
-        arithmetic = FLOATING[dtype]
-        body = functools.partial(_body, arithmetic=arithmetic)
-        add_handler(module, name, _signature(dtype.name, arithmetic.inputs), body)
+    add_float_handlers(module, NAMES, _signature, _body)
 
 
 def _signature(dtype: str, pair: int) -> Signature:

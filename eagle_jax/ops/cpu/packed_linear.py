@@ -1,11 +1,15 @@
 """Input rows and packed weights of products, as `float_products`, `attention_block` and `mlp_block` use them."""
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 from llvmlite import ir
 
 from eagle_jax.ops.cpu.addressing import Addresses, Strides
-from eagle_jax.ops.cpu.arithmetic import FloatArithmetic
+from eagle_jax.ops.cpu.arithmetic import FLOATING, FloatArithmetic
+from eagle_jax.ops.cpu.calls import add_handler
 from eagle_jax.ops.cpu.code import (
     F32,
     FLOATS,
@@ -24,7 +28,7 @@ from eagle_jax.ops.cpu.code import (
     write,
 )
 from eagle_jax.ops.cpu.norms import Norm
-from eagle_jax.ops.cpu.signatures import Buffer
+from eagle_jax.ops.cpu.signatures import Buffer, Signature
 from eagle_jax.ops.cpu.threads import Phase
 from eagle_jax.ops.cpu.tiles import Tiles
 
@@ -165,6 +169,25 @@ def multiply_panel(
     begin = builder.mul(panel, weight.width(builder))
     with for_range(builder, rows, count) as row:
         clear(builder, at(builder, y, row, y_row), begin, builder.add(begin, weight.width(builder)))
+
+
+def add_float_handlers(
+    module: ir.Module,
+    names: Mapping[np.dtype, str],
+    signature: Callable[[str, int], Signature],
+    body: Callable[..., None],
+) -> None:
+    """Adds a handler for each dtype of float weights.
+
+    Args:
+        names: of the handlers, by dtype.
+        signature: `signature(dtype, inputs)` for weights with so many inputs in a word.
+        body: `body(call, arithmetic=...)` builds the work.
+    """
+    for dtype, name in names.items():
+        arithmetic = FLOATING[dtype]
+        build = functools.partial(body, arithmetic=arithmetic)
+        add_handler(module, name, signature(dtype.name, arithmetic.inputs), build)
 
 
 def clear(builder: ir.IRBuilder, base: ir.Value, begin: ir.Value, end: ir.Value) -> None:

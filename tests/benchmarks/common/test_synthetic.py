@@ -82,7 +82,7 @@ def test_a_long_chart_keeps_its_promise():
     chart = Chart.drawn(128256, 32000, PUBLISHED)
     assert len(set(chart.ids.tolist())) == 32000 and chart.ids[-1] < 128256 and (np.diff(chart.ids) > 0).all()
     prompt = chart.prompt(1)
-    assert len(set(chart.answer(prompt, 32000))) == 32000, "one step goes round them all"
+    assert len(set(chart.answer(prompt, 32000))) == 32000, "one cycle goes round them all"
     for depth, branches in ((8, True), (8, False), (3, True)):
         lengths = constructed(chart, prompt, 30000, depth, branches)
         assert sum(lengths) == 29999
