@@ -15,12 +15,13 @@ from eagle_jax.loading.weights import Weights, weights_of, with_weights
 from eagle_jax.scheduling.engine import Engine
 from eagle_jax.scheduling.generate import generate, stream
 from eagle_jax.scheduling.load import Load
+from eagle_jax.scheduling.processing import Processing, check_processing
 from eagle_jax.scheduling.results import CANCELLED, Chunk, Result, Stats, Step, without_nan
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
 from eagle_jax.text.detokenize import INCOMPLETE, Spelling, decode, settled
-from eagle_jax.text.prompts import TooLong, encode
+from eagle_jax.text.prompts import Chat, Text, TooLong, encode
 from eagle_jax.training import events
 from eagle_jax.tuning.budgets import keep as keep_budgets
 from eagle_jax.tuning.budgets import numbers_of
@@ -36,6 +37,7 @@ __all__ = [
     "LOCAL",
     "METHODS",
     "PAIRS",
+    "Chat",
     "Chunk",
     "Step",
     "Defaults",
@@ -47,6 +49,7 @@ __all__ = [
     "Model",
     "Parts",
     "Plan",
+    "Processing",
     "Profile",
     "QueueFull",
     "Regenerated",
@@ -54,6 +57,7 @@ __all__ = [
     "Spelling",
     "Stats",
     "Tally",
+    "Text",
     "Ticket",
     "TooLong",
     "Tuned",
@@ -61,6 +65,7 @@ __all__ = [
     "Weights",
     "achunks",
     "at_hand",
+    "check_processing",
     "budgets_path",
     "chunks",
     "closest_draws",

@@ -61,7 +61,7 @@ def ragged_request() -> tuple[BatchParams, jax.Array]:
         min_p=jnp.zeros(ROWS),
         key=request_keys(range(ROWS), [0] * ROWS),
     )
-    limit, stop_ids = jnp.asarray(lengths + 16), jnp.asarray([-1], jnp.int32)
+    limit, stop_ids = jnp.asarray(lengths + 16), jnp.full((len(lengths), 1), -1, jnp.int32)
     return BatchParams(settings, jnp.asarray(lengths), limit, stop_ids), jnp.asarray(tokens)
 
 

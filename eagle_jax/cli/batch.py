@@ -27,6 +27,7 @@ def batch(
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
+    chat_template: options.ChatTemplate = None,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -34,6 +35,7 @@ def batch(
     min_p: options.MinP = 0.0,
     seed: options.Seed = 0,
     stop: options.Stop = None,
+    settings: options.Set = None,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
     draft_model: options.DraftModel = None,
@@ -71,9 +73,10 @@ def batch(
     """Answer every row of JSON-lines files, durably and over as many hosts as there are.
 
     A row is `{"id": "a", "prompt": "..."}`, with `messages` (a chat) or `prompt_ids` (tokens) in the place of `prompt`,
-    and options of its own if it likes: max_new_tokens, temperature, top_k, top_p, min_p, seed, stop. OpenAI's batch
-    form is understood too. Rows that cannot be answered get an `error`. Answers are kept as they are finished: the same
-    command goes on where a job was stopped or killed, and the output, in the order of the input, comes out the same.
+    and options of its own if it likes: max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, and the names of
+    `--set`. OpenAI's batch form is understood too, and answered in its own. Rows that cannot be answered get an
+    `error`, and the exit code is 1 then. Answers are kept as they are finished: the same command goes on where a job
+    was stopped or killed, and the output, in the order of the input, comes out the same.
 
     **Examples**
 
@@ -100,6 +103,7 @@ def batch(
         min_p=min_p,
         seed=seed,
         stop=tuple(stop or ()),
+        **options.parse_set(settings),
     )
     made_with = {
         **api.fingerprints(target, head, draft=draft_model, datastore=datastore),
@@ -108,8 +112,10 @@ def batch(
         "drafter": drafter,
         "tree": tree,
         **({} if target_config is None else {"target_config": target_config}),
+        **({} if chat_template is None else {"chat_template": chat_template}),
     }
     share: dict[str, Any] = dict(host=host, hosts=hosts, one_model=one_model)
+    failed = 0
     with api.Job(inputs, output, defaults=defaults, made_with=made_with, token_ids=token_ids, **share) as job:
         if job.complete:
             out.print(f"{output} is complete; nothing was left to do", markup=False)
@@ -121,14 +127,18 @@ def batch(
                 target_config=target_config,
                 quantize=quantize,
                 mesh=over,
+                chat_template=chat_template,
                 draft=draft_model,
                 datastore=datastore,
             )
             with meter("Answering") as show:
                 tally = job.run(model, batch_size=batch_size, progress=show, **drafting)
             _report(output, tally, job.merge(), hosts)
+            failed = tally.failed + tally.failed_before
     if coordinator is not None:
         api.wait_for_others("the end of a batch job")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _meet(

@@ -55,12 +55,15 @@ def chat(
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
+    chat_template: options.ChatTemplate = None,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
     seed: options.Seed = 0,
+    settings: options.Set = None,
+    generation_config: options.GenerationConfig = False,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
     draft_model: options.DraftModel = None,
@@ -84,6 +87,7 @@ def chat(
         target_config=target_config,
         quantize=quantize,
         mesh=mesh,
+        chat_template=chat_template,
         draft=draft_model,
         datastore=datastore,
     )
@@ -95,7 +99,10 @@ def chat(
         min_p=min_p,
         seed=seed,
         **drafting,
+        **options.parse_set(settings),
     )
+    if generation_config:
+        request = options.recommended(model, request)
     if not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(
             "a conversation needs a chat template, and the model's tokenizer has none; put one into its folder as "

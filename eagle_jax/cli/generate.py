@@ -22,6 +22,7 @@ def generate(
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
+    chat_template: options.ChatTemplate = None,
     chat: options.Chat = None,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
@@ -33,6 +34,8 @@ def generate(
         int, typer.Option("--num-samples", help="Answers to this prompt.", rich_help_panel=options.SAMPLING)
     ] = 1,
     stop: options.Stop = None,
+    settings: options.Set = None,
+    generation_config: options.GenerationConfig = False,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
     draft_model: options.DraftModel = None,
@@ -49,6 +52,8 @@ def generate(
 
     - `eagle-jax generate --temperature 1 --seed 7 --num-samples 3 "Tell me about rivers."`
 
+    - `eagle-jax generate --set repetition_penalty=1.1 --set 'bad_words=["very"]' "Tell me about rivers."`
+
     - `cat prompt.txt | eagle-jax generate --target ./llama --head ./eagle --raw --json`
     """
     words = read_prompt(prompt, file)
@@ -60,6 +65,7 @@ def generate(
         target_config=target_config,
         quantize=quantize,
         mesh=mesh,
+        chat_template=chat_template,
         draft=draft_model,
         datastore=datastore,
     )
@@ -73,7 +79,10 @@ def generate(
         seed=seed,
         stop=stop or None,
         **drafting,
+        **options.parse_set(settings),
     )
+    if generation_config:
+        request = options.recommended(model, request)
     if as_json or num_samples != 1:
         _whole(model, question, request, num_samples, as_json)
     else:

@@ -1,6 +1,7 @@
 """Options that several commands share, and how their text becomes the api's values."""
 
 import contextlib
+import dataclasses
 import json
 from typing import Annotated, Any, Literal
 
@@ -102,6 +103,34 @@ Stop = Annotated[
 ]
 
 
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(
+        "--chat-template",
+        metavar="FILE|NAME",
+        help="Jinja file in the place of the model's chat template, or the name of one of several that it has.",
+        rich_help_panel=MODEL,
+    ),
+]
+GenerationConfig = Annotated[
+    bool,
+    typer.Option(
+        "--generation-config",
+        help="Draw as the model's generation_config.json recommends, where options have their defaults.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help=f"One more option, in JSON; may be repeated. Names: {', '.join(api.Processing.__annotations__)}.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+
+
 def _known_drafter(name: str) -> str:
     if name not in api.DRAFTERS:
         raise typer.BadParameter(f"{name!r} is none of {', '.join(api.DRAFTERS)}")
@@ -196,6 +225,28 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int, int, int] | 
         f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
         "nodes,least of a chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
     )
+
+
+def parse_set(settings: list[str] | None) -> dict[str, Any]:
+    """The api's `Processing` for what was typed as `--set`."""
+    values = {}
+    for setting in settings or []:
+        name, equals, text = setting.partition("=")
+        if name not in api.Processing.__annotations__ or not equals:
+            names = ", ".join(api.Processing.__annotations__)
+            raise ValueError(f"--set {setting}; expected NAME=VALUE with one of the names {names}")
+        try:
+            values[name] = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"--set {setting}: the value is not valid JSON: {error}") from None
+    return values
+
+
+def recommended(model: api.Model, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a request, as the model recommends them where they have their defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(api.Defaults)}
+    unsaid = {name for name in model.generation if given.get(name, defaults[name]) == defaults[name]}
+    return given | {name: model.generation[name] for name in unsaid}
 
 
 def parse_entries(text: str, what: str) -> dict[str, Any]:

@@ -46,6 +46,24 @@ MaxSeconds = Annotated[
     ),
 ]
 
+IgnoreUnknown = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-unknown",
+        help="Pass over fields of requests that are not known; a header of the response names them.",
+        rich_help_panel=SERVER,
+    ),
+]
+Origins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-origin",
+        metavar="ORIGIN",
+        help="A web page that may ask from a browser, https://example.com, or * for all; may be repeated.",
+        rich_help_panel=SERVER,
+    ),
+]
+
 
 @one_sentence
 def serve(
@@ -55,6 +73,7 @@ def serve(
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
+    chat_template: options.ChatTemplate = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     slots: Slots = 8,
@@ -63,6 +82,9 @@ def serve(
     max_seconds: MaxSeconds = 600.0,
     api_key: ApiKey = None,
     name: Name = None,
+    ignore_unknown: IgnoreUnknown = False,
+    allow_origin: Origins = None,
+    generation_config: options.GenerationConfig = False,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
     draft_model: options.DraftModel = None,
@@ -89,6 +111,7 @@ def serve(
         target_config=target_config,
         quantize=quantize,
         mesh=mesh,
+        chat_template=chat_template,
         draft=draft_model,
         datastore=datastore,
     )
@@ -96,7 +119,14 @@ def serve(
         engine = api.Engine(model, rows=slots, max_tokens=max_tokens, max_queue=max_queue, **drafting)
     try:
         called = name or target or "shipped"
-        app = serving.create_app({called: engine}, limits=serving.Limits(answer_seconds=max_seconds), api_key=api_key)
+        app = serving.create_app(
+            {called: engine},
+            limits=serving.Limits(answer_seconds=max_seconds),
+            api_key=api_key,
+            ignore_unknown=ignore_unknown,
+            origins=allow_origin or (),
+            generation_config=generation_config,
+        )
         notes = []
         if max_tokens is not None and max_tokens > engine.max_tokens:
             notes.append(f"--max-tokens {max_tokens} is more than the model's context of {engine.max_tokens}")

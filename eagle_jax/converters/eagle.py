@@ -13,7 +13,7 @@ import numpy as np
 
 from eagle_jax.converters import formats, names, quant_config
 from eagle_jax.converters.files import Weights, read_json
-from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, Spelling
+from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, OUTPUT, Spelling
 from eagle_jax.converters.head_config import eagle1_config, eagle3_config
 from eagle_jax.converters.head_entries import TAPS, check_method, read_entries
 from eagle_jax.converters.head_writing import Verifier, entries_for
@@ -26,6 +26,7 @@ from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
+from eagle_jax.ops.quantized import dense
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,11 +65,13 @@ def load_eagle(
         own = _own_embedding(weights, config, target)
         config = dataclasses.replace(config, own_embedding=own is not None)
     chosen = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
-    needed = {name: value for name, value in shapes(config).items() if name != "embed_tokens"}
+    needed = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
     params = names.read_params(weights, checkpoint.spelling.rules, needed, chosen, scheme=scheme)
     if own is not None:
         params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
     ids = None if checkpoint.vocabulary is None else jnp.asarray(checkpoint.vocabulary, jnp.int32)
+    if "lm_head" in shapes(config) and "lm_head" not in needed:
+        params["lm_head"] = {"weight": dense(target.output_matrix).astype(chosen)}
     if isinstance(config, Eagle3Config):
         return Head3(params=params, config=config, vocabulary=ids)
     return Head(params=params, config=config, vocabulary=ids)
@@ -140,7 +143,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
         raise ValueError(f"{path}: {error}") from error
     aside = [KEPT, OFFSETS] if spelling.eagle3 or config.draft_vocab_size is not None else []
     aside += [] if spelling.eagle3 else [EMBEDDING]
-    names.check(weights, spelling.rules, shapes(config), ignored=map(re.escape, aside))
+    names.check(weights, spelling.rules, stored(config, weights), ignored=map(re.escape, aside))
     drafted, whole = config.draft_vocab_size, config.layers.vocab_size
     ids = None if drafted is None else read_vocabulary(weights, drafted, whole)
     return Checkpoint(
@@ -189,6 +192,12 @@ def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
     if isinstance(config, Eagle3Config):
         return jax.eval_shape(functools.partial(Head3.init, config), key).params
     return jax.eval_shape(functools.partial(Head.init, config), key).params
+
+
+def stored(config: EagleConfig | Eagle3Config, weights: Weights) -> names.Params:
+    """The parameter tree, of shapes, without an output matrix where the files have none: it is the target's then."""
+    needed = shapes(config)
+    return needed if OUTPUT in weights.info else {name: value for name, value in needed.items() if name != "lm_head"}
 
 
 def _taps(taps: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -12,3 +12,9 @@ def listed(names: list[str], limit: int = 3) -> str:
 def first_sentence(error: BaseException) -> str:
     """What another library says first; the rest is advice that does not fit here."""
     return re.split(r"\. |\n", str(error))[0].rstrip(".")
+
+
+def in_a_line(error: BaseException) -> str:
+    """Kind and first line of an error, which may be long."""
+    line = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {line[:200]}"

@@ -60,8 +60,16 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
         ("num_hidden_layers", f"{spelling.first}.*"),
     ):
         _agree(stated.layer.get(name), getattr(layers, name), name, key)
-    drafted, _ = _matrix(info, OUTPUT)
-    _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
+    if OUTPUT in info:
+        drafted, _ = _matrix(info, OUTPUT)
+        _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
+    elif width == hidden and stated.draft_vocab_size in (None, vocab_size):
+        drafted = vocab_size  # the target's output matrix serves the head too
+    else:
+        raise ValueError(
+            f"no {OUTPUT}; expected one, since the target's output matrix serves only heads of its width that draft "
+            "its whole vocabulary"
+        )
 
     shown = {"norm_before_fc": "input_norm.weight" in info, "fc_norm": "fc_norm.0.weight" in info}
     for name, value in shown.items():

@@ -50,7 +50,7 @@ _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
     "next_layer_regular": (True, None),
     "parallel_draft_step": (1, None),
     "parallel_draft_heads_num_layers": (None, 0, 1),
-    "has_lm_head": (True, None),
+    "has_lm_head": (True, False, None),
 }
 
 # Around `transformer_layer_config`.

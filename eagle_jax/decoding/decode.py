@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
+from eagle_jax.decoding.processor import Prefix, change_at
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, depth_below
@@ -34,7 +35,8 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
     with jax.named_scope("accept"):
         noise_by_node = None if noise is None else sampling.at_depth(noise, depth_below(ancestors))
-        draws = sampling.draw(logits, noise_by_node, params.settings, mode)
+        changed = processed(logits, params, state, tree, ancestors)
+        draws = sampling.draw(changed, noise_by_node, params.settings, mode)
         accepted, stopped = _until_stop(walk(tree, draws, height, ancestors), params, state)
         nodes, count = accepted.nodes, accepted.count
 
@@ -72,7 +74,11 @@ def draft_tree(
     target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, noise: Any, mode: Sampling
 ) -> tuple[Tree, Any]:
     """The drafter's tree and its new state. `noise[b d v]` is that of the positions after `length`; None for greedy."""
-    view = View(tokens=state.tokens, length=state.length, noise=noise, settings=params.settings)
+    change = None
+    if params.processor is not None:  # the guesses' own part in it is left to the target
+        text = Prefix.of_text(state.tokens, state.known, jnp.asarray(params.prompt_length))
+        change = change_at(params.processor, text, jnp.asarray(params.stop_ids))
+    view = View(tokens=state.tokens, length=state.length, noise=noise, settings=params.settings, change=change)
     tree, draft = drafter.propose(target, state.draft, view, mode)
     # an invalid node may hold any number; one beyond the target's vocabulary would spoil the whole forward pass
     tokens = jnp.clip(tree.tokens, 0, target.config.vocab_size - 1)
@@ -87,6 +93,16 @@ def verify_tree(
     positions = jnp.where(tree.valid, state.length[:, None] + depth_below(ancestors), PADDING_POSITION)
     output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
     return output, target.logits(output.hidden, num_valid(tree.valid))
+
+
+def processed(
+    logits: Float[Array, "b n v"], params: BatchParams, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"]
+) -> Float[Array, "b n v"]:
+    """The logits that are drawn from: as each request wants them after its text and the path to each node."""
+    if params.processor is None:
+        return logits
+    prefix = Prefix(state.tokens, state.known, jnp.asarray(params.prompt_length), tree.tokens, ancestors)
+    return change_at(params.processor, prefix, jnp.asarray(params.stop_ids)).apply(logits)
 
 
 @sharded
@@ -140,7 +156,7 @@ def _until_stop(accepted: Accepted, params: BatchParams, state: DecodeState) -> 
 
 
 def is_stop(tokens: Int[Array, "b r"], params: BatchParams) -> Bool[Array, "b r"]:
-    return jnp.any(tokens[..., None] == params.stop_ids[None, None], axis=-1) & (tokens >= 0)
+    return jnp.any(tokens[..., None] == params.stop_ids[:, None], axis=-1) & (tokens >= 0)
 
 
 def take_rows(values: Float[Array, "b n h"], nodes: Int[Array, "b r"]) -> Float[Array, "b r h"]:

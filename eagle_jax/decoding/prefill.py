@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import append, is_stop, noise_after, take_rows, token_logprobs
+from eagle_jax.decoding.processor import Prefix, change_at
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState, Reading
 from eagle_jax.drafters.base import CommittedRows, Drafter
@@ -114,7 +115,11 @@ def first_tokens(
     """Draws each row's first token, once its prompt is read."""
     lengths, last = jnp.asarray(params.prompt_length), reading.last
     logits = target.logits(last[0])
-    drawn = sampling.draw(logits, noise_after(target, params, lengths - 1, 1, mode), params.settings, mode)
+    changed = logits
+    if params.processor is not None:
+        text = Prefix.of_text(tokens, lengths, lengths)
+        changed = change_at(params.processor, text, jnp.asarray(params.stop_ids)).apply(logits)
+    drawn = sampling.draw(changed, noise_after(target, params, lengths - 1, 1, mode), params.settings, mode)
     observed = CommittedRows(
         start=lengths - 1,
         count=jnp.ones_like(lengths),

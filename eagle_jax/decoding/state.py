@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle_jax.decoding.processor import LogitsProcessor
 from eagle_jax.decoding.sampling import Settings
 from eagle_jax.models.cache import Cache
 from eagle_jax.struct import pytree
@@ -19,13 +20,15 @@ class BatchParams:
         settings: how tokens are drawn.
         prompt_length: tokens of the prompt.
         limit: tokens of prompt and answer together at which the answer ends for length.
-        stop_ids: token ids that end an answer, padded with -1; the same for all rows.
+        stop_ids: token ids that end an answer, padded with -1.
+        processor: what becomes of logits before tokens are drawn from them; None if no row asks for anything.
     """
 
     settings: Settings
     prompt_length: Int[Array | np.ndarray, "b"]
     limit: Int[Array | np.ndarray, "b"]
-    stop_ids: Int[Array | np.ndarray, "e"]
+    stop_ids: Int[Array | np.ndarray, "b e"]
+    processor: LogitsProcessor | None = None
 
 
 @pytree

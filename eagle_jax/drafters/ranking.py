@@ -26,10 +26,12 @@ def scores(
         coupled: at temperature > 0, with the noise of their position (common random numbers); off, as if all requests
             were greedy.
         logit_scale: scores are `log_softmax(logit_scale * logits)`. Uncoupled sampling always has 1: there a guess is
-        right
-            as often as the distribution says.
+            right as often as the distribution says.
         drafted_part: of values over the target's vocabulary those of the tokens that `logits` are of, if not all.
     """
+    if view.change is not None:
+        change = view.change if drafted_part is None else view.change.map(drafted_part)
+        logits = change.apply(logits)
     if mode.sampled and not coupled:
         return sampling.scores(logits, None, view.settings, sampling.GREEDY)
     noise = view.noise_at(depth)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 
 from eagle_jax.checks import whole
 from eagle_jax.drafters.base import Drafter
-from eagle_jax.jobs import manifest, parts
+from eagle_jax.jobs import manifest, openai, parts
 from eagle_jax.jobs.journal import Journal
 from eagle_jax.jobs.lines import contents_of, lines_of
-from eagle_jax.jobs.rows import Defaults, Refused, Row, read, to_request
+from eagle_jax.jobs.rows import Defaults, Refused, Row, read, refuse_twins, to_request
 from eagle_jax.jobs.together import Bystander, agree_on, agree_to_begin, is_bystander
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import offline
@@ -32,6 +33,7 @@ class Tally:
     Attributes:
         rows: its share of the input.
         before: rows that earlier starts have finished.
+        failed_before: those of them with an error.
         answered, failed: rows finished since this start.
         tokens: of the answers since this start.
         utilisation: how full the batch was.
@@ -42,6 +44,7 @@ class Tally:
     answered: int = 0
     failed: int = 0
     tokens: int = 0
+    failed_before: int = 0
     utilisation: Utilisation = dataclasses.field(default_factory=Utilisation)
 
     @property
@@ -70,7 +73,7 @@ class Job:
 
     Raises:
         OSError: a file that cannot be read or written.
-        ValueError: no rows, an output of something else, or another process that writes this host's part.
+        ValueError: no rows, two of one id, an output of something else, or another process writes this host's part.
 
     Example:
         >>> import eagle_jax
@@ -102,14 +105,14 @@ class Job:
         if self.output.resolve() in [path.resolve() for path in self.inputs]:
             raise ValueError(f"{self.output} is input and output; name another output")
         contents = contents_of(self.inputs)
+        refuse_twins(self.inputs)
         self.rows = contents.rows
         stated = {
             "input": [path.name for path in self.inputs],
             "sha256": contents.digest,
             "rows": self.rows,
             "hosts": self.hosts,
-            **dataclasses.asdict(defaults),
-            "stop": list(defaults.stop),
+            **json.loads(json.dumps(defaults.values)),  # as they are read again: lists for tuples
             "token_ids": token_ids,
             **(made_with or {}),
         }
@@ -159,7 +162,7 @@ class Job:
         # One tree for the whole job: a last batch of few rows would have another, and its statistics with it.
         chosen = drafter_for(model, drafter, tree, rows_for(model, rows))
         done = agree_on(self._journal.done, self.rows) if self.one_model else set(self._journal.done)
-        tally = Tally(rows=len(mine), before=len(done))
+        tally = Tally(rows=len(mine), before=len(done), failed_before=self._journal.failed)
 
         def finished(number: int, record: dict[str, Any], **more: int) -> None:
             nonlocal tally
@@ -174,15 +177,15 @@ class Job:
             for row in window:
                 request = row if isinstance(row, Refused) else to_request(model, row, self.defaults)
                 if isinstance(request, Refused):
-                    finished(row.number, {"id": row.id, "error": request.error}, failed=1)
+                    finished(row.number, openai.refused(request) if row.form else _refused(request), failed=1)
                 else:
                     requests.append(request)
-            ids = {row.number: row.id for row in window}
+            asked = {row.number: row for row in window if isinstance(row, Row)}
             for event in offline.run(model, requests, rows, lambda _: chosen, utilisation=tally.utilisation):
                 if event.result is not None:
-                    number = event.request.index
-                    record = self._record(ids[number], event.request, event.result)
-                    finished(number, record, answered=1, tokens=len(event.result.token_ids))
+                    row = asked[event.request.index]
+                    record = self._record(row, event.request, event.result)
+                    finished(row.number, record, answered=1, tokens=len(event.result.token_ids))
         return tally
 
     def merge(self) -> list[str]:
@@ -194,11 +197,11 @@ class Job:
         self.complete = not missing
         return missing
 
-    def _record(self, id_: str | int, request: Request, result: Result) -> dict[str, Any]:
+    def _record(self, row: Row, request: Request, result: Result) -> dict[str, Any]:
         """A row of the output. It says nothing of time, so that it is the same however it came about."""
         mean = result.stats.mean_accepted_length
-        return {
-            "id": id_,
+        record: dict[str, Any] = {
+            "id": row.id,
             "text": result.text,
             **({"token_ids": result.token_ids} if self.token_ids else {}),
             "finish_reason": result.finish_reason,
@@ -209,6 +212,11 @@ class Job:
                 "mean_accepted_length": None if math.isnan(mean) else round(mean, 4),
             },
         }
+        return openai.answered(row, record) if row.form else record
+
+
+def _refused(row: Refused) -> dict[str, Any]:
+    return {"id": row.id, "error": row.error}
 
 
 def merge(output: str | Path) -> list[str]:

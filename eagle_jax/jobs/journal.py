@@ -19,14 +19,16 @@ class Journal:
 
     Attributes:
         done: numbers of the rows that it holds.
+        failed: how many of them held an error when it was opened.
 
     Raises:
         ValueError: another process is writing into it.
     """
 
     def __init__(self, path: Path):
-        self._file = JsonLines(path, _number, sync_every=SYNC_EVERY)
-        self.done = set(self._file.entries)
+        self._file = JsonLines(path, _entry, sync_every=SYNC_EVERY)
+        by_number = dict(self._file.entries)
+        self.done, self.failed = set(by_number), sum(by_number.values())
 
     def append(self, number: int, record: Mapping[str, Any]) -> None:
         """Writes one finished row."""
@@ -40,7 +42,7 @@ class Journal:
 
 def entries(path: Path) -> Iterator[tuple[int, bytes]]:
     """Number and line of each finished row, up to the first line that is not whole."""
-    return whole_lines(path, _number)
+    return ((number, line) for (number, _), line in whole_lines(path, _entry))
 
 
 def without_number(line: bytes) -> bytes:
@@ -48,6 +50,9 @@ def without_number(line: bytes) -> bytes:
     return NUMBER.sub(b"{", line, count=1)
 
 
-def _number(line: bytes, _: int) -> int | None:
-    start = NUMBER.match(line)
-    return int(start[1]) if start is not None and line.endswith(b"}\n") and parsed(line) is not None else None
+def _entry(line: bytes, _: int) -> tuple[int, bool] | None:
+    """A row's number, and whether it holds an error."""
+    start, record = NUMBER.match(line), parsed(line)
+    if start is None or not line.endswith(b"}\n") or not isinstance(record, dict):
+        return None
+    return int(start[1]), record.get("error") is not None

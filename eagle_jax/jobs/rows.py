@@ -2,28 +2,30 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from eagle_jax.jobs.lines import Line
+from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
+from eagle_jax.scheduling.processing import Processed, Processing, check_processing
 from eagle_jax.scheduling.request import Request, requests_for
 
 PROMPTS = {"prompt": str, "messages": list, "prompt_ids": list}
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and OpenAI's two names for it
-OPTIONS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop")
+OPTIONS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", *Processing.__annotations__)
 # OpenAI's batch form: a line is an envelope around the body of a request.
 ENVELOPE = ("custom_id", "method", "url", "body")
 URLS = ("/v1/chat/completions", "/v1/completions")
 PASSED_OVER = ("model", "user", "metadata", "store")
-ONLY: Mapping[str, Any] = {"n": 1, "stream": False, "logprobs": False, "presence_penalty": 0, "frequency_penalty": 0}
+ONLY: Mapping[str, Any] = {"n": 1, "stream": False, "logprobs": False}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Defaults:
+class Defaults(Processed):
     """Options of rows that do not state their own; `generate` says what they mean.
 
     Attributes:
@@ -40,8 +42,15 @@ class Defaults:
 
     def __post_init__(self):
         seeds_for(self.seed, 1)
-        values = dataclasses.asdict(self)
+        values = check_processing(self.values)
         Options(logprobs=False, **{name: value for name, value in values.items() if name != "seed"})
+        for name in Processing.__annotations__.keys() & values.keys():
+            object.__setattr__(self, name, values[name])
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All of them by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +62,16 @@ class Row:
         id: the one it came with, or its place.
         prompt: text, chat messages or token ids.
         options: those it states, under `generate`'s names.
+        form: "chat" or "completion" of a row in OpenAI's form, which gets its answer in that form; else None.
+        model: what a row in that form calls the model.
     """
 
     number: int
     id: str | int
     prompt: Any
     options: dict[str, Any]
+    form: str | None = None
+    model: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,29 +81,50 @@ class Refused:
     number: int
     id: str | int
     error: str
+    form: str | None = None
 
 
 def read(line: Line) -> Row | Refused:
     """What a line asks for; a line that is malformed keeps its id if it has one."""
     id_: str | int = line.place
+    form = None
     try:
         fields = _object(line.content)
+        form = _form(fields)
         id_ = _id(fields, line.place)
-        return Row(line.number, id_, *_asked(fields))
+        model = fields["body"].get("model") if form and isinstance(fields["body"], dict) else None
+        return Row(line.number, id_, *_asked(fields), form, model if isinstance(model, str) else None)
     except ValueError as error:
-        return Refused(line.number, id_, _sentence(error))
+        return Refused(line.number, id_, _sentence(error), form)
+
+
+def refuse_twins(files: Sequence[Path]) -> None:
+    """Refuses files in which two rows state one id: nobody could tell their answers apart.
+
+    Raises:
+        ValueError: there are two.
+    """
+    places: dict[str | int, str] = {}
+    for line in lines_of(files):
+        try:
+            id_ = _id(_object(line.content), "")
+        except ValueError:
+            continue  # such a row gets its error in the output
+        if id_ != "" and id_ in places:
+            raise ValueError(f"{places[id_]} and {line.place} have the same id {_short(id_)}; give each row its own")
+        places[id_] = line.place
 
 
 def to_request(model: Model, row: Row, defaults: Defaults) -> Request | Refused:
     """The request that a row makes of a model."""
-    values = dataclasses.asdict(defaults) | row.options
     seed = row.options.get("seed", _seed(defaults.seed, row.number))
     try:
+        values = defaults.values | check_processing(row.options)
         del values["seed"]
         values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
         [request] = requests_for(model, [row.prompt], [Options(logprobs=False, **values)], seeds_for(seed, 1))
     except (ValueError, TypeError, OverflowError) as error:
-        return Refused(row.number, row.id, _sentence(error))
+        return Refused(row.number, row.id, _sentence(error), row.form)
     return dataclasses.replace(request, index=row.number)
 
 
@@ -117,6 +151,14 @@ def _id(fields: dict[str, Any], place: str) -> str | int:
     if type(stated) is int or isinstance(stated, str) and _is_writable(stated):
         return stated
     raise ValueError(f"id {_short(stated)}; expected text or a whole number")
+
+
+def _form(fields: dict[str, Any]) -> str | None:
+    """Which of OpenAI's two forms a row has, if one."""
+    if "body" not in fields:
+        return None
+    body = fields["body"] if isinstance(fields["body"], dict) else {}
+    return "completion" if fields.get("url") == URLS[1] or "prompt" in body else "chat"
 
 
 def _asked(fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

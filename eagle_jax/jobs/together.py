@@ -14,6 +14,7 @@ class Bystander:
 
     def __init__(self) -> None:
         self.done: set[int] = set()
+        self.failed = 0
 
     def append(self, number: int, record: Mapping[str, Any]) -> None:
         """Somebody else writes it."""

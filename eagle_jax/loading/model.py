@@ -23,6 +23,7 @@ from eagle_jax.drafters.rest import Datastore
 from eagle_jax.loading.datastore import read_datastore
 from eagle_jax.loading.dtypes import dtype_of, dtype_of_draft, known_dtype
 from eagle_jax.loading.folders import folder_of_head, folders_of
+from eagle_jax.loading.generation_config import generation_options
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.draft_head import DraftHead
@@ -31,7 +32,7 @@ from eagle_jax.models.quant import Scheme, schemes_of
 from eagle_jax.models.target import Target
 from eagle_jax.platform import keep_programs
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
-from eagle_jax.text.tokenizers import refuse_other_tokenizer, tokenizer_in
+from eagle_jax.text.tokenizers import refuse_other_tokenizer, tokenizer_in, with_template
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Model:
         over: the devices that it is spread over; None is one device.
         draft: a small model that drafts for it; None if it has none.
         datastore: texts to draft from; None if there are none.
+        generation: what the model's `generation_config.json` sets, under the names of `generate`'s options. Nothing
+            follows it by itself: `generate(model, prompt, **model.generation)`.
     """
 
     target: Target
@@ -57,6 +60,7 @@ class Model:
     over: Sharding | None = None
     draft: LM | None = None
     datastore: Datastore | None = None
+    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def dtype(self) -> str:
@@ -103,6 +107,7 @@ def load(
     datastore: str | Path | None = None,
     quantize: str | Scheme | None = None,
     draft_dtype: Any = None,
+    chat_template: str | Path | None = None,
 ) -> Model:
     """Loads a target model and its draft head.
 
@@ -133,6 +138,8 @@ def load(
         draft_dtype: the same for head and draft model, whose dtype changes no text either; None is the target's, but
             bfloat16 beside a target in float32 on CPUs that have instructions for it: half of its own weights to read.
             "float32" keeps a head as it is, to train or to save it.
+        chat_template: file with a Jinja template that takes the place of the model's own, or the name of one of several
+            that it has.
 
     Raises:
         FileNotFoundError: a folder or file is not there.
@@ -149,6 +156,9 @@ def load(
     over = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
     # these files are small: what is wrong there is said before weights are read
     tokenizer = tokenizer_in(folder)
+    if chat_template is not None:
+        tokenizer = with_template(tokenizer, chat_template)
+    generation = generation_options(folder)
     stop_ids = _stop_ids(folder, tokenizer, target_config or {})
     lm = _load_target(folder, target_dtype, over, scheme, target_config)
     drafts_in = dtype_of_draft(draft_dtype, lm.dtype)
@@ -165,6 +175,7 @@ def load(
         over=over,
         draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, drafts_in, over, draft_scheme),
         datastore=None if datastore is None else _load_datastore(datastore, lm, tokenizer),
+        generation=generation,
     )
 
 

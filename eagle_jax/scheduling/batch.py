@@ -12,13 +12,15 @@ import numpy as np
 
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
+from eagle_jax.decoding.processor import LogitsProcessor
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.batch_shape import BatchShape, token_limit
+from eagle_jax.scheduling.batch_shape import BatchShape, stop_ids, token_limit
 from eagle_jax.scheduling.insert import Running, compiled_insert
 from eagle_jax.scheduling.options import settings_of
+from eagle_jax.scheduling.processing import processor_of
 from eagle_jax.scheduling.recorder import Recorder, last_cycles
 from eagle_jax.scheduling.request import DUMMY_REQUEST, PartialOutput, Request
 from eagle_jax.scheduling.row import Row
@@ -51,6 +53,7 @@ class Batch:
         self.model, self.drafter, self.shape = model, drafter, shape
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
+        self._processor: tuple[list[Request], LogitsProcessor | None] = [], None
         self.params, self.state = self._prefill(self.rows) if requests else self._empty()
         if poll or to_host(self.state.done).any():
             self.poll()
@@ -90,7 +93,7 @@ class Batch:
         self.poll()
 
     def warm_up(self) -> float:
-        """Compiles what `decode` runs, by running it with nothing to do. Returns the seconds that compiling took."""
+        """Compiles what `decode` runs for these rows, by running it with nothing to do; the seconds that it took."""
         compiling, _ = self._advance(int(self.state.steps), len(self.state.done))
         return compiling
 
@@ -137,7 +140,7 @@ class Batch:
     def _prefill(self, rows: Sequence[Row], least: int = 1) -> Running:
         """Prefills new rows together, by a program for at least `least` rows."""
         padded = [row.request for row in rows] + [DUMMY_REQUEST] * (least - len(rows))
-        params, tokens = batch_inputs(self.model, self.drafter, padded, self.shape.slots)
+        params, tokens = batch_inputs(self.model, self.drafter, padded, self.shape)
         state, compiling, seconds = _timed(
             compiled_prefill(),
             *(*self._models, *self._keyed(params, tokens)),
@@ -150,14 +153,14 @@ class Batch:
         for row in rows:
             row.compile_seconds, row.prefill_seconds = compiling, seconds
             row.first_token_seconds = programs.seconds_since(row.request.submitted)
-        return params, state
+        return dataclasses.replace(params, processor=None), state
 
     def _advance(self, until: int, enough: int) -> tuple[float, float]:
         """Runs until step `until` or until `enough` rows are done; the seconds that compiling and running took."""
         limits = np.array(until, np.int32), np.array(enough, np.int32)
         self.state, compiling, seconds = _timed(
             compiled_advance(),
-            *(*self._models, *self._keyed(self.params, self.state, *limits)),
+            *(*self._models, *self._keyed(self._params_with_processor(), self.state, *limits)),
             mode=self.shape.mode,
             over=self.model.over,
         )
@@ -167,12 +170,21 @@ class Batch:
         """Arguments whose shapes follow from a few numbers: on one device, beside the same models."""
         if self.model.over is not None:
             return params, *others
-        key = len(params.limit), len(params.stop_ids), self.shape.slots, self.shape.logprobs
+        words = None if params.processor is None else params.processor.bad_words.shape
+        key = params.stop_ids.shape, words, self.shape.slots, self.shape.logprobs
         return (programs.KeyedArgs(key, (params, *others)),)
+
+    def _params_with_processor(self) -> BatchParams:
+        """The parameters, with what the rows that go on ask of their logits; only the program that does it takes it."""
+        going_on = [DUMMY_REQUEST if row.done else row.request for row in self.rows]
+        if list(map(id, going_on)) != list(map(id, self._processor[0])):
+            processor = processor_for(self.model, going_on, len(self.state.done))
+            self._processor = going_on, None if processor is None else _placed(self.model, processor)
+        return dataclasses.replace(self.params, processor=self._processor[1])
 
     def _empty(self) -> Running:
         """Rows that are done before they begin."""
-        params, tokens = batch_inputs(self.model, self.drafter, [row.request for row in self.rows], self.shape.slots)
+        params, tokens = batch_inputs(self.model, self.drafter, [row.request for row in self.rows], self.shape)
         state, _ = programs.call(
             compiled_empty_state(),
             *(*self._models, params, tokens),
@@ -184,7 +196,7 @@ class Batch:
 
 
 def batch_inputs(
-    model: Model, drafter: Drafter, requests: Sequence[Request], slots: int
+    model: Model, drafter: Drafter, requests: Sequence[Request], shape: BatchShape
 ) -> tuple[BatchParams, jax.Array | np.ndarray]:
     """Parameters and prompts of a batch, padded to `rows_for` rows. On one device they stay numpy arrays: a program
     takes those in a fraction of the time that making JAX arrays takes.
@@ -194,9 +206,12 @@ def batch_inputs(
     limit = np.array([token_limit(model, request) for request in padded], np.int32)
     limit[[request is DUMMY_REQUEST for request in padded]] = 0  # done before they begin
 
-    tokens = np.zeros((rows, slots + drafter.shape.depth + 1), np.int32)
+    tokens = np.zeros((rows, shape.slots + drafter.shape.depth + 1), np.int32)
+    ends = np.full((rows, shape.stop_ids), -1, np.int32)
     for row, request in enumerate(padded):
         tokens[row, : len(request.prompt)] = request.prompt
+        ids = stop_ids(model, request)
+        ends[row, : len(ids)] = ids
     params = BatchParams(
         settings=settings_of(
             [request.options for request in padded],
@@ -205,14 +220,26 @@ def batch_inputs(
         ),
         prompt_length=np.array([len(request.prompt) for request in padded], np.int32),
         limit=limit,
-        stop_ids=np.array(model.stop_ids or (-1,), np.int32),
+        stop_ids=ends,
+        processor=processor_for(model, padded, rows),
     )
     return _sharded(model, (params, tokens))
+
+
+def processor_for(model: Model, requests: Sequence[Request], rows: int) -> LogitsProcessor | None:
+    """What requests ask of their logits, on the host, padded to `rows`; None if nothing."""
+    padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
+    return processor_of([(request.options, request.bad_words) for request in padded], model.target.config.vocab_size)
 
 
 def _sharded(model: Model, tree: T) -> T:
     """Arrays of a batch, over the model's devices."""
     return tree if model.over is None else model.over.put(tree, model.over.state)
+
+
+def _placed(model: Model, tree: T) -> T:
+    """Arrays that many calls take, on the model's devices."""
+    return jax.device_put(tree) if model.over is None else _sharded(model, tree)
 
 
 def _timed(function: Any, *args: Any, **static: Any) -> tuple[DecodeState, float, float]:

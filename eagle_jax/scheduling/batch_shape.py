@@ -10,6 +10,8 @@ from eagle_jax.scheduling.options import mode_of
 from eagle_jax.scheduling.request import Request
 from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
 
+OWN_STOP_IDS = 8  # that a request to an engine may have beside the model's
+
 
 @dataclasses.dataclass(frozen=True)
 class BatchShape:
@@ -20,12 +22,14 @@ class BatchShape:
         slots: tokens that a row's caches hold.
         mode: how its rows may draw.
         logprobs: whether log-probabilities are recorded.
+        stop_ids: how many stop tokens a row may have.
     """
 
     rows: int
     slots: int
     mode: Sampling
     logprobs: bool
+    stop_ids: int
 
 
 def shape_for(model: Model, drafter: Drafter, requests: Sequence[Request], rows: int) -> BatchShape:
@@ -35,6 +39,7 @@ def shape_for(model: Model, drafter: Drafter, requests: Sequence[Request], rows:
         slots=slots_for(model, drafter, requests),
         mode=mode_of(request.options for request in requests),
         logprobs=any(request.options.logprobs for request in requests),
+        stop_ids=max(1, *(len(stop_ids(model, request)) for request in requests)),
     )
 
 
@@ -47,6 +52,21 @@ def slots_for(model: Model, drafter: Drafter, requests: Sequence[Request]) -> in
 def slots_to_hold(drafter: Drafter, prompt: int, tokens: int) -> int:
     """Cache slots for prompts of up to `prompt` tokens, `tokens` together with their answers."""
     return slots_beside(drafter.shape.depth, prompt, tokens, chunk_tokens())
+
+
+def stop_ids(model: Model, request: Request) -> tuple[int, ...]:
+    """Tokens that end a request's answer."""
+    own = () if request.options.ignore_eos else model.stop_ids
+    return tuple(dict.fromkeys((*own, *request.options.stop_token_ids)))
+
+
+def refuse_many_stop_ids(model: Model, request: Request) -> None:
+    """Refuses a request with more stop tokens than a batch has room for that others have begun."""
+    if len(stop_ids(model, request)) > len(model.stop_ids) + OWN_STOP_IDS:
+        raise ValueError(
+            f"stop_token_ids has {len(request.options.stop_token_ids)} tokens; this engine has room for {OWN_STOP_IDS} "
+            "beside the model's own, so give no more"
+        )
 
 
 def token_limit(model: Model, request: Request) -> int:

@@ -1,5 +1,6 @@
 """Prefill of one request chunk by chunk, beside a batch that goes on decoding in between."""
 
+import dataclasses
 import functools
 import time
 from typing import Any
@@ -31,7 +32,8 @@ class ChunkedPrefill:
 
     def __init__(self, batch: Batch, request: Request):
         self._batch, self._row = batch, Row(request)
-        self._params, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape.slots)
+        self._asked, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape)
+        self._params = dataclasses.replace(self._asked, processor=None)  # reading is the same for all requests
         self._read, self.unread = 0, -(-len(request.prompt) // chunk_tokens())
         self._reading = self._timed(
             compiled_open_prompts(), *self._inputs(), slots=batch.shape.slots, over=batch.model.over
@@ -49,7 +51,7 @@ class ChunkedPrefill:
     def insert(self, place: int) -> None:
         """Draws the first token and takes a free place of the batch."""
         batch, shape, at = self._batch, self._batch.shape, jnp.asarray([place], jnp.int32)
-        inputs = ((batch.params, batch.state), at, *self._inputs(), self._tokens, self._reading)
+        inputs = ((batch.params, batch.state), at, *self._inputs()[:2], self._asked, self._tokens, self._reading)
         batch.params, batch.state = self._timed(
             _compiled_first_token(),
             *inputs,

@@ -6,15 +6,17 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from eagle_jax.checks import whole
+from eagle_jax.converters.errors import in_a_line
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.batch_shape import BatchShape, slots_to_hold
+from eagle_jax.scheduling.batch_shape import OWN_STOP_IDS, BatchShape, refuse_many_stop_ids, slots_to_hold
 from eagle_jax.scheduling.load import Load
 from eagle_jax.scheduling.options import options_for, sample_number, seeds_for, stop_strings
+from eagle_jax.scheduling.processing import Processing
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request, fitted, requests_for
 from eagle_jax.scheduling.results import CANCELLED, Result
@@ -83,6 +85,7 @@ class Engine:
                 slots=slots_to_hold(self.drafter, self.max_tokens - 1, self.max_tokens),
                 mode=Sampling(sampled=True, filtered=True),
                 logprobs=True,
+                stop_ids=len(model.stop_ids) + OWN_STOP_IDS,
             ),
             steps=steps,
             prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
@@ -126,20 +129,21 @@ class Engine:
         seed: int | Sequence[int] = 0,
         stop: str | Sequence[str] | None = None,
         logprobs: bool = False,
+        **processing: Unpack[Processing],
     ) -> list[Ticket]:
         """Puts requests into the queue, all of them or none: for each prompt those of `samples`, in order.
 
         Args:
             prompts: each is text, chat messages or token ids.
             max_new_tokens: longest answer, in tokens; None is what the engine has room for. The rest is as in
-                `generate`.
+                `generate`, with at most 8 `stop_token_ids`.
 
         Raises:
             ValueError, TypeError: as `generate` does; also when a prompt and its answer need more than `max_tokens`.
             QueueFull: there is no room in the queue.
             EngineClosed: the engine takes no requests.
         """
-        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, logprobs=logprobs)
+        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, logprobs=logprobs, **processing)
         stops = stop_strings(stop, self.model.tokenizer)
         requests = self._requests(prompts, max_new_tokens, seed, stop=stops, **values)
         samples = [sample_number(number) for number in samples]
@@ -209,6 +213,8 @@ class Engine:
         options = options_for(len(prompts), max_new_tokens=longest, **values)
         with self._tokenizing:
             requests = requests_for(self.model, list(prompts), options, seeds_for(seed, len(prompts)))
+        for request in requests:
+            refuse_many_stop_ids(self.model, request)
         return [fitted(request, self.max_tokens, fill=max_new_tokens is None) for request in requests]
 
     def _cancel(self, ticket: Ticket) -> None:
@@ -274,7 +280,7 @@ class Engine:
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         output, *_ = ticket.news
-        message = f"the engine failed at this answer, {_short(error)}; ask again"
+        message = f"the engine failed at this answer, {in_a_line(error)}; ask again"
         self._finish(ticket, output, None, EngineError(message))
 
     def _recover(self, error: Exception) -> None:
@@ -287,14 +293,8 @@ class Engine:
             self._scheduler.restart()
         except Exception as again:
             with self._changed:
-                self._broken = f"the engine cannot go on, {_short(again)}; start it anew"
+                self._broken = f"the engine cannot go on, {in_a_line(again)}; start it anew"
                 lost += self._waiting
                 self._waiting.clear()
         for ticket in lost:
             self._fail(ticket, error)
-
-
-def _short(error: Exception) -> str:
-    """One line about an error of another library."""
-    line = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {line[:200]}"

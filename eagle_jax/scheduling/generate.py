@@ -1,7 +1,7 @@
 """`generate` and `stream`: prompts in, answers out."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from eagle_jax.checks import whole
 from eagle_jax.drafters.base import Drafter, Plain
@@ -9,6 +9,7 @@ from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.batch_shape import slots_for
 from eagle_jax.scheduling.options import options_for, seeds_for, stop_strings
+from eagle_jax.scheduling.processing import Processing
 from eagle_jax.scheduling.request import Request, requests_for
 from eagle_jax.scheduling.results import Chunk, Result
 from eagle_jax.scheduling.scheduler import Event
@@ -35,6 +36,7 @@ def generate(
     num_samples: int = 1,
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    **processing: Unpack[Processing],
 ) -> Any:
     """Generates one answer to each prompt. Same seed, same text: with any drafter or none, in any batch.
 
@@ -59,6 +61,8 @@ def generate(
         num_samples: answers to each prompt; the first is the one that a single answer would be.
         batch_size: answers decoded together; when one is done the next prompt takes its place. None chooses.
         progress: called with (answers done, answers in all) after each answer.
+        processing: options that depend on the text so far: penalties, bias, bans, minimum lengths, stop tokens; see
+            `api.Processing`.
 
     Returns:
         A `Result`; a list of them for a list of prompts; with `num_samples` > 1, a list of answers for each prompt.
@@ -95,6 +99,7 @@ def generate(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
+        **processing,
     )
     results: dict[tuple[int, int], Result] = {}
     for event in events:
@@ -124,6 +129,7 @@ def stream(
     logprobs: bool = False,
     batch_size: int | None = None,
     steps: int = 1,
+    **processing: Unpack[Processing],
 ) -> Iterator[Chunk]:
     """Generates as `generate` does and yields the text as it comes: whole characters, the same text.
 
@@ -150,6 +156,7 @@ def stream(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
+        **processing,
     )
     streamers = [TextStreamer(request.index, model.tokenizer, request.options.stop) for request in requests]
     return (chunk for event in events for chunk in streamers[event.request.index].chunks(event.output, event.result))

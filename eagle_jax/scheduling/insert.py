@@ -17,9 +17,9 @@ Running = tuple[BatchParams, DecodeState]
 def insert(batch: Running, new: Running, places: Int[Array, " n"], *, over: Sharding | None = None) -> Running:
     """`batch` with the rows of `new` at `places`; of several rows for one place the first counts.
 
-    Per-batch values are kept as they are: the number of steps, the stop tokens.
+    The number of steps is kept as it is.
     """
-    (new_params, new_state), rows = new, len(batch[1].done)
+    new_params, new_state = dataclasses.replace(new[0], processor=None), new[1]
     new_state = dataclasses.replace(new_state, steps=batch[1].steps)
 
     def put(old: Array, new: Array, row: Int[Array, ""]) -> Array:
@@ -30,8 +30,7 @@ def insert(batch: Running, new: Running, places: Int[Array, " n"], *, over: Shar
         row = len(places) - 1 - back
         params, state = batch
         state = jax.tree.map(lambda old, new: put(old, new, row) if old.ndim else old, state, new_state)
-        joined = jax.tree.map(lambda old, new: put(old, new, row) if len(old) == rows else old, params, new_params)
-        return dataclasses.replace(joined, stop_ids=params.stop_ids), state
+        return jax.tree.map(lambda old, new: put(old, new, row), params, new_params), state
 
     return jax.lax.fori_loop(0, len(places), put_row, batch)
 

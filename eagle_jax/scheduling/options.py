@@ -9,13 +9,14 @@ import numpy as np
 
 from eagle_jax.checks import finite, is_whole, whole
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.scheduling.processing import LISTS, Processed, check_processing
 
 LARGEST_INT32 = 2**31 - 1
 MOST_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Processed):
     """Checked options of one request; see `generate` for what they mean."""
 
     max_new_tokens: int
@@ -54,18 +55,27 @@ class Options:
 
 
 def options_for(requests: int, *, stop: tuple[str, ...] = (), logprobs: bool = False, **values: Any) -> list[Options]:
-    """The options of each of several requests: every value is one for all of them, or a list with one each."""
+    """The options of each of several requests: every value is one for all of them, or a list with one each.
+
+    Raises:
+        TypeError: a name that is no option's.
+    """
+    unknown = values.keys() - {field.name for field in dataclasses.fields(Options)}
+    if unknown:
+        raise TypeError(f"there is no option {min(unknown)!r}; help(eagle_jax.api.Processing) and generate's list them")
     columns = {name: per_request(name, value, requests) for name, value in values.items()}
     return [
-        Options(stop=stop, logprobs=logprobs, **{name: column[i] for name, column in columns.items()})
+        Options(stop=stop, logprobs=logprobs, **check_processing({name: column[i] for name, column in columns.items()}))
         for i in range(requests)
     ]
 
 
 def per_request(name: str, value: Any, requests: int) -> list[Any]:
-    """A value for each request: the same, or one each from a list."""
+    """A value for each request: the same, or one each from a list; of values that are lists, from a list of lists."""
     listed = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes)):
+        return [listed] * requests
+    if name in LISTS and not (listed and all(one is None or isinstance(one, (list, tuple)) for one in listed)):
         return [listed] * requests
     if len(listed) != requests:
         raise ValueError(

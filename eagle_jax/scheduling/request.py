@@ -7,6 +7,7 @@ from typing import Any
 
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options
+from eagle_jax.scheduling.processing import Words, bad_word_ids, check_ids
 from eagle_jax.scheduling.results import Step
 from eagle_jax.text.prompts import TooLong, encode
 
@@ -21,6 +22,7 @@ class Request:
         options: how the answer is drawn, and where it ends.
         seed: of the noise.
         sample: number of the answer among several to one prompt and seed; part of what seeds the noise.
+        bad_words: the tokens of the options' bad words.
         submitted: when it was submitted, by `time.perf_counter`.
     """
 
@@ -29,6 +31,7 @@ class Request:
     options: Options
     seed: int
     sample: int
+    bad_words: Words = ()
     submitted: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
 
 
@@ -85,6 +88,8 @@ def requests_for(
                 f"{name} has {len(ids)} tokens; the model's context is {model.context}, "
                 f"so it can be {model.context - 1} at most"
             )
+        check_ids(options[index], model.target.config.vocab_size)
+        bad_words = bad_word_ids(options[index].bad_words, model.tokenizer)
         requests += [
             Request(
                 index=index,
@@ -92,6 +97,7 @@ def requests_for(
                 options=options[index],
                 seed=seeds[index],
                 sample=sample,
+                bad_words=bad_words,
                 submitted=submitted,
             )
             for sample in range(samples)

@@ -118,14 +118,17 @@ class Scheduler:
         return 0 if self._batch is None else int(self._batch.state.steps) * len(self._batch.state.done)
 
     def warm_up(self) -> None:
-        """Compiles everything that a request runs, by running one; with `prefill_chunks`."""
+        """Compiles everything that requests run, by running one that changes its logits and one that does not; with
+        `prefill_chunks`.
+        """
         assert self._batch is not None
-        options = dataclasses.replace(DUMMY_OPTIONS, max_new_tokens=2, temperature=1.0, top_p=0.5)
-        prefill = ChunkedPrefill(self._batch, Request(index=0, prompt=[0], options=options, seed=0, sample=0))
-        prefill.read(1)
-        prefill.insert(0)
-        self._batch.warm_up()
-        self._batch.end([0])
+        options = dataclasses.replace(DUMMY_OPTIONS, max_new_tokens=2, temperature=1.0, top_p=0.5, ignore_eos=True)
+        for each in (options, dataclasses.replace(options, presence_penalty=1.0)):
+            prefill = ChunkedPrefill(self._batch, Request(index=0, prompt=[0], options=each, seed=0, sample=0))
+            prefill.read(1)
+            prefill.insert(0)
+            self._batch.warm_up()
+            self._batch.end([0])
 
     def restart(self) -> None:
         """Forgets all requests, and begins an empty batch in the memory of the old one: there may be none for two."""

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 
@@ -15,6 +15,7 @@ from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape, shape_for
 from eagle_jax.scheduling.generate import drafter_for_requests
 from eagle_jax.scheduling.options import Options, options_for
+from eagle_jax.scheduling.processing import Processing
 from eagle_jax.scheduling.request import Request
 from eagle_jax.tuning.methods import choose
 from eagle_jax.tuning.sizes import rows_for
@@ -54,6 +55,7 @@ def warm_up(
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
     logprobs: bool = False,
+    **processing: Unpack[Processing],
 ) -> list[Warmed]:
     """Compiles what `generate` and `stream` will need for such requests, so that the first of them does not wait.
 
@@ -70,6 +72,7 @@ def warm_up(
             of several size classes fewer may belong to one of them: give 1, 2, 4, .. up to it.
         temperature: 0 for greedy answers, 1 or another for sampled ones, `(0.0, 1.0)` for both.
         top_k, top_p, min_p: whether sampled answers are filtered, as in `generate`; their values do not matter.
+        processing: as in `generate`; one program serves all of them, so their values do not matter either.
 
     Returns:
         The size classes that are ready now.
@@ -87,7 +90,7 @@ def warm_up(
     """
     sizes = [rows_for(model, whole("batch_size", size, 1)) for size in _several(batch_size)]
     lengths = [_length(model, length) for length in _several(prompt_lengths)]
-    values: dict[str, Any] = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p)
+    values: dict[str, Any] = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
     how = [options_for(1, logprobs=logprobs, temperature=each, **values)[0] for each in _several(temperature)]
 
     choice = choose(model, drafter, tree)

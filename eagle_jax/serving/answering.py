@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 GRACE = 30.0  # seconds that a client has to read what is left, once all answers are there
 DONE = b"data: [DONE]\n\n"
+IGNORED_HEADER = "x-eagle-jax-ignored"  # names the fields of a request that were passed over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +82,11 @@ class Shape(abc.ABC):
         """A piece of an answer."""
 
 
-async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]], Call]) -> Response:
+async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any], bool], Call]) -> Response:
     """The response to one request. Raises `Refused`."""
     service: Service = request.app.state.service
     limits = service.limits
-    call = parse(await read_json(request, limits.body_bytes, limits.body_seconds))
+    call = parse(await read_json(request, limits.body_bytes, limits.body_seconds), service.ignore_unknown)
     name = service.name_of(call.model)
     tickets = await service.submit(service.engines[name], call)
     answering = Answering(
@@ -96,11 +97,12 @@ async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]
         tickets=tickets,
         service=service,
     )
+    headers = {IGNORED_HEADER: ", ".join(call.ignored).encode("ascii", "replace").decode()} if call.ignored else {}
     if call.stream:
-        return EventStream(_events(answering, shape), tickets, limits.answer_seconds)
+        return EventStream(_events(answering, shape), tickets, limits.answer_seconds, headers)
     results = await _while_there(_all(tickets), request.receive, tickets, limits.answer_seconds)
     choices = [shape.choice(answering, i, result) for i, result in enumerate(results)]
-    return Json(answering.head(shape.whole) | {"choices": choices, "usage": answering.usage(results)})
+    return Json(answering.head(shape.whole) | {"choices": choices, "usage": answering.usage(results)}, headers=headers)
 
 
 class EventStream(Response):
@@ -108,8 +110,14 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], tickets: Sequence[Ticket], seconds: float):
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        tickets: Sequence[Ticket],
+        seconds: float,
+        headers: Mapping[str, str] | None = None,
+    ):
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._events, self._tickets, self._seconds = events, tickets, seconds
 
@@ -174,14 +182,14 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
-    """A stream's events; an error is one too, and ends it."""
+    """A stream's events; an error is one too, and ends it. None is sent before there is something of an answer: clients
+    take the first one's time for that of the first token.
+    """
     call, head = answering.call, answering.head(shape.piece)
     usage: dict[str, Any] = {"usage": None} if call.include_usage else {}
     results: dict[int, Result] = {}
+    begun: set[int] = set()
     try:
-        for index in range(len(answering.tickets)):
-            if (first := shape.first(index)) is not None:
-                yield event(head | {"choices": [first]} | usage)
         async for chunk in achunks(answering.tickets, by_step=call.eagle):
             if chunk.result is not None and all(map(_never_begun, answering.tickets)):
                 yield event(_too_busy().body)
@@ -190,6 +198,9 @@ async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
             if call.eagle:
                 piece["eagle"] = _eagle(answering, chunk)
             if chunk.text or chunk.logprobs or chunk.result is not None or call.eagle:
+                if chunk.index not in begun and (first := shape.first(chunk.index)) is not None:
+                    yield event(head | {"choices": [first]} | usage)
+                begun.add(chunk.index)
                 yield event(piece)
             if chunk.result is not None:
                 results[chunk.index] = chunk.result

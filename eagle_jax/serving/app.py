@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -17,8 +18,13 @@ from eagle_jax.serving.chat import chat_completions
 from eagle_jax.serving.completions import completions
 from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected
 from eagle_jax.serving.service import Limits, Service, models
+from eagle_jax.serving.tokens import detokenize, tokenize, version
 
-ENDPOINTS = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/health", "/metrics")
+ENDPOINTS = (
+    *("/v1/models", "/v1/completions", "/v1/chat/completions"),
+    *("/tokenize", "/detokenize", "/version", "/health", "/metrics"),
+)
+BEHIND_KEY = ("/metrics", "/tokenize", "/detokenize")
 
 
 def create_app(
@@ -27,29 +33,43 @@ def create_app(
     limits: Limits | None = None,
     api_key: str | None = None,
     routes: Sequence[BaseRoute] = (),
+    ignore_unknown: bool = False,
+    origins: Sequence[str] = (),
+    generation_config: bool = False,
 ) -> Starlette:
     """An ASGI application that answers OpenAI's requests.
 
     Args:
         engines: by the names that requests call models; the first is meant when a request names none.
         limits: what one request may take.
-        api_key: what `Authorization: Bearer` has to bring for everything at /v1 and /metrics; None lets everyone in.
+        api_key: what `Authorization: Bearer` has to bring, except to /health and /version; None lets everyone in.
         routes: pages of your own, such as `starlette.routing.Route("/", page)`; they come after the server's. They find
             the engines in `request.app.state.service`.
+        ignore_unknown: passes over fields of requests that nobody knows; a header of the response names them.
+        generation_config: answers requests that do not say how tokens are drawn as a model's `generation_config.json`
+            recommends, instead of at OpenAI's temperature of 1.
+        origins: addresses of web pages that may ask too (CORS), such as `https://example.com`; "*" is all.
     """
     own = [
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/version", version, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
-    service = Service(engines, limits or Limits(), api_key)
+    service = Service(engines, limits or Limits(), api_key, ignore_unknown, generation_config)
+    pages = Middleware(
+        CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
+    )
     app = Starlette(
         routes=[*own, *routes],
         # Starlette would answer unexpected errors outside of the door, where they are neither numbered nor counted.
         middleware=[
+            *([pages] if origins else []),
             Middleware(Door, service=service),
             Middleware(ExceptionMiddleware, handlers={Exception: on_unexpected}),
         ],
@@ -114,7 +134,7 @@ class Door:
     def _refusal(self, scope: Scope) -> Refused | None:
         address, headers = _address(scope), dict(scope["headers"])
         asks = address.startswith("/v1/")
-        if asks or address.startswith("/metrics"):  # a route also takes a line's end behind its address
+        if asks or address.startswith(BEHIND_KEY):  # a route also takes a line's end behind its address
             if not self._service.knows(headers.get(b"authorization", b"").decode("latin-1")):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
                 more = {"www-authenticate": "Bearer", "connection": "close"}

@@ -16,7 +16,7 @@ async def read_json(request: Request, most_bytes: int, seconds: float) -> dict[s
     """The JSON object that was sent.
 
     Raises:
-        Refused: it is too large (413), too slow (408), no JSON by its content type (415) or by its content (400).
+        Refused: it is too large (413), too slow (408), no JSON (400), or from a web page and of another type (415).
         ClientDisconnect: the client went away.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -27,7 +27,8 @@ async def read_json(request: Request, most_bytes: int, seconds: float) -> dict[s
         raise Refused(
             408, f"the body did not come within {seconds:g} seconds; send it at once", headers=CLOSE
         ) from None
-    if kind != "application/json":  # a web page of somebody else could send any other kind without asking
+    # a web page of somebody else could send any other kind without asking, but not without its origin
+    if kind != "application/json" and "origin" in request.headers:
         raise Refused(415, f"the body is of type {kind[:80]!r}; expected application/json")
     return _parsed(body)
 

@@ -12,10 +12,19 @@ Check = Callable[[str, Any], T]
 
 
 class Fields:
-    """The fields of one JSON object. null is the same as nothing."""
+    """The fields of one JSON object. null is the same as nothing.
 
-    def __init__(self, body: Mapping[str, Any], where: str = ""):
-        self._left, self._where = dict(body), where
+    Args:
+        where: begins the names of its fields in messages.
+        ignored: takes the names of fields that nobody knows; without it they are refused.
+    """
+
+    def __init__(self, body: Mapping[str, Any], where: str = "", ignored: list[str] | None = None):
+        self._left, self._where, self._ignored = dict(body), where, ignored
+
+    def inside(self, where: str, body: Mapping[str, Any]) -> "Fields":
+        """The fields of an object inside this one."""
+        return Fields(body, where, self._ignored)
 
     def take(self, name: str, check: Check[T], default: T) -> T:
         value = self._left.pop(name, None)
@@ -40,8 +49,11 @@ class Fields:
                 leave = f"; leave it out, or give {', '.join(map(json.dumps, values))}" if values else "; leave it out"
                 raise wrong(self._where + name, f"{self._where}{name}={_short(value)} is not supported here{leave}")
 
-    def end(self) -> None:
-        """Refuses what was not taken."""
+    def end(self) -> list[str]:
+        """Refuses what was not taken; or the names of what was passed over so far."""
+        if self._ignored is not None:
+            self._ignored += [self._where + name for name in self._left]
+            return self._ignored
         if self._left:
             names = ", ".join(repr(self._where + name)[:80] for name in list(self._left)[:5])
             one = len(self._left) == 1
@@ -50,6 +62,7 @@ class Fields:
                 f"{'field' if one else 'fields'} {names} {'is' if one else 'are'} not known here; leave "
                 f"{'it' if one else 'them'} out",
             )
+        return []
 
 
 def wrong(name: str, message: str) -> Refused:

@@ -9,46 +9,90 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from eagle_jax.api import Chat, Processing, Text, check_processing
 from eagle_jax.serving.fields import Fields, flag, listed, mapping, number, text, whole, wrong
 
-MOST_STOPS, LONGEST_STOP = 4, 500
+MOST_STOPS, LONGEST_STOP = 64, 500
 MOST_CHOICES = 128
 LARGEST_SEED = 2**63 - 1
 LARGEST = 2**31 - 1
 
-IGNORED = {"user": text, "safety_identifier": text, "prompt_cache_key": text, "metadata": mapping}
-# Known fields, and the values of them that change nothing.
+# Fields that say who asks, why and how urgently.
+IGNORED = {
+    "user": text,
+    "safety_identifier": text,
+    "prompt_cache_key": text,
+    "prompt_cache_retention": text,
+    "cache_salt": text,
+    "metadata": mapping,
+    "request_id": text,
+    "rid": text,
+    "priority": whole(-LARGEST, LARGEST),
+}
+# Known fields of OpenAI's, vLLM's and SGLang's requests, and the values of them that change nothing.
 NEUTRAL: dict[str, list[Any]] = {
-    "frequency_penalty": [0],
-    "presence_penalty": [0],
-    "logit_bias": [{}],
     "store": [False],
     "service_tier": ["auto", "default"],
+    "length_penalty": [1],
+    "use_beam_search": [False],
+    "early_stopping": [False],
+    "include_stop_str_in_output": [False],
+    "skip_special_tokens": [True],
+    "spaces_between_special_tokens": [True],
+    "truncate_prompt_tokens": [],
+    "prompt_logprobs": [],
+    "return_tokens_as_token_ids": [False],
+    "return_token_ids": [False],
+    "return_hidden_states": [False],
+    "response_format": [{"type": "text"}],
+    "structured_outputs": [{}],
+    "guided_json": [],
+    "guided_regex": [],
+    "guided_choice": [[]],
+    "guided_grammar": [],
+    "json_schema": [],
+    "regex": [],
+    "ebnf": [],
+    "stop_regex": [[]],
+    "no_stop_trim": [False],
+    "min_new_tokens": [0],
+    "logits_processors": [[]],
+    "mm_processor_kwargs": [{}],
+    "kv_transfer_params": [{}],
+    "vllm_xargs": [{}],
+    "lora_path": [],
+    "session_params": [{}],
 }
 NEUTRAL_COMPLETION = NEUTRAL | {"echo": [False], "suffix": [""]}
 NEUTRAL_CHAT = NEUTRAL | {
+    "echo": [False],
     "top_logprobs": [0],
-    "tools": [[]],
-    "tool_choice": ["none", "auto"],
     "parallel_tool_calls": [True, False],
     "functions": [[]],
     "function_call": ["none", "auto"],
-    "response_format": [{"type": "text"}],
     "modalities": [["text"]],
     "audio": [],
     "prediction": [],
     "reasoning_effort": [],
     "verbosity": [],
     "web_search_options": [],
+    "documents": [[]],
+    "add_special_tokens": [False],
+    "chat_template": [],
+    "include_reasoning": [True, False],
+    "separate_reasoning": [True, False],
+    "stream_reasoning": [True, False],
 }
 NEUTRAL_MESSAGE: dict[str, list[Any]] = {
-    "name": [],
+    "type": ["text", "message"],
     "refusal": [],
     "audio": [],
     "annotations": [[]],
     "tool_calls": [[]],
     "function_call": [],
 }
+# What people and models are called, and what a model thought before it answered, no template here reads.
+IGNORED_MESSAGE = {"name": text, "reasoning_content": text, "reasoning": text}
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -60,10 +104,11 @@ class Call:
         model: which of the server's models; None is the first.
         prompts: text, chat messages or token ids, one or several.
         samples: answers to each prompt.
-        options: of `Engine.submit_all`.
+        options: of `Engine.submit_all`, as far as they are stated.
         stream: whether the answers are sent as they are made.
         include_usage: whether a stream ends with what was used.
         eagle: whether to tell what every pass of the target committed.
+        ignored: fields that nobody knows and that were passed over.
     """
 
     model: str | None
@@ -73,12 +118,17 @@ class Call:
     stream: bool
     include_usage: bool
     eagle: bool
+    ignored: tuple[str, ...]
 
 
-def completion_call(body: Mapping[str, Any]) -> Call:
+def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     """A request to /v1/completions. Raises `Refused`."""
-    fields = Fields(body)
-    prompts = _prompts(fields.must("prompt", lambda name, value: value))
+    fields = Fields(body, ignored=[] if ignore_unknown else None)
+    special_tokens = fields.take("add_special_tokens", flag, True)
+    prompts = [
+        Text(prompt, special_tokens) if isinstance(prompt, str) else prompt
+        for prompt in _prompts(fields.must("prompt", lambda name, value: value))
+    ]
     samples = fields.take("n", whole(1, MOST_CHOICES), 1)
     options = _options(fields) | {
         "max_new_tokens": fields.take("max_tokens", whole(1, LARGEST), 16),
@@ -88,10 +138,10 @@ def completion_call(body: Mapping[str, Any]) -> Call:
     return _call(fields, prompts, samples, options)
 
 
-def chat_call(body: Mapping[str, Any]) -> Call:
+def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     """A request to /v1/chat/completions. Raises `Refused`."""
-    fields = Fields(body)
-    messages = [_message(i, entry) for i, entry in enumerate(fields.must("messages", listed))]
+    fields = Fields(body, ignored=[] if ignore_unknown else None)
+    chat = chat_of(fields)
     samples = fields.take("n", whole(1, MOST_CHOICES), 1)
     old, new = (fields.take(name, whole(1, LARGEST), None) for name in ("max_tokens", "max_completion_tokens"))
     if old is not None and new is not None and old != new:
@@ -100,20 +150,43 @@ def chat_call(body: Mapping[str, Any]) -> Call:
         "max_new_tokens": new if old is None else old,
         "logprobs": fields.take("logprobs", flag, False),
     }
+    _refuse_tools(fields)
     fields.only(NEUTRAL_CHAT)
-    return _call(fields, [messages], samples, options)
+    return _call(fields, [chat], samples, options)
+
+
+def chat_of(fields: Fields) -> Chat:
+    """The conversation of a request, and how it is put into the model's template."""
+    return Chat(
+        messages=[_message(fields, i, entry) for i, entry in enumerate(fields.must("messages", listed))],
+        template=fields.take("chat_template_kwargs", mapping, {}),
+        add_generation_prompt=fields.take("add_generation_prompt", flag, True),
+        continue_final_message=fields.take("continue_final_message", flag, False),
+    )
+
+
+def _refuse_tools(fields: Fields) -> None:
+    """Tools that must not be called change nothing; others have to be none."""
+    choice = fields.take("tool_choice", lambda name, value: value, None)
+    tools: Any = fields.take("tools", lambda name, value: value, [])
+    if choice not in (None, "none", "auto") or tools != [] and choice != "none":
+        name = "tools" if tools else "tool_choice"
+        raise wrong(name, f'{name} cannot be followed here; leave tools out, or give tool_choice "none"')
 
 
 def _options(fields: Fields) -> dict[str, Any]:
-    """How tokens are drawn. OpenAI's defaults: temperature 1, and another seed every time."""
-    return {
-        "temperature": fields.take("temperature", number(0.0, 2.0), 1.0),
-        "top_p": fields.take("top_p", _share, 1.0),
-        "top_k": max(fields.take("top_k", whole(-1, LARGEST), 0), 0),  # vLLM's -1 is "all", as 0 is
-        "min_p": fields.take("min_p", number(0.0, 1.0), 0.0),
+    """How tokens are drawn, as far as it is stated; without a seed every request has its own."""
+    processing = {name: fields.take(name, _processing, None) for name in Processing.__annotations__}
+    top_k = fields.take("top_k", whole(-1, LARGEST), None)
+    options = processing | {
+        "temperature": fields.take("temperature", number(0.0, 2.0), None),
+        "top_p": fields.take("top_p", _share, None),
+        "top_k": None if top_k is None else max(top_k, 0),  # vLLM's -1 is "all", as 0 is
+        "min_p": fields.take("min_p", number(0.0, 1.0), None),
         "seed": fields.take("seed", whole(0, LARGEST_SEED), secrets.randbelow(LARGEST_SEED)),
         "stop": fields.take("stop", _stop, None),
     }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, Any]) -> Call:
@@ -121,9 +194,9 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
     entry = fields.take("stream_options", mapping, None)
     if entry is not None and not stream:
         raise wrong("stream_options", "stream_options without stream=true; leave them out")
-    streaming = Fields(entry or {}, "stream_options.")
+    streaming = fields.inside("stream_options.", entry or {})
     include_usage = streaming.take("include_usage", flag, False)
-    streaming.ignore({"include_obfuscation": flag})
+    streaming.ignore({"include_obfuscation": flag, "continuous_usage_stats": flag})
     streaming.end()
     call = Call(
         model=fields.take("model", text, None),
@@ -133,10 +206,10 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
         stream=stream,
         include_usage=include_usage,
         eagle=fields.take("eagle", flag, False),
+        ignored=(),
     )
     fields.ignore(IGNORED)
-    fields.end()
-    return call
+    return dataclasses.replace(call, ignored=tuple(fields.end()))
 
 
 def _prompts(value: Any) -> list[Any]:
@@ -157,14 +230,15 @@ def _is_token(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
-def _message(index: int, value: Any) -> dict[str, str]:
+def _message(request: Fields, index: int, value: Any) -> dict[str, str]:
     where = f"messages[{index}]"
-    fields = Fields(mapping(where, value), f"{where}.")
+    fields = request.inside(f"{where}.", mapping(where, value))
     role = fields.must("role", text)
     if role not in ROLES:
         raise wrong(f"{where}.role", f"{where}.role={role[:40]!r}; expected one of {', '.join(ROLES)}")
     content = fields.must("content", _content)
     fields.only(NEUTRAL_MESSAGE)
+    fields.ignore(IGNORED_MESSAGE)
     fields.end()
     return {"role": ROLES[role], "content": content}
 
@@ -193,6 +267,14 @@ def _stop(name: str, value: Any) -> list[str]:
             name, f"{name} has to be a text or {MOST_STOPS} texts at most, each of 1 to {LONGEST_STOP} characters"
         )
     return several
+
+
+def _processing(name: str, value: Any) -> Any:
+    try:
+        check_processing({name: value})
+        return value
+    except ValueError as error:
+        raise wrong(name, str(error)) from None
 
 
 def _share(name: str, value: Any) -> float:

@@ -13,6 +13,8 @@ from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 from eagle_jax.serving.protocol import Call
 
+OPENAI = {"temperature": 1.0}  # OpenAI's defaults, where they are not `generate`'s
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -40,14 +42,25 @@ class Service:
         engines: by the names that requests call models; the first is used when none is named.
         draining: whether new requests are refused because the server is about to stop.
         open: requests that are being answered.
+        ignore_unknown: whether fields of requests that nobody knows are passed over.
+        generation_config: whether requests that do not say are answered as a model's `generation_config.json`
+            recommends, and not as OpenAI does.
     """
 
-    def __init__(self, engines: Mapping[str, Engine], limits: Limits, api_key: str | None):
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        limits: Limits,
+        api_key: str | None,
+        ignore_unknown: bool = False,
+        generation_config: bool = False,
+    ):
         if not engines:
             raise ValueError("a server without an engine has nothing to say; give it one")
         if api_key is not None and not api_key.strip():
             raise ValueError("the API key is empty, which anyone can send; give one, or none at all")
         self.engines, self.limits = dict(engines), limits
+        self.ignore_unknown, self.generation_config = ignore_unknown, generation_config
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
         self._spellings = None if api_key is None else _spellings(api_key.strip())
@@ -118,7 +131,9 @@ class Service:
             raise Refused(400, str(error)) from None
 
     def _submit(self, engine: Engine, call: Call) -> list[Ticket]:
-        return engine.submit_all(call.prompts, samples=range(call.samples), **call.options)
+        recommended = engine.model.generation if self.generation_config else {}
+        followed = {name: value for name, value in recommended.items() if name != "max_new_tokens"}
+        return engine.submit_all(call.prompts, samples=range(call.samples), **(OPENAI | followed | call.options))
 
 
 def _spellings(key: str) -> list[bytes]:

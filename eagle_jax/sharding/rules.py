@@ -52,7 +52,6 @@ HEAD: Rules = (
 )
 # Requests, caches, drafters' states, trees and everything else that has a row for each request.
 STATE: Rules = (
-    (r"(^|/)stop_ids$", P()),
     (r"(^|/)[kv]/\d+$", P(DATA, MODEL)),
     (r"", P(DATA)),
 )

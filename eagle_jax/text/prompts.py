@@ -1,5 +1,6 @@
 """Prompts in the forms people have them: text, chat messages, token ids, or a list of those."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,12 +9,45 @@ import numpy as np
 
 ARRAYS = (np.ndarray, jax.Array)
 Message = Mapping[str, str]
-Prompt = str | Sequence[Message] | Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A prompt as it is.
+
+    Attributes:
+        text: it.
+        special_tokens: whether the tokenizer puts those that begin a text before it. One that is there already is not
+            doubled.
+    """
+
+    text: str
+    special_tokens: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Chat:
+    """A conversation, and how the model's chat template renders it.
+
+    Attributes:
+        messages: `{"role": ..., "content": ...}` each.
+        template: what the template reads besides, such as `{"enable_thinking": False}` of Qwen3's.
+        add_generation_prompt: whether the assistant's turn is begun.
+        continue_final_message: whether the answer goes on with the last message instead.
+    """
+
+    messages: Sequence[Message]
+    template: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+Prompt = str | Text | Chat | Sequence[Message] | Sequence[int]
 
 
 def split(prompts: Any) -> tuple[list[Prompt], bool]:
     """The prompts as a list, and whether a list is what was given (a list in gives a list out)."""
-    if isinstance(prompts, str):
+    if isinstance(prompts, (str, Text, Chat)):
         return [prompts], False
     if isinstance(prompts, Mapping) and "input_ids" in prompts:  # what tokenizers make, and their chat templates
         prompts = prompts["input_ids"]
@@ -43,10 +77,12 @@ def encode(tokenizer: Any, prompt: Prompt | np.ndarray | jax.Array, vocab_size: 
     """Token ids of one prompt; `where` names it in messages."""
     if isinstance(prompt, ARRAYS):
         prompt = prompt.tolist()
-    if isinstance(prompt, str):
-        ids = _encode_text(tokenizer, prompt, where)
-    elif isinstance(prompt, Sequence) and prompt and all(isinstance(item, Mapping) for item in prompt):
+    if isinstance(prompt, (str, Text)):
+        ids = _encode_text(tokenizer, prompt if isinstance(prompt, Text) else Text(prompt), where)
+    elif isinstance(prompt, Chat):
         ids = _encode_chat(tokenizer, prompt, where)
+    elif isinstance(prompt, Sequence) and prompt and all(isinstance(item, Mapping) for item in prompt):
+        ids = _encode_chat(tokenizer, Chat(prompt), where)  # type: ignore[arg-type]  # mappings, every one
     elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes) and all(_is_token(item) for item in prompt):
         ids = [int(token) for token in prompt]  # type: ignore[arg-type]  # `_is_token` has seen to it
     else:
@@ -63,27 +99,49 @@ def _is_token(item: Any) -> bool:
     return isinstance(item, (int, np.integer)) and not isinstance(item, bool)
 
 
-def _encode_text(tokenizer: Any, prompt: str, where: str) -> list[int]:
-    if not prompt:
+def _encode_text(tokenizer: Any, prompt: Text, where: str) -> list[int]:
+    if not prompt.text:
         raise ValueError(f"{where} is empty; give it at least one token")
-    return _tokenize(_needed(tokenizer, where), prompt, where)
+    needed = _needed(tokenizer, where)
+    ids = _tokenize(needed, prompt.text, where, add_special_tokens=prompt.special_tokens)
+    bos = needed.bos_token_id
+    return ids[1:] if bos is not None and ids[:2] == [bos, bos] and prompt.special_tokens else ids
 
 
-def _encode_chat(tokenizer: Any, messages: Sequence[Any], where: str) -> list[int]:
-    for message in messages:
+def _encode_chat(tokenizer: Any, chat: Chat, where: str) -> list[int]:
+    for message in chat.messages:
         if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
             raise ValueError(
                 f'{where} has the message {_short(message)}; expected {{"role": "user", "content": "..."}}'
             )
-    if not _needed(tokenizer, where).chat_template:
+    templates = _needed(tokenizer, where).chat_template
+    if not templates:
         raise ValueError(f"{where} is a chat, but the model's tokenizer has no chat template; give plain text instead")
+    if isinstance(templates, Mapping) and "default" not in templates:
+        names = ", ".join(templates)
+        raise Unfit(f"{where} needs one of the model's chat templates {names}, and none is the default; name one")
+    return _tokenize(tokenizer, rendered(tokenizer, chat, where), where, add_special_tokens=False)
+
+
+def rendered(tokenizer: Any, chat: Chat, where: str) -> str:
+    """A conversation in the words of the model's chat template.
+
+    Raises:
+        Unfit: the template refuses it, or fails.
+    """
     from jinja2 import TemplateError
 
+    how: dict[str, Any] = dict(chat.template)
+    how |= {"add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message}
+    how |= {"continue_final_message": True} if chat.continue_final_message else {}
     try:
-        text = tokenizer.apply_chat_template([dict(m) for m in messages], tokenize=False, add_generation_prompt=True)
+        return tokenizer.apply_chat_template([dict(m) for m in chat.messages], tokenize=False, **how)
     except TemplateError as error:
         raise Unfit(f"{where} does not fit the model's chat template: {error}") from None
-    return _tokenize(tokenizer, text, where, add_special_tokens=False)
+    except Exception as error:  # a template is a program of its own: it may divide by zero, or call itself for ever
+        raise Unfit(
+            f"the model's chat template fails at {where} ({type(error).__name__}: {_short(str(error))})"
+        ) from None
 
 
 def _tokenize(tokenizer: Any, text: str, where: str, **options: bool) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_jax.converters.errors import first_sentence
-from eagle_jax.converters.files import is_gguf
+from eagle_jax.converters.files import is_gguf, read_json
 from eagle_jax.converters.gguf_tokenizer import tokenizer_of
 
 
@@ -29,7 +29,29 @@ def tokenizer_in(folder: Path) -> Any:
         lacking = isinstance(error, ImportError) or re.search("is required|requires|not installed", str(error))
         advice = "install what it needs" if lacking else "copy or download its files again"
         raise ValueError(f"the tokenizer in {folder} cannot be read ({first_sentence(error)}); {advice}") from error
+    beside = folder / "chat_template.json"  # where processors keep it
+    if not getattr(tokenizer, "chat_template", None) and beside.exists():
+        tokenizer.chat_template = read_json(beside).get("chat_template")
     return _quiet(tokenizer)
+
+
+def with_template(tokenizer: Any, chat_template: str | Path) -> Any:
+    """The tokenizer with the chat template of a file, or with the one of its own templates of that name.
+
+    Raises:
+        ValueError: there is no tokenizer, or neither a template nor a file of that name.
+    """
+    if tokenizer is None:
+        raise ValueError("a chat template needs a tokenizer, but the model's folder holds none; leave it out")
+    named = tokenizer.chat_template if isinstance(tokenizer.chat_template, dict) else {}
+    if str(chat_template) in named:
+        tokenizer.chat_template = named[str(chat_template)]
+    elif Path(chat_template).is_file():
+        tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
+    else:
+        names = f", or one of the names {', '.join(named)}" if named else ""
+        raise ValueError(f"chat_template={str(chat_template)!r} is no file; expected one with a Jinja template{names}")
+    return tokenizer
 
 
 def _quiet(tokenizer: Any) -> Any:

@@ -45,6 +45,7 @@ class Fake:
     error: BaseException | None = None
     words: tuple[str, ...] = ("Hello", " [b]world[/b]", ".")
     template: str | None = "{{ messages }}"
+    generation: dict[str, Any] = dataclasses.field(default_factory=dict)
     head: bool = True
     empty: bool = False
     problem: str | None = None
@@ -134,7 +135,18 @@ class Fake:
         )
         return api.Result(text="a", token_ids=[5], finish_reason="length", logprobs=None, prompt_tokens=4, stats=stats)
 
-    def load(self, target=None, head=None, *, dtype=None, target_config=None, quantize=None, mesh=None, **drafting):
+    def load(
+        self,
+        target=None,
+        head=None,
+        *,
+        dtype=None,
+        target_config=None,
+        quantize=None,
+        mesh=None,
+        chat_template=None,
+        **drafting,
+    ):
         self.target_configs.append(target_config)
         self.meshes.append(mesh)
         self.loads.append((target, head, dtype))
@@ -145,6 +157,7 @@ class Fake:
             head=object() if self.head else None,
             tokenizer=FakeTokenizer(self.template),
             context=512,
+            generation=self.generation,
         )
         for name, value in fields.items():
             object.__setattr__(model, name, value)

@@ -14,7 +14,7 @@ from eagle_jax.cli import meter
 def prompts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"id": i, "prompt": "Hi."}) + "\n" for i in range(5)))
+    path.write_text("".join(json.dumps({"prompt": f"Hi {i}."}) + "\n" for i in range(5)))
     return path
 
 

@@ -161,3 +161,33 @@ def test_entries_of_the_targets_config(fake, run):
     assert fake.target_configs == [{"rope_theta": 10000.0}, None]
     shown = run("generate", "--target-config", "[1]", "Hi.")
     assert shown.exit_code == 2 and "--target-config [1] is no JSON object" in shown.stderr
+
+
+def test_options_that_depend_on_the_text(fake, run):
+    more = ["--set", "repetition_penalty=1.1", "--set", 'bad_words=["very"]', "--set", 'logit_bias={"3": 2}']
+    assert run("generate", "--raw", "hi", *more).exit_code == 0
+    request = fake.requests[0][1]
+    assert request["repetition_penalty"] == 1.1 and request["bad_words"] == ["very"]
+    assert request["logit_bias"] == {"3": 2}
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("temperature=1", "expected NAME=VALUE with one of the names repetition_penalty"),
+        ("min_tokens", "expected NAME=VALUE"),
+        ("min_tokens=few", "the value is not valid JSON"),
+    ],
+)
+def test_what_is_no_such_option(fake, run, setting, sentence):
+    shown = run("generate", "hi", "--set", setting)
+    assert shown.exit_code == 2 and sentence in " ".join(shown.stderr.split()) and not fake.requests
+
+
+def test_what_the_model_recommends_gives_way_to_what_is_typed(fake, run):
+    fake.generation = {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.05}
+    assert run("generate", "--raw", "hi").exit_code == 0
+    assert run("generate", "--raw", "hi", "--generation-config", "--top-p", "0.5").exit_code == 0
+    plain, recommended = (request for _, request in fake.requests)
+    assert (plain["temperature"], plain["top_p"], plain.get("repetition_penalty")) == (0.0, 1.0, None)
+    assert (recommended["temperature"], recommended["top_p"], recommended["repetition_penalty"]) == (0.6, 0.5, 1.05)

@@ -51,7 +51,9 @@ def test_planned_caches_are_those_of_a_batch(nodes, tokens):
     drafter = Plain() if nodes == 1 else Eagle(head=head, policy=shrink_to(DynamicTree(60, 7, 10), nodes))
     model = Model(target, head, tokenizer=None, stop_ids=(), context=4096)
     slots = slots_to_hold(drafter, tokens - 1, tokens)
-    batch = Batch(model, drafter, BatchShape(rows=2, slots=slots, mode=Sampling(False, False), logprobs=False))
+    batch = Batch(
+        model, drafter, BatchShape(rows=2, slots=slots, mode=Sampling(False, False), logprobs=False, stop_ids=1)
+    )
     planned = of_configs(config, None, parse("model:1"), 2, slots_of_caches(tokens, nodes), nodes, jnp.float32)
     assert planned.cache == sum(leaf.nbytes for leaf in jax.tree.leaves(batch.state.cache))
 

@@ -38,6 +38,16 @@ def qwen2() -> Head:
     return filled(EagleConfig(layers=layers, fc_bias=True))
 
 
+def test_an_eagle3_head_may_borrow_the_targets_output_matrix(tmp_path: pathlib.Path):
+    """As NVIDIA's heads with `has_lm_head` false, and vLLM's."""
+    made = head3(draft_vocab_size=11)
+    bare = {name: value for name, value in tensors(made).items() if name != "lm_head.weight"}
+    for changes in ({}, {"eagle_config": entries(made).get("eagle_config", {}) | {"has_lm_head": False}}):
+        loaded = load_head(write(tmp_path, bare, entries(made) | changes), target())
+        own = made.params | {"lm_head": {"weight": target().params["lm_head"]["weight"]}}
+        assert_same(loaded, dataclasses.replace(made, params=own))
+
+
 HEADS: dict[str, tuple[DraftHead, tuple[str, ...]]] = {
     "eagle1": (head(), tuple(FORMATS)),
     "eagle1 without bias": (without_fc_bias(), tuple(FORMATS)),

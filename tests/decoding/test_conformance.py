@@ -34,6 +34,7 @@ from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.ops import VARIABLE, PackedWeight, is_leaf
+from eagle_jax.scheduling.processing import Processed, processor_of
 from eagle_jax.struct import pytree
 from eagle_jax.testing import TINY, cpu_backend, synthetic_head3, synthetic_hydra, synthetic_medusa, synthetic_pair
 
@@ -114,7 +115,13 @@ HOW = {
     "alone, greedy": [(0.0, 1.0)],
     "alone, T=1 with top-p": [(1.0, 0.9)],
     "mixed": [(1.0, 0.9), (0.0, 1.0), (0.7, 1.0)],
+    "processed, greedy": [(0.0, 1.0)],
+    "processed, mixed": [(1.0, 0.9), (0.0, 1.0), (0.7, 1.0)],
 }
+PENALTIES = Processed(repetition_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.1)
+BANS = Processed(logit_bias=((3, 2.0), (9, -3.0)), min_tokens=20, frequency_penalty=0.05)
+# What each row of a batch asks of its logits, with its bad words: one of them is common in the plain text.
+PROCESSED = [(PENALTIES, ()), (BANS, ((5,), (14, 5), (1, 2, 3))), (Processed(), ())]
 
 
 def answers(drafter: Drafter, how: str) -> list[list[int]]:
@@ -123,7 +130,7 @@ def answers(drafter: Drafter, how: str) -> list[list[int]]:
 
 def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
     """The answers, and how many target passes they took."""
-    rows = HOW[how]
+    rows, processed = HOW[how], how.startswith("processed")
     prompts = PROMPTS[: len(rows)]
     settings = sampling.Settings(
         temperature=jnp.asarray([temperature for temperature, _ in rows], jnp.float32),
@@ -140,7 +147,8 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
         settings=settings,
         prompt_length=jnp.asarray(lengths),
         limit=jnp.asarray(lengths + np.int32(NEW)),
-        stop_ids=jnp.asarray([-1], jnp.int32),
+        stop_ids=np.tile(np.array([-1, *([7] if processed else [])], np.int32), (len(rows), 1)),
+        processor=processor_of(PROCESSED[: len(rows)], TINY.vocab_size) if processed else None,
     )
     model = target(os.environ[VARIABLE])
     state = compiled_prefill()(
@@ -188,7 +196,7 @@ def test_same_seed_same_text(name, backend):
         text, passes = decoded(drafter, how)
         expected, without = plain(how, backend)
         assert text == expected, how
-        assert all(len(answer) == NEW for answer in text)
+        assert all(len(answer) == NEW or answer[-1] == 7 for answer in text)
         saved += without - passes
     if name != "garbage":
         assert saved > 0.1 * sum(plain(how, backend)[1] for how in HOW), (

@@ -55,7 +55,7 @@ def ask(prompts, temperature=0.0, top_p=1.0, stop_ids=(-1,), new=NEW, seeds=None
         settings=settings,
         prompt_length=jnp.asarray(lengths),
         limit=jnp.asarray(lengths + np.int32(new)),
-        stop_ids=jnp.asarray(stop_ids, jnp.int32),
+        stop_ids=jnp.tile(jnp.asarray(stop_ids, jnp.int32), (len(prompts), 1)),
     )
     mode = sampling.Sampling(sampled=temperature > 0, filtered=temperature > 0 and top_p < 1)
     return request, jnp.asarray(tokens), mode

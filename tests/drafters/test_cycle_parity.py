@@ -102,7 +102,9 @@ def ours(case: Case) -> dict[str, np.ndarray]:
         temperature=jnp.zeros(1), top_k=jnp.zeros(1, jnp.int32), top_p=jnp.ones(1), min_p=jnp.zeros(1),
         key=sampling.request_keys([0], [0]),
     )  # fmt: skip
-    request = BatchParams(settings=settings, prompt_length=lengths, limit=lengths + SLOTS, stop_ids=jnp.array([-1]))
+    request = BatchParams(
+        settings=settings, prompt_length=lengths, limit=lengths + SLOTS, stop_ids=jnp.full((len(lengths), 1), -1)
+    )
     state = compiled_prefill()(target, drafter, request, tokens, mode=GREEDY, slots=SLOTS, chunk=CHUNK, logprobs=False)
     texts, trees = [known(state)], []
     for cycle in range(1, COUNT + 1):

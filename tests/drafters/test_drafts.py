@@ -51,7 +51,7 @@ def after_cycles(steps: int) -> DecodeState:
         tokens[row, : len(prompt)] = prompt
     lengths = jnp.array([len(prompt) for prompt in PROMPTS])
     request = BatchParams(
-        settings=settings_at(0.0), prompt_length=lengths, limit=lengths + 40, stop_ids=jnp.array([-1])
+        settings=settings_at(0.0), prompt_length=lengths, limit=lengths + 40, stop_ids=jnp.full((len(lengths), 1), -1)
     )
     drafter = Eagle(head=HEAD, policy=TREES["dynamic"])
     state = compiled_prefill()(

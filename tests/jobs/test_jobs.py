@@ -5,9 +5,9 @@ import pathlib
 
 import numpy as np
 import pytest
-from speller import DYNAMIC, RANDOM, SPELLED, SPELLER, spelled_from
+from speller import DYNAMIC, RANDOM, SPELLED, SPELLER, TOKENIZER, spelled_from
 
-from eagle_jax.api import Model, generate
+from eagle_jax.api import Model, check_processing, generate
 from eagle_jax.jobs import Defaults, Job, job, merge, together
 from eagle_jax.jobs.journal import Journal, entries
 from eagle_jax.jobs.lines import Line, lines_of
@@ -70,7 +70,7 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         tally = begun.run(SPELLER, progress=told.append, **ASKED)
         assert begun.merge() == []
     rows = written(output)
-    assert [row["id"] for row in rows] == [
+    assert [row.get("custom_id", row["id"]) for row in rows] == [
         "text",
         7,
         "first.jsonl:4",
@@ -88,7 +88,7 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
     assert rows[1]["text"] == "ab" and rows[1]["finish_reason"] == "stop"
     assert rows[2]["token_ids"] == generate(SPELLER, [5], max_new_tokens=1, temperature=0.9, seed=3).token_ids
     assert rows[2]["stats"] == {"steps": 0, "mean_accepted_length": None}
-    assert rows[4]["text"] == SPELLED[:4]
+    assert rows[4]["response"]["body"]["choices"][0]["message"]["content"] == SPELLED[:4]
     assert [sorted(row) for row in (rows[3], *rows[5:])] == [["error", "id"]] * 4
     assert "not JSON" in rows[3]["error"] and "60 tokens; the model's context is 56" in rows[5]["error"]
     assert "Only user and assistant may speak, not \\ud83d" in rows[6]["error"]
@@ -101,7 +101,7 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         ({"id": "a"}, "no prompt given; expected one of prompt, messages, prompt_ids"),
         ({"id": "a", "prompt": "b", "messages": []}, "prompt and messages given; expected one of"),
         ({"id": "a", "prompt": ["b"]}, 'prompt is ["b"]; expected text'),
-        ({"id": "a", "prompt": "b", "logit_bias": {}}, 'field "logit_bias" is not known; expected id, prompt,'),
+        ({"id": "a", "prompt": "b", "tools": []}, 'field "tools" is not known; expected id, prompt,'),
         ({"id": "a", "prompt": "b", "max_tokens": 1, "max_new_tokens": 1}, "max_new_tokens and max_tokens mean the"),
         ({"id": 1.5, "prompt": "b"}, "id 1.5; expected text or a whole number"),
         ({"id": "\ud800", "prompt": "b"}, 'id "\\ud800"; expected text'),
@@ -115,6 +115,64 @@ def test_a_row_that_is_none_says_why(row, error):
     refused = read(Line(3, "x.jsonl:4", json.dumps(row).encode()))
     assert isinstance(refused, Refused) and error in refused.error
     assert refused.id == ("a" if isinstance(row, dict) and "a" in row.values() else "x.jsonl:4")
+
+
+def test_rows_in_openais_form_are_answered_in_it(tmp_path):
+    messages = [{"role": "user", "content": "Hi."}]
+    rows = [
+        {"custom_id": "chat", "url": "/v1/chat/completions", "body": {"model": "m", "messages": messages}},
+        {"custom_id": "text", "url": "/v1/completions", "body": {"prompt": "ab", "max_tokens": 3}},
+        {"custom_id": "wrong", "body": {"messages": messages, "n": 2}},
+        {"custom_id": "long", "body": {"prompt": [5] * 60}},
+    ]
+    answered([write(tmp_path / "in.jsonl", rows)], tmp_path / "out.jsonl")
+    chat, text, *refused = written(tmp_path / "out.jsonl")
+    assert set(chat) == {"id", "custom_id", "response", "error"} and chat["error"] is None
+    body = chat["response"]["body"]
+    assert (chat["response"]["status_code"], body["object"], body["model"]) == (200, "chat.completion", "m")
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": SPELLED, "refusal": None}
+    assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
+    assert (text["response"]["body"]["object"], text["response"]["body"]["choices"][0]["text"]) == (
+        "text_completion",
+        "cde",
+    )
+    for row in refused:
+        assert row["response"]["status_code"] == 400
+        assert row["error"]["message"] == row["response"]["body"]["error"]["message"]
+    assert "n is 2" in refused[0]["error"]["message"]
+
+
+def test_options_that_depend_on_the_text(tmp_path):
+    rows = [
+        {"id": 1, "prompt": "ab", "bad_words": ["d"], "max_tokens": 4},
+        {"id": 2, "prompt": "ab", "max_tokens": 4},
+        {"id": 3, "prompt": "ab", "max_tokens": 4, "presence_penalty": 9},
+    ]
+    defaults = Defaults(**check_processing({"logit_bias": {TOKENIZER("e")["input_ids"][0]: -100.0}}))
+    answered([write(tmp_path / "in.jsonl", rows)], tmp_path / "out.jsonl", defaults=defaults)
+    first, second, third = written(tmp_path / "out.jsonl")
+    assert first["text"][0] == "c" and "d" not in first["text"]
+    assert second["text"].startswith("cd") and "e" not in second["text"]
+    assert third["error"] == "presence_penalty=9; expected a number from -2 to 2, 0 is off"
+
+
+def test_two_rows_of_one_id_are_refused_before_anything_is_answered(tmp_path):
+    first = write(tmp_path / "a.jsonl", [{"id": 1, "prompt": "a"}, {"prompt": "b"}, {"id": "1", "prompt": "c"}])
+    second = write(tmp_path / "b.jsonl", [{"prompt": "b"}, "no row", {"custom_id": 1, "body": {"prompt": "a"}}])
+    with pytest.raises(ValueError, match=r"a.jsonl:1 and b.jsonl:3 have the same id 1; give each row its own"):
+        Job([first, second], tmp_path / "out.jsonl")
+    assert not list(tmp_path.glob("out*"))
+    with Job([first], tmp_path / "out.jsonl") as job:
+        assert job.rows == 3
+
+
+def test_rows_that_failed_are_counted_again_after_a_start(tmp_path):
+    rows = [{"id": 1, "prompt": ""}, {"id": 2, "prompt": "ab", "max_tokens": 2}]
+    with Job([write(tmp_path / "in.jsonl", rows)], tmp_path / "out.jsonl") as job:
+        assert job.run(SPELLER, **ASKED).failed == 1
+    with Job([tmp_path / "in.jsonl"], tmp_path / "out.jsonl") as job:
+        tally = job.run(SPELLER, **ASKED)
+    assert (tally.before, tally.failed_before, tally.failed) == (2, 1, 0)
 
 
 def test_a_malformed_line_among_thousands(tmp_path):
@@ -203,7 +261,7 @@ def test_something_else_is_not_mixed_in(questions, tmp_path):
         Job([questions], output, made_with=made, defaults=Defaults(max_new_tokens=9))
     with Job([questions], output, made_with=made), pytest.raises(ValueError, match="another process is writing into"):
         Job([questions], output, made_with=made)
-    questions.write_text(questions.read_text().replace("q1", "q2"))
+    questions.write_text(questions.read_text().replace("q1", "another"))
     with pytest.raises(ValueError, match="sha256 was"):
         Job([questions], output, made_with=made)
 

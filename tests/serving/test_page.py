@@ -161,7 +161,7 @@ def test_of_two_races_at_once_one_is_refused(served, monkeypatch):
 def test_what_is_wrong_is_one_sentence(served):
     assert refusal(served, "/ui/about", Authorization="")[0] == 401
     assert refusal(served, "/ui/chat", ASKED, Authorization="Bearer no")[0] == 401
-    assert refusal(served, "/ui/chat", ASKED, **{"Content-Type": "text/plain"})[0] == 415
+    assert refusal(served, "/ui/chat", ASKED, **{"Content-Type": "text/plain", "Origin": "https://a.b"})[0] == 415
     assert refusal(served, "/ui/race", {"drafter": "eagle"}) == (400, "messages is missing")
     status, message = refusal(served, "/ui/chat", ASKED | {"tree": [1, 2.5]})
     assert (status, message) == (400, "tree is neither a word nor up to 256 whole numbers from -1 to 256")

@@ -1,0 +1,77 @@
+"""A model's `generation_config.json`: what its authors recommend to draw with."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eagle_jax.converters.files import is_gguf, read_json
+
+log = logging.getLogger("eagle_jax.loading")
+
+OPTIONS = {  # transformers' names, and `generate`'s
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_new_tokens",
+    "min_new_tokens": "min_tokens",
+}
+# Entries that change what transformers writes and that nothing here follows, with the values that change nothing.
+UNFOLLOWED: Mapping[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "penalty_alpha": (0.0,),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "top_h": (),
+    "guidance_scale": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "min_length": (0,),
+    "max_length": (20,),
+    "bad_words_ids": ([],),
+    "sequence_bias": ({}, []),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "watermarking_config": (),
+    "stop_strings": ([],),
+}
+
+
+def generation_options(folder: Path) -> dict[str, Any]:
+    """`generate`'s options as the model's `generation_config.json` sets them; one log line says what that is, and one
+    what nothing here follows.
+
+    Greedy decoding, `do_sample` false or absent, is temperature 0, whatever else it says.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = folder / "generation_config.json"
+    if is_gguf(folder) or not path.exists():
+        return {}
+    entries = {name: value for name, value in read_json(path).items() if value is not None}
+    options = {ours: entries[theirs] for theirs, ours in OPTIONS.items() if theirs in entries}
+    if not entries.get("do_sample", False):
+        drawn = ("temperature", "top_k", "top_p", "min_p")
+        options = {name: value for name, value in options.items() if name not in drawn}
+        options |= {"temperature": 0.0}
+    elif "temperature" not in options:
+        options["temperature"] = 1.0
+    ignored = [f"{name}={entries[name]}" for name, neutral in UNFOLLOWED.items() if _matters(entries, name, neutral)]
+    if set(options.items()) - {("temperature", 0.0)}:
+        stated = ", ".join(f"{name}={value}" for name, value in options.items())
+        log.info("%s recommends %s; followed where it is asked for", path, stated)
+    if ignored:
+        log.warning("%s sets %s, which transformers follows and eagle_jax does not", path, ", ".join(ignored))
+    return options
+
+
+def _matters(entries: Mapping[str, Any], name: str, neutral: tuple[Any, ...]) -> bool:
+    return name in entries and entries[name] not in neutral

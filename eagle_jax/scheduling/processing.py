@@ -1,0 +1,228 @@
+"""What a request asks of its logits: options as they are given, checked, and as arrays for a batch."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+
+from eagle_jax.checks import finite, is_whole, whole
+from eagle_jax.decoding.processor import BANNED, LogitsProcessor
+
+Words = tuple[tuple[int, ...], ...]
+
+LARGEST_PENALTY, LARGEST_BIAS = 2, 100  # as in OpenAI's requests
+# The least sizes of a batch's table of bad words: one program serves all requests that ask for no more.
+FEWEST_WORDS, SHORTEST_WORD = 8, 8
+
+
+class Processing(TypedDict, total=False):
+    """Options that depend on the text so far, under the names of vLLM and transformers; each is one value for all
+    prompts, or a list with one for each.
+
+    They are functions of the request and of the text before a token, so they change no text between drafters.
+
+    Attributes:
+        repetition_penalty: divides positive logits of tokens that are in prompt or answer, and multiplies negative
+            ones; above 0, 1 is off.
+        presence_penalty: subtracted from the logits of tokens that are in the answer, -2 to 2.
+        frequency_penalty: subtracted once for each time that a token is in the answer, -2 to 2.
+        logit_bias: added to logits before the penalties, by token id, -100 to 100.
+        min_tokens: tokens of the answer before which no stop token may come.
+        ignore_eos: the model's own stop tokens end nothing.
+        stop_token_ids: tokens that end an answer as the model's own do, and are part of it.
+        bad_words: texts that must not be written; the last token of each is banned where it would complete it.
+        allowed_token_ids: the only tokens that may come.
+    """
+
+    repetition_penalty: float | Sequence[float]
+    presence_penalty: float | Sequence[float]
+    frequency_penalty: float | Sequence[float]
+    logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None
+    min_tokens: int | Sequence[int]
+    ignore_eos: bool | Sequence[bool]
+    stop_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
+    bad_words: Sequence[str] | Sequence[Sequence[str] | None] | None
+    allowed_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
+
+
+LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Processed:
+    """The options of `Processing` for one request, as `check_processing` makes them."""
+
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+
+    @functools.cached_property
+    def changes_logits(self) -> bool:
+        """Whether any of them needs a `LogitsProcessor`."""
+        neutral = {"ignore_eos": self.ignore_eos, "stop_token_ids": self.stop_token_ids}  # they end answers, no more
+        return any(
+            getattr(self, field.name) != neutral.get(field.name, field.default)
+            for field in dataclasses.fields(Processed)
+        )
+
+
+def check_processing(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of one request, those of `Processing` checked and hashable; without those that are None.
+
+    Raises:
+        ValueError: one is out of its range, or of another kind.
+    """
+    own = {name: _CHECKS[name](name, value) for name, value in values.items() if name in _CHECKS and value is not None}
+    return {name: value for name, value in values.items() if name not in _CHECKS} | own
+
+
+def _repetition(name: str, value: Any) -> float:
+    if finite(name, value) <= 0:
+        raise ValueError(f"{name}={value}; expected a number above 0, 1 is off")
+    return float(value)
+
+
+def _penalty(name: str, value: Any) -> float:
+    if abs(finite(name, value)) > LARGEST_PENALTY:
+        raise ValueError(f"{name}={value}; expected a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}, 0 is off")
+    return float(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name}={value!r}; expected True or False")
+    return bool(value)
+
+
+def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    if isinstance(value, tuple):  # checked before
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name}={value!r}; expected a mapping of token ids to numbers")
+    biases = []
+    for id_, bias in value.items():
+        if isinstance(id_, str) and id_.isdecimal():  # keys of JSON's objects are text
+            id_ = int(id_)
+        if not is_whole(id_) or id_ < 0:
+            raise ValueError(f"{name} has the key {id_!r}; expected a token id")
+        bias = finite(f"{name}[{id_}]", bias)
+        if abs(bias) > LARGEST_BIAS:
+            raise ValueError(f"{name}[{id_}]={bias}; expected a number from -{LARGEST_BIAS} to {LARGEST_BIAS}")
+        biases.append((int(id_), bias))
+    return tuple(biases)
+
+
+def _token_ids(name: str, value: Any) -> tuple[int, ...]:
+    listed = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
+        raise ValueError(f"{name}={listed!r}; expected a list of token ids")
+    ids = tuple(listed)
+    for id_ in ids:
+        if not is_whole(id_) or id_ < 0:
+            raise ValueError(f"{name} has {id_!r}; expected token ids, which are whole numbers from 0")
+    return tuple(int(id_) for id_ in ids)
+
+
+def _allowed(name: str, value: Any) -> tuple[int, ...]:
+    if not _token_ids(name, value):
+        raise ValueError(f"{name} is empty; expected at least one token id, or None to allow every token")
+    return _token_ids(name, value)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    words = (value,) if isinstance(value, str) else value
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError(f"{name}={value!r}; expected texts that are not blank")
+    return tuple(words)
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "repetition_penalty": _repetition,
+    "presence_penalty": _penalty,
+    "frequency_penalty": _penalty,
+    "logit_bias": _biases,
+    "min_tokens": lambda name, value: whole(name, value, 0),
+    "ignore_eos": _flag,
+    "stop_token_ids": _token_ids,
+    "bad_words": _texts,
+    "allowed_token_ids": _allowed,
+}
+
+
+def bad_word_ids(words: Sequence[str], tokenizer: Any) -> Words:
+    """The token sequences that spell each word at the beginning of a text and after a space, as vLLM has it.
+
+    Raises:
+        ValueError: there are words and no tokenizer.
+    """
+    if words and tokenizer is None:
+        raise ValueError("bad words need a tokenizer, but the model's folder holds none; leave bad_words out")
+    found: list[tuple[int, ...]] = []
+    for word in words:
+        bare, spaced = (tuple(tokenizer.encode(space + word.lstrip(), add_special_tokens=False)) for space in ("", " "))
+        found.append(bare)
+        if len(spaced) == len(bare) and spaced[0] != bare[0]:
+            found.append(spaced)
+    return tuple(dict.fromkeys(found))
+
+
+def check_ids(options: Processed, vocab_size: int) -> None:
+    """Refuses token ids that the model does not have."""
+    named = {
+        "logit_bias": [id_ for id_, _ in options.logit_bias],
+        "stop_token_ids": options.stop_token_ids,
+        "allowed_token_ids": options.allowed_token_ids or (),
+    }
+    for name, ids in named.items():
+        for id_ in ids:
+            if id_ >= vocab_size:
+                raise ValueError(f"{name} has the token id {id_}; the model's vocabulary ends at {vocab_size - 1}")
+
+
+def processor_of(rows: Sequence[tuple[Processed, Words]], vocab_size: int) -> LogitsProcessor | None:
+    """What the rows of a batch ask of their logits, each with the tokens of its bad words; None if nothing."""
+    if not any(options.changes_logits for options, _ in rows):
+        return None
+
+    def column(name: str, dtype: Any) -> np.ndarray:
+        return np.array([getattr(options, name) for options, _ in rows], dtype)
+
+    bias = np.zeros((len(rows), vocab_size), np.float32)
+    several: list[list[tuple[int, ...]]] = []
+    for line, (options, words) in zip(bias, rows, strict=True):
+        if options.allowed_token_ids is not None:
+            line[:] = BANNED
+            line[list(options.allowed_token_ids)] = 0
+        for id_, added in options.logit_bias:
+            line[id_] += added
+        for word in words:
+            if len(word) == 1:
+                line[word[0]] = BANNED
+        several.append([word for word in words if len(word) > 1])
+    return LogitsProcessor(
+        bias=bias,
+        repetition=column("repetition_penalty", np.float32),
+        frequency=column("frequency_penalty", np.float32),
+        presence=column("presence_penalty", np.float32),
+        min_tokens=column("min_tokens", np.int32),
+        bad_words=_table(several),
+    )
+
+
+def _table(words: Sequence[Sequence[tuple[int, ...]]]) -> np.ndarray:
+    """Words of several tokens, `[b, w, l]`, each at the end of its line; sizes are powers of two."""
+    most = max(FEWEST_WORDS, *(len(row) for row in words))
+    longest = max([SHORTEST_WORD, *(len(word) for row in words for word in row)])
+    table = np.full((len(words), 1 << (most - 1).bit_length(), 1 << (longest - 1).bit_length()), -1, np.int32)
+    for row, listed in enumerate(words):
+        for place, word in enumerate(listed):
+            table[row, place, -len(word) :] = word
+    return table

@@ -1,0 +1,90 @@
+"""Prompts: special tokens that begin a text, and what chat templates do."""
+
+import json
+import pathlib
+import re
+from typing import Any
+
+import pytest
+from speller import SPELLER, TOKENIZER, asked
+from tokenizers import processors
+from transformers import PreTrainedTokenizerFast
+
+from eagle_jax.api import Chat, Text, encode, generate
+from eagle_jax.text.prompts import Unfit
+from eagle_jax.text.tokenizers import tokenizer_in, with_template
+
+SIZE = 272
+
+
+def tokenizer(template: Any = None, **how: Any) -> PreTrainedTokenizerFast:
+    """One that begins texts with a BOS token."""
+    core = type(TOKENIZER.backend_tokenizer).from_str(TOKENIZER.backend_tokenizer.to_str())
+    bos = core.token_to_id("<|user|>")
+    core.post_processor = processors.TemplateProcessing(single="<|user|> $A", special_tokens=[("<|user|>", bos)])
+    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<|user|>", chat_template=template, **how)
+
+
+def test_a_text_gets_one_bos_whether_it_begins_with_it_or_not():
+    own = tokenizer()
+    once = encode(own, "ab", SIZE, "the prompt")
+    assert once == [own.bos_token_id, *TOKENIZER("ab")["input_ids"]]
+    assert encode(own, "<|user|>ab", SIZE, "the prompt") == once
+    assert encode(own, Text("ab", special_tokens=False), SIZE, "the prompt") == once[1:]
+    assert encode(own, Text("<|user|>ab", special_tokens=False), SIZE, "the prompt") == once
+    assert encode(own, Text("<|user|><|user|>ab", special_tokens=False), SIZE, "the prompt") == [once[0], *once]
+
+
+def test_what_a_template_reads_besides():
+    template = "{{ messages[0].content }}{% if loud is defined and loud %}!{% endif %}"
+    template += "{% if add_generation_prompt %}?{% endif %}"
+    own = tokenizer(template)
+
+    def text(**how: Any) -> str:
+        return own.decode(encode(own, Chat(asked("a"), **how), SIZE, "the prompt"))
+
+    assert text() == "a?" and text(template={"loud": True}) == "a!?"
+    assert text(add_generation_prompt=False) == "a"
+
+
+def test_an_answer_may_go_on_with_the_last_message():
+    messages = [*asked("?"), {"role": "assistant", "content": "ab"}]
+    on = generate(SPELLER, Chat(messages, continue_final_message=True), max_new_tokens=3)
+    assert on.text == "cde"
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("{{ raise_exception('No!') }}", "does not fit the model's chat template: No!"),
+        ("{% if %}", "does not fit the model's chat template"),
+        ("{{ 1 // 0 }}", "template fails at the prompt (ZeroDivisionError: "),
+        ("{{ 1 + messages }}", "template fails at the prompt (TypeError: "),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "template fails at the prompt (RecursionError: "),
+        ({"a": "x", "b": "y"}, "needs one of the model's chat templates a, b, and none is the default; name one"),
+    ],
+)
+def test_a_template_that_fails_says_so_in_a_sentence(template: Any, sentence: str):
+    with pytest.raises(Unfit, match=re.escape(sentence)) as caught:
+        encode(tokenizer(template), asked("?"), SIZE, "the prompt")
+    assert "\n" not in str(caught.value)
+
+
+def test_templates_from_elsewhere(tmp_path: pathlib.Path):
+    TOKENIZER.save_pretrained(tmp_path)
+    for name in ("chat_template.jinja", "chat_template.json"):
+        (tmp_path / name).unlink(missing_ok=True)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert not tokenizer_in(tmp_path).chat_template
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "beside"}))
+    assert tokenizer_in(tmp_path).chat_template == "beside"
+
+    (tmp_path / "own.jinja").write_text("own")
+    assert with_template(tokenizer("old"), tmp_path / "own.jinja").chat_template == "own"
+    assert with_template(tokenizer({"a": "x", "b": "y"}), "b").chat_template == "y"
+    with pytest.raises(ValueError, match="chat_template='c' is no file; expected one .* one of the names a, b"):
+        with_template(tokenizer({"a": "x", "b": "y"}), "c")
+    with pytest.raises(ValueError, match="needs a tokenizer"):
+        with_template(None, "c")
