@@ -22,6 +22,7 @@ LAYERS = (
         "decoding.tree",
         "decoding.policy",
         "decoding.threshold",
+        "decoding.processor",
         "decoding.scores",
         "decoding.sampling",
         "decoding.verify",

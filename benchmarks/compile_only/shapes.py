@@ -83,7 +83,7 @@ def arguments(
     floats, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)
     settings = Settings(floats, whole, floats, floats, request_keys([0] * rows, [0] * rows))
     request, tokens = jax.eval_shape(
-        lambda: (BatchParams(settings, whole, whole, whole), jnp.zeros((rows, slots + 16), jnp.int32))
+        lambda: (BatchParams(settings, whole, whole, whole[:, None]), jnp.zeros((rows, slots + 16), jnp.int32))
     )
     request = placed(request, over, over.state)
     fixed = dict(mode=mode, slots=slots, chunk=256, logprobs=False, over=over)

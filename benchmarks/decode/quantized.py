@@ -15,7 +15,6 @@ import numpy as np
 import eagle_jax
 from benchmarks.common.command import begin, parser, prompts
 from benchmarks.common.tables import show
-from benchmarks.decode.step import weight_bytes
 from eagle_jax.api import with_head
 
 # What the target is quantized to, and the head.
@@ -47,7 +46,8 @@ def main() -> None:
         if not rows:
             texts = [prompt + result.token_ids for prompt, result in zip(asked, plain, strict=True)]
             expected = logits(model, texts)
-        size = weight_bytes((model.target.params, model.head.params), embedding=True)
+        leaves = jax.tree.leaves((model.target.params, model.head.params))
+        size = sum(leaf.size * jax.dtypes.itemsize_bits(leaf.dtype) / 8 for leaf in leaves)
         steps = sum(result.stats.steps for result in drafted)
         length = (sum(len(result.token_ids) for result in drafted) - len(drafted)) / steps
         changes = differences(logits(model, texts), expected)

@@ -34,7 +34,8 @@ def decoded() -> DecodeState:
         min_p=jnp.zeros(3),
         key=request_keys(range(3), [0] * 3),
     )
-    request = BatchParams(settings, jnp.asarray(LENGTHS), jnp.asarray(LENGTHS + NEW), jnp.asarray([-1], jnp.int32))
+    stop_ids = np.full((len(LENGTHS), 1), -1, np.int32)
+    request = BatchParams(settings, jnp.asarray(LENGTHS), jnp.asarray(LENGTHS + NEW), stop_ids)
     given = TARGET, Eagle(head=HEAD, policy=DynamicTree(3, 1, 2)), request
     mode = Sampling(sampled=True, filtered=False)
     jax.clear_caches()

@@ -30,7 +30,7 @@ def given_to_loop(target: Any, head: Any, tree: DynamicTree, rows: int, slots: i
     drafter = Eagle(head=head, policy=tree)
     numbers, whole = jnp.zeros(rows), jnp.ones(rows, jnp.int32)
     settings = Settings(numbers, whole, numbers, numbers, request_keys([0] * rows, [0] * rows))
-    request = BatchParams(settings, whole, whole, whole)
+    request = BatchParams(settings, whole, whole, whole[:, None])
     tokens = jax.ShapeDtypeStruct((rows, slots + drafter.shape.depth + 1), jnp.int32)
     begin = functools.partial(prefill, mode=MODE, slots=slots, chunk=64, logprobs=False)
     state = jax.eval_shape(begin, target, drafter, request, tokens)

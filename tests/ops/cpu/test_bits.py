@@ -111,7 +111,8 @@ def decoded(target: LM, drafter: Drafter, texts: np.ndarray, rows: list[int], te
         min_p=jnp.zeros(count),
         key=request_keys(rows, [0] * count),
     )
-    request = BatchParams(settings, jnp.asarray(lengths), jnp.asarray(lengths + NEW), jnp.asarray([-1], jnp.int32))
+    stop_ids = np.full((len(lengths), 1), -1, np.int32)
+    request = BatchParams(settings, jnp.asarray(lengths), jnp.asarray(lengths + NEW), stop_ids)
     given, mode = (target, drafter, request), Sampling(sampled=temperature > 0, filtered=False)
     state = compiled_prefill()(*given, jnp.asarray(texts[rows]), mode=mode, slots=SLOTS, chunk=64, logprobs=False)
     return compiled_advance()(*given, state, jnp.asarray(1000, jnp.int32), mode=mode)
