@@ -14,13 +14,18 @@ from eagle_jax.loading.folders import folders_of
 
 
 def main() -> int:
-    options = parser(__doc__, new_tokens=64).parse_args()
+    arguments = parser(__doc__, new_tokens=64)
+    arguments.add_argument("--repetition-penalty", type=float, default=1.0, help="of both (%(default)s, off)")
+    options = arguments.parse_args()
+    penalty = {"repetition_penalty": options.repetition_penalty}
     model = eagle_jax.load(options.target, options.head, dtype="float32")
     asked = prompts(model, options.questions, options.limit, options.new_tokens, options.every)
     theirs = hf.loaded(folders_of(options.target, options.head)[0], "float32", until_end=True)
+    theirs.generation_config.update(**penalty)
     [run, *_] = hf.methods(theirs, options.new_tokens, "float32").values()
     rows: list[tuple[object, ...]] = []
-    for prompt, result in zip(asked, eagle_jax.generate(model, asked, max_new_tokens=options.new_tokens), strict=True):
+    answers = eagle_jax.generate(model, asked, max_new_tokens=options.new_tokens, **penalty)
+    for prompt, result in zip(asked, answers, strict=True):
         ours, other = result.token_ids, run(prompt).token_ids
         if ours != other:
             place = next((i for i, (a, b) in enumerate(zip(ours, other)) if a != b), min(len(ours), len(other)))
