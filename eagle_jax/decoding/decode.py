@@ -15,12 +15,13 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.processor import Prefix, change_at
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
 from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.models.attention_inputs import num_valid
 from eagle_jax.models.target import PADDING_POSITION, Output, Target
+from eagle_jax.ops import top_k
 from eagle_jax.sharding import Sharding, constrain, sharded
 from eagle_jax.workarounds import loop_options
 
@@ -54,6 +55,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
     with jax.named_scope("commit"):
         steps = state.steps + 1
+        logprobs, top = _with_logprobs(state, logits, accepted, mode)
         committed_at_step = jnp.full_like(accepted.tokens, steps)
         following = DecodeState(
             tokens=append(state.tokens, accepted.tokens, state.known),
@@ -64,7 +66,8 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             draft=draft,
             steps=steps,
             committed_at_step=append(state.committed_at_step, committed_at_step, state.known),
-            logprobs=_append_logprobs(state, logits, accepted),
+            logprobs=logprobs,
+            top=top,
         )
         return constrain(following)
 
@@ -176,10 +179,21 @@ def token_logprobs(logits: Float[Array, "b r v"], tokens: Int[Array, "b r"]) -> 
     return chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
-def _append_logprobs(
-    state: DecodeState, logits: Float[Array, "b n v"], accepted: Accepted
-) -> Float[Array, "b t"] | None:
+def top_tokens(logits: Float[Array, "b r v"], count: int) -> TopTokens:
+    """The likeliest tokens after each row, by log softmax(logits)."""
+    values, ids = top_k(logits, count)
+    return TopTokens(ids=ids, logprobs=values - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
+
+
+def _with_logprobs(
+    state: DecodeState, logits: Float[Array, "b n v"], accepted: Accepted, mode: Sampling
+) -> tuple[Float[Array, "b t"] | None, TopTokens | None]:
+    """What is recorded of the tokens, with those that a step has drawn."""
     if state.logprobs is None:
-        return None
+        return None, None
     path = jnp.take_along_axis(logits, accepted.nodes[:, :, None], axis=1)
-    return append(state.logprobs, token_logprobs(path, accepted.tokens), state.known)
+    logprobs, top = append(state.logprobs, token_logprobs(path, accepted.tokens), state.known), state.top
+    if top is not None and mode.top_logprobs:
+        new = top_tokens(path, top.ids.shape[2])
+        top = TopTokens(append(top.ids, new.ids, state.known), append(top.logprobs, new.logprobs, state.known))
+    return logprobs, top

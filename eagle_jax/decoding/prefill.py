@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import append, is_stop, noise_after, take_rows, token_logprobs
+from eagle_jax.decoding.decode import append, is_stop, noise_after, take_rows, token_logprobs, top_tokens
 from eagle_jax.decoding.processor import Prefix, change_at
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import BatchParams, DecodeState, Reading
+from eagle_jax.decoding.state import TOP, BatchParams, DecodeState, Reading, TopTokens
 from eagle_jax.drafters.base import CommittedRows, Drafter
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import causal
@@ -31,14 +31,15 @@ def prefill(
     mode: Sampling,
     slots: int,
     chunk: int,
-    logprobs: bool,
+    logprobs: int,
     over: Sharding | None = None,
 ) -> DecodeState:
     """Reads the prompts (right-padded in `tokens`), chunk by chunk, and draws each row's first token.
 
     A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
     chunks are a device loop up to the longest prompt. `t` is more than `slots`, `slots` at least the longest prompt
-    rounded up to chunks. `over` says where everything lies when there are several devices.
+    rounded up to chunks. `logprobs` tells what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of
+    the likeliest ones too. `over` says where everything lies when there are several devices.
 
     It is `open_prompts`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
     (their `over` is for `sharded`).
@@ -110,7 +111,7 @@ def first_tokens(
     reading: Reading,
     *,
     mode: Sampling,
-    logprobs: bool,
+    logprobs: int,
 ) -> DecodeState:
     """Draws each row's first token, once its prompt is read."""
     lengths, last = jnp.asarray(params.prompt_length), reading.last
@@ -130,7 +131,11 @@ def first_tokens(
     )
     stopped = is_stop(drawn, params)[:, 0]
     draft = drafter.observe(target, reading.draft, observed)
-    state = _without_answers(tokens, reading.cache, draft, logprobs)
+    state = _without_answers(tokens, reading.cache, draft, logprobs, target.config.vocab_size)
+    top = state.top
+    if top is not None and mode.top_logprobs:
+        new = top_tokens(logits, top.ids.shape[2])
+        top = TopTokens(append(top.ids, new.ids, lengths), append(top.logprobs, new.logprobs, lengths))
     return dataclasses.replace(
         state,
         tokens=append(tokens, drawn, lengths),
@@ -138,6 +143,7 @@ def first_tokens(
         done=stopped | (lengths + 1 >= params.limit),
         stopped=stopped,
         logprobs=None if state.logprobs is None else append(state.logprobs, token_logprobs(logits, drawn), lengths),
+        top=top,
     )
 
 
@@ -148,16 +154,19 @@ def empty_state(
     tokens: Int[Array, "b t"],
     *,
     slots: int,
-    logprobs: bool,
+    logprobs: int,
     over: Sharding | None = None,
 ) -> DecodeState:
     """A batch in which no row has begun: all are done, and their places free."""
     reading = open_prompts(target, drafter, params, slots=slots)
-    return _without_answers(tokens, reading.cache, reading.draft, logprobs)
+    return _without_answers(tokens, reading.cache, reading.draft, logprobs, target.config.vocab_size)
 
 
-def _without_answers(tokens: Int[Array, "b t"], cache: Cache, draft: Any, logprobs: bool) -> DecodeState:
+def _without_answers(
+    tokens: Int[Array, "b t"], cache: Cache, draft: Any, logprobs: int, vocab_size: int
+) -> DecodeState:
     """Rows that are done and have no answers."""
+    places = (*tokens.shape, min(TOP, vocab_size))
     batch = tokens.shape[0]
     no_token, no = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
     return DecodeState(
@@ -170,6 +179,7 @@ def _without_answers(tokens: Int[Array, "b t"], cache: Cache, draft: Any, logpro
         steps=jnp.zeros((), jnp.int32),
         committed_at_step=jnp.zeros_like(tokens),
         logprobs=jnp.zeros(tokens.shape, jnp.float32) if logprobs else None,
+        top=TopTokens(jnp.zeros(places, jnp.int32), jnp.zeros(places, jnp.float32)) if logprobs > 1 else None,
     )
 
 

@@ -48,6 +48,22 @@ class Reading:
     last: tuple[Float[Array, "b 1 h"], ...]
 
 
+TOP = 20  # likeliest tokens that are recorded at a place, where they are: as many as OpenAI's requests may ask for
+
+
+@pytree
+class TopTokens:
+    """The likeliest tokens in the place of each token, best first (k of them), by the target's unwarped softmax.
+
+    Attributes:
+        ids: their token ids.
+        logprobs: their log-probabilities.
+    """
+
+    ids: Int[Array, "b t k"]
+    logprobs: Float[Array, "b t k"]
+
+
 @pytree
 class DecodeState:
     """The carry of the loop (b rows, t text slots).
@@ -66,6 +82,7 @@ class DecodeState:
         committed_at_step: the step that committed each token of the answer, counted from 1; 0 for the first one, which
             prefill draws.
         logprobs: log-probability of each token under the target's unwarped softmax; None when not asked for.
+        top: the likeliest tokens beside; None when not asked for.
     """
 
     # Tokens
@@ -82,6 +99,7 @@ class DecodeState:
     steps: Int[Array, ""]
     committed_at_step: Int[Array, "b t"]
     logprobs: Float[Array, "b t"] | None
+    top: TopTokens | None
 
     @property
     def known(self) -> Int[Array, "b"]:

@@ -13,7 +13,8 @@ import numpy as np
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
 from eagle_jax.decoding.processor import LogitsProcessor
-from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import programs
@@ -114,6 +115,7 @@ class Batch:
         state = self.state
         fetched = (state.tokens, state.committed_at_step, state.length, state.done, state.stopped, state.logprobs)
         tokens, committed_at_step, length, done, stopped, logprobs = to_host(fetched)
+        top = to_host(state.top) if mode_for(self.shape, self.rows).top_logprobs else None
         trees = last_cycles(state.draft) if isinstance(self.drafter, Recorder) else []
         for i, row in enumerate(self.rows):
             if row.done:
@@ -124,6 +126,7 @@ class Batch:
                 token_ids=tokens[i, answer].tolist(),
                 committed_at_step=steps,
                 logprobs=logprobs[i, answer].tolist() if row.request.options.logprobs else None,
+                top_logprobs=_pairs(top, i, answer, row.request.options.top_logprobs),
                 trees={**row.output.trees, steps[-1]: trees[i]} if trees and steps[-1] else row.output.trees,
                 seconds=row.decode_seconds,
             )
@@ -144,7 +147,7 @@ class Batch:
         state, compiling, seconds = _timed(
             compiled_prefill(),
             *(*self._models, *self._keyed(params, tokens)),
-            mode=self.shape.mode,
+            mode=mode_for(self.shape, rows),
             slots=self.shape.slots,
             chunk=chunk_tokens(),
             logprobs=self.shape.logprobs,
@@ -161,7 +164,7 @@ class Batch:
         self.state, compiling, seconds = _timed(
             compiled_advance(),
             *(*self._models, *self._keyed(self._params_with_processor(), self.state, *limits)),
-            mode=self.shape.mode,
+            mode=mode_for(self.shape, self.rows),
             over=self.model.over,
         )
         return compiling, seconds
@@ -193,6 +196,20 @@ class Batch:
             over=self.model.over,
         )
         return params, state
+
+
+def mode_for(shape: BatchShape, rows: Sequence[Row]) -> Sampling:
+    """How rows of a batch draw; what is recorded beside their tokens is only what one of them wants that goes on."""
+    wanted = any(row.request.options.top_logprobs for row in rows if not row.done)
+    return dataclasses.replace(shape.mode, top_logprobs=wanted)
+
+
+def _pairs(top: TopTokens | None, row: int, answer: slice, count: int) -> list[list[tuple[int, float]]] | None:
+    """The `count` likeliest tokens in the place of each token, with their log-probabilities; None for none."""
+    if top is None or not count:
+        return None
+    ids, logprobs = top.ids[row, answer, :count].tolist(), top.logprobs[row, answer, :count].tolist()
+    return [list(zip(*place, strict=True)) for place in zip(ids, logprobs, strict=True)]
 
 
 def batch_inputs(

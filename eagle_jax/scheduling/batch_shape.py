@@ -21,14 +21,14 @@ class BatchShape:
         rows: answers at a time.
         slots: tokens that a row's caches hold.
         mode: how its rows may draw.
-        logprobs: whether log-probabilities are recorded.
+        logprobs: what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of the likeliest ones too.
         stop_ids: how many stop tokens a row may have.
     """
 
     rows: int
     slots: int
     mode: Sampling
-    logprobs: bool
+    logprobs: int
     stop_ids: int
 
 
@@ -38,7 +38,7 @@ def shape_for(model: Model, drafter: Drafter, requests: Sequence[Request], rows:
         rows=rows,
         slots=slots_for(model, drafter, requests),
         mode=mode_of(request.options for request in requests),
-        logprobs=any(request.options.logprobs for request in requests),
+        logprobs=max(request.options.logprobs + bool(request.options.top_logprobs) for request in requests),
         stop_ids=max(1, *(len(stop_ids(model, request)) for request in requests)),
     )
 

@@ -15,7 +15,7 @@ from eagle_jax.decoding.state import BatchParams, Reading
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.models.target import Target
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.batch import Batch, Row, batch_inputs
+from eagle_jax.scheduling.batch import Batch, Row, batch_inputs, mode_for
 from eagle_jax.scheduling.insert import Running, insert
 from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import Sharding, sharded
@@ -55,7 +55,7 @@ class ChunkedPrefill:
         batch.params, batch.state = self._timed(
             _compiled_first_token(),
             *inputs,
-            mode=shape.mode,
+            mode=mode_for(shape, [self._row]),
             logprobs=shape.logprobs,
             over=batch.model.over,
         )
@@ -84,7 +84,7 @@ def _first_token(
     reading: Reading,
     *,
     mode: Sampling,
-    logprobs: bool,
+    logprobs: int,
     over: Sharding | None = None,
 ) -> Running:
     """The batch with a request inserted whose prompt is read."""

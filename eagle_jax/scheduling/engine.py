@@ -84,7 +84,7 @@ class Engine:
                 rows=rows,
                 slots=slots_to_hold(self.drafter, self.max_tokens - 1, self.max_tokens),
                 mode=Sampling(sampled=True, filtered=True),
-                logprobs=True,
+                logprobs=2,
                 stop_ids=len(model.stop_ids) + OWN_STOP_IDS,
             ),
             steps=steps,
@@ -105,8 +105,6 @@ class Engine:
         self._thread = threading.Thread(target=self._decode, name="eagle-jax engine", daemon=True)
         self._thread.start()
         atexit.register(self.close, drain=False)  # a thread that computes must not meet the interpreter's end
-
-    # What any thread may call
 
     def submit(self, prompt: Any, *, sample: int = 0, **options: Any) -> Ticket:
         """Puts a request into the queue; `submit_all` tells the options and the errors.
@@ -129,6 +127,7 @@ class Engine:
         seed: int | Sequence[int] = 0,
         stop: str | Sequence[str] | None = None,
         logprobs: bool = False,
+        top_logprobs: int = 0,
         **processing: Unpack[Processing],
     ) -> list[Ticket]:
         """Puts requests into the queue, all of them or none: for each prompt those of `samples`, in order.
@@ -143,7 +142,8 @@ class Engine:
             QueueFull: there is no room in the queue.
             EngineClosed: the engine takes no requests.
         """
-        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, logprobs=logprobs, **processing)
+        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
+        values |= dict(logprobs=logprobs, top_logprobs=top_logprobs)
         stops = stop_strings(stop, self.model.tokenizer)
         requests = self._requests(prompts, max_new_tokens, seed, stop=stops, **values)
         samples = [sample_number(number) for number in samples]

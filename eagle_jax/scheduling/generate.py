@@ -33,6 +33,7 @@ def generate(
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
     logprobs: bool = False,
+    top_logprobs: int | Sequence[int] = 0,
     num_samples: int = 1,
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -58,6 +59,8 @@ def generate(
             drafted path depth + 1), `(nodes, least)` for a chain of at most so many nodes that ends where its path
             becomes less probable than `least`, `(6, 0.8)`, or the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`.
         logprobs: report each token's log-probability.
+        top_logprobs: report so many of the likeliest tokens too, 20 at most, in the place of each token; one number for
+            all prompts or a list with one for each.
         num_samples: answers to each prompt; the first is the one that a single answer would be.
         batch_size: answers decoded together; when one is done the next prompt takes its place. None chooses.
         progress: called with (answers done, answers in all) after each answer.
@@ -92,6 +95,7 @@ def generate(
         drafter=drafter,
         tree=tree,
         logprobs=logprobs,
+        top_logprobs=top_logprobs,
         samples=num_samples,
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
@@ -127,6 +131,7 @@ def stream(
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
     logprobs: bool = False,
+    top_logprobs: int | Sequence[int] = 0,
     batch_size: int | None = None,
     steps: int = 1,
     **processing: Unpack[Processing],
@@ -149,6 +154,7 @@ def stream(
         drafter=drafter,
         tree=tree,
         logprobs=logprobs,
+        top_logprobs=top_logprobs,
         batch_size=batch_size,
         steps=steps,
         max_new_tokens=max_new_tokens,

@@ -9,6 +9,7 @@ import numpy as np
 
 from eagle_jax.checks import finite, is_whole, whole
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.state import TOP
 from eagle_jax.scheduling.processing import LISTS, Processed, check_processing
 
 LARGEST_INT32 = 2**31 - 1
@@ -26,6 +27,7 @@ class Options(Processed):
     min_p: float
     stop: tuple[str, ...]
     logprobs: bool
+    top_logprobs: int = 0
 
     def __post_init__(self):
         for name, least in (("max_new_tokens", 1), ("top_k", 0)):
@@ -34,7 +36,10 @@ class Options(Processed):
             object.__setattr__(self, name, finite(name, getattr(self, name)))
         if not isinstance(self.logprobs, (bool, np.bool_)):
             raise ValueError(f"logprobs={self.logprobs!r}; expected True or False")
-        object.__setattr__(self, "logprobs", bool(self.logprobs))
+        object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, 0))
+        if self.top_logprobs > TOP:
+            raise ValueError(f"top_logprobs={self.top_logprobs}; expected {TOP} at most")
+        object.__setattr__(self, "logprobs", bool(self.logprobs or self.top_logprobs))
         if self.temperature < 0:
             raise ValueError(
                 f"temperature={self.temperature} is negative; 0 is greedy, 1 samples the model's own distribution"

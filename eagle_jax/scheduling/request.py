@@ -47,6 +47,7 @@ class PartialOutput:
         token_ids: its tokens.
         committed_at_step: the step that committed each token, counted from 1; 0 for the first, which prefill draws.
         logprobs: of each token; None unless asked for.
+        top_logprobs: the likeliest tokens in the place of each, with their log-probabilities; None unless asked for.
         trees: the last draft tree before each poll by its step, from a drafter that records them.
         seconds: spent on steps until the last poll.
     """
@@ -54,6 +55,7 @@ class PartialOutput:
     token_ids: list[int]
     committed_at_step: list[int]
     logprobs: list[float] | None
+    top_logprobs: list[list[tuple[int, float]]] | None = None
     trees: Mapping[int, Step] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
 
@@ -64,6 +66,7 @@ class PartialOutput:
             token_ids=self.token_ids[:tokens],
             committed_at_step=self.committed_at_step[:tokens],
             logprobs=None if self.logprobs is None else self.logprobs[:tokens],
+            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[:tokens],
         )
 
 

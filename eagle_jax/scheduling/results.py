@@ -49,6 +49,8 @@ class Result:
         logprobs: log softmax(logits)[token] of each token, whatever the temperature; None unless asked for.
         prompt_tokens: tokens of the prompt.
         stats: how it was made.
+        top_logprobs: in the place of each token the likeliest ones, best first, with their log-probabilities as above;
+            None unless asked for.
     """
 
     text: str
@@ -57,6 +59,7 @@ class Result:
     logprobs: list[float] | None
     prompt_tokens: int
     stats: Stats
+    top_logprobs: list[list[tuple[int, float]]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,7 @@ class Chunk:
         logprobs: of the new tokens; None unless asked for.
         seconds: from the first token to the look that found these, as `Stats.decode_seconds` counts them.
         step: the draft tree of the pass that the last of them came with, from an engine that records trees.
+        top_logprobs: the likeliest tokens in the place of the new ones; None unless asked for.
     """
 
     index: int
@@ -103,6 +107,7 @@ class Chunk:
     logprobs: list[float] | None = None
     seconds: float = 0.0
     step: Step | None = None
+    top_logprobs: list[list[tuple[int, float]]] | None = None
 
 
 def without_nan(value: Any) -> Any:

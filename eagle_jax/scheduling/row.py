@@ -45,6 +45,7 @@ def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
         token_ids=list(output.token_ids),
         finish_reason="stop" if row.stopped or row.stop is not None else "length",
         logprobs=None if output.logprobs is None else list(output.logprobs),
+        top_logprobs=output.top_logprobs,
         prompt_tokens=len(row.request.prompt),
         stats=_stats(row, depth),
     )

@@ -41,6 +41,7 @@ class TextStreamer:
                 result=result,
                 accepted_lengths=[size for step, size in _by_step(output.committed_at_step[new]) if step > 0],
                 logprobs=None if output.logprobs is None else output.logprobs[new],
+                top_logprobs=None if output.top_logprobs is None else output.top_logprobs[new],
                 seconds=output.seconds,
                 step=output.trees.get(output.committed_at_step[end - 1]) if new.start < end else None,
             )

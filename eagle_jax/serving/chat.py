@@ -25,7 +25,7 @@ class Chat(Shape):
             "index": index,
             "message": {"role": "assistant", "content": result.text, "refusal": None},
             "finish_reason": finish_reason(result),
-            "logprobs": Spelled(ticket.tokenizer).in_chat(result.token_ids, result.logprobs),
+            "logprobs": Spelled(ticket.tokenizer).in_chat(result.token_ids, result.logprobs, result.top_logprobs),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
@@ -39,7 +39,7 @@ class Chat(Shape):
             "index": chunk.index,
             "delta": {"content": chunk.text} if chunk.text else {},
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": spelled.in_chat(chunk.token_ids, chunk.logprobs),
+            "logprobs": spelled.in_chat(chunk.token_ids, chunk.logprobs, chunk.top_logprobs),
         }
 
 

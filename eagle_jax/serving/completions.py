@@ -25,7 +25,7 @@ class Completion(Shape):
             "index": index,
             "text": result.text,
             "finish_reason": finish_reason(result),
-            "logprobs": Spelled(ticket.tokenizer).in_completion(result.token_ids, result.logprobs),
+            "logprobs": Spelled(ticket.tokenizer).in_completion(result.token_ids, result.logprobs, result.top_logprobs),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
@@ -35,7 +35,7 @@ class Completion(Shape):
             "index": chunk.index,
             "text": chunk.text,
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": spelled.in_completion(chunk.token_ids, chunk.logprobs),
+            "logprobs": spelled.in_completion(chunk.token_ids, chunk.logprobs, chunk.top_logprobs),
         }
 
 

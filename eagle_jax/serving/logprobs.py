@@ -5,6 +5,9 @@ from typing import Any
 
 from eagle_jax.api import INCOMPLETE, Spelling
 
+# In the place of each token the likeliest ones, with their log-probabilities.
+Top = Sequence[Sequence[tuple[int, float]]]
+
 
 class Spelled:
     """The tokens of one answer as its responses show them, told piece by piece."""
@@ -12,37 +15,59 @@ class Spelled:
     def __init__(self, tokenizer: Any):
         self._tokenizer, self._spelling = tokenizer, Spelling(tokenizer)
 
-    def in_chat(self, token_ids: Sequence[int], logprobs: Sequence[float] | None) -> dict[str, Any] | None:
+    def in_chat(
+        self, token_ids: Sequence[int], logprobs: Sequence[float] | None, top: Top | None = None
+    ) -> dict[str, Any] | None:
         """The next tokens in chat's form; None where none were asked for.
 
         `bytes` are those of what a token adds to the text: none of a special token, null of a part of a character.
         """
         if logprobs is None:
             return None
-        content = [
-            {"token": shown, "logprob": logprob, "bytes": _bytes(shown, added), "top_logprobs": []}
-            for (shown, added, _), logprob in zip(map(self._next, token_ids), logprobs, strict=True)
-        ]
+        content = []
+        for place, (token_id, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
+            others = [self._in_place(*pair) for pair in top[place]] if top else []
+            shown, added, _ = self._next(token_id)
+            content.append({"token": shown, "logprob": logprob, "bytes": _bytes(shown, added), "top_logprobs": others})
         return {"content": content, "refusal": None}
 
-    def in_completion(self, token_ids: Sequence[int], logprobs: Sequence[float] | None) -> dict[str, Any] | None:
+    def in_completion(
+        self, token_ids: Sequence[int], logprobs: Sequence[float] | None, top: Top | None = None
+    ) -> dict[str, Any] | None:
         """The next tokens in completions' form, each with its place in the answer's text."""
         if logprobs is None:
             return None
-        spelled = [self._next(token) for token in token_ids]
+        tops: list[dict[str, float]] = []
+        spelled = []
+        for place, token_id in enumerate(token_ids):
+            if top:
+                entries = [self._in_place(*pair) for pair in top[place]]
+                tops.append({entry["token"]: entry["logprob"] for entry in entries})
+            spelled.append(self._next(token_id))
         return {
             "tokens": [shown for shown, _, _ in spelled],
             "token_logprobs": list(logprobs),
-            "top_logprobs": None,
+            "top_logprobs": tops or None,
             "text_offset": [offset for _, _, offset in spelled],
         }
+
+    def _in_place(self, token_id: int, logprob: float) -> dict[str, Any]:
+        """A token that could have come next, as it would have been shown."""
+        added = "" if self._tokenizer is None else self._spelling.would_add(token_id)
+        shown = self._shown(token_id, added)
+        return {"token": shown, "logprob": logprob, "bytes": _bytes(shown, added)}
 
     def _next(self, token_id: int) -> tuple[str, str, int]:
         """A token as it is shown, what it adds to the text, and where. One that adds nothing is shown as it is."""
         if self._tokenizer is None:
             return "", "", 0
         offset, added = self._spelling.length, self._spelling.add(token_id)
-        return added or self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False), added, offset
+        return self._shown(token_id, added), added, offset
+
+    def _shown(self, token_id: int, added: str) -> str:
+        if added or self._tokenizer is None:
+            return added
+        return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
 
 
 def _bytes(shown: str, added: str) -> list[int] | None:

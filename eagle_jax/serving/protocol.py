@@ -66,7 +66,6 @@ NEUTRAL: dict[str, list[Any]] = {
 NEUTRAL_COMPLETION = NEUTRAL | {"echo": [False], "suffix": [""]}
 NEUTRAL_CHAT = NEUTRAL | {
     "echo": [False],
-    "top_logprobs": [0],
     "parallel_tool_calls": [True, False],
     "functions": [[]],
     "function_call": ["none", "auto"],
@@ -132,7 +131,8 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
     samples = fields.take("n", whole(1, MOST_CHOICES), 1)
     options = _options(fields) | {
         "max_new_tokens": fields.take("max_tokens", whole(1, LARGEST), 16),
-        "logprobs": fields.take("logprobs", _own_logprobs, False),
+        "logprobs": (top := fields.take("logprobs", whole(0, 20), None)) is not None,
+        "top_logprobs": top or 0,
     }
     fields.only(NEUTRAL_COMPLETION | {"best_of": [samples]})
     return _call(fields, prompts, samples, options)
@@ -149,7 +149,10 @@ def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     options = _options(fields) | {
         "max_new_tokens": new if old is None else old,
         "logprobs": fields.take("logprobs", flag, False),
+        "top_logprobs": fields.take("top_logprobs", whole(0, 20), 0),
     }
+    if options["top_logprobs"] and not options["logprobs"]:
+        raise wrong("top_logprobs", "top_logprobs without logprobs=true; give both or none")
     _refuse_tools(fields)
     fields.only(NEUTRAL_CHAT)
     return _call(fields, [chat], samples, options)
@@ -282,10 +285,3 @@ def _share(name: str, value: Any) -> float:
     if share == 0:
         raise wrong(name, f"{name}=0 keeps no token; 1 keeps every token")
     return share
-
-
-def _own_logprobs(name: str, value: Any) -> bool:
-    """Of the answer's own tokens only, which is 0 others beside each."""
-    if whole(0, 5)(name, value) > 0:
-        raise wrong(name, f"{name}={value}; only the answer's own tokens have log-probabilities here, so expected 0")
-    return True

@@ -81,16 +81,20 @@ class Spelling:
 
     def add(self, token_id: int) -> str:
         """Characters that are whole with this token; none of a special token, or of the first bytes of a character."""
-        self._ids.append(token_id)
-        text = decode(self._tokenizer, self._ids)
+        text = decode(self._tokenizer, [*self._ids, token_id])
         complete = text.rstrip(INCOMPLETE)
         new = complete[self._told :]
+        self._ids.append(token_id)
         self._told, self.length = len(complete), self.length + len(new)
         if new and complete == text:
             self._ids = self._ids[self._whole :]
             self._whole = len(self._ids)
             self._told = len(decode(self._tokenizer, self._ids))
         return new
+
+    def would_add(self, token_id: int) -> str:
+        """What `add` would return, of a token that is not taken."""
+        return decode(self._tokenizer, [*self._ids, token_id]).rstrip(INCOMPLETE)[self._told :]
 
 
 @functools.lru_cache(maxsize=8)

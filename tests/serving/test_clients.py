@@ -97,6 +97,27 @@ def test_options_that_depend_on_the_text(served: Served, options: dict):
     assert json.loads(told)["choices"][0]["text"] == expected.text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_likeliest_tokens_in_the_place_of_each(served: Served, stream: bool):
+    asks = {"temperature": 0, "max_tokens": 4, "logprobs": True, "top_logprobs": 3, "stream": stream}
+    _, told = post(served, CHAT, {"messages": asked("?")} | asks)
+    lines = [line[6:] for line in told.splitlines() if line.startswith(b"data: {")] if stream else [told]
+    choices = [choice for line in lines for choice in json.loads(line)["choices"]]
+    places = [place for choice in choices for place in (choice["logprobs"] or {"content": []})["content"]]
+    assert "".join(place["token"] for place in places) == SPELLED[:4]
+    for place in places:
+        first, *others = place["top_logprobs"]
+        assert (first["token"], first["logprob"], first["bytes"]) == (place["token"], place["logprob"], place["bytes"])
+        assert len(others) == 2 and others[0]["logprob"] <= first["logprob"]
+
+    _, told = post(served, COMPLETION, {"prompt": "ab", "temperature": 0, "max_tokens": 3, "logprobs": 2})
+    logprobs = json.loads(told)["choices"][0]["logprobs"]
+    for token, logprob, top in zip(
+        logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
+    ):
+        assert len(top) == 2 and top[token] == logprob
+
+
 def test_the_first_event_leaves_with_the_first_token(served: Served, monkeypatch: pytest.MonkeyPatch):
     """Load generators take its time for that of the first token."""
     engine, held = served.engines["speller"], 0.5

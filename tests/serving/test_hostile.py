@@ -73,7 +73,7 @@ WRONG: dict[str, dict[str, list]] = {
         ],
         "max_completion_tokens": [0, "9", 2.5],
         "logprobs": [0, 1, "true"],
-        "top_logprobs": [1, 20, "0"],
+        "top_logprobs": [1, 20, "0", 21],
         "tools": [[{"type": "function"}], {}],
         "tool_choice": ["required", {}],
         "chat_template_kwargs": [[], "x"],
@@ -85,7 +85,7 @@ WRONG: dict[str, dict[str, list]] = {
     },
     COMPLETION: {
         "prompt": [7, [], "", [[]], [1.5], ["a", 1], [True], [-1], [300], [2**40], {}, [["a"]], ["a", ""], [[1]] * 9],
-        "logprobs": [1, -1, True, "0"],
+        "logprobs": [21, -1, True, "0"],
         "echo": [True, "no"],
         "suffix": ["end"],
         "best_of": [2, 0],
