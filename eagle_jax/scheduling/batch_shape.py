@@ -57,7 +57,7 @@ def slots_to_hold(drafter: Drafter, prompt: int, tokens: int) -> int:
 def stop_ids(model: Model, request: Request) -> tuple[int, ...]:
     """Tokens that end a request's answer."""
     own = () if request.options.ignore_eos else model.stop_ids
-    return tuple(dict.fromkeys((*own, *request.options.stop_token_ids)))
+    return (*own, *(id_ for id_ in dict.fromkeys(request.options.stop_token_ids) if id_ not in own))
 
 
 def refuse_many_stop_ids(model: Model, request: Request) -> None:
