@@ -104,7 +104,7 @@ def _encode_text(tokenizer: Any, prompt: Text, where: str) -> list[int]:
         raise ValueError(f"{where} is empty; give it at least one token")
     needed = _needed(tokenizer, where)
     ids = _tokenize(needed, prompt.text, where, add_special_tokens=prompt.special_tokens)
-    bos = needed.bos_token_id
+    bos = getattr(needed, "bos_token_id", None)  # a caller's own tokenizer may know of none
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] and prompt.special_tokens else ids
 
 
