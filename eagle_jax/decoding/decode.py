@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.processor import Prefix, change_at
+from eagle_jax.decoding.processor import LogitsAdjustment, Prefix, adjustment_at
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
 from eagle_jax.decoding.tree import Tree, depth_below
@@ -36,8 +36,8 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
     with jax.named_scope("accept"):
         noise_by_node = None if noise is None else sampling.at_depth(noise, depth_below(ancestors))
-        changed = processed(logits, params, state, tree, ancestors)
-        draws = sampling.draw(changed, noise_by_node, params.settings, mode)
+        prefix = Prefix(state.tokens, state.known, jnp.asarray(params.prompt_length), tree.tokens, ancestors)
+        draws = sampling.draw(adjusted(logits, params, prefix), noise_by_node, params.settings, mode)
         accepted, stopped = _until_stop(walk(tree, draws, height, ancestors), params, state)
         nodes, count = accepted.nodes, accepted.count
 
@@ -55,7 +55,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
     with jax.named_scope("commit"):
         steps = state.steps + 1
-        logprobs, top = _with_logprobs(state, logits, accepted, mode)
+        logprobs, top = record_logprobs(state, logits, accepted.tokens, state.known, mode, nodes)
         committed_at_step = jnp.full_like(accepted.tokens, steps)
         following = DecodeState(
             tokens=append(state.tokens, accepted.tokens, state.known),
@@ -77,11 +77,15 @@ def draft_tree(
     target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, noise: Any, mode: Sampling
 ) -> tuple[Tree, Any]:
     """The drafter's tree and its new state. `noise[b d v]` is that of the positions after `length`; None for greedy."""
-    change = None
-    if params.processor is not None:  # the guesses' own part in it is left to the target
-        text = Prefix.of_text(state.tokens, state.known, jnp.asarray(params.prompt_length))
-        change = change_at(params.processor, text, jnp.asarray(params.stop_ids))
-    view = View(tokens=state.tokens, length=state.length, noise=noise, settings=params.settings, change=change)
+    # the part that the guesses themselves have in it is left to the target
+    text = Prefix.of_text(state.tokens, state.known, jnp.asarray(params.prompt_length))
+    view = View(
+        tokens=state.tokens,
+        length=state.length,
+        noise=noise,
+        settings=params.settings,
+        adjustment=adjustment(params, text),
+    )
     tree, draft = drafter.propose(target, state.draft, view, mode)
     # an invalid node may hold any number; one beyond the target's vocabulary would spoil the whole forward pass
     tokens = jnp.clip(tree.tokens, 0, target.config.vocab_size - 1)
@@ -98,14 +102,17 @@ def verify_tree(
     return output, target.logits(output.hidden, num_valid(tree.valid))
 
 
-def processed(
-    logits: Float[Array, "b n v"], params: BatchParams, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"]
-) -> Float[Array, "b n v"]:
-    """The logits that are drawn from: as each request wants them after its text and the path to each node."""
+def adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment | None:
+    """What the requests want done to their logits; None if no row wants anything."""
     if params.processor is None:
-        return logits
-    prefix = Prefix(state.tokens, state.known, jnp.asarray(params.prompt_length), tree.tokens, ancestors)
-    return change_at(params.processor, prefix, jnp.asarray(params.stop_ids)).apply(logits)
+        return None
+    return adjustment_at(params.processor, prefix, jnp.asarray(params.stop_ids))
+
+
+def adjusted(logits: Float[Array, "b n v"], params: BatchParams, prefix: Prefix) -> Float[Array, "b n v"]:
+    """The logits that tokens are drawn from."""
+    found = adjustment(params, prefix)
+    return logits if found is None else found.apply(logits)
 
 
 @sharded
@@ -179,21 +186,21 @@ def token_logprobs(logits: Float[Array, "b r v"], tokens: Int[Array, "b r"]) -> 
     return chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
-def top_tokens(logits: Float[Array, "b r v"], count: int) -> TopTokens:
-    """The likeliest tokens after each row, by log softmax(logits)."""
-    values, ids = top_k(logits, count)
-    return TopTokens(ids=ids, logprobs=values - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
-
-
-def _with_logprobs(
-    state: DecodeState, logits: Float[Array, "b n v"], accepted: Accepted, mode: Sampling
+def record_logprobs(
+    state: DecodeState,
+    logits: Float[Array, "b n v"],
+    tokens: Int[Array, "b r"],
+    at: Int[Array, "b"],
+    mode: Sampling,
+    nodes: Int[Array, "b r"],
 ) -> tuple[Float[Array, "b t"] | None, TopTokens | None]:
-    """What is recorded of the tokens, with those that a step has drawn."""
+    """What is recorded of the drawn tokens: `tokens[i]`, drawn after node `nodes[i]`, is at position `at + i`."""
     if state.logprobs is None:
         return None, None
-    path = jnp.take_along_axis(logits, accepted.nodes[:, :, None], axis=1)
-    logprobs, top = append(state.logprobs, token_logprobs(path, accepted.tokens), state.known), state.top
+    path = jnp.take_along_axis(logits, nodes[:, :, None], axis=1)
+    logprobs, top = append(state.logprobs, token_logprobs(path, tokens), at), state.top
     if top is not None and mode.top_logprobs:
-        new = top_tokens(path, top.ids.shape[2])
-        top = TopTokens(append(top.ids, new.ids, state.known), append(top.logprobs, new.logprobs, state.known))
+        values, ids = top_k(path, top.ids.shape[2])
+        values -= jax.nn.logsumexp(path, axis=-1, keepdims=True)
+        top = TopTokens(append(top.ids, ids, at), append(top.logprobs, values, at))
     return logprobs, top

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import append, is_stop, noise_after, take_rows, token_logprobs, top_tokens
-from eagle_jax.decoding.processor import Prefix, change_at
+from eagle_jax.decoding.decode import adjusted, append, is_stop, noise_after, record_logprobs, take_rows
+from eagle_jax.decoding.processor import Prefix
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import TOP, BatchParams, DecodeState, Reading, TopTokens
 from eagle_jax.drafters.base import CommittedRows, Drafter
@@ -116,11 +116,8 @@ def first_tokens(
     """Draws each row's first token, once its prompt is read."""
     lengths, last = jnp.asarray(params.prompt_length), reading.last
     logits = target.logits(last[0])
-    changed = logits
-    if params.processor is not None:
-        text = Prefix.of_text(tokens, lengths, lengths)
-        changed = change_at(params.processor, text, jnp.asarray(params.stop_ids)).apply(logits)
-    drawn = sampling.draw(changed, noise_after(target, params, lengths - 1, 1, mode), params.settings, mode)
+    noise, text = noise_after(target, params, lengths - 1, 1, mode), Prefix.of_text(tokens, lengths, lengths)
+    drawn = sampling.draw(adjusted(logits, params, text), noise, params.settings, mode)
     observed = CommittedRows(
         start=lengths - 1,
         count=jnp.ones_like(lengths),
@@ -132,17 +129,14 @@ def first_tokens(
     stopped = is_stop(drawn, params)[:, 0]
     draft = drafter.observe(target, reading.draft, observed)
     state = _without_answers(tokens, reading.cache, draft, logprobs, target.config.vocab_size)
-    top = state.top
-    if top is not None and mode.top_logprobs:
-        new = top_tokens(logits, top.ids.shape[2])
-        top = TopTokens(append(top.ids, new.ids, lengths), append(top.logprobs, new.logprobs, lengths))
+    logprobs_so_far, top = record_logprobs(state, logits, drawn, lengths, mode, jnp.zeros_like(drawn))
     return dataclasses.replace(
         state,
         tokens=append(tokens, drawn, lengths),
         length=lengths,
         done=stopped | (lengths + 1 >= params.limit),
         stopped=stopped,
-        logprobs=None if state.logprobs is None else append(state.logprobs, token_logprobs(logits, drawn), lengths),
+        logprobs=logprobs_so_far,
         top=top,
     )
 

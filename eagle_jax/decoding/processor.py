@@ -14,7 +14,9 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.decoding.tree import depth_below
 from eagle_jax.struct import pytree
 
-BANNED = -1e30  # added to a logit: no probability is left of it, and no nan comes of it where all are banned
+# Added to a logit after all else: its probability is 0. Finite, so that a row of banned tokens alone gives no nan.
+BANNED = -1e30
+NOT_ALLOWED = 2 * BANNED  # where all that is allowed is banned, a token that is allowed comes nevertheless
 
 
 @pytree
@@ -22,7 +24,8 @@ class LogitsProcessor:
     """What requests ask of their logits, one value per row (b rows, w words of at most l tokens).
 
     Attributes:
-        bias: added to the logits, before the penalties; `BANNED` where a token must not come.
+        bias: added to the logits, before the penalties.
+        static_bans: `BANNED` or `NOT_ALLOWED` of tokens that must not come wherever they stand, else 0.
         repetition: divides positive logits of tokens that are in prompt or answer, and multiplies negative ones (Keskar
             et al. 2019, section 4.1, as transformers has it); 1 is off.
         frequency: subtracted for each time that a token is in the answer.
@@ -32,6 +35,7 @@ class LogitsProcessor:
     """
 
     bias: Float[Array | np.ndarray, "b v"]
+    static_bans: Float[Array | np.ndarray, "b v"]
     repetition: Float[Array | np.ndarray, "b"]
     frequency: Float[Array | np.ndarray, "b"]
     presence: Float[Array | np.ndarray, "b"]
@@ -41,69 +45,77 @@ class LogitsProcessor:
 
 @pytree
 class Prefix:
-    """The text before each place of a tree (b rows, t text slots, n nodes).
+    """The text before what follows each node of a tree (b rows, t text slots, n nodes).
 
     Attributes:
         tokens: prompt and answer by absolute position.
-        known: how many of them there are; the last one is the tree's root.
+        count: how many of them there are; the last one is the tree's root.
         prompt_length: how many are the prompt.
-        guesses: tokens of the tree's nodes.
+        nodes: tokens of the tree's nodes.
         ancestors: of each node, as `Tree.ancestors` has them.
     """
 
     tokens: Int[Array, "b t"]
-    known: Int[Array, "b"]
+    count: Int[Array, "b"]
     prompt_length: Int[Array, "b"]
-    guesses: Int[Array, "b n"]
+    nodes: Int[Array, "b n"]
     ancestors: Bool[Array, "b n n"]
 
     @property
     def path(self) -> Bool[Array, "b n n"]:
-        """`path[j, i]`: guess i is on the way to node j, or it; the root is no guess."""
-        return self.ancestors & (jnp.arange(self.guesses.shape[1], dtype=jnp.int32) > 0)[None, None]
+        """`path[j, i]`: drafted node i is node j or an ancestor of it; the root is excluded."""
+        return self.ancestors & (jnp.arange(self.nodes.shape[1], dtype=jnp.int32) > 0)[None, None]
 
     @staticmethod
-    def of_text(tokens: Int[Array, "b t"], known: Int[Array, "b"], prompt_length: Int[Array, "b"]) -> "Prefix":
-        """One place in each row, behind the known tokens."""
+    def of_text(tokens: Int[Array, "b t"], count: Int[Array, "b"], prompt_length: Int[Array, "b"]) -> "Prefix":
+        """The prefix of a tree that is its root alone."""
         root = jnp.zeros((tokens.shape[0], 1), jnp.int32)
-        return Prefix(tokens, known, prompt_length, root, jnp.ones((*root.shape, 1), bool))
+        return Prefix(tokens, count, prompt_length, root, jnp.ones((*root.shape, 1), bool))
 
 
 @pytree
-class Change:
-    """What becomes of logits at n places; `apply` is the whole of it."""
+class LogitsAdjustment:
+    """What is done to the logits at n nodes.
+
+    Attributes:
+        bias: added first.
+        repetition: then divides positive logits and multiplies negative ones.
+        penalty: subtracted at last, bans included.
+    """
 
     bias: Float[Array, "b n v"]
     repetition: Float[Array, "b n v"]
     penalty: Float[Array, "b n v"]
 
-    def map(self, part: Callable[[Array], Array]) -> "Change":
-        """The change of a part of the vocabulary."""
-        return Change(*map(part, (self.bias, self.repetition, self.penalty)))
+    def map(self, part: Callable[[Array], Array]) -> "LogitsAdjustment":
+        """The adjustment for a part of the vocabulary."""
+        return LogitsAdjustment(*map(part, (self.bias, self.repetition, self.penalty)))
 
     def apply(self, logits: Float[Array, "b n v"]) -> Float[Array, "b n v"]:
-        """Bias, then the repetition penalty, then the other two."""
+        """The adjusted logits."""
         logits = logits + self.bias
         return jnp.where(logits > 0, logits / self.repetition, logits * self.repetition) - self.penalty
 
 
-def change_at(processor: LogitsProcessor, prefix: Prefix, stop_ids: Int[Array, "b e"]) -> Change:
-    """The change of the logits of what follows each node."""
+def adjustment_at(processor: LogitsProcessor, prefix: Prefix, stop_ids: Int[Array, "b e"]) -> LogitsAdjustment:
+    """The adjustment of the logits at each node."""
     vocab_size = processor.bias.shape[1]
     position = jnp.arange(prefix.tokens.shape[1], dtype=jnp.int32)[None]
-    is_known = position < prefix.known[:, None]
-    in_answer = is_known & (position >= prefix.prompt_length[:, None])
-    seen, written = (_count(prefix.tokens, counted, vocab_size) for counted in (is_known, in_answer))
-    guessed = jax.nn.one_hot(prefix.guesses, vocab_size, dtype=jnp.float32)
-    on_path = jnp.einsum("bnm,bmv->bnv", prefix.path.astype(jnp.float32), guessed, precision="highest")
-    seen, written = seen[:, None] + on_path, written[:, None] + on_path
+    in_text = position < prefix.count[:, None]
+    in_answer = in_text & (position >= prefix.prompt_length[:, None])
+    text_counts, answer_counts = (_count(prefix.tokens, counted, vocab_size) for counted in (in_text, in_answer))
+    one_hot = jax.nn.one_hot(prefix.nodes, vocab_size, dtype=jnp.float32)
+    path_counts = jnp.einsum("bnm,bmv->bnv", prefix.path.astype(jnp.float32), one_hot, precision="highest")
+    text_counts, answer_counts = text_counts[:, None] + path_counts, answer_counts[:, None] + path_counts
 
     per_row = (slice(None), None, None)
     frequency, presence = jnp.asarray(processor.frequency)[per_row], jnp.asarray(processor.presence)[per_row]
-    return Change(
-        bias=jnp.asarray(processor.bias)[:, None] + BANNED * _banned(processor, prefix, stop_ids, vocab_size),
-        repetition=jnp.where(seen > 0, jnp.asarray(processor.repetition)[per_row], 1.0),
-        penalty=frequency * written + presence * (written > 0).astype(jnp.float32),
+    penalty = frequency * answer_counts + presence * (answer_counts > 0).astype(jnp.float32)
+    bans = jnp.asarray(processor.static_bans)[:, None] + BANNED * _banned(processor, prefix, stop_ids, vocab_size)
+    return LogitsAdjustment(
+        bias=jnp.broadcast_to(jnp.asarray(processor.bias)[:, None], penalty.shape),
+        repetition=jnp.where(text_counts > 0, jnp.asarray(processor.repetition)[per_row], 1.0),
+        penalty=penalty - bans,
     )
 
 
@@ -118,29 +130,29 @@ def _banned(
     processor: LogitsProcessor, prefix: Prefix, stop_ids: Int[Array, "b e"], vocab_size: int
 ) -> Float[Array, "b n v"]:
     """1 where a token would end an answer too early, or complete a bad word."""
-    written = prefix.known[:, None] + depth_below(prefix.ancestors) - prefix.prompt_length[:, None]
-    too_early = written < jnp.asarray(processor.min_tokens)[:, None]
-    ends = _count(stop_ids, stop_ids >= 0, vocab_size) > 0
-    completed = _completed(jnp.asarray(processor.bad_words), prefix, vocab_size)
-    return (completed | too_early[:, :, None] & ends[:, None]).astype(jnp.float32)
+    answer_length = prefix.count[:, None] + depth_below(prefix.ancestors) - prefix.prompt_length[:, None]
+    too_early = answer_length < jnp.asarray(processor.min_tokens)[:, None]
+    is_stop = _count(stop_ids, stop_ids >= 0, vocab_size) > 0
+    completes = _completes_bad_word(jnp.asarray(processor.bad_words), prefix, vocab_size)
+    return (completes | too_early[:, :, None] & is_stop[:, None]).astype(jnp.float32)
 
 
-def _completed(words: Int[Array, "b w l"], prefix: Prefix, vocab_size: int) -> Bool[Array, "b n v"]:
-    """Which tokens would complete a word at each place."""
-    back = jnp.arange(words.shape[2] - 1, 0, -1, dtype=jnp.int32)  # of a word's tokens but its last, from the place
-    before = _token_before(prefix, back)[:, :, None]
-    begun = jnp.all((words[:, None, :, :-1] == before) | (words[:, None, :, :-1] < 0), axis=-1)
-    begun &= words[:, None, :, -1] >= 0
+def _completes_bad_word(words: Int[Array, "b w l"], prefix: Prefix, vocab_size: int) -> Bool[Array, "b n v"]:
+    """Which tokens would complete a bad word at each node."""
+    distance = jnp.arange(words.shape[2] - 1, 0, -1, dtype=jnp.int32)  # of all but a word's last token to that one
+    before = _token_before(prefix, distance)[:, :, None]
+    matches = jnp.all((words[:, None, :, :-1] == before) | (words[:, None, :, :-1] < 0), axis=-1)
+    matches &= words[:, None, :, -1] >= 0
     last = jax.nn.one_hot(words[:, :, -1], vocab_size, dtype=jnp.float32)
-    return jnp.einsum("bnw,bwv->bnv", begun.astype(jnp.float32), last, precision="highest") > 0
+    return jnp.einsum("bnw,bwv->bnv", matches.astype(jnp.float32), last, precision="highest") > 0
 
 
-def _token_before(prefix: Prefix, back: Int[Array, " k"]) -> Int[Array, "b n k"]:
-    """The tokens so many places back from what follows each node; -1 before the text."""
+def _token_before(prefix: Prefix, distance: Int[Array, " k"]) -> Int[Array, "b n k"]:
+    """The tokens at these distances before what follows each node; -1 before the text."""
     depth = depth_below(prefix.ancestors)
-    wanted = depth[:, :, None] - back[None, None] + 1  # depth of the guess there; from 0 downwards it is a known token
-    is_there = prefix.path[:, :, None] & (depth[:, None, None] == wanted[..., None])
-    guess = jnp.sum(jnp.where(is_there, prefix.guesses[:, None, None], 0), axis=-1, dtype=jnp.int32)
-    position = prefix.known[:, None, None] + wanted - 1
-    known = jax.vmap(lambda line, at: line[jnp.maximum(at, 0)])(prefix.tokens, position)
-    return jnp.where(wanted > 0, guess, jnp.where(position >= 0, known, -1))
+    node_depth = depth[:, :, None] - distance[None, None] + 1  # 0 is the root, and below 0 is text before it
+    is_there = prefix.path[:, :, None] & (depth[:, None, None] == node_depth[..., None])
+    drafted = jnp.sum(jnp.where(is_there, prefix.nodes[:, None, None], 0), axis=-1, dtype=jnp.int32)
+    position = prefix.count[:, None, None] + node_depth - 1
+    text = jax.vmap(lambda row, at: row[jnp.maximum(at, 0)])(prefix.tokens, position)
+    return jnp.where(node_depth > 0, drafted, jnp.where(position >= 0, text, -1))

@@ -21,7 +21,7 @@ class BatchParams:
         prompt_length: tokens of the prompt.
         limit: tokens of prompt and answer together at which the answer ends for length.
         stop_ids: token ids that end an answer, padded with -1.
-        processor: what becomes of logits before tokens are drawn from them; None if no row asks for anything.
+        processor: what requests ask of their logits; None if no row asks for anything.
     """
 
     settings: Settings
@@ -82,7 +82,7 @@ class DecodeState:
         committed_at_step: the step that committed each token of the answer, counted from 1; 0 for the first one, which
             prefill draws.
         logprobs: log-probability of each token under the target's unwarped softmax; None when not asked for.
-        top: the likeliest tokens beside; None when not asked for.
+        top: the likeliest tokens in the place of each token; None when not asked for.
     """
 
     # Tokens

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding.policy import NO_TREE
-from eagle_jax.decoding.processor import Change
+from eagle_jax.decoding.processor import LogitsAdjustment
 from eagle_jax.decoding.sampling import Sampling, Settings
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.models.target import Target
@@ -23,14 +23,14 @@ class View:
         length: committed tokens per row, hence the root's position.
         noise: row i is the noise of the token at depth i + 1 of the tree; None when every request is greedy.
         settings: how each request draws its tokens.
-        change: what becomes of the target's logits behind the known tokens; None if nothing does.
+        adjustment: what is done to the target's logits after the root; None if nothing is.
     """
 
     tokens: Int[Array, "b t"]
     length: Int[Array, "b"]
     noise: Float[Array, "b d v"] | None
     settings: Settings
-    change: Change | None = None
+    adjustment: LogitsAdjustment | None = None
 
     @property
     def root(self) -> Int[Array, "b"]:

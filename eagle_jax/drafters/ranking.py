@@ -29,9 +29,9 @@ def scores(
             right as often as the distribution says.
         drafted_part: of values over the target's vocabulary those of the tokens that `logits` are of, if not all.
     """
-    if view.change is not None:
-        change = view.change if drafted_part is None else view.change.map(drafted_part)
-        logits = change.apply(logits)
+    if view.adjustment is not None:
+        adjustment = view.adjustment if drafted_part is None else view.adjustment.map(drafted_part)
+        logits = adjustment.apply(logits)
     if mode.sampled and not coupled:
         return sampling.scores(logits, None, view.settings, sampling.GREEDY)
     noise = view.noise_at(depth)

@@ -177,7 +177,7 @@ class Job:
             for row in window:
                 request = row if isinstance(row, Refused) else to_request(model, row, self.defaults)
                 if isinstance(request, Refused):
-                    finished(row.number, openai.refused(request) if row.form else _refused(request), failed=1)
+                    finished(row.number, openai.error_line(request) if row.form else _refused(request), failed=1)
                 else:
                     requests.append(request)
             asked = {row.number: row for row in window if isinstance(row, Row)}
@@ -212,7 +212,7 @@ class Job:
                 "mean_accepted_length": None if math.isnan(mean) else round(mean, 4),
             },
         }
-        return openai.answered(row, record) if row.form else record
+        return openai.response_line(row, record) if row.form else record
 
 
 def _refused(row: Refused) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from eagle_jax.jobs.rows import Refused, Row
 KINDS = {"chat": ("chatcmpl", "chat.completion"), "completion": ("cmpl", "text_completion")}
 
 
-def answered(row: Row, record: dict[str, Any]) -> dict[str, Any]:
+def response_line(row: Row, record: dict[str, Any]) -> dict[str, Any]:
     """A finished row; what OpenAI has no field for is under `eagle`."""
-    prefix, kind = KINDS[row.form or "chat"]
+    assert row.form is not None, "other rows have a form of their own"
+    prefix, kind = KINDS[row.form]
     choice: dict[str, Any] = {"index": 0, "finish_reason": record["finish_reason"], "logprobs": None}
     if row.form == "chat":
         choice["message"] = {"role": "assistant", "content": record["text"], "refusal": None}
@@ -32,7 +33,7 @@ def answered(row: Row, record: dict[str, Any]) -> dict[str, Any]:
     return _line(row, 200, body) | {"error": None}
 
 
-def refused(row: Refused) -> dict[str, Any]:
+def error_line(row: Refused) -> dict[str, Any]:
     """A row that cannot be answered."""
     error = {"message": row.error, "type": "invalid_request_error", "param": None, "code": "invalid_request"}
     return _line(row, 400, {"error": error}) | {"error": {"code": "invalid_request", "message": row.error}}

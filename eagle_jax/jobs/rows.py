@@ -11,7 +11,7 @@ import numpy as np
 from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
-from eagle_jax.scheduling.processing import Processed, Processing, check_processing
+from eagle_jax.scheduling.processing import LogitsOptions, Processing, check_processing
 from eagle_jax.scheduling.request import Request, requests_for
 
 PROMPTS = {"prompt": str, "messages": list, "prompt_ids": list}
@@ -25,7 +25,7 @@ ONLY: Mapping[str, Any] = {"n": 1, "stream": False, "logprobs": False}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Defaults(Processed):
+class Defaults(LogitsOptions):
     """Options of rows that do not state their own; `generate` says what they mean.
 
     Attributes:

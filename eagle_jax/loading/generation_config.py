@@ -19,7 +19,7 @@ OPTIONS = {  # transformers' names, and `generate`'s
     "min_new_tokens": "min_tokens",
 }
 # Entries that change what transformers writes and that nothing here follows, with the values that change nothing.
-UNFOLLOWED: Mapping[str, tuple[Any, ...]] = {
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "num_beams": (1,),
     "penalty_alpha": (0.0,),
     "typical_p": (1.0,),
@@ -45,8 +45,8 @@ UNFOLLOWED: Mapping[str, tuple[Any, ...]] = {
 
 
 def generation_options(folder: Path) -> dict[str, Any]:
-    """`generate`'s options as the model's `generation_config.json` sets them; one log line says what that is, and one
-    what nothing here follows.
+    """`generate`'s options as the model's `generation_config.json` sets them. One log line says what that is, and one
+    what of it is not followed: entries of other kinds of decoding, and values that are no numbers.
 
     Greedy decoding, `do_sample` false or absent, is temperature 0, whatever else it says.
 
@@ -57,21 +57,30 @@ def generation_options(folder: Path) -> dict[str, Any]:
     if is_gguf(folder) or not path.exists():
         return {}
     entries = {name: value for name, value in read_json(path).items() if value is not None}
-    options = {ours: entries[theirs] for theirs, ours in OPTIONS.items() if theirs in entries}
+    known = {theirs: entries[theirs] for theirs in OPTIONS if theirs in entries}
+    options = {OPTIONS[name]: value for name, value in known.items() if _is_number(value)}
     if not entries.get("do_sample", False):
         drawn = ("temperature", "top_k", "top_p", "min_p")
         options = {name: value for name, value in options.items() if name not in drawn}
         options |= {"temperature": 0.0}
     elif "temperature" not in options:
         options["temperature"] = 1.0
-    ignored = [f"{name}={entries[name]}" for name, neutral in UNFOLLOWED.items() if _matters(entries, name, neutral)]
-    if set(options.items()) - {("temperature", 0.0)}:
-        stated = ", ".join(f"{name}={value}" for name, value in options.items())
-        log.info("%s recommends %s; followed where it is asked for", path, stated)
+    ignored = {name: value for name, value in known.items() if not _is_number(value)}
+    ignored |= {name: entries[name] for name in UNSUPPORTED if _changes_output(entries, name)}
+    if options != {"temperature": 0.0}:
+        log.info("%s recommends %s; --generation-config follows it", path, _stated(options))
     if ignored:
-        log.warning("%s sets %s, which transformers follows and eagle_jax does not", path, ", ".join(ignored))
+        log.warning("%s sets %s, which eagle_jax does not follow", path, _stated(ignored))
     return options
 
 
-def _matters(entries: Mapping[str, Any], name: str, neutral: tuple[Any, ...]) -> bool:
-    return name in entries and entries[name] not in neutral
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _changes_output(entries: Mapping[str, Any], name: str) -> bool:
+    return name in entries and entries[name] not in UNSUPPORTED[name]
+
+
+def _stated(entries: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in entries.items())

@@ -68,7 +68,7 @@ class Batch:
         """Runs `steps` steps (None: to the end of all answers), or until `finished` more answers are complete, and
         polls. With stop strings it returns after `STOP_STRING_STEPS` steps at most.
         """
-        if any(row.request.options.stop for row in self.rows):
+        if any(row.request.options.stop for row in self.rows if not row.done):
             steps = min(steps or STOP_STRING_STEPS, STOP_STRING_STEPS)
         until = UNLIMITED if steps is None else min(int(self.state.steps) + steps, UNLIMITED)
         running = [row for row in self.rows if not row.done]

@@ -23,6 +23,7 @@ from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scheduler import Event, Scheduler
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket
+from eagle_jax.text.prompts import encode
 from eagle_jax.tuning.methods import choose
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
@@ -107,10 +108,8 @@ class Engine:
         atexit.register(self.close, drain=False)  # a thread that computes must not meet the interpreter's end
 
     def submit(self, prompt: Any, *, sample: int = 0, **options: Any) -> Ticket:
-        """Puts a request into the queue; `submit_all` tells the options and the errors.
-
-        Args:
-            sample: the number of the answer, counted from 0, when one prompt and seed have several.
+        """Puts a request into the queue, for answer number `sample` of those that one prompt and seed can have. What
+        `submit_all` says of options and errors counts here too.
         """
         return self.submit_all([prompt], samples=[sample], **options)[0]
 
@@ -164,13 +163,14 @@ class Engine:
         return tickets
 
     def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
-        """Tokens that an answer may have here: `max_new_tokens`, or all that there is room for beside its prompt.
-
-        Raises:
-            ValueError, TypeError: as `submit_all` does of the prompt and its length.
-        """
+        """Tokens that an answer may have here: `max_new_tokens`, or all that there is room for; raises as `encode`."""
         [request] = self._requests([prompt], max_new_tokens, 0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
         return request.options.max_new_tokens
+
+    def encode(self, prompt: Any) -> list[int]:
+        """Token ids of a prompt; raises what `submit_all` raises of it."""
+        with self._tokenizing:
+            return encode(self.model.tokenizer, prompt, self.model.target.config.vocab_size, "the prompt")
 
     @property
     def load(self) -> Load:

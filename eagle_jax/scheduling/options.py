@@ -10,14 +10,14 @@ import numpy as np
 from eagle_jax.checks import finite, is_whole, whole
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import TOP
-from eagle_jax.scheduling.processing import LISTS, Processed, check_processing
+from eagle_jax.scheduling.processing import LISTS, LogitsOptions, check_processing
 
 LARGEST_INT32 = 2**31 - 1
 MOST_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(Processed):
+class Options(LogitsOptions):
     """Checked options of one request; see `generate` for what they mean."""
 
     max_new_tokens: int

@@ -2,19 +2,20 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypedDict
 
 import numpy as np
 
 from eagle_jax.checks import finite, is_whole, whole
-from eagle_jax.decoding.processor import BANNED, LogitsProcessor
+from eagle_jax.decoding.processor import BANNED, NOT_ALLOWED, LogitsProcessor
 
 Words = tuple[tuple[int, ...], ...]
 
 LARGEST_PENALTY, LARGEST_BIAS = 2, 100  # as in OpenAI's requests
+MAX_REPETITION = 100.0  # and one hundredth at least: far more than anybody wants, and logits stay finite
 # The least sizes of a batch's table of bad words: one program serves all requests that ask for no more.
-FEWEST_WORDS, SHORTEST_WORD = 8, 8
+MIN_BAD_WORDS, MIN_WORD_TOKENS = 8, 8
 
 
 class Processing(TypedDict, total=False):
@@ -25,7 +26,7 @@ class Processing(TypedDict, total=False):
 
     Attributes:
         repetition_penalty: divides positive logits of tokens that are in prompt or answer, and multiplies negative
-            ones; above 0, 1 is off.
+            ones; 0.01 to 100, 1 is off.
         presence_penalty: subtracted from the logits of tokens that are in the answer, -2 to 2.
         frequency_penalty: subtracted once for each time that a token is in the answer, -2 to 2.
         logit_bias: added to logits before the penalties, by token id, -100 to 100.
@@ -51,7 +52,7 @@ LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Processed:
+class LogitsOptions:
     """The options of `Processing` for one request, as `check_processing` makes them."""
 
     repetition_penalty: float = 1.0
@@ -70,7 +71,7 @@ class Processed:
         neutral = {"ignore_eos": self.ignore_eos, "stop_token_ids": self.stop_token_ids}  # they end answers, no more
         return any(
             getattr(self, field.name) != neutral.get(field.name, field.default)
-            for field in dataclasses.fields(Processed)
+            for field in dataclasses.fields(LogitsOptions)
         )
 
 
@@ -85,8 +86,9 @@ def check_processing(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _repetition(name: str, value: Any) -> float:
-    if finite(name, value) <= 0:
-        raise ValueError(f"{name}={value}; expected a number above 0, 1 is off")
+    if not 1 / MAX_REPETITION <= finite(name, value) <= MAX_REPETITION:
+        low, high = 1 / MAX_REPETITION, MAX_REPETITION
+        raise ValueError(f"{name}={value}; expected a number from {low:g} to {high:g}, 1 is off")
     return float(value)
 
 
@@ -103,28 +105,28 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    if isinstance(value, tuple):  # checked before
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name}={value!r}; expected a mapping of token ids to numbers")
-    biases = []
-    for id_, bias in value.items():
-        if isinstance(id_, str) and id_.isdecimal():  # keys of JSON's objects are text
-            id_ = int(id_)
+    try:
+        pairs = dict(value)  # a mapping, or the pairs that this function returns
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={value!r}; expected a mapping of token ids to numbers") from None
+    biases: dict[int, float] = {}
+    for key, bias in pairs.items():
+        id_ = int(key) if isinstance(key, str) and key.isdecimal() else key  # keys of JSON's objects are text
         if not is_whole(id_) or id_ < 0:
-            raise ValueError(f"{name} has the key {id_!r}; expected a token id")
+            raise ValueError(f"{name} has the key {key!r}; expected a token id")
+        if int(id_) in biases:
+            raise ValueError(f"{name} has the token id {id_} twice; expected each once")
         bias = finite(f"{name}[{id_}]", bias)
         if abs(bias) > LARGEST_BIAS:
             raise ValueError(f"{name}[{id_}]={bias}; expected a number from -{LARGEST_BIAS} to {LARGEST_BIAS}")
-        biases.append((int(id_), bias))
-    return tuple(biases)
+        biases[int(id_)] = bias
+    return tuple(biases.items())
 
 
 def _token_ids(name: str, value: Any) -> tuple[int, ...]:
-    listed = value.tolist() if isinstance(value, np.ndarray) else value
-    if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
-        raise ValueError(f"{name}={listed!r}; expected a list of token ids")
-    ids = tuple(listed)
+    ids = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, Set)):
+        raise ValueError(f"{name}={ids!r}; expected a list of token ids")
     for id_ in ids:
         if not is_whole(id_) or id_ < 0:
             raise ValueError(f"{name} has {id_!r}; expected token ids, which are whole numbers from 0")
@@ -132,12 +134,13 @@ def _token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _allowed(name: str, value: Any) -> tuple[int, ...]:
-    if not _token_ids(name, value):
+    ids = _token_ids(name, value)
+    if not ids:
         raise ValueError(f"{name} is empty; expected at least one token id, or None to allow every token")
-    return _token_ids(name, value)
+    return ids
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def _bad_words(name: str, value: Any) -> tuple[str, ...]:
     words = (value,) if isinstance(value, str) else value
     if not isinstance(words, Sequence) or not all(isinstance(word, str) and word.strip() for word in words):
         raise ValueError(f"{name}={value!r}; expected texts that are not blank")
@@ -152,29 +155,32 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "min_tokens": lambda name, value: whole(name, value, 0),
     "ignore_eos": _flag,
     "stop_token_ids": _token_ids,
-    "bad_words": _texts,
+    "bad_words": _bad_words,
     "allowed_token_ids": _allowed,
 }
 
 
-def bad_word_ids(words: Sequence[str], tokenizer: Any) -> Words:
-    """The token sequences that spell each word at the beginning of a text and after a space, as vLLM has it.
+def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words:
+    """The token sequences that spell each word at the beginning of a text and after a space, as vLLM has it. Those
+    with a token beyond the vocabulary, which is never drawn, are left out.
 
     Raises:
-        ValueError: there are words and no tokenizer.
+        ValueError: there are words and no tokenizer, or one that spells a word with no token.
     """
     if words and tokenizer is None:
         raise ValueError("bad words need a tokenizer, but the model's folder holds none; leave bad_words out")
-    found: list[tuple[int, ...]] = []
+    spellings: list[tuple[int, ...]] = []
     for word in words:
         bare, spaced = (tuple(tokenizer.encode(space + word.lstrip(), add_special_tokens=False)) for space in ("", " "))
-        found.append(bare)
+        if not bare or not spaced:
+            raise ValueError(f"bad word {word!r} has no token; leave it out")
+        spellings.append(bare)
         if len(spaced) == len(bare) and spaced[0] != bare[0]:
-            found.append(spaced)
-    return tuple(dict.fromkeys(found))
+            spellings.append(spaced)
+    return tuple(dict.fromkeys(word for word in spellings if max(word) < vocab_size))
 
 
-def check_ids(options: Processed, vocab_size: int) -> None:
+def check_ids(options: LogitsOptions, vocab_size: int) -> None:
     """Refuses token ids that the model does not have."""
     named = {
         "logit_bias": [id_ for id_, _ in options.logit_bias],
@@ -187,7 +193,7 @@ def check_ids(options: Processed, vocab_size: int) -> None:
                 raise ValueError(f"{name} has the token id {id_}; the model's vocabulary ends at {vocab_size - 1}")
 
 
-def processor_of(rows: Sequence[tuple[Processed, Words]], vocab_size: int) -> LogitsProcessor | None:
+def processor_of(rows: Sequence[tuple[LogitsOptions, Words]], vocab_size: int) -> LogitsProcessor | None:
     """What the rows of a batch ask of their logits, each with the tokens of its bad words; None if nothing."""
     if not any(options.changes_logits for options, _ in rows):
         return None
@@ -195,32 +201,31 @@ def processor_of(rows: Sequence[tuple[Processed, Words]], vocab_size: int) -> Lo
     def column(name: str, dtype: Any) -> np.ndarray:
         return np.array([getattr(options, name) for options, _ in rows], dtype)
 
-    bias = np.zeros((len(rows), vocab_size), np.float32)
-    several: list[list[tuple[int, ...]]] = []
-    for line, (options, words) in zip(bias, rows, strict=True):
+    bias, bans = np.zeros((2, len(rows), vocab_size), np.float32)
+    for row, (options, words) in enumerate(rows):
         if options.allowed_token_ids is not None:
-            line[:] = BANNED
-            line[list(options.allowed_token_ids)] = 0
+            bans[row] = NOT_ALLOWED
+            bans[row, list(options.allowed_token_ids)] = 0
         for id_, added in options.logit_bias:
-            line[id_] += added
+            bias[row, id_] = added
         for word in words:
             if len(word) == 1:
-                line[word[0]] = BANNED
-        several.append([word for word in words if len(word) > 1])
+                bans[row, word[0]] += BANNED
     return LogitsProcessor(
         bias=bias,
+        static_bans=bans,
         repetition=column("repetition_penalty", np.float32),
         frequency=column("frequency_penalty", np.float32),
         presence=column("presence_penalty", np.float32),
         min_tokens=column("min_tokens", np.int32),
-        bad_words=_table(several),
+        bad_words=_table([[word for word in words if len(word) > 1] for _, words in rows]),
     )
 
 
 def _table(words: Sequence[Sequence[tuple[int, ...]]]) -> np.ndarray:
     """Words of several tokens, `[b, w, l]`, each at the end of its line; sizes are powers of two."""
-    most = max(FEWEST_WORDS, *(len(row) for row in words))
-    longest = max([SHORTEST_WORD, *(len(word) for row in words for word in row)])
+    most = max(MIN_BAD_WORDS, *(len(row) for row in words))
+    longest = max([MIN_WORD_TOKENS, *(len(word) for row in words for word in row)])
     table = np.full((len(words), 1 << (most - 1).bit_length(), 1 << (longest - 1).bit_length()), -1, np.int32)
     for row, listed in enumerate(words):
         for place, word in enumerate(listed):

@@ -92,7 +92,7 @@ def requests_for(
                 f"so it can be {model.context - 1} at most"
             )
         check_ids(options[index], model.target.config.vocab_size)
-        bad_words = bad_word_ids(options[index].bad_words, model.tokenizer)
+        bad_words = bad_word_ids(options[index].bad_words, model.tokenizer, model.target.config.vocab_size)
         requests += [
             Request(
                 index=index,

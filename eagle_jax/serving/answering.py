@@ -97,12 +97,17 @@ async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]
         tickets=tickets,
         service=service,
     )
-    headers = {IGNORED_HEADER: ", ".join(call.ignored).encode("ascii", "replace").decode()} if call.ignored else {}
+    headers = ignored_header(call.ignored)
     if call.stream:
         return EventStream(_events(answering, shape), tickets, limits.answer_seconds, headers)
     results = await _while_there(_all(tickets), request.receive, tickets, limits.answer_seconds)
     choices = [shape.choice(answering, i, result) for i, result in enumerate(results)]
     return Json(answering.head(shape.whole) | {"choices": choices, "usage": answering.usage(results)}, headers=headers)
+
+
+def ignored_header(names: Sequence[str]) -> dict[str, str]:
+    """The header that names the fields of a request that were passed over; none if there were none."""
+    return {IGNORED_HEADER: ", ".join(names).encode("ascii", "replace").decode()} if names else {}
 
 
 class EventStream(Response):

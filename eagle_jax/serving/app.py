@@ -13,12 +13,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import eagle_jax
 from eagle_jax.api import Engine
 from eagle_jax.serving.chat import chat_completions
 from eagle_jax.serving.completions import completions
 from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected
 from eagle_jax.serving.service import Limits, Service, models
-from eagle_jax.serving.tokens import detokenize, tokenize, version
+from eagle_jax.serving.tokenize import detokenize, tokenize
 
 ENDPOINTS = (
     *("/v1/models", "/v1/completions", "/v1/chat/completions"),
@@ -97,6 +98,10 @@ async def health(request: Request) -> Response:
     status = "ok" if service.alive else "draining" if service.draining else "failed"
     models = {name: {"slots": load.rows, "busy": load.busy, "waiting": load.waiting} for name, load in loads.items()}
     return Json({"status": status, "models": models}, status_code=200 if service.alive else 503)
+
+
+async def version(request: Request) -> Response:
+    return Json({"version": eagle_jax.__version__})
 
 
 async def metrics(request: Request) -> Response:

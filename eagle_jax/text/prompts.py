@@ -1,6 +1,7 @@
 """Prompts in the forms people have them: text, chat messages, token ids, or a list of those."""
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,8 @@ class Chat:
 
     Attributes:
         messages: `{"role": ..., "content": ...}` each.
-        template: what the template reads besides, such as `{"enable_thinking": False}` of Qwen3's.
+        template: what the template reads besides, such as `{"enable_thinking": False}` of Qwen3's. The template itself
+            and how it is applied cannot be changed by it: templates are programs.
         add_generation_prompt: whether the assistant's turn is begun.
         continue_final_message: whether the answer goes on with the last message instead.
     """
@@ -127,10 +129,17 @@ def rendered(tokenizer: Any, chat: Chat, where: str) -> str:
     """A conversation in the words of the model's chat template.
 
     Raises:
+        ValueError: `chat.template` has the name of an argument of `apply_chat_template`.
         Unfit: the template refuses it, or fails.
     """
     from jinja2 import TemplateError
 
+    parameters = {*inspect.signature(tokenizer.apply_chat_template).parameters} - {"tools", "documents"}
+    reserved = sorted(parameters & {*chat.template})
+    if reserved:
+        raise ValueError(
+            f"{where} sets {', '.join(reserved)} for the chat template; expected only what the template reads"
+        )
     how: dict[str, Any] = dict(chat.template)
     how |= {"add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message}
     how |= {"continue_final_message": True} if chat.continue_final_message else {}

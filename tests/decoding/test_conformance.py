@@ -34,7 +34,7 @@ from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.ops import VARIABLE, PackedWeight, is_leaf
-from eagle_jax.scheduling.processing import Processed, processor_of
+from eagle_jax.scheduling.processing import LogitsOptions, processor_of
 from eagle_jax.struct import pytree
 from eagle_jax.testing import TINY, cpu_backend, synthetic_head3, synthetic_hydra, synthetic_medusa, synthetic_pair
 
@@ -109,6 +109,7 @@ DRAFTERS = {
     "hybrid": lambda: Hybrid(eagle(HEAD, DynamicTree(6, 2, 2)), TokenRecycling(policy=likeliest_tree(6, RANKS))),
     "garbage": Garbage,
 }
+GUESSES_NOTHING = {"garbage"}  # every other row has to save a tenth of the steps, or nothing was tested
 # Temperature and top-p of each row; rows in one batch need not agree, so two programs serve all.
 SAMPLED = Sampling(sampled=True, filtered=True)
 HOW = {
@@ -118,10 +119,10 @@ HOW = {
     "processed, greedy": [(0.0, 1.0)],
     "processed, mixed": [(1.0, 0.9), (0.0, 1.0), (0.7, 1.0)],
 }
-PENALTIES = Processed(repetition_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.1)
-BANS = Processed(logit_bias=((3, 2.0), (9, -3.0)), min_tokens=20, frequency_penalty=0.05)
+PENALTIES = LogitsOptions(repetition_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.1)
+BANS = LogitsOptions(logit_bias=((3, 2.0), (9, -3.0)), min_tokens=20, frequency_penalty=0.05)
 # What each row of a batch asks of its logits, with its bad words: one of them is common in the plain text.
-PROCESSED = [(PENALTIES, ()), (BANS, ((5,), (14, 5), (1, 2, 3))), (Processed(), ())]
+PROCESSED = [(PENALTIES, ()), (BANS, ((5,), (14, 5), (1, 2, 3))), (LogitsOptions(), ())]
 
 
 def answers(drafter: Drafter, how: str) -> list[list[int]]:
@@ -198,7 +199,7 @@ def test_same_seed_same_text(name, backend):
         assert text == expected, how
         assert all(len(answer) == NEW or answer[-1] == 7 for answer in text)
         saved += without - passes
-    if name != "garbage":
+    if name not in GUESSES_NOTHING:
         assert saved > 0.1 * sum(plain(how, backend)[1] for how in HOW), (
             "the drafter saved no passes: nothing was tested"
         )

@@ -24,6 +24,7 @@ def options(folder: pathlib.Path, **entries: Any) -> dict[str, Any]:
         ({"do_sample": True, "top_k": 20, "min_p": None}, {"temperature": 1.0, "top_k": 20}),
         ({"repetition_penalty": 1.05, "max_new_tokens": 9}, {"repetition_penalty": 1.05, "max_new_tokens": 9}),
         ({"min_new_tokens": 3}, {"min_tokens": 3}),
+        ({"do_sample": True, "temperature": [0.6], "top_p": "0.9", "top_k": True}, {"temperature": 1.0}),
     ],
 )
 def test_under_generates_names(tmp_path: pathlib.Path, entries: dict[str, Any], expected: dict[str, Any]):
@@ -40,5 +41,5 @@ def test_what_is_not_followed_is_said(tmp_path: pathlib.Path, caplog: pytest.Log
         assert not caplog.records
         options(tmp_path, do_sample=True, temperature=0.7, suppress_tokens=[5], forced_eos_token_id=2)
     recommended, unfollowed = [record.getMessage() for record in caplog.records]
-    assert "recommends temperature=0.7; followed where it is asked for" in recommended
-    assert "sets suppress_tokens=[5], forced_eos_token_id=2, which transformers follows" in unfollowed
+    assert "recommends temperature=0.7; --generation-config follows it" in recommended
+    assert "sets suppress_tokens=[5], forced_eos_token_id=2, which eagle_jax does not follow" in unfollowed

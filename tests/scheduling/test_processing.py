@@ -9,7 +9,7 @@ from speller import DYNAMIC, END, RANDOM, SCRIPT, SPELLER, TOKENIZER, asked
 
 from eagle_jax import api
 from eagle_jax.api import generate
-from eagle_jax.scheduling.processing import Processed, Processing, bad_word_ids, check_processing, processor_of
+from eagle_jax.scheduling.processing import LogitsOptions, Processing, bad_word_ids, check_processing, processor_of
 
 PROMPT = "one, two and "
 NEW = 30
@@ -19,8 +19,8 @@ COMMON = collections.Counter(PLAIN).most_common(1)[0][0]
 
 def reference(prompt: list[int], new: int, stops: tuple[int, ...] = (), **options) -> list[int]:
     """Greedy decoding, one token at a time, as the definitions of the options read."""
-    asked_for = Processed(**check_processing(options))
-    words = bad_word_ids(asked_for.bad_words, TOKENIZER)
+    asked_for = LogitsOptions(**check_processing(options))
+    words = bad_word_ids(asked_for.bad_words, TOKENIZER, 272)
     text = list(prompt)
     while len(text) < len(prompt) + new:
         logits = np.asarray(RANDOM.target(jnp.asarray([text]))[0][0, -1:])
@@ -46,7 +46,6 @@ def reference(prompt: list[int], new: int, stops: tuple[int, ...] = (), **option
     return text[len(prompt) :]
 
 
-SEVERAL = TOKENIZER.decode(PLAIN[3:5])  # may be no whole characters: then it is no bad word
 CASES: dict[str, Processing] = {
     "repetition": {"repetition_penalty": 1.4},
     "presence": {"presence_penalty": 1.5},
@@ -102,6 +101,19 @@ def test_a_batch_in_which_everyone_asks_for_something_else(temperature: float):
         assert [result.token_ids for result in together] == [result.token_ids for result in alone]
 
 
+@pytest.mark.parametrize("drafting", [{"drafter": "none"}, DYNAMIC])
+def test_where_all_that_is_allowed_is_banned_an_allowed_token_comes(drafting: dict):
+    [first, second] = allowed = [TOKENIZER(letter)["input_ids"][0] for letter in "xy"]
+    result = generate(RANDOM, PROMPT, max_new_tokens=8, allowed_token_ids=allowed, bad_words=["x", "y"], **drafting)
+    assert set(result.token_ids) <= {first, second}
+
+
+def test_a_bad_word_beyond_the_vocabulary_bans_nothing():
+    [x] = TOKENIZER("x")["input_ids"]
+    assert (x,) in bad_word_ids(["x"], TOKENIZER, x + 1)
+    assert bad_word_ids(["x"], TOKENIZER, x) == ()
+
+
 def test_words_of_several_tokens_are_banned_where_they_would_be_completed():
     assert generate(SPELLER, asked("?"), **DYNAMIC).token_ids == SCRIPT
     for drafting in ({"drafter": "none"}, DYNAMIC):
@@ -119,9 +131,9 @@ def test_the_models_own_stop_tokens():
 
 
 def test_a_request_that_asks_for_nothing_gets_no_processor():
-    nothing = Processed(stop_token_ids=(3,), ignore_eos=True), ()
+    nothing = LogitsOptions(stop_token_ids=(3,), ignore_eos=True), ()
     assert processor_of([nothing, nothing], 16) is None
-    assert processor_of([nothing, (Processed(min_tokens=1), ())], 16) is not None
+    assert processor_of([nothing, (LogitsOptions(min_tokens=1), ())], 16) is not None
 
 
 def test_an_engine_takes_them_beside_others_without_compiling():
@@ -144,4 +156,4 @@ def test_a_stream_is_the_same_text():
 
 
 def test_the_options_and_their_types_have_the_same_names():
-    assert set(Processing.__annotations__) == set(Processed.__dataclass_fields__)
+    assert set(Processing.__annotations__) == set(LogitsOptions.__dataclass_fields__)

@@ -22,13 +22,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # ours, and transfo
         {"stop_token_ids": list(range(100, 160)), "min_tokens": 6},
         {"eos_token_id": list(range(100, 160)), "min_new_tokens": 6},
     ),
-    "bad words": ({"bad_words": ["th", "a b"]}, {"bad_words_ids": bad_word_ids(["th", "a b"], TOKENIZER)}),
+    "bad words": ({"bad_words": ["th", "a b"]}, {"bad_words_ids": bad_word_ids(["th", "a b"], TOKENIZER, 272)}),
     "bias and repetition": (
         {"logit_bias": {40: 2.0}, "repetition_penalty": 1.2, "bad_words": ["e"]},
         {
             "sequence_bias": {(40,): 2.0},
             "repetition_penalty": 1.2,
-            "bad_words_ids": bad_word_ids(["e"], TOKENIZER),
+            "bad_words_ids": bad_word_ids(["e"], TOKENIZER, 272),
         },
     ),
 }

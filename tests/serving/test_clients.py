@@ -69,6 +69,14 @@ def test_what_changes_nothing_is_no_error(served: Served, name: str):
         assert json.loads(told)["choices"][0]["text"] == "cdefg"
 
 
+def test_a_request_brings_no_template(served: Served):
+    for how in ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, {"chat_template": "{{ 1 }}"}):
+        for path in (CHAT, "/tokenize"):
+            with pytest.raises(urllib.error.HTTPError, match="400") as caught:
+                post(served, path, {"messages": asked("?")} | how)
+            assert "chat_template" in json.loads(caught.value.read())["error"]["message"]
+
+
 def test_messages_as_clients_keep_them(served: Served):
     messages = [
         {"role": "user", "content": "a", "name": "Ann", "type": "text"},
@@ -146,8 +154,12 @@ def test_tokens_of_text_and_text_of_tokens(served: Served):
     _, told = post(served, "/tokenize", {"model": "random", "messages": asked("?")})
     expected = TOKENIZER.apply_chat_template(asked("?"), add_generation_prompt=True, return_dict=True)["input_ids"]
     assert json.loads(told)["tokens"] == expected
-    _, told = post(served, "/detokenize", {"tokens": ids})
-    assert json.loads(told) == {"prompt": "ab"}
+    for tokens in (ids, expected):  # special tokens have text here
+        _, told = post(served, "/detokenize", {"tokens": tokens})
+        assert json.loads(told) == {"prompt": TOKENIZER.decode(tokens)}
+    for path, body in (("/tokenize", {"prompt": "ab", "mood": 1}), ("/detokenize", {"tokens": [999]})):
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            post(served, path, body)
     with urllib.request.urlopen(f"{served.url}/version") as response:
         assert json.loads(response.read()) == {"version": eagle_jax.__version__}
 
@@ -161,6 +173,9 @@ def test_unknown_fields_are_passed_over_where_the_server_is_told_so(engines):
             response, told = post(served, CHAT, asks | {"stream": stream})
             assert response.headers["x-eagle-jax-ignored"] == "messages[0].mood, best_answer, xxx"
             assert SPELLED[0] in told.decode()
+        for path, body in (("/tokenize", {"prompt": "ab"}), ("/detokenize", {"tokens": [65]})):
+            response, _ = post(served, path, body | {"mood": 1})
+            assert response.headers["x-eagle-jax-ignored"] == "mood"
         response, _ = post(served, CHAT, {"messages": asked("?")})
         assert response.headers["x-eagle-jax-ignored"] is None
         with pytest.raises(urllib.error.HTTPError, match="400"):

@@ -47,6 +47,15 @@ def test_what_a_template_reads_besides():
     assert text(add_generation_prompt=False) == "a"
 
 
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "add_generation_prompt", "conversation", "return_dict"])
+def test_what_a_template_reads_is_not_how_it_is_applied(name: str):
+    """Or a request could bring a program."""
+    with pytest.raises(ValueError, match=f"the prompt sets {name} for the chat template; expected only what"):
+        encode(
+            TOKENIZER, Chat(asked("a"), template={name: "{% for i in range(10**9) %}{% endfor %}"}), SIZE, "the prompt"
+        )
+
+
 def test_an_answer_may_go_on_with_the_last_message():
     messages = [*asked("?"), {"role": "assistant", "content": "ab"}]
     on = generate(SPELLER, Chat(messages, continue_final_message=True), max_new_tokens=3)
