@@ -65,13 +65,13 @@ def ragged_request() -> tuple[BatchParams, jax.Array]:
     return BatchParams(settings, jnp.asarray(lengths), limit, stop_ids), jnp.asarray(tokens)
 
 
-def decoded(target, drafter, over):
+def decoded(target, drafter, sharding):
     """Final state, and the compiled loop."""
     request, tokens = ragged_request()
-    if over is not None:
-        target, drafter = over.put(target, over.target), over.put(drafter, over.head)
-        request, tokens = over.put((request, tokens), over.state)
-    fixed = dict(mode=Sampling(sampled=True, filtered=False), over=over)
+    if sharding is not None:
+        target, drafter = sharding.put(target, sharding.target), sharding.put(drafter, sharding.head)
+        request, tokens = sharding.put((request, tokens), sharding.state)
+    fixed = dict(mode=Sampling(sampled=True, filtered=False), sharding=sharding)
     given = (target, drafter, request)
     state = compiled_prefill()(*given, tokens, slots=SLOTS, chunk=64, logprobs=False, **fixed)
     loop = compiled_advance().lower(*given, state, jnp.asarray(1000, jnp.int32), **fixed).compile()
@@ -115,9 +115,9 @@ def folders(pair, tmp_path_factory):
 def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, mesh):
     target, head = pair
     head = {"plain": None, "eagle1": head, "eagle3": synthetic_head3(target, taps=(0, 1))}[method]
-    over = sharding_of(mesh, CONFIG)
+    sharding = sharding_of(mesh, CONFIG)
     drafter = Plain() if head is None else Eagle(head=laid(head), policy=TREE)
-    state, loop = decoded(laid(target), drafter, over)
+    state, loop = decoded(laid(target), drafter, sharding)
     assert answers(state) == plainly
     if head is not None:
         assert int(state.steps) < 15  # 16 tokens, the first of them from the prompt
@@ -131,25 +131,25 @@ def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, 
 
     # What it is given lies on each device as the plan says from configurations alone.
     drafting = None if head is None else head.config
-    planned = plan.of_configs(CONFIG, drafting, over.sizes, ROWS // over.sizes["data"], SLOTS, 4, jnp.float32)
+    planned = plan.of_configs(CONFIG, drafting, sharding.sizes, ROWS // sharding.sizes["data"], SLOTS, 4, jnp.float32)
     kept = planned.total - planned.buffers
     assert abs(loop.memory_analysis().argument_size_in_bytes - kept) < 0.05 * kept
 
     # Caches stay in their places, updated in place.
-    cache, sizes = state.cache.k[0], over.sizes
+    cache, sizes = state.cache.k[0], sharding.sizes
     assert cache.sharding.shard_shape(cache.shape)[:2] == (ROWS // sizes["data"], 2 // sizes["model"])
     held = sum(leaf.nbytes for leaf in jax.tree.leaves((state.cache.k, state.cache.v)))
-    assert loop.memory_analysis().alias_size_in_bytes >= held // over.mesh.size
+    assert loop.memory_analysis().alias_size_in_bytes >= held // sharding.mesh.size
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["hydra", "token-recycling"])  # weights of its own, and a table for each request
 def test_other_drafters_give_the_same_text_on_several_devices(pair, plainly, method):
     target = pair[0]
-    over = sharding_of("data:2,model:2", CONFIG)
+    sharding = sharding_of("data:2,model:2", CONFIG)
     model = types.SimpleNamespace(head=laid(synthetic_hydra(target)))
     policy = None if METHODS[method].trees is None else METHODS[method].trees(model, True)
-    state, loop = decoded(laid(target), METHODS[method].make(model, policy, True), over)
+    state, loop = decoded(laid(target), METHODS[method].make(model, policy, True), sharding)
     assert answers(state) == plainly
     assert not [shape for _, shape in collectives(loop) if SLOTS in shape]
 
@@ -160,8 +160,8 @@ def test_a_mixture_of_experts_sums_once_behind_its_experts(quantize):
     if quantize is not None:
         target = dataclasses.replace(target, params=quantize_params(target.params, scheme_of(quantize)))
     target = laid(target)
-    over = sharding_of("data:2,model:2", MIXTURE)
-    state, loop = decoded(target, Plain(), over)
+    sharding = sharding_of("data:2,model:2", MIXTURE)
+    state, loop = decoded(target, Plain(), sharding)
     assert answers(state) == answers(decoded(target, Plain(), None)[0])
     hidden = [shape for _, shape in collectives(loop) if shape[-1:] == (CONFIG.hidden_size,)]
     assert len(hidden) == 3 and all(np.prod(shape) == ROWS // 2 * CONFIG.hidden_size for shape in hidden)
@@ -192,8 +192,8 @@ def test_weights_go_straight_into_their_shards(folders, pair, monkeypatch):
         return put(shape, where, read)
 
     monkeypatch.setattr(jax, "make_array_from_callback", watched)
-    over = sharding_of("data:2,model:2", CONFIG)
-    loaded = load_target(folders[0], over=over)
+    sharding = sharding_of("data:2,model:2", CONFIG)
+    loaded = load_target(folders[0], sharding=sharding)
     leaves = dict(jax.tree_util.tree_leaves_with_path(loaded.params))
     assert len(largest) == len(leaves) and max(largest) == CONFIG.vocab_size * CONFIG.hidden_size
     for path, leaf in leaves.items():
@@ -219,7 +219,7 @@ def test_every_matrix_is_spread_in_both_layouts(pair):
 def test_rules_of_ones_own_take_the_place_of_ours(folders):
     mesh = jax.make_mesh((1, 2), ("data", "model"), devices=jax.devices()[:2])
     own = Sharding(mesh, target=((r"lm_head", P(None, "model")),))
-    params = load_target(folders[0], over=sharding_of(own, CONFIG)).params
+    params = load_target(folders[0], sharding=sharding_of(own, CONFIG)).params
     assert params["layers_0"]["self_attn"]["o_proj"]["weight"].sharding.is_fully_replicated
     assert placement(params["lm_head"]["weight"].sharding)[1] == ((), ("model",))
     with pytest.raises(ValueError, match="expected a pattern of paths and a jax.P of"):

@@ -62,7 +62,7 @@ def arguments(
     config: LlamaConfig,
     head: plan.HeadConfig | None,
     policy: DynamicTree | None,
-    over: Sharding,
+    sharding: Sharding,
     *,
     requests: int,
     slots: int,
@@ -72,37 +72,39 @@ def arguments(
     """Target, drafter, requests and state of the loop as shapes with shardings, and its mode; without a policy it
     decodes plainly.
     """
-    config = widened(config, over.sizes)
+    config = widened(config, sharding.sizes)
     scheme, head_scheme = schemes_of(quantize)
-    target = placed(plan.target_shapes(config, jnp.bfloat16, scheme), over, over.target)
+    target = placed(plan.target_shapes(config, jnp.bfloat16, scheme), sharding, sharding.target)
     drafter: Any = Plain()
     if head is not None and policy is not None:
-        head = dataclasses.replace(head, layers=widened(head.layers, over.sizes))
-        drafter = placed(Eagle(head=plan.head_shapes(head, jnp.bfloat16, head_scheme), policy=policy), over, over.head)
-    rows, mode = requests * over.sizes[DATA], Sampling(sampled=temperature > 0, filtered=False)
+        head = dataclasses.replace(head, layers=widened(head.layers, sharding.sizes))
+        drafter = placed(
+            Eagle(head=plan.head_shapes(head, jnp.bfloat16, head_scheme), policy=policy), sharding, sharding.head
+        )
+    rows, mode = requests * sharding.sizes[DATA], Sampling(sampled=temperature > 0, filtered=False)
     floats, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)
     settings = Settings(floats, whole, floats, floats, request_keys([0] * rows, [0] * rows))
     request, tokens = jax.eval_shape(
         lambda: (BatchParams(settings, whole, whole, whole[:, None]), jnp.zeros((rows, slots + 16), jnp.int32))
     )
-    request = placed(request, over, over.state)
-    fixed = dict(mode=mode, slots=slots, chunk=256, logprobs=False, over=over)
+    request = placed(request, sharding, sharding.state)
+    fixed = dict(mode=mode, slots=slots, chunk=256, logprobs=False, sharding=sharding)
     state = jax.eval_shape(lambda *of: prefill(*of, **fixed), target, drafter, request, tokens)
-    return (target, drafter, request, placed(state, over, over.state)), mode
+    return (target, drafter, request, placed(state, sharding, sharding.state)), mode
 
 
 def lowered(of: tuple[Any, ...], **fixed: Any) -> Any:
     """The whole loop, traced."""
-    program = jax.jit(advance, static_argnames=("mode", "over"), donate_argnames=("state",))
+    program = jax.jit(advance, static_argnames=("mode", "sharding"), donate_argnames=("state",))
     return program.lower(*of, jax.ShapeDtypeStruct((), jnp.int32), **fixed)
 
 
-def placed(tree: Any, over: Sharding, rules: Any) -> Any:
+def placed(tree: Any, sharding: Sharding, rules: Any) -> Any:
     """The same shapes, with the shardings of their arrays."""
 
     def one(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
-        sharding = over.named(rules, jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        place = sharding.named(rules, jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
 
     return jax.tree_util.tree_map_with_path(one, tree)
 

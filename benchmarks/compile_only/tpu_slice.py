@@ -42,12 +42,12 @@ def main() -> int:
     sizes = parse(options.mesh)
     policy = None if options.tree == "none" else DynamicTree(*numbers(options.tree))
     head = head if policy else None
-    over = shapes.tpu_mesh(options.topology, [sizes[axis] for axis in AXES])
+    sharding = shapes.tpu_mesh(options.topology, [sizes[axis] for axis in AXES])
     how = {name: getattr(options, name) for name in ("requests", "slots", "quantize", "temperature")}
 
     with shapes.platform("tpu"):
-        arguments, mode = shapes.arguments(config, head, policy, over, **how)
-        compiled = shapes.lowered(arguments, mode=mode, over=over).compile()
+        arguments, mode = shapes.arguments(config, head, policy, sharding, **how)
+        compiled = shapes.lowered(arguments, mode=mode, sharding=sharding).compile()
     memory = compiled.memory_analysis()
     kept, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     asked = options.requests, options.slots, policy.nodes if policy else 1, jnp.bfloat16

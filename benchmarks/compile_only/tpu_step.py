@@ -62,51 +62,51 @@ def main() -> None:
 
 def seconds(chip: str, nodes: int | None, options: argparse.Namespace) -> float:
     """Of a whole step, draft included; of a plain step without nodes."""
-    over = shapes.tpu_mesh(TOPOLOGIES[chip], (1, 1))
-    of, mode = arguments(1, nodes, over, options)
+    sharding = shapes.tpu_mesh(TOPOLOGIES[chip], (1, 1))
+    of, mode = arguments(1, nodes, sharding, options)
 
-    def one(target: Any, drafter: Any, request: Any, state: Any, *, over: Sharding) -> Any:
+    def one(target: Any, drafter: Any, request: Any, state: Any, *, sharding: Sharding) -> Any:
         return step(target, drafter, request, state, mode)
 
     layers = shapes.configs(options.target, None)[0].num_hidden_layers
-    return predicted(chip, one, of, over, donate=(3,)) + (layers - 1) * layer(chip, nodes or 1, options, over)
+    return predicted(chip, one, of, sharding, donate=(3,)) + (layers - 1) * layer(chip, nodes or 1, options, sharding)
 
 
-def layer(chip: str, nodes: int, options: argparse.Namespace, over: Sharding) -> float:
+def layer(chip: str, nodes: int, options: argparse.Namespace, sharding: Sharding) -> float:
     """Seconds of one more layer of the target over so many rows: two against one, without drafts and logits."""
 
-    def forward(target: Any, tokens: Any, visible: Any, state: Any, *, over: Sharding) -> Any:
+    def forward(target: Any, tokens: Any, visible: Any, state: Any, *, sharding: Sharding) -> Any:
         positions = state.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         output = target.forward(tokens, positions, visible, state.cache)
         return output.hidden, output.kv
 
     tokens = jax.ShapeDtypeStruct((options.requests, nodes), jnp.int32)
     visible = jax.ShapeDtypeStruct((options.requests, nodes, nodes), jnp.bool_)
-    rows = shapes.placed((tokens, visible), over, over.state)
+    rows = shapes.placed((tokens, visible), sharding, sharding.state)
     times = []
     for layers in (1, 2):
-        (target, _, _, state), _ = arguments(layers, None, over, options)
-        times.append(predicted(chip, forward, (target, *rows, state), over))
+        (target, _, _, state), _ = arguments(layers, None, sharding, options)
+        times.append(predicted(chip, forward, (target, *rows, state), sharding))
     return times[1] - times[0]
 
 
-def predicted(chip: str, function: Any, of: tuple[Any, ...], over: Sharding, donate: tuple[int, ...] = ()) -> float:
+def predicted(chip: str, function: Any, of: tuple[Any, ...], sharding: Sharding, donate: tuple[int, ...] = ()) -> float:
     """Seconds of a program; an operation whose cost is not known takes a second off."""
     with shapes.platform("tpu"):
-        program = jax.jit(sharded(function), static_argnames=("over",), donate_argnums=donate)
-        compiled = program.lower(*of, over=over).compile(NO_PREFETCH)
+        program = jax.jit(sharded(function), static_argnames=("sharding",), donate_argnums=donate)
+        compiled = program.lower(*of, sharding=sharding).compile(NO_PREFETCH)
     prefetched = re.findall(r"= \((\w+)\[([\d,]+)\]\S*, .* copy-start\(", compiled.as_text())
     copied = sum(SIZES[kind] * math.prod(numbers(dims)) for kind, dims in prefetched)
     return compiled.cost_analysis()["optimal_seconds"] % 1 - 4 * copied / BANDWIDTH[chip]
 
 
-def arguments(layers: int | None, nodes: int | None, over: Sharding, options: argparse.Namespace) -> Any:
+def arguments(layers: int | None, nodes: int | None, sharding: Sharding, options: argparse.Namespace) -> Any:
     """What a step reads, for a target of so many layers; without nodes it decodes plainly."""
     config, head = shapes.configs(options.target, layers)
     policy = None if nodes is None else DynamicTree(*TREES[nodes])
     how = {name: getattr(options, name) for name in ("requests", "slots", "quantize")}
     with shapes.platform("tpu"):
-        return shapes.arguments(config, head, policy, over, **how)
+        return shapes.arguments(config, head, policy, sharding, **how)
 
 
 if __name__ == "__main__":

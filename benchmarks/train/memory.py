@@ -46,26 +46,30 @@ def main() -> None:
     kept = bytes_per_device(_target(whole, sizes).params, TARGET, sizes), bytes_per_device(state, HEAD, sizes)
     rows = [("target", kept[0]), ("head and optimizer", kept[1]), ("together", sum(kept))]
     if options.topology is not None:
-        over = shapes.tpu_mesh(options.topology, [sizes[axis] for axis in AXES])
+        sharding = shapes.tpu_mesh(options.topology, [sizes[axis] for axis in AXES])
         with shapes.platform("tpu"):
-            of = arguments(config, whole, options.layers or whole.num_hidden_layers, head, state, over)
-            fixed = {"rule": rule, "objective": config.objective, "remat": config.remat, "over": over}
+            of = arguments(config, whole, options.layers or whole.num_hidden_layers, head, state, sharding)
+            fixed = {"rule": rule, "objective": config.objective, "remat": config.remat, "sharding": sharding}
             memory = compiled_update().lower(*of, **fixed).compile().memory_analysis()
         temporary = memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         rows += [(f"temporary, on {options.topology}", temporary), ("with it", sum(kept) + temporary)]
     show(f"{options.settings}, {sizes}", ("on each chip", "memory"), [(name, gigabytes(size)) for name, size in rows])
 
 
-def arguments(config: Any, whole: LlamaConfig, layers: int, head: Any, state: Any, over: Sharding) -> tuple[Any, ...]:
+def arguments(
+    config: Any, whole: LlamaConfig, layers: int, head: Any, state: Any, sharding: Sharding
+) -> tuple[Any, ...]:
     """What an update is given, as shapes with shardings."""
-    target = placed(_target(dataclasses.replace(whole, num_hidden_layers=layers), over.sizes), over, over.target)
+    target = placed(
+        _target(dataclasses.replace(whole, num_hidden_layers=layers), sharding.sizes), sharding, sharding.target
+    )
     if head.taps:
         taps = tuple(round(tap * layers / whole.num_hidden_layers) for tap in head.taps)
         head = dataclasses.replace(head, config=dataclasses.replace(head.config, taps=taps))
     rows = config.accumulate, config.batch, config.data.length
-    sharding = jax.NamedSharding(over.mesh, jax.P(None, DATA))
-    text = [jax.ShapeDtypeStruct(rows, dtype, sharding=sharding) for dtype in (jnp.int32, jnp.bool_)]
-    return placed(state, over, over.head), placed(without_params(head), over, over.head), target, *text
+    place = jax.NamedSharding(sharding.mesh, jax.P(None, DATA))
+    text = [jax.ShapeDtypeStruct(rows, dtype, sharding=place) for dtype in (jnp.int32, jnp.bool_)]
+    return placed(state, sharding, sharding.head), placed(without_params(head), sharding, sharding.head), target, *text
 
 
 def _target(config: LlamaConfig, sizes: Any) -> LM:

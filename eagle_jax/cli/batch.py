@@ -92,7 +92,7 @@ def batch(
     *inputs, output = files
     if not inputs:
         raise ValueError(f"only {output} was given; expected IN.jsonl... and then OUT.jsonl")
-    over = _mesh(mesh, coordinator, one_model)
+    sharding = _mesh(mesh, coordinator, one_model)
     host, hosts = _meet(coordinator, processes, process, timeout, one_model)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     defaults = api.Defaults(
@@ -126,7 +126,7 @@ def batch(
                 dtype,
                 target_config=target_config,
                 quantize=quantize,
-                mesh=over,
+                mesh=sharding,
                 chat_template=chat_template,
                 draft=draft_model,
                 datastore=datastore,

@@ -177,9 +177,9 @@ def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
     def scale(m: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1.0
 
-    over, under = settings.get("mscale"), settings.get("mscale_all_dim")
-    if over and under:
-        return scale(_number("mscale", over)) / scale(_number("mscale_all_dim", under))
+    above, below = settings.get("mscale"), settings.get("mscale_all_dim")
+    if above and below:
+        return scale(_number("mscale", above)) / scale(_number("mscale_all_dim", below))
     return scale(1.0)
 
 

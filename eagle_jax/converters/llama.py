@@ -47,7 +47,7 @@ HEADS = (r"medusa_head\..*",)
 def load_target(
     folder: str | pathlib.Path,
     dtype: Any = None,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
     scheme: Scheme | None = None,
     *,
     changes: Mapping[str, Any] | None = None,
@@ -57,7 +57,7 @@ def load_target(
     Args:
         folder: a model folder, or a GGUF file.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in.
-        over: the devices to spread it over; its weights go straight there, one at a time.
+        sharding: the devices to spread it over; its weights go straight there, one at a time.
         scheme: what to round its matrices to, each as it is read; None keeps what the folder holds, floats or rounded.
         changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
 
@@ -74,9 +74,9 @@ def load_target(
     if config.tie_word_embeddings and OUTPUT in weights.info:
         _check_tied(folder)
     chosen = names.stored_dtype(weights, EMBEDDING) if wanted_dtype is None else wanted_dtype
-    place = None if over is None else placing(over, over.target, config)
+    place = None if sharding is None else placing(sharding, sharding.target, config)
     params = names.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
-    return LM(params=params, config=config if over is None else widened(config, over.sizes))
+    return LM(params=params, config=config if sharding is None else widened(config, sharding.sizes))
 
 
 def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Params:

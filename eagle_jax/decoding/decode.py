@@ -125,7 +125,7 @@ def advance(
     enough: Int[Array, ""] | None = None,
     *,
     mode: Sampling,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
 ) -> DecodeState:
     """Runs steps on the device until every row is done, or `enough` of them are, or until step `until`."""
 
@@ -139,7 +139,7 @@ def advance(
 @functools.cache
 def compiled_advance() -> Any:
     """`advance`, jitted once per process. The state is donated: the caches are updated in place."""
-    fixed = ("mode", "over")
+    fixed = ("mode", "sharding")
     return jax.jit(advance, static_argnames=fixed, donate_argnames=("state",), compiler_options=loop_options())
 
 

@@ -32,17 +32,17 @@ def prefill(
     slots: int,
     chunk: int,
     logprobs: int,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
 ) -> DecodeState:
     """Reads the prompts (right-padded in `tokens`), chunk by chunk, and draws each row's first token.
 
     A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
     chunks are a device loop up to the longest prompt. `t` is more than `slots`, `slots` at least the longest prompt
     rounded up to chunks. `logprobs` tells what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of
-    the likeliest ones too. `over` says where everything lies when there are several devices.
+    the likeliest ones too. `sharding` says where everything lies when there are several devices.
 
     It is `open_prompts`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
-    (their `over` is for `sharded`).
+    (their `sharding` is for `sharded`).
     """
     reading = open_prompts(target, drafter, params, slots=slots)
     reading = read_prompts(target, drafter, params, tokens, reading, chunk=chunk)
@@ -50,7 +50,7 @@ def prefill(
 
 
 def open_prompts(
-    target: Target, drafter: Drafter, params: BatchParams, *, slots: int, over: Sharding | None = None
+    target: Target, drafter: Drafter, params: BatchParams, *, slots: int, sharding: Sharding | None = None
 ) -> Reading:
     """Caches with room for `slots` tokens, and nothing read."""
     batch = len(params.limit)
@@ -69,7 +69,7 @@ def read_prompts(
     until: Int[Array, ""] | None = None,
     *,
     chunk: int,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
 ) -> Reading:
     """Reads on to the end of the longest prompt, or until `until` chunks are read."""
     lengths, batch = jnp.asarray(params.prompt_length), tokens.shape[0]
@@ -149,7 +149,7 @@ def empty_state(
     *,
     slots: int,
     logprobs: int,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
 ) -> DecodeState:
     """A batch in which no row has begun: all are done, and their places free."""
     reading = open_prompts(target, drafter, params, slots=slots)
@@ -180,20 +180,20 @@ def _without_answers(
 @functools.cache
 def compiled_prefill() -> Any:
     """`prefill`, jitted once per process; weights are arguments, never constants of the program."""
-    fixed = ("mode", "slots", "chunk", "logprobs", "over")
+    fixed = ("mode", "slots", "chunk", "logprobs", "sharding")
     return jax.jit(prefill, static_argnames=fixed, compiler_options=loop_options())
 
 
 @functools.cache
 def compiled_open_prompts() -> Any:
     """`open_prompts`, jitted once per process."""
-    return jax.jit(sharded(open_prompts), static_argnames=("slots", "over"), compiler_options=loop_options())
+    return jax.jit(sharded(open_prompts), static_argnames=("slots", "sharding"), compiler_options=loop_options())
 
 
 @functools.cache
 def compiled_read_prompts() -> Any:
     """`read_prompts`, jitted once per process. What is being read is donated, as in `compiled_advance`."""
-    fixed = ("chunk", "over")
+    fixed = ("chunk", "sharding")
     options = loop_options()
     return jax.jit(sharded(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
 
@@ -201,7 +201,7 @@ def compiled_read_prompts() -> Any:
 @functools.cache
 def compiled_empty_state() -> Any:
     """`empty_state`, jitted once per process."""
-    fixed = ("slots", "logprobs", "over")
+    fixed = ("slots", "logprobs", "sharding")
     return jax.jit(sharded(empty_state), static_argnames=fixed, compiler_options=loop_options())
 
 

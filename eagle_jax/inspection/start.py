@@ -57,7 +57,7 @@ class Start:
         arguments = self._arguments(drafter, steps)
         start = time.perf_counter()
         after, compiling = programs.call(
-            compiled_advance(), *arguments, mode=self.batch.shape.mode, over=self.model.over
+            compiled_advance(), *arguments, mode=self.batch.shape.mode, sharding=self.model.sharding
         )
         jax.block_until_ready(after.length)
         seconds = time.perf_counter() - start - compiling
@@ -67,7 +67,9 @@ class Start:
     def program(self, drafter: Drafter) -> str:
         """What `run` compiles, as text."""
         arguments = self._arguments(drafter, None)
-        program, _ = programs.ready(compiled_advance(), *arguments, mode=self.batch.shape.mode, over=self.model.over)
+        program, _ = programs.ready(
+            compiled_advance(), *arguments, mode=self.batch.shape.mode, sharding=self.model.sharding
+        )
         return program.as_text()
 
     def _arguments(self, drafter: Drafter, steps: int | None) -> tuple[Any, ...]:
@@ -87,7 +89,7 @@ class Start:
         elif isinstance(drafter, Plain | VerifyOnly):
             draft = ()
         begun = dataclasses.replace(state, draft=draft)
-        return begun if self.model.over is None else self.model.over.put(begun, self.model.over.state)
+        return begun if self.model.sharding is None else self.model.sharding.put(begun, self.model.sharding.state)
 
 
 def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:

@@ -130,7 +130,7 @@ def closest_draws(
     padded = np.zeros((1, size), np.int32)
     padded[0, : len(token_ids)] = token_ids
     arguments = (model.target, jnp.asarray(padded), jnp.asarray([len(token_ids)], jnp.int32))
-    scores, _ = programs.call(_compiled(_scores), *arguments, settings, mode=options.mode, over=model.over)
+    scores, _ = programs.call(_compiled(_scores), *arguments, settings, mode=options.mode, sharding=model.sharding)
     values, tokens = jax.lax.top_k(scores[0], count)
     return list(zip(tokens.tolist(), values.tolist(), strict=True))
 
@@ -155,7 +155,7 @@ def _scores(
     settings: Settings,
     *,
     mode: Sampling,
-    over: Sharding | None,
+    sharding: Sharding | None,
 ) -> Float[Array, "b v"]:
     """What the draw after the last of the `length` tokens compares."""
     hidden = target.forward(tokens, *causal(*tokens.shape), target.empty_cache(len(tokens), 1)).hidden
@@ -168,4 +168,4 @@ def _scores(
 
 @functools.cache
 def _compiled(function: Any) -> Any:
-    return jax.jit(sharded(function), static_argnames=("mode", "over"), compiler_options=loop_options())
+    return jax.jit(sharded(function), static_argnames=("mode", "sharding"), compiler_options=loop_options())

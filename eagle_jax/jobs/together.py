@@ -43,14 +43,14 @@ def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
             complete = begin()
         except (ValueError, OSError) as refused:
             error = refused
-    begun, over, *first = from_first(np.array([error is None, complete, *bytes.fromhex(digest)], np.uint8)).tolist()
+    begun, done, *first = from_first(np.array([error is None, complete, *bytes.fromhex(digest)], np.uint8)).tolist()
     if error is not None:
         raise error
     if not begun:
         raise ValueError("process 0 refused the job; look at what it says")
     if any_says(bytes(first).hex() != digest):
         raise ValueError("the processes have different inputs; give each of them the same files, in the same order")
-    return bool(over)
+    return bool(done)
 
 
 def agree_on(done: set[int], rows: int) -> set[int]:

@@ -45,7 +45,7 @@ class Model:
         tokenizer: HuggingFace tokenizer; None if the folder has none (prompts are token ids then).
         stop_ids: tokens that end an answer.
         context: most tokens of prompt and answer together.
-        over: the devices that it is spread over; None is one device.
+        sharding: the devices that it is spread over; None is one device.
         draft: a small model that drafts for it; None if it has none.
         datastore: texts to draft from; None if there are none.
         generation: what the model's `generation_config.json` sets, under the names of `generate`'s options. Nothing
@@ -57,7 +57,7 @@ class Model:
     tokenizer: Any
     stop_ids: tuple[int, ...]
     context: int
-    over: Sharding | None = None
+    sharding: Sharding | None = None
     draft: LM | None = None
     datastore: Datastore | None = None
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -89,7 +89,7 @@ class Model:
         parts = [f"target={type(self.target).__name__} of {size:,} numbers, {self.dtype}", f"context={self.context}"]
         parts += [
             f"{name}={type(getattr(self, name)).__name__}"
-            for name in ("head", "draft", "datastore", "over")
+            for name in ("head", "draft", "datastore", "sharding")
             if getattr(self, name) is not None
         ]
         return f"Model({', '.join(parts)})"
@@ -153,27 +153,27 @@ def load(
         known_dtype(value, name)  # refused before anything is downloaded
     folder, head_folder = folders_of(target, head)
     target_dtype = dtype_of(dtype)
-    over = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
+    sharding = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
     # these files are small: what is wrong there is said before weights are read
     tokenizer = tokenizer_in(folder)
     if chat_template is not None:
         tokenizer = with_template(tokenizer, chat_template)
     generation = generation_options(folder)
     stop_ids = _stop_ids(folder, tokenizer, target_config or {})
-    lm = _load_target(folder, target_dtype, over, scheme, target_config)
+    lm = _load_target(folder, target_dtype, sharding, scheme, target_config)
     drafts_in = dtype_of_draft(draft_dtype, lm.dtype)
     drafting = None
     if head_folder is not None:
         drafting = load_head(head_folder, lm, dtype=drafts_in, changes=head_config, scheme=draft_scheme)
-    ready = _for_decoding(lm, lm.config.head_dim, over)
+    ready = _for_decoding(lm, lm.config.head_dim, sharding)
     return Model(
-        target=ready if over is None else over.put(ready, over.target),
-        head=None if drafting is None else _head_for_decoding(drafting, over),
+        target=ready if sharding is None else sharding.put(ready, sharding.target),
+        head=None if drafting is None else _head_for_decoding(drafting, sharding),
         tokenizer=tokenizer,
         stop_ids=tuple(id_ for id_ in stop_ids if 0 <= id_ < lm.config.vocab_size),  # others are never drawn
         context=_context(lm),
-        over=over,
-        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, drafts_in, over, draft_scheme),
+        sharding=sharding,
+        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, drafts_in, sharding, draft_scheme),
         datastore=None if datastore is None else _load_datastore(datastore, lm, tokenizer),
         generation=generation,
     )
@@ -192,22 +192,22 @@ def with_head(
     drafts_in = dtype_of_draft(draft_dtype, model.target.dtype)
     stored = dataclasses.replace(model.target, params=model.target.stored_params)
     loaded = load_head(folder_of_head(head), stored, dtype=drafts_in, scheme=scheme)
-    return dataclasses.replace(model, head=_head_for_decoding(loaded, model.over))
+    return dataclasses.replace(model, head=_head_for_decoding(loaded, model.sharding))
 
 
 def _load_draft(
-    folder: Path, target: LM, tokenizer: Any, dtype: Any, over: Sharding | None, scheme: Scheme | None
+    folder: Path, target: LM, tokenizer: Any, dtype: Any, sharding: Sharding | None, scheme: Scheme | None
 ) -> LM:
     """A small model whose token ids mean what the target's do."""
     refuse_other_tokenizer(tokenizer, tokenizer_in(folder), f"the draft model in {folder}")
-    draft = _load_target(folder, dtype, over, scheme)
+    draft = _load_target(folder, dtype, sharding, scheme)
     if draft.config.vocab_size > target.config.vocab_size:
         raise ValueError(
             f"the draft model in {folder} has {draft.config.vocab_size} tokens and the target "
             f"{target.config.vocab_size}; expected one with the target's tokenizer"
         )
-    ready = _for_decoding(draft, draft.config.head_dim, over)
-    return ready if over is None else over.put(ready, over.target)
+    ready = _for_decoding(draft, draft.config.head_dim, sharding)
+    return ready if sharding is None else sharding.put(ready, sharding.target)
 
 
 def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
@@ -224,12 +224,12 @@ def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
 def _load_target(
     folder: Path,
     dtype: Any,
-    over: Sharding | None,
+    sharding: Sharding | None,
     scheme: Scheme | None,
     changes: Mapping[str, Any] | None = None,
 ) -> LM:
     try:
-        return load_target(folder, dtype=dtype, over=over, scheme=scheme, changes=changes)
+        return load_target(folder, dtype=dtype, sharding=sharding, scheme=scheme, changes=changes)
     except ValueError as error:
         kind = describe(folder).kind
         if not kind.endswith(("head", "heads")):
@@ -240,20 +240,20 @@ def _load_target(
         ) from error
 
 
-def _for_decoding(model: Any, head_dim: int, over: Sharding | None) -> Any:
-    params = layout.for_decoding(model.params, head_dim, spread=over is not None)
+def _for_decoding(model: Any, head_dim: int, sharding: Sharding | None) -> Any:
+    params = layout.for_decoding(model.params, head_dim, spread=sharding is not None)
     return dataclasses.replace(model, params=params)
 
 
-def _head_for_decoding(head: Any, over: Sharding | None) -> Any:
+def _head_for_decoding(head: Any, sharding: Sharding | None) -> Any:
     """A head is read whole, which is a layer or a few matrices, and then spread."""
-    if over is None:
-        return _for_decoding(head, head.head_dim, over)
+    if sharding is None:
+        return _for_decoding(head, head.head_dim, sharding)
     if isinstance(head, DraftHead):
-        params = place_all(head.params, placing(over, over.head, head.config.layers))
-        config = dataclasses.replace(head.config, layers=widened(head.config.layers, over.sizes))
+        params = place_all(head.params, placing(sharding, sharding.head, head.config.layers))
+        config = dataclasses.replace(head.config, layers=widened(head.config.layers, sharding.sizes))
         head = dataclasses.replace(head, params=params, config=config)
-    return over.put(_for_decoding(head, head.head_dim, over), over.head)
+    return sharding.put(_for_decoding(head, head.head_dim, sharding), sharding.head)
 
 
 def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple[int, ...]:

@@ -103,7 +103,7 @@ def _own(target: Any) -> LM:
 def _target_params(model: Model, source: Any) -> Params:
     own = _own(model.target)
     if isinstance(source, (str, Path)):
-        source = load_target(source, dtype=own.dtype, over=model.over)
+        source = load_target(source, dtype=own.dtype, sharding=model.sharding)
     if isinstance(source, LM):
         _same("target", own.config, source.config, free=("num_key_value_heads",))
         return source.params
@@ -147,9 +147,9 @@ def _laid_out(model: Model, own: Any, source: Params, name: str) -> dict[str, An
     expected_params, come = dict(flat(expected)), dict(flat(source))
     _check_fit(expected_params, come, name)
     head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dim
-    laid = _lay_out(_fitted(expected, come, head_dim), head_dim, spread=model.over is not None)
-    if model.over is not None:
-        return model.over.put(laid, model.over.target if name == "target" else model.over.head)
+    laid = _lay_out(_fitted(expected, come, head_dim), head_dim, spread=model.sharding is not None)
+    if model.sharding is not None:
+        return model.sharding.put(laid, model.sharding.target if name == "target" else model.sharding.head)
     return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), laid, own.params)
 
 

@@ -86,7 +86,7 @@ class Batch:
         padding = [places[0]] * (len(state.done) - len(rows))
         at = jnp.asarray([*places, *padding], jnp.int32)
         (self.params, self.state), compiling = programs.call(
-            compiled_insert(), (self.params, self.state), (params, state), at, over=self.model.over
+            compiled_insert(), (self.params, self.state), (params, state), at, sharding=self.model.sharding
         )
         for place, row in zip(places, rows, strict=True):
             row.compile_seconds += compiling
@@ -151,7 +151,7 @@ class Batch:
             slots=self.shape.slots,
             chunk=chunk_tokens(),
             logprobs=self.shape.logprobs,
-            over=self.model.over,
+            sharding=self.model.sharding,
         )
         for row in rows:
             row.compile_seconds, row.prefill_seconds = compiling, seconds
@@ -165,13 +165,13 @@ class Batch:
             compiled_advance(),
             *(*self._models, *self._keyed(self._params_with_processor(), self.state, *limits)),
             mode=mode_for(self.shape, self.rows),
-            over=self.model.over,
+            sharding=self.model.sharding,
         )
         return compiling, seconds
 
     def _keyed(self, params: BatchParams, *others: Any) -> tuple[Any, ...]:
         """Arguments whose shapes follow from a few numbers: on one device, beside the same models."""
-        if self.model.over is not None:
+        if self.model.sharding is not None:
             return params, *others
         words = None if params.processor is None else params.processor.bad_words.shape
         key = params.stop_ids.shape, words, self.shape.slots, self.shape.logprobs
@@ -193,7 +193,7 @@ class Batch:
             *(*self._models, params, tokens),
             slots=self.shape.slots,
             logprobs=self.shape.logprobs,
-            over=self.model.over,
+            sharding=self.model.sharding,
         )
         return params, state
 
@@ -251,12 +251,12 @@ def processor_for(model: Model, requests: Sequence[Request], rows: int) -> Logit
 
 def _sharded(model: Model, tree: T) -> T:
     """Arrays of a batch, over the model's devices."""
-    return tree if model.over is None else model.over.put(tree, model.over.state)
+    return tree if model.sharding is None else model.sharding.put(tree, model.sharding.state)
 
 
 def _placed(model: Model, tree: T) -> T:
     """Arrays that many calls take, on the model's devices."""
-    return jax.device_put(tree) if model.over is None else _sharded(model, tree)
+    return jax.device_put(tree) if model.sharding is None else _sharded(model, tree)
 
 
 def _timed(function: Any, *args: Any, **static: Any) -> tuple[DecodeState, float, float]:

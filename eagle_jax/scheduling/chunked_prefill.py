@@ -36,7 +36,7 @@ class ChunkedPrefill:
         self._params = dataclasses.replace(self._asked, processor=None)  # reading is the same for all requests
         self._read, self.unread = 0, -(-len(request.prompt) // chunk_tokens())
         self._reading = self._timed(
-            compiled_open_prompts(), *self._inputs(), slots=batch.shape.slots, over=batch.model.over
+            compiled_open_prompts(), *self._inputs(), slots=batch.shape.slots, sharding=batch.model.sharding
         )
 
     def read(self, chunks: int) -> int:
@@ -45,7 +45,9 @@ class ChunkedPrefill:
         self._read, self.unread = self._read + count, self.unread - count
         until = jnp.asarray(self._read, jnp.int32)
         inputs = (*self._inputs(), self._tokens, self._reading, until)
-        self._reading = self._timed(compiled_read_prompts(), *inputs, chunk=chunk_tokens(), over=self._batch.model.over)
+        self._reading = self._timed(
+            compiled_read_prompts(), *inputs, chunk=chunk_tokens(), sharding=self._batch.model.sharding
+        )
         return count
 
     def insert(self, place: int) -> None:
@@ -57,7 +59,7 @@ class ChunkedPrefill:
             *inputs,
             mode=mode_for(shape, [self._row]),
             logprobs=shape.logprobs,
-            over=batch.model.over,
+            sharding=batch.model.sharding,
         )
         batch.rows[place] = self._row
         batch.poll()
@@ -85,7 +87,7 @@ def _first_token(
     *,
     mode: Sampling,
     logprobs: int,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
 ) -> Running:
     """The batch with a request inserted whose prompt is read."""
     state = first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
@@ -95,5 +97,5 @@ def _first_token(
 @functools.cache
 def _compiled_first_token() -> Any:
     """`_first_token`, jitted once per process. The batch is donated: its caches are written in place."""
-    static = ("mode", "logprobs", "over")
+    static = ("mode", "logprobs", "sharding")
     return jax.jit(sharded(_first_token), donate_argnums=0, static_argnames=static, compiler_options=loop_options())

@@ -14,7 +14,7 @@ from eagle_jax.workarounds import loop_options
 Running = tuple[BatchParams, DecodeState]
 
 
-def insert(batch: Running, new: Running, places: Int[Array, " n"], *, over: Sharding | None = None) -> Running:
+def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: Sharding | None = None) -> Running:
     """`batch` with the rows of `new` at `places`; of several rows for one place the first counts.
 
     The number of steps is kept as it is.
@@ -38,4 +38,4 @@ def insert(batch: Running, new: Running, places: Int[Array, " n"], *, over: Shar
 @functools.cache
 def compiled_insert() -> Any:
     """`insert`, jitted once per process. The batch is donated: its caches are written in place."""
-    return jax.jit(sharded(insert), donate_argnums=0, static_argnames="over", compiler_options=loop_options())
+    return jax.jit(sharded(insert), donate_argnums=0, static_argnames="sharding", compiler_options=loop_options())

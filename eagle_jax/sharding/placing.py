@@ -19,18 +19,18 @@ Rows = TypeVar("Rows", np.ndarray, jax.Array)
 Place = Callable[[str, np.ndarray], jax.Array]
 
 
-def placing(over: Sharding, rules: Rules, config: LlamaConfig) -> Place:
+def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
     """Puts a weight that was just read into its shards: each device gets its part, and no other device is passed.
 
     Args:
         config: of the layers that are read; `widened` is the config of what is placed.
     """
-    times = repeats(config, over.sizes)
+    times = repeats(config, sharding.sizes)
 
     def place(path: str, value: np.ndarray) -> jax.Array:
         if is_key_or_value(path):
             value = with_repeated_heads(value, times, config.head_dim)
-        where = over.named(rules, path, value.shape)
+        where = sharding.named(rules, path, value.shape)
         return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
 
     return place

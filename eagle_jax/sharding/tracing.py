@@ -25,7 +25,7 @@ _current: contextvars.ContextVar[Sharding | None] = contextvars.ContextVar("shar
 
 
 def sharded(program: Callable[..., Tree]) -> Callable[..., Tree]:
-    """A program over the devices of its keyword `over`, which has to be static in its `jit`.
+    """A program over the devices of its keyword `sharding`, which has to be static in its `jit`.
 
     While it is traced, `constrain` and `top_k` go by it; what the program returns lies where the next one wants it.
     Arguments may be `Packed`.
@@ -33,16 +33,16 @@ def sharded(program: Callable[..., Tree]) -> Callable[..., Tree]:
 
     @functools.wraps(program)
     def run(*args: Any, **fixed: Any) -> Tree:
-        with traced_over(fixed.get("over")):
+        with traced_over(fixed.get("sharding")):
             return constrain(program(*map(unpacked, args), **fixed))
 
     return run
 
 
 @contextlib.contextmanager
-def traced_over(over: Sharding | None) -> Iterator[None]:
+def traced_over(sharding: Sharding | None) -> Iterator[None]:
     """What is traced inside goes by this mesh; None is one device."""
-    token = _current.set(over)
+    token = _current.set(sharding)
     try:
         yield
     finally:
@@ -62,14 +62,14 @@ def constrain(tree: Tree) -> Tree:
 
 def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
     """`lax.top_k` over a vocabulary: the best of each device's part, then of those; only they travel."""
-    over, size = _current.get(), values.shape[-1]
-    if over is None and k == 1:
+    sharding, size = _current.get(), values.shape[-1]
+    if sharding is None and k == 1:
         return jnp.max(values, axis=-1, keepdims=True), argmax(values)[..., None]
-    if over is None:
+    if sharding is None:
         best, ids = jax.lax.top_k(values, k)
         return best, ids
-    spec = fitting(P(DATA, *[None] * (values.ndim - 2), MODEL), values.shape, over.sizes)
-    parts = over.sizes[MODEL] if len(spec) == values.ndim else 1
+    spec = fitting(P(DATA, *[None] * (values.ndim - 2), MODEL), values.shape, sharding.sizes)
+    parts = sharding.sizes[MODEL] if len(spec) == values.ndim else 1
     if parts == 1 or size // parts < k:
         best, ids = by_row(lambda x: jax.lax.top_k(x, k))(values)
         return best, ids
@@ -81,8 +81,8 @@ def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows 
         values, pick = jax.lax.top_k(values, k)
         return values, jnp.take_along_axis(ids, pick, axis=-1)
 
-    whole = fitting(P(DATA), values.shape, over.sizes)
-    return jax.shard_map(best_of_all, mesh=over.mesh, in_specs=spec, out_specs=whole, check_vma=False)(values)
+    whole = fitting(P(DATA), values.shape, sharding.sizes)
+    return jax.shard_map(best_of_all, mesh=sharding.mesh, in_specs=spec, out_specs=whole, check_vma=False)(values)
 
 
 def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
@@ -97,13 +97,13 @@ def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
 
     XLA does not know of sorts and searches that their rows are independent, and would gather them all.
     """
-    over = _current.get()
-    if over is None:
+    sharding = _current.get()
+    if sharding is None:
         return function
 
     def run(*arrays: Array) -> Any:
-        rows = fitting(P(DATA), arrays[0].shape, over.sizes)
-        return jax.shard_map(function, mesh=over.mesh, in_specs=rows, out_specs=rows, check_vma=False)(*arrays)
+        rows = fitting(P(DATA), arrays[0].shape, sharding.sizes)
+        return jax.shard_map(function, mesh=sharding.mesh, in_specs=rows, out_specs=rows, check_vma=False)(*arrays)
 
     return run
 

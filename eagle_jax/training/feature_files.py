@@ -129,7 +129,7 @@ def store(
     taps: tuple[int, ...],
     observe: Observe,
     *,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
     sizes: LlamaConfig | None = None,
 ) -> FeatureFiles:
     """The features of all rows, in `config.features.folder`; those that are there already are kept.
@@ -164,7 +164,9 @@ def store(
             "give another features.folder, fewer conversations, or none to compute them in each update"
         )
     for done, number in enumerate(missing, start=1):
-        values = _computed(target, rows.tokens[np.array(files.rows_of(number))], config.batch, taps, files.dtype, over)
+        values = _computed(
+            target, rows.tokens[np.array(files.rows_of(number))], config.batch, taps, files.dtype, sharding
+        )
         if jax.process_index() == 0:
             files.write(number, values)
         observe(Storing(files.folder, done, len(missing), files.bytes, room, free))
@@ -260,14 +262,16 @@ def _computed(
     batch: int,
     taps: tuple[int, ...],
     dtype: np.dtype,
-    over: Sharding | None,
+    sharding: Sharding | None,
 ) -> Float[np.ndarray, "r n f"]:
     """Features of some rows, in passes as large as an update's, so that they come out the same to the bit."""
     parts = []
     for at in range(0, len(tokens), batch):
         part = tokens[at : at + batch]
         padded = np.concatenate([part, np.zeros((batch - len(part), tokens.shape[1]), tokens.dtype)])
-        computed = _compiled_pass()(target, on_devices(padded, over), taps=taps, dtype=dtype.name, over=over)
+        computed = _compiled_pass()(
+            target, on_devices(padded, sharding), taps=taps, dtype=dtype.name, sharding=sharding
+        )
         parts.append(to_host(computed)[: len(part)])
     return np.concatenate(parts)
 
@@ -275,15 +279,15 @@ def _computed(
 @functools.cache
 def _compiled_pass() -> Any:
     """Compiled as an update is, so that the features are the same to the bit."""
-    return jax.jit(_pass, static_argnames=("taps", "dtype", "over"), compiler_options=exact_reduction_options())
+    return jax.jit(_pass, static_argnames=("taps", "dtype", "sharding"), compiler_options=exact_reduction_options())
 
 
 def _pass(
-    target: LM, tokens: Int[Array, "b n"], *, taps: tuple[int, ...], dtype: str, over: Sharding | None
+    target: LM, tokens: Int[Array, "b n"], *, taps: tuple[int, ...], dtype: str, sharding: Sharding | None
 ) -> Float[Array, "b n f"]:
-    with traced_over(over):
+    with traced_over(sharding):
         features = hidden_states(target, tokens, taps).astype(dtype)
-    return features if over is None else over.keep(features, ((r"", P(DATA)),))
+    return features if sharding is None else sharding.keep(features, ((r"", P(DATA)),))
 
 
 def _gigabytes(size: int) -> str:

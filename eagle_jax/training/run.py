@@ -60,9 +60,9 @@ def run(
             cannot be used, the mesh does not fit, or the loss is no number any more (`Diverged`).
         OSError: the folder cannot be written, or the disk is full.
     """
-    over = mesh_of(config, target)
+    sharding = mesh_of(config, target)
     with alone(Path(config.out)):
-        return _run(config, target, tokenizer, observe, over, sizes, target.dtype if written is None else written)
+        return _run(config, target, tokenizer, observe, sharding, sizes, target.dtype if written is None else written)
 
 
 def _run(
@@ -70,7 +70,7 @@ def _run(
     target: LM,
     tokenizer: Any,
     observe: Observe,
-    over: Sharding | None,
+    sharding: Sharding | None,
     sizes: LlamaConfig | None,
     dtype: Any,
 ) -> Finished:
@@ -82,15 +82,15 @@ def _run(
     head = heads.first(config.head, target, ids, head_key, steps=config.objective.steps, sizes=sizes)
     rule = optimizer.make(config.optimizer, config.steps)
     state, frame = begin(head, rule, noise_key), without_params(head)
-    if over is not None:
-        target = over.put(target, over.target)
-        state, frame = over.put((state, frame), over.head)
+    if sharding is not None:
+        target = sharding.put(target, sharding.target)
+        state, frame = sharding.put((state, frame), sharding.head)
     sources = {f"target in {target.dtype.name}": digest(target, sizes or target.config), "held-out text": held_out.crc}
     order = Order(rows, config.batch * config.accumulate, config.seed)
 
     stored = None
     if config.features.folder is not None:
-        stored = store(config, target, rows, head.taps, observe, over=over, sizes=sizes)
+        stored = store(config, target, rows, head.taps, observe, sharding=sharding, sizes=sizes)
     checkpoints = Checkpoints(folder / CHECKPOINTS, config.checkpoint)
     if checkpoints.latest is not None:
         saved = checkpoints.restore(checkpoints.latest, state)
@@ -101,7 +101,7 @@ def _run(
     keep(folder, config, sources)
     parameters = sum(p.size for p in jax.tree.leaves(state.params))
     observe(Prepared(report, len(rows), len(held_out), parameters, share, int(state.step)))
-    trainer = Trainer(config, rule, target, frame, rows, held_out, checkpoints, metrics, observe, over, stored)
+    trainer = Trainer(config, rule, target, frame, rows, held_out, checkpoints, metrics, observe, sharding, stored)
     try:
         state, interrupted = trainer.advance(state, order)
         checkpoints.finish()
@@ -123,14 +123,14 @@ def mesh_of(config: TrainConfig, target: LM) -> Sharding | None:
     Raises:
         ValueError: it does not divide the target, or not the rows of a pass.
     """
-    over = sharding_of(config.mesh, target.config)
-    if over is None and jax.process_count() > 1:
+    sharding = sharding_of(config.mesh, target.config)
+    if sharding is None and jax.process_count() > 1:
         raise ValueError(
             f"{jax.process_count()} processes and no mesh; give one over all of their devices, such as mesh: auto"
         )
-    if over is not None and config.batch % over.sizes[DATA]:
-        raise ValueError(f"batch={config.batch} rows over data:{over.sizes[DATA]}; expected a multiple of it")
-    return over
+    if sharding is not None and config.batch % sharding.sizes[DATA]:
+        raise ValueError(f"batch={config.batch} rows over data:{sharding.sizes[DATA]}; expected a multiple of it")
+    return sharding
 
 
 @contextlib.contextmanager

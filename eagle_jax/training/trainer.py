@@ -33,7 +33,7 @@ class Trainer:
 
     Attributes:
         head: without its weights.
-        over: the devices that all of this is spread over.
+        sharding: the devices that all of this is spread over.
         features: what the target makes of `rows`, on disk; None lets it run in every update.
     """
 
@@ -46,7 +46,7 @@ class Trainer:
     checkpoints: Checkpoints
     metrics: Metrics
     observe: Observe
-    over: Sharding | None = None
+    sharding: Sharding | None = None
     features: FeatureFiles | None = None
 
     def advance(self, state: TrainState, order: Order) -> tuple[TrainState, int | None]:
@@ -82,15 +82,15 @@ class Trainer:
         parts = [self.rows.tokens[rows].reshape(shape), self.rows.answer[rows].reshape(shape)]
         if self.features is not None:
             parts.append(self.features[rows].reshape(*shape, -1))
-        text = (on_devices(part, self.over, axis=1) for part in parts)
+        text = (on_devices(part, self.sharding, axis=1) for part in parts)
         options: dict[str, Any] = {"rule": self.rule, "objective": self.config.objective, "remat": self.config.remat}
-        state, outcome = update(state, self.head, self.target, *text, **options, over=self.over)
+        state, outcome = update(state, self.head, self.target, *text, **options, sharding=self.sharding)
         watch.add(Flight(step, outcome, rows, int(self.rows.filled[rows].sum())))
         return state
 
     def _save(self, state: TrainState, order: Order) -> None:
         objective = dataclasses.replace(self.config.objective, steps=self.config.evaluation.depth, noise=0.0)
-        options: dict[str, Any] = {"batch": self.config.batch, "objective": objective, "over": self.over}
+        options: dict[str, Any] = {"batch": self.config.batch, "objective": objective, "sharding": self.sharding}
         measured = evaluate(state.params, self.head, self.target, self.held_out, **options)
         length = accepted_length(np.asarray(measured[1].agreement))
         values = {**numbers(*measured), "accepted_length": length}

@@ -75,7 +75,7 @@ def update(
     rule: optax.GradientTransformation,
     objective: Objective,
     remat: bool = False,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
 ) -> tuple[TrainState, Outcome]:
     """The state after one update over `a` passes of `b` rows each.
 
@@ -83,16 +83,16 @@ def update(
         head: the head without its weights (`without_params`); those are the state's.
         features: what the target makes of the tokens (`features.hidden_states`); None lets it run here and now.
         remat: compute draft steps again for the gradient instead of keeping them.
-        over: the devices that all of this is spread over; None is one.
+        sharding: the devices that all of this is spread over; None is one.
     """
-    fixed = {"rule": rule, "objective": objective, "remat": remat, "over": over}
+    fixed = {"rule": rule, "objective": objective, "remat": remat, "sharding": sharding}
     return compiled_update()(state, head, target, tokens, answer, features, **fixed)
 
 
 @functools.cache
 def compiled_update() -> Any:
     """`update`, jitted once per process. The state is donated."""
-    fixed = ("rule", "objective", "remat", "over")
+    fixed = ("rule", "objective", "remat", "sharding")
     return jax.jit(
         _update_over, static_argnames=fixed, donate_argnames=("state",), compiler_options=exact_reduction_options()
     )
@@ -109,11 +109,13 @@ def _update_over(
     rule: optax.GradientTransformation,
     objective: Objective,
     remat: bool,
-    over: Sharding | None,
+    sharding: Sharding | None,
 ) -> tuple[TrainState, Outcome]:
-    with traced_over(over):
+    with traced_over(sharding):
         new, outcome = _update(state, head, target, (tokens, answer, features), rule, objective, remat)
-    return (new, outcome) if over is None else (over.keep(new, over.head), over.keep(outcome, EVERYWHERE))
+    return (
+        (new, outcome) if sharding is None else (sharding.keep(new, sharding.head), sharding.keep(outcome, EVERYWHERE))
+    )
 
 
 def _update(
@@ -167,7 +169,7 @@ def _loss(
 
 @functools.cache
 def _compiled_measure() -> Any:
-    return jax.jit(_measure, static_argnames=("objective", "over"), compiler_options=exact_reduction_options())
+    return jax.jit(_measure, static_argnames=("objective", "sharding"), compiler_options=exact_reduction_options())
 
 
 def _measure(
@@ -178,11 +180,11 @@ def _measure(
     answer: Array,
     *,
     objective: Objective,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
 ) -> tuple[Array, Report]:
-    with traced_over(over):
+    with traced_over(sharding):
         measured = _loss(params, head, target, tokens, answer, None, jax.random.key(0), objective, False)
-    return measured if over is None else over.keep(measured, EVERYWHERE)
+    return measured if sharding is None else sharding.keep(measured, EVERYWHERE)
 
 
 def evaluate(
@@ -193,29 +195,31 @@ def evaluate(
     *,
     batch: int,
     objective: Objective,
-    over: Sharding | None = None,
+    sharding: Sharding | None = None,
 ) -> tuple[float, Report]:
     """The loss and its parts over all `rows`, each batch weighted by its answer tokens.
 
     Args:
         head: without its weights.
-        over: the devices that all of this is spread over.
+        sharding: the devices that all of this is spread over.
     """
     parts, weights = [], []
     for at in range(0, len(rows), batch):
         tokens, answer = (_filled_up(part[at : at + batch], batch) for part in (rows.tokens, rows.answer))
-        text = (on_devices(part, over) for part in (tokens, answer))
-        parts.append(jax.device_get(_compiled_measure()(params, head, target, *text, objective=objective, over=over)))
+        text = (on_devices(part, sharding) for part in (tokens, answer))
+        parts.append(
+            jax.device_get(_compiled_measure()(params, head, target, *text, objective=objective, sharding=sharding))
+        )
         weights.append(answer.sum())
     loss, report = jax.tree.map(lambda *each: np.average(np.stack(each), axis=0, weights=weights), *parts)
     return float(loss), report
 
 
-def on_devices(rows: np.ndarray, over: Sharding | None, axis: int = 0) -> np.ndarray | jax.Array:
+def on_devices(rows: np.ndarray, sharding: Sharding | None, axis: int = 0) -> np.ndarray | jax.Array:
     """Rows of text, which every process has, spread over `data` along `axis`."""
-    if over is None:
+    if sharding is None:
         return rows
-    where = jax.NamedSharding(over.mesh, fitting(P(*[None] * axis, DATA), rows.shape, over.sizes))
+    where = jax.NamedSharding(sharding.mesh, fitting(P(*[None] * axis, DATA), rows.shape, sharding.sizes))
     return jax.make_array_from_callback(rows.shape, where, lambda index: rows[index])
 
 

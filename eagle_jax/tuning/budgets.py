@@ -99,7 +99,7 @@ def numbers_of(tree: DynamicTree | SureChain | None) -> tuple[int, int, int] | t
 
 def place(model: Model, method: str) -> tuple[Any, ...]:
     """`Budget.place` of a model here."""
-    mesh = {} if model.over is None else dict(model.over.sizes)
+    mesh = {} if model.sharding is None else dict(model.sharding.sizes)
     return device(), fingerprint(model, method), tuple(sorted(mesh.items())), method
 
 

@@ -205,7 +205,7 @@ def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) 
         prompt_ratio: as in `Choice.for_batch`.
     """
     method, small = METHODS[name], jax.default_backend() == "cpu"
-    groups = 1 if model.over is None else model.over.sizes[DATA]
+    groups = 1 if model.sharding is None else model.sharding.sizes[DATA]
     rule = rule_for(model) if small else ON_ACCELERATORS
     most = rule.rows * groups // rows
     pays = most >= rule.least and (prompt_ratio <= rule.longest or not method.needs[1])

@@ -10,13 +10,13 @@ CHUNK = 256  # prompt tokens that an accelerator reads per forward pass
 
 def rows_of(model: Model) -> int:
     """Answers decoded together if nothing is said: 8 on a CPU, else 32, on every part of a mesh's `data` axis."""
-    parts = 1 if model.over is None else model.over.sizes[DATA]
+    parts = 1 if model.sharding is None else model.sharding.sizes[DATA]
     return parts * (8 if jax.default_backend() == "cpu" else 32)
 
 
 def rows_for(model: Model, requests: int) -> int:
     """Rows of a batch of so many requests: a power of two on every part of the `data` axis."""
-    groups = 1 if model.over is None else model.over.sizes[DATA]
+    groups = 1 if model.sharding is None else model.sharding.sizes[DATA]
     return groups << (-(-requests // groups) - 1).bit_length()
 
 

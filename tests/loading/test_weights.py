@@ -29,17 +29,17 @@ def pair(seed: int) -> tuple[LM, object]:
 
 def loaded(target, head, mesh=None) -> Model:
     """What `load` makes of weights as they are stored; the given ones stay as they are."""
-    over = sharding_of(mesh, target.config)
+    sharding = sharding_of(mesh, target.config)
 
     def laid(model, rules, head_dim):
         copy = jax.tree.map(lambda leaf: leaf, model.params)
-        params = layout.for_decoding(copy, head_dim, spread=over is not None)
+        params = layout.for_decoding(copy, head_dim, spread=sharding is not None)
         placed = dataclasses.replace(model, params=params)
-        return placed if over is None else over.put(placed, rules)
+        return placed if sharding is None else sharding.put(placed, rules)
 
-    target_rules, head_rules = (None, None) if over is None else (over.target, over.head)
+    target_rules, head_rules = (None, None) if sharding is None else (sharding.target, sharding.head)
     ready = laid(target, target_rules, CONFIG.head_dim), laid(head, head_rules, CONFIG.head_dim)
-    return Model(*ready, tokenizer=None, stop_ids=(), context=96, over=over)
+    return Model(*ready, tokenizer=None, stop_ids=(), context=96, sharding=sharding)
 
 
 def by_names(params) -> dict[str, np.ndarray]:

@@ -268,14 +268,14 @@ def test_what_falls_back_says_why(monkeypatch: pytest.MonkeyPatch, caplog: pytes
 def test_on_a_mesh_each_device_takes_its_own_rows_and_heads(monkeypatch):
     monkeypatch.setenv(VARIABLE, "tpu")
     case = made(dataclasses.replace(CASES["a chunk of a prompt"], lengths=(0, 64, 128, 5)))
-    over = sharding_of("data:2,model:2", dataclasses.replace(TINY, num_key_value_heads=2))
-    assert over is not None and parse("data:2,model:2") == over.sizes
+    sharding = sharding_of("data:2,model:2", dataclasses.replace(TINY, num_key_value_heads=2))
+    assert sharding is not None and parse("data:2,model:2") == sharding.sizes
 
-    def program(case: Case, over: object = None) -> dict[str, list[jax.Array]]:
+    def program(case: Case, sharding: object = None) -> dict[str, list[jax.Array]]:
         return {"k": [attend(case)]}  # lies as a cache does
 
-    placed = over.put(case, over.state)
-    compiled = jax.jit(sharded(program), static_argnames="over").lower(placed, over=over).compile()
+    placed = sharding.put(case, sharding.state)
+    compiled = jax.jit(sharded(program), static_argnames="sharding").lower(placed, sharding=sharding).compile()
     text = compiled.as_text()
     assert "all-gather" not in text and "all-to-all" not in text
     np.testing.assert_allclose(compiled(placed)["k"][0], xla.attend(case), atol=1e-5)

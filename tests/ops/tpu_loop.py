@@ -26,7 +26,7 @@ from eagle_jax.sharding import AXES, Sharding, sharded  # noqa: E402
 ROWS, HEADS, GROUP, NODES, SLOTS, SIZE = 2, 4, 4, 60, 4096, 128
 
 
-def loop(q, cache, visible, until, *, over):
+def loop(q, cache, visible, until, *, sharding):
     """`until` passes of one layer; what it mixes is the next pass's query, and its first row is committed."""
 
     def step(carry):
@@ -56,9 +56,9 @@ def main() -> None:
         struct((ROWS, NODES, NODES), jnp.bool_),
         struct((), jnp.int32),
     )
-    program = jax.jit(sharded(loop), static_argnames="over", donate_argnums=1)
+    program = jax.jit(sharded(loop), static_argnames="sharding", donate_argnums=1)
     with mock.patch("jax.default_backend", return_value="tpu"):
-        compiled = program.lower(*given, over=Sharding(mesh)).compile()
+        compiled = program.lower(*given, sharding=Sharding(mesh)).compile()
     text = compiled.as_text()
     found = {
         "kernels": text.count('custom_call_target="tpu_custom_call"'),

@@ -56,7 +56,7 @@ def test_the_shipped_pair(fused):
 def test_a_copied_cache_would_show(copied: bool, fused):
     target, head = synthetic_pair(dataclasses.replace(TINY, head_dim=64))
     given = given_to_loop(target, head, DynamicTree(4, 2, 1), rows=2, slots=4096)
-    copying = jax.jit(advance, static_argnames=("mode", "over"), compiler_options=loop_options())
+    copying = jax.jit(advance, static_argnames=("mode", "sharding"), compiler_options=loop_options())
     assert (on_top(copying if copied else compiled_advance(), given, fused) > 0.15) == copied
 
 

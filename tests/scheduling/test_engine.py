@@ -190,11 +190,11 @@ def test_cycles_are_counted_anew_before_they_overflow(speller, monkeypatch):
 
 
 def test_closing_drains_or_cancels():
-    engine, over = Engine(RANDOM, **ROOM), []
-    engine.watch(over.append)
+    engine, finished = Engine(RANDOM, **ROOM), []
+    engine.watch(finished.append)
     tickets = [engine.submit([1], max_new_tokens=12) for _ in range(5)]
     engine.close()
-    assert over == tickets and {len(ticket.result(0.0).token_ids) for ticket in tickets} == {12}
+    assert finished == tickets and {len(ticket.result(0.0).token_ids) for ticket in tickets} == {12}
     with pytest.raises(EngineClosed, match="was closed"):
         engine.submit([1])
 
@@ -205,8 +205,10 @@ def test_closing_drains_or_cancels():
 
 
 def test_over_a_mesh_answers_are_the_same_and_nothing_is_compiled():
-    over = sharding_of("data:2,model:2", CONFIG)
-    spread = dataclasses.replace(RANDOM, target=over.put(RANDOM.target, over.target), head=None, over=over)
+    sharding = sharding_of("data:2,model:2", CONFIG)
+    spread = dataclasses.replace(
+        RANDOM, target=sharding.put(RANDOM.target, sharding.target), head=None, sharding=sharding
+    )
     prompts = [RNG.integers(0, 200, size).tolist() for size in (3, 11, 1, 6)]
     with Engine(spread, rows=2, max_tokens=48) as engine:
         compiled = programs.compiled()

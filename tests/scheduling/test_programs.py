@@ -146,16 +146,16 @@ def test_models_are_told_apart_however_often_they_come():
     assert len(programs._programs) == 3
 
 
-@functools.partial(jax.jit, static_argnames="over")
+@functools.partial(jax.jit, static_argnames="sharding")
 @sharded
-def total(model: Model, *, over: None = None) -> jax.Array:
+def total(model: Model, *, sharding: None = None) -> jax.Array:
     return sum(array.sum() for array in model.arrays) ** model.power
 
 
 def test_a_packed_model_is_the_model():
     model, squared = of_size(2), of_size(2, power=2)
     assert isinstance(programs.packed(model), Packed) and programs.packed(model) is programs.packed(model)
-    got = [float(programs.call(total, programs.packed(one), over=None)[0]) for one in (model, squared, of_size(2))]
+    got = [float(programs.call(total, programs.packed(one), sharding=None)[0]) for one in (model, squared, of_size(2))]
     assert got == [2 * programs.MANY, (2 * programs.MANY) ** 2, 2 * programs.MANY] and len(programs._programs) == 2
 
 

@@ -79,9 +79,9 @@ def test_a_checkpoint_of_one_mesh_goes_on_on_another(alone, tmp_path):
 
 
 def test_head_and_moments_lie_in_shards():
-    over = sharding_of(MESH, CONFIG)
+    sharding = sharding_of(MESH, CONFIG)
     state = begin(pair()[1], optimizer.make(OptimizerConfig(warmup=1), 10), jax.random.key(0))
-    state = over.put(state, over.head)
+    state = sharding.put(state, sharding.head)
     for tree in (state.params, state.moments):
         paths = [
             (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
