@@ -25,7 +25,7 @@ def main() -> None:
         found = figures(read_answers(path).conversations, None)
         curves[name] = found.alpha
         shares = " ".join(f"{share:.3f}" for share in found.alpha)
-        print(f"{name}: {found.mean_accepted_length:.2f} tokens a pass in {found.passes} passes; n-alpha {shares}")
+        print(f"{name}: {found.mean_accepted_length:.2f} tokens a step in {found.steps} steps; n-alpha {shares}")
     svg = drawing.lines(curves, "Acceptance by depth, where all before was accepted", "depth", legend=True)
     PLACE.write_text(drawing.alone(svg) + "\n", encoding="utf-8")
 

@@ -14,7 +14,7 @@ from eagle_jax.cli.console import err, load, one_sentence, out, stats_line, wait
 
 HELP = """\
 /clear   forget the conversation
-/stats   tokens, passes and speed of this session
+/stats   tokens, steps and speed of this session
 /help    this list
 /quit    leave (or Ctrl-D)"""
 QUESTION = {"role": "user", "content": "Hello."}
@@ -38,11 +38,11 @@ class Conversation:
         if not self.results:
             return "nothing was answered yet"
         tokens = sum(len(result.token_ids) for result in self.results)
-        passes = sum(result.stats.steps for result in self.results)
+        steps = sum(result.stats.steps for result in self.results)
         seconds = sum(result.stats.decode_seconds for result in self.results)
         return (
-            f"{len(self.results)} answers, {tokens} tokens, {passes} passes of the model "
-            f"({tokens / max(passes, 1):.2f} tokens a pass), {seconds:.1f} s of decoding"
+            f"{len(self.results)} answers, {tokens} tokens, {steps} steps "
+            f"({tokens / max(steps, 1):.2f} tokens a step), {seconds:.1f} s of decoding"
         )
 
 

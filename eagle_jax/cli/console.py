@@ -85,15 +85,13 @@ def write(text: str) -> None:
 
 
 def stats_line(result: api.Result) -> str:
-    """One line about an answer: its length, its passes, how soon and how fast it came (compiling not included), and why
+    """One line about an answer: its length, its steps, how soon and how fast it came (compiling not included), and why
     it ended.
     """
     stats = result.stats
     parts = [_count(len(result.token_ids), "token")]
     if stats.steps:
-        parts.append(
-            f"{_count(stats.steps, 'pass', 'passes')} of the model, {stats.mean_accepted_length:.2f} tokens each"
-        )
+        parts.append(f"{_count(stats.steps, 'step', 'steps')}, {stats.mean_accepted_length:.2f} tokens each")
     if math.isfinite(stats.first_token_seconds):
         parts.append(f"the first after {_duration(stats.first_token_seconds)}")
     if math.isfinite(stats.tokens_per_second):

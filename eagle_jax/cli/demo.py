@@ -101,13 +101,13 @@ def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
 def _line(pairs: list[Pair]) -> str:
     """Speeds over all answers, of tokens after each one's first; acceptance; whether the texts are the same."""
     plain, eagle = (_speed([getattr(pair, way) for pair in pairs]) for way in ("plain", "eagle"))
-    passes = sum(pair.eagle.stats.steps for pair in pairs)
-    length = sum(sum(pair.eagle.stats.accepted_lengths) for pair in pairs) / max(passes, 1)
+    steps = sum(pair.eagle.stats.steps for pair in pairs)
+    length = sum(sum(pair.eagle.stats.accepted_lengths) for pair in pairs) / max(steps, 1)
     same = sum(pair.same for pair in pairs)
     texts = f"identical texts: {'yes' if same == len(pairs) else 'NO'}"
     return (
         f"plain {plain:.0f} tokens/s, EAGLE {eagle:.0f} tokens/s ({eagle / max(plain, 1e-9):.2f} times), "
-        f"{length:.2f} tokens a pass, {texts}" + (f" ({same} of {len(pairs)})" if len(pairs) > 1 else "")
+        f"{length:.2f} tokens a step, {texts}" + (f" ({same} of {len(pairs)})" if len(pairs) > 1 else "")
     )
 
 

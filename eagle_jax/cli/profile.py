@@ -61,8 +61,8 @@ def profile(
         return
     out.print(table(profiled))
     prefill, plain, step = (1e3 * seconds for seconds in (profiled.prefill, profiled.plain, profiled.step))
-    out.print(f"Prompt of {profiled.prompt_tokens} tokens: {prefill:.1f} ms; a pass of plain decoding: {plain:.2f} ms.")
-    out.print(f"Step: {step:.2f} ms, {step / plain:.2f} plain passes, for {profiled.tokens:.2f} tokens.")
+    out.print(f"Prompt of {profiled.prompt_tokens} tokens: {prefill:.1f} ms; a step of plain decoding: {plain:.2f} ms.")
+    out.print(f"Step: {step:.2f} ms, {step / plain:.2f} plain steps, for {profiled.tokens:.2f} tokens.")
     if sum(profiled.phases.values()) > profiled.step:
         out.print("Phases sum to more than the step, since on several cores their operations overlap.")
     if trace is not None:

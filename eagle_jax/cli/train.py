@@ -167,7 +167,7 @@ def _sentence(acceptance: Acceptance, questions: int) -> str:
     skipped = f" ({acceptance.skipped} did not fit)" if acceptance.skipped else ""
     length, depths = acceptance.mean_accepted_length, _shares(acceptance.by_depth)
     answered = questions - acceptance.skipped
-    return f"{answered} questions{skipped}: {length:.2f} tokens a pass; accepted at depth 1, 2, ...: {depths}"
+    return f"{answered} questions{skipped}: {length:.2f} tokens a step; accepted at depth 1, 2, ...: {depths}"
 
 
 def _shares(shares: Sequence[float]) -> str:

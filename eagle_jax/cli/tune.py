@@ -95,7 +95,7 @@ def table(tuned: api.Tuned) -> Table:
     """What plain decoding and the most promising trees are expected to do, and what they and others did."""
     rows = tuned.budget.rows
     title = f"{rows} answer{'s' * (rows > 1)} at a time, caches of {tuned.budget.slots} tokens"
-    shown = new_table("tree", "tok/pass", "ms a pass", "expected tok/s", "measured tok/s", "", title=title)
+    shown = new_table("tree", "tok/step", "ms a step", "expected tok/s", "measured tok/s", "", title=title)
     plain = next(one for one in tuned.estimates if one.tree is None)
     trees = [one for one in tuned.estimates if one.tree is not None][:SHOWN]
     for one in (plain, *trees):

@@ -1,4 +1,4 @@
-"""What a head is worth: tokens that a pass of the model commits, over questions that it did not learn from."""
+"""What a head is worth: tokens that a step commits, over questions that it did not learn from."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,19 +12,19 @@ from eagle_jax.evaluation.questions import Question
 
 @dataclasses.dataclass(frozen=True)
 class Acceptance:
-    """Over all passes of all answers.
+    """Over all steps of all answers.
 
     Attributes:
-        mean_accepted_length: tokens a pass, the model's own included; 1 + the sum of `by_depth`.
-        by_depth: share of the passes that committed the drafted token at depth 1, 2, ...
-        passes: target passes in all.
+        mean_accepted_length: tokens a step, the model's own included; 1 + the sum of `by_depth`.
+        by_depth: share of the steps that committed the drafted token at depth 1, 2, ...
+        steps: how many in all.
         tokens: tokens of the answers.
         skipped: questions that did not fit into the context.
     """
 
     mean_accepted_length: float
     by_depth: tuple[float, ...]
-    passes: int
+    steps: int
     tokens: int
     skipped: int
 
@@ -62,15 +62,15 @@ def measure_acceptance(
         seed=list(range(len(fitting))),
         progress=progress,
     )
-    passes = np.array([result.stats.steps for result in results])
-    if not passes.any():
+    steps = np.array([result.stats.steps for result in results])
+    if not steps.any():
         raise ValueError("every answer ended with its first token, so nothing was drafted")
     shares = np.nan_to_num([result.stats.accepted_by_depth for result in results])
-    by_depth = (shares * passes[:, None]).sum(axis=0) / passes.sum()
+    by_depth = (shares * steps[:, None]).sum(axis=0) / steps.sum()
     return Acceptance(
         mean_accepted_length=float(1 + by_depth.sum()),
         by_depth=tuple(map(float, by_depth)),
-        passes=int(passes.sum()),
+        steps=int(steps.sum()),
         tokens=sum(len(result.token_ids) for result in results),
         skipped=len(prompts) - len(fitting),
     )

@@ -29,7 +29,7 @@ class Answer:
         text, token_ids: what was generated.
         prompt_ids: what it was generated from.
         prompt_cut: characters of the conversation that were left out to make it fit.
-        accepted_lengths: tokens that each pass of the target committed, prefill not counted.
+        accepted_lengths: tokens that each step committed, prefill not counted.
         retokenized: tokens of `text` when it is tokenized by itself, special tokens in front included.
         seconds: wall time of the request, prefill included; nothing was compiled meanwhile.
         prefill_seconds, decode_seconds: until the first token, and from the first to the last.
@@ -46,7 +46,7 @@ class Answer:
     decode_seconds: float
 
     @property
-    def passes(self) -> int:
+    def steps(self) -> int:
         """Passes of the target after the prompt was read."""
         return len(self.accepted_lengths)
 
@@ -67,7 +67,7 @@ def to_record(conversation: Conversation) -> dict[str, Any]:
     choice = {
         "index": 0,
         "turns": [a.text for a in answers],
-        "decoding_steps": [a.passes for a in answers],
+        "decoding_steps": [a.steps for a in answers],
         "new_tokens": [len(a.token_ids) for a in answers],
         "wall_time": [a.seconds for a in answers],
         "accept_lengths": [length for a in answers for length in a.accepted_lengths],
@@ -125,19 +125,19 @@ def from_line(line: str | bytes, place: str) -> Conversation:
 
 def _answers(columns: dict[str, Any]) -> list[Answer]:
     answers, first = [], 0
-    for turn, passes in enumerate(columns["decoding_steps"]):
+    for turn, steps in enumerate(columns["decoding_steps"]):
         answers.append(
             Answer(
                 text=columns["turns"][turn],
                 token_ids=tuple(columns["token_ids"][turn]),
                 prompt_ids=tuple(columns["prompt_ids"][turn]),
                 prompt_cut=columns["prompt_cut"][turn],
-                accepted_lengths=tuple(columns["accept_lengths"][first : first + passes]),
+                accepted_lengths=tuple(columns["accept_lengths"][first : first + steps]),
                 retokenized=columns["retokenized"][turn],
                 seconds=float(columns["wall_time"][turn]),
                 prefill_seconds=float(columns["prefill_time"][turn]),
                 decode_seconds=float(columns["decode_time"][turn]),
             )
         )
-        first += passes
+        first += steps
     return answers

@@ -22,7 +22,7 @@ class SpecBench:
     """Spec-Bench's four figures.
 
     Attributes:
-        mean_accepted_tokens: mean over all passes of the tokens that they committed.
+        mean_accepted_tokens: mean over all steps of the tokens that they committed.
         tokens_per_second: mean over questions of generated tokens by wall time, prefill included.
         baseline_tokens_per_second: the same of plain decoding, its tokens counted as said above.
         speedup: their quotient.
@@ -41,16 +41,16 @@ class Figures:
     What compares with plain decoding is nan where that was not among the methods, and so is a quotient of nothing.
 
     Attributes:
-        questions, answers, tokens, passes: how many; a question of two turns has two answers.
+        questions, answers, tokens, steps: how many; a question of two turns has two answers.
         tokens_per_second: whole requests, prefill included.
         decode_tokens_per_second: tokens after the first, and the time they took.
         seconds_to_first_token: mean over the answers.
         speedup, decode_speedup: those speeds by plain decoding's.
-        mean_accepted_length: tokens committed per pass of the target, its own included.
-        accepted_by_depth: share of the passes that committed the drafted token at depth 1, 2, ...
-        alpha: share of the passes that committed depth n among those that committed depth n - 1 (n-alpha, where the
-            tree is a chain). An answer's last pass is left out: its length is the end of the answer's doing.
-        lengths: passes that committed 1, 2, ... tokens.
+        mean_accepted_length: tokens committed per step, its own included.
+        accepted_by_depth: share of the steps that committed the drafted token at depth 1, 2, ...
+        alpha: share of the steps that committed depth n among those that committed depth n - 1 (n-alpha, where the
+            tree is a chain). An answer's last step is left out: its length is the end of the answer's doing.
+        lengths: steps that committed 1, 2, ... tokens.
         identical: answers with the same token ids as plain decoding's.
         distinct_bigrams: share of pairs of neighbouring tokens that are new in their answer; text that goes round in
             circles has few, and is easy to draft.
@@ -61,7 +61,7 @@ class Figures:
     questions: int
     answers: int
     tokens: int
-    passes: int
+    steps: int
     tokens_per_second: float
     decode_tokens_per_second: float
     seconds_to_first_token: float
@@ -97,7 +97,7 @@ def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation]
         questions=len(conversations),
         answers=len(answers),
         tokens=sum(len(answer.token_ids) for answer in answers),
-        passes=len(lengths),
+        steps=len(lengths),
         tokens_per_second=speed,
         decode_tokens_per_second=decode_speed,
         seconds_to_first_token=_ratio(sum(answer.prefill_seconds for answer in answers), len(answers)),

@@ -41,8 +41,8 @@ def tables(results: Results) -> list[Table]:
         ),
         _by_task(
             results,
-            "Tokens per pass by task",
-            "Mean accepted length: tokens that a pass of the target commits, its own included.",
+            "Tokens per step by task",
+            "Mean accepted length: tokens that a step commits, its own included.",
             lambda row: number(row.mean_accepted_length),
         ),
         _specbench(results),
@@ -56,13 +56,13 @@ def number(value: float, form: str = ".2f") -> str:
 
 
 def shares(results: Results) -> dict[str, list[float]]:
-    """Share of the passes that committed 1, 2, ... tokens, by method."""
+    """Share of the steps that committed 1, 2, ... tokens, by method."""
     overall = results.groups[OVERALL]
-    return {name: [count / row.passes for count in row.lengths] for name, row in overall.items() if row.passes}
+    return {name: [count / row.steps for count in row.lengths] for name, row in overall.items() if row.steps}
 
 
 def _overall(results: Results) -> Table:
-    header = ["method", "tree", "tok/s", "speedup", "decode", "speedup", "first", "tok/pass", "same", "distinct"]
+    header = ["method", "tree", "tok/s", "speedup", "decode", "speedup", "first", "tok/step", "same", "distinct"]
     rows = [
         [
             name,
@@ -122,15 +122,15 @@ def _depths(results: Results) -> list[Table]:
     tables = []
     if drafted:
         note = (
-            "Share of all passes that committed the drafted token at this depth; they sum to tokens per pass less one."
+            "Share of all steps that committed the drafted token at this depth; they sum to tokens per step less one."
         )
         values = {name: row.accepted_by_depth for name, row in drafted.items()}
         tables.append(_shares("Acceptance by depth", note, values))
     chains = {name: row.alpha for name, row in drafted.items() if results.is_chain(name) and row.alpha}
     if chains:
         note = (
-            "n-alpha of the methods that draft chains: of the passes that committed depth n - 1, the share that "
-            "committed depth n too; each answer's last pass is left out."
+            "n-alpha of the methods that draft chains: of the steps that committed depth n - 1, the share that "
+            "committed depth n too; each answer's last step is left out."
         )
         tables.append(_shares("Acceptance at depth n, given all before", note, chains))
     return tables

@@ -34,7 +34,7 @@ PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get t
 class Engine:
     """Answers requests from all threads, `rows` at a time, each with the text that `generate` gives for its seed.
 
-    One thread decodes. A new request joins the batch between two passes, and a finished one leaves it, without
+    One thread decodes. A new request joins the batch between two steps, and a finished one leaves it, without
     compiling and without changing what others get; an engine with nothing to do sleeps. Everything is compiled here,
     before the first request.
 
@@ -45,8 +45,8 @@ class Engine:
             model's context, 4096 at most.
         drafter, tree: as in `generate`, the same for all requests.
         max_queue: requests that may wait.
-        steps: target passes between two looks at the answers.
-        record: keeps the draft tree of the last pass before each look, which `chunks` then carry.
+        steps: how many there are between two polls of the answers.
+        record: keeps the draft tree of the last step before each poll, which `chunks` then carry.
 
     Raises:
         ValueError, TypeError: as `generate` does.

@@ -12,12 +12,12 @@ class Stats:
     """How an answer was made.
 
     Attributes:
-        steps: target passes after the prompt was read.
-        mean_accepted_length: tokens committed per target pass, the target's own (bonus) token included; 1.0 is plain
-            decoding, nan if there was no pass. It is 1 + the sum of `accepted_by_depth`.
-        accepted_lengths: tokens that each pass committed, in order; with the first token, which comes with the prompt,
-            they sum to the answer's length (stop strings cut the answer, and the last pass with it).
-        accepted_by_depth: share of the passes that committed the drafted token at depth 1, 2, ...
+        steps: how many there were after the prompt was read.
+        mean_accepted_length: tokens committed per step, the target's own (bonus) token included; 1.0 is plain
+            decoding, nan if there was no step. It is 1 + the sum of `accepted_by_depth`.
+        accepted_lengths: tokens that each step committed, in order; with the first token, which comes with the prompt,
+            they sum to the answer's length (stop strings cut the answer, and the last step with it).
+        accepted_by_depth: share of the steps that committed the drafted token at depth 1, 2, ...
         compile_seconds: spent on compiling programs that this call was the first to need.
         prefill_seconds: from the prompt on the device to the first token. All answers of one batch share their times.
         first_token_seconds: from the request to the first token at hand: making tokens of the prompt, waiting for a
@@ -91,11 +91,11 @@ class Chunk:
         text: whole characters that are new and final.
         token_ids: tokens that are new; their text may come with a later chunk.
         result: the complete answer, with its last chunk; None before.
-        accepted_lengths: tokens of these that each pass of the target committed, in order; the first token of an answer
+        accepted_lengths: tokens of these that each step committed, in order; the first token of an answer
             comes with the prompt.
         logprobs: of the new tokens; None unless asked for.
         seconds: from the first token to the look that found these, as `Stats.decode_seconds` counts them.
-        step: the draft tree of the pass that the last of them came with, from an engine that records trees.
+        step: the draft tree of the step that the last of them came with, from an engine that records trees.
         top_logprobs: the likeliest tokens in the place of the new ones; None unless asked for.
     """
 

@@ -231,7 +231,7 @@ def finish_reason(result: Result) -> str:
 
 
 def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
-    """What `"eagle": true` adds to a piece of a stream: what came with one pass, and at the end how it all went."""
+    """What `"eagle": true` adds to a piece of a stream: what came with one step, and at the end how it all went."""
     fields: dict[str, Any] = {"accepted_lengths": chunk.accepted_lengths, "token_ids": chunk.token_ids}
     if chunk.step is not None:
         fields["step"] = dataclasses.asdict(chunk.step)

@@ -106,7 +106,7 @@ class Call:
         options: of `Engine.submit_all`, as far as they are stated.
         stream: whether the answers are sent as they are made.
         include_usage: whether a stream ends with what was used.
-        eagle: whether to tell what every pass of the target committed.
+        eagle: whether to tell what every step committed.
         ignored: fields that nobody knows and that were passed over.
     """
 

@@ -69,7 +69,7 @@ class Measured:
     """The head was measured on the held-out text, and a checkpoint of it is being written.
 
     Attributes:
-        accepted_length: tokens a pass that drafting one chain would give.
+        accepted_length: tokens a step that drafting one chain would give.
         agreement: by draft step, how often head and target have the same most likely token.
     """
 

@@ -84,11 +84,11 @@ class Fake:
     def result(self, drafter: str = "auto") -> api.Result:
         if self.empty:
             return self.one_token()
-        passes = 3 if drafter == "none" else 1
+        steps = 3 if drafter == "none" else 1
         stats = api.Stats(
-            steps=passes,
-            mean_accepted_length=3 / passes,
-            accepted_lengths=[3 // passes] * passes,
+            steps=steps,
+            mean_accepted_length=3 / steps,
+            accepted_lengths=[3 // steps] * steps,
             accepted_by_depth=[1.0, 0.5],
             compile_seconds=0.0,
             prefill_seconds=0.01,

@@ -19,7 +19,7 @@ def test_the_table(fake, run, questions):
     shown = run("bench", "--questions", questions)
     assert shown.exit_code == 0
     rows = {line.split()[0]: line.split() for line in shown.stdout.splitlines() if line.strip()}
-    assert rows["category"] == "category questions plain tok/s EAGLE tok/s speedup first tok/pass same".split()
+    assert rows["category"] == "category questions plain tok/s EAGLE tok/s speedup first tok/step same".split()
     assert rows["math"][1] == "1" and rows["math"][-2:] == ["3.00", "2/2"]
     assert rows["overall"][1] == "2" and rows["overall"][-2:] == ["3.00", "3/3"]
     assert "Identical texts: 3 of 3" in shown.stdout

@@ -38,7 +38,7 @@ def test_stats_and_help(fake, run):
     shown = run("chat", input="/stats\n/help\nhi\nhi\n/stats\n/quit\n")
     assert "nothing was answered yet" in shown.stdout
     assert "/clear   forget the conversation" in shown.stdout
-    assert "2 answers, 6 tokens, 2 passes of the model (3.00 tokens a pass)" in shown.stdout
+    assert "2 answers, 6 tokens, 2 steps (3.00 tokens a step)" in shown.stdout
 
 
 def test_an_unknown_command_is_not_a_message(fake, run):

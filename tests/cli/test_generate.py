@@ -9,10 +9,7 @@ def test_streams_the_text_to_stdout_and_statistics_to_stderr(fake, run):
     shown = run("generate", "What is 2 + 2?")
     assert shown.exit_code == 0
     assert shown.stdout == "Hello [b]world[/b].\n"  # as it is, not as markup
-    assert (
-        "3 tokens; 1 pass of the model, 3.00 tokens each; the first after 10 ms; 150 tokens/s; ended by itself"
-        in shown.stderr
-    )
+    assert "3 tokens; 1 step, 3.00 tokens each; the first after 10 ms; 150 tokens/s; ended by itself" in shown.stderr
     assert fake.requests[0][0] == [{"role": "user", "content": "What is 2 + 2?"}]
 
 

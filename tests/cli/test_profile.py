@@ -11,7 +11,7 @@ def test_phases_and_their_shares(fake, run, tmp_path):
     assert shown.exit_code == 0 and fake.loads == [("./llama", "./eagle", None)]
     lines = [line.split() for line in shown.stdout.splitlines()]
     assert ["draft:", "first", "level", "1.000", "25", "%"] in lines and ["check:", "mlp", "3.000", "75", "%"] in lines
-    assert "Step: 4.00 ms, 2.00 plain passes, for 2.50 tokens." in shown.stdout
+    assert "Step: 4.00 ms, 2.00 plain steps, for 2.50 tokens." in shown.stdout
     prompt, request = fake.requests[-1]
     assert prompt[0]["role"] == "user" and request["tree"] == (8, 3, 3) and request["folder"] == tmp_path / "traces"
     assert "ui.perfetto.dev" in shown.stderr and "overlap" not in shown.stdout

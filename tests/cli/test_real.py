@@ -69,7 +69,7 @@ def test_an_evaluation_with_its_report(run, pair, tmp_path):
     report = json.loads(run("eval", "report", str(folder), "--json").stdout)
     plain, eagle = (report["tasks"][-1]["methods"][name] for name in ("plain", "eagle:6,2,2"))
     assert eagle["identical"] == eagle["answers"] == 1 and eagle["tokens"] == plain["tokens"]
-    assert plain["mean_accepted_length"] == 1.0 <= eagle["mean_accepted_length"] and eagle["passes"] <= plain["passes"]
+    assert plain["mean_accepted_length"] == 1.0 <= eagle["mean_accepted_length"] and eagle["steps"] <= plain["steps"]
     assert set(report["traces"]["parts"]) == {"plain", "eagle:6,2,2"} and len(report["traces"]["tree"]["parents"]) == 6
     assert run("eval", "compare", str(folder / "plain.jsonl"), str(folder / "eagle_6_2_2.jsonl")).exit_code == 0
 

@@ -53,15 +53,15 @@ def test_questions_are_decoded_at_the_end(fake, run, settings, tmp_path):
     questions = tmp_path / "q.jsonl"
     questions.write_text("\n".join(json.dumps({"question_id": i, "category": "a", "turns": ["Hi"]}) for i in (1, 2)))
     shown = run("train", str(settings), "--set", f"evaluation.questions={questions}")
-    assert "2 questions: 2.50 tokens a pass; accepted at depth 1, 2, ...: 1.00 0.50" in shown.stdout, shown.output
+    assert "2 questions: 2.50 tokens a step; accepted at depth 1, 2, ...: 1.00 0.50" in shown.stdout, shown.output
     kept = json.loads((tmp_path / "run" / "acceptance.json").read_text())
-    assert kept["mean_accepted_length"] == 2.5 and kept["by_depth"] == [1.0, 0.5] and kept["passes"] == 2
+    assert kept["mean_accepted_length"] == 2.5 and kept["by_depth"] == [1.0, 0.5] and kept["steps"] == 2
     talks = tmp_path / "talks.jsonl"
     talks.write_text(json.dumps({"instruction": "Hi", "response": "Hello"}) + "\n")
     assert "1 questions: " in run("train", str(settings), "--set", f"evaluation.questions={talks}").stdout
     fake.done = 4
     shown = run("train", str(settings), "--set", f"evaluation.questions={questions}")
-    assert "tokens a pass" not in shown.stdout
+    assert "tokens a step" not in shown.stdout
     assert "Stopped after 4 of 9 updates; the same command goes on from there." in shown.stderr
 
 

@@ -4,7 +4,7 @@ from eagle_jax.evaluation import Answer, Conversation
 
 
 def answer(*lengths: int, seconds: float = 1.0, first: int = 0, retokenized: int | None = None) -> Answer:
-    """An answer whose passes committed `lengths` tokens, after the first token that comes with the prompt."""
+    """An answer whose steps committed `lengths` tokens, after the first token that comes with the prompt."""
     ids = tuple(range(first, first + 1 + sum(lengths)))
     return Answer(
         text=" ".join(map(str, ids)),
@@ -20,7 +20,7 @@ def answer(*lengths: int, seconds: float = 1.0, first: int = 0, retokenized: int
 
 
 def plain(*answers: Answer, seconds: float = 4.0) -> list[Answer]:
-    """The same texts, one token a pass."""
+    """The same texts, one token a step."""
     return [answer(*[1] * (len(a.token_ids) - 1), seconds=seconds, first=a.token_ids[0]) for a in answers]
 
 

@@ -34,4 +34,4 @@ def test_short_and_long_questions_have_the_published_tree():
     found = measure_acceptance(model, questions, max_new_tokens=8, temperature=0.0, chat=False)
     assert (found.tokens, found.skipped) == (72, 0)
     assert len(found.by_depth) == 8 and found.mean_accepted_length == pytest.approx(1 + sum(found.by_depth))
-    assert found.passes * found.mean_accepted_length == pytest.approx(72 - 9)
+    assert found.steps * found.mean_accepted_length == pytest.approx(72 - 9)

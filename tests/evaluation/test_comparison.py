@@ -83,7 +83,7 @@ def test_every_method_has_each_conversation_and_the_first_one_changes(calls, pro
     assert calls[2][2] == {"tree": (9, 3, 2), "seed": 3} and calls[0][2] == {"tree": "auto", "seed": 3}
     assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
     first = talks[1].answers[0]
-    assert (talks[1].category, len(talks[1].answers), first.accepted_lengths, first.passes) == ("a", 2, (3,), 1)
+    assert (talks[1].category, len(talks[1].answers), first.accepted_lengths, first.steps) == ("a", 2, (3,), 1)
     assert first.prompt_ids == (0,) and first.prompt_cut == 0 and first.text == "answer 1" and first.retokenized == 3
     assert first.seconds > 0 and (first.prefill_seconds, first.decode_seconds) == (0.01, 0.1)
 

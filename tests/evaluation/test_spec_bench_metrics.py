@@ -20,7 +20,7 @@ SLOW = [
 
 def test_speeds_are_totals_over_totals():
     row = figures(FAST, SLOW)
-    assert (row.questions, row.answers, row.tokens, row.passes) == (3, 4, 8 + 4 + 10 + 5, 10)
+    assert (row.questions, row.answers, row.tokens, row.steps) == (3, 4, 8 + 4 + 10 + 5, 10)
     assert row.tokens_per_second == pytest.approx(27 / 4.5)
     assert row.speedup == pytest.approx((27 / 4.5) / (27 / (3 + 3 + 4 + 5)))
     assert row.decode_tokens_per_second == pytest.approx(23 / (0.75 * 4.5))
@@ -34,7 +34,7 @@ def test_acceptance_comes_from_the_passes():
     assert row.lengths == (3, 3, 2, 2)
     assert row.accepted_by_depth == pytest.approx((7 / 10, 4 / 10, 2 / 10))
     assert row.mean_accepted_length == pytest.approx(1 + sum(row.accepted_by_depth))
-    # without the last pass of each answer 3, 3, 2, 1, 4, 2 remain
+    # without the last step of each answer 3, 3, 2, 1, 4, 2 remain
     assert row.alpha == pytest.approx((5 / 6, 3 / 5, 1 / 3))
     assert figures(SLOW, SLOW).accepted_by_depth == () and figures(SLOW, SLOW).alpha == ()
 
@@ -48,7 +48,7 @@ def test_identical_answers_are_counted_by_token_ids():
 
 def test_answers_of_one_token_have_no_passes():
     row = figures([conversation(1, "a", "eagle", answer())], None)
-    assert row.passes == 0 and math.isnan(row.mean_accepted_length) and row.lengths == ()
+    assert row.steps == 0 and math.isnan(row.mean_accepted_length) and row.lengths == ()
 
 
 def test_groups_are_spec_benchs_tasks_or_the_categories():

@@ -88,22 +88,22 @@ def test_the_page_is_told_what_the_model_has(served):
 
 
 def test_a_chat_tells_each_token_and_each_tree(served):
-    first, *passes, last = events(served, "/ui/chat")
+    first, *steps, last = events(served, "/ui/chat")
     alone = generate(SPELLER, asked("Spell!"), max_new_tokens=40, **DYNAMIC)
-    tokens = [token for told in (first, *passes) for token in told["tokens"]]
+    tokens = [token for told in (first, *steps) for token in told["tokens"]]
     assert "".join(token["text"] for token in tokens) == SPELLED
     assert [token["id"] for token in tokens] == alone.token_ids
     assert (first["drafted"], "tree" in first) == (0, False)
-    assert [len(told["tokens"]) for told in passes] == alone.stats.accepted_lengths
-    for told in passes:
+    assert [len(told["tokens"]) for told in steps] == alone.stats.accepted_lengths
+    for told in steps:
         tree, sizes = told["tree"], (len(told["tokens"]) - 1, len(told["tokens"]))
         assert told["drafted"] == len(tree["accepted"]) - 1 == sizes[tree["drawn"] is None]
         assert tree["parents"][0] == -1 and all(above < node for node, above in enumerate(tree["parents"]))
         path = tree["accepted"]
         assert [tree["parents"][node] for node in path] == [-1, *path[:-1]]
-    seconds = [told["seconds"] for told in passes]
+    seconds = [told["seconds"] for told in steps]
     assert seconds == sorted(seconds) and seconds[0] > 0
-    assert last["done"]["tokens"] == len(tokens) and last["done"]["passes"] == len(passes)
+    assert last["done"]["tokens"] == len(tokens) and last["done"]["steps"] == len(steps)
     assert last["done"]["reason"] == "stop"
     assert tree["texts"][tree["accepted"][-1]] == "<|end|>" and tree["drawn"] is None
 

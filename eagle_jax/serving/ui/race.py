@@ -25,7 +25,7 @@ class Lane:
         self.result: Result | None = None
 
     def go(self) -> Iterator[dict[str, Any]]:
-        """One pass further; tells what came with it."""
+        """One step further; tells what came with it."""
         chunk: Chunk = next(self._chunks)
         self.seconds, self.result = chunk.seconds, chunk.result
         if chunk.token_ids:
@@ -35,7 +35,7 @@ class Lane:
 
 
 def race(model: Model, prompt: Any, *, drafter: str, tree: Any, **options: Any) -> Iterator[dict[str, Any]]:
-    """The events of a race, pass by pass; `lane` is "plain" or "drafted", and the last one is the verdict.
+    """The events of a race, step by step; `lane` is "plain" or "drafted", and the last one is the verdict.
 
     Both lanes share the device, so they take turns: the one whose clock shows less goes next. Each clock counts the
     seconds that its own lane spent on decoding, prompts not included.

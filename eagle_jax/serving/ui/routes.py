@@ -54,7 +54,7 @@ class Page:
 
     Args:
         engine: what answers when the page opens; its trees are drawn if it records them, live if it looks at its
-            answers after every pass (`steps=1, record=True`). Engines for other drafters are made on its model.
+            answers after every step (`steps=1, record=True`). Engines for other drafters are made on its model.
         drafter, tree: what that engine was made with.
         name: what the model is called.
         device: what it runs on.
@@ -99,7 +99,7 @@ class Page:
         return Json(self._about)
 
     async def chat(self, request: Request) -> Response:
-        """An answer, pass by pass."""
+        """An answer, step by step."""
         way, call = await self._asked(request)
         tickets: list[Ticket] = []
         events = self._answer(request.app.state.service, way, call, tickets)

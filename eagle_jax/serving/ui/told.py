@@ -11,9 +11,9 @@ BEFORE = 16  # tokens that a new one is decoded with: more than any character is
 
 
 class Telling:
-    """Turns the chunks of one answer, one for each pass, into the page's events.
+    """Turns the chunks of one answer, one for each step, into the page's events.
 
-    Example of an event, of a pass that committed two guesses and the model's own token:
+    Example of an event, of a step that committed two guesses and the model's own token:
 
         {"tokens": [{"id": 311, "text": " a"}, {"id": 282, "text": " b"}, {"id": 13, "text": "."}],
          "drafted": 2, "seconds": 0.41, "tree": {"texts": [...], "parents": [...], "accepted": [...], "drawn": "."}}
@@ -24,7 +24,7 @@ class Telling:
         self._ids: list[int] = []
 
     def event(self, chunk: Chunk) -> dict[str, Any]:
-        """What came with one pass. All but the last of its tokens were guessed; the last is the model's own, unless the
+        """What came with one step. All but the last of its tokens were guessed; the last is the model's own, unless the
         answer ends there and a further guess was right.
         """
         texts = self._texts(chunk.token_ids, chunk.text)
@@ -53,7 +53,7 @@ def summary(result: Result) -> dict[str, Any]:
     stats = result.stats
     return {
         "tokens": len(result.token_ids),
-        "passes": stats.steps,
+        "steps": stats.steps,
         "length": _number(stats.mean_accepted_length),
         "seconds": stats.decode_seconds,
         "tokens_per_second": _number(stats.tokens_per_second),

@@ -36,8 +36,8 @@ async function answer() {
   const written = new Answer(place), entry = add("assistant", "", place, foot);
   place.setAttribute("aria-busy", "true");
   place.addEventListener("click", ({ target }) => {
-    const pass = Number(target.closest(".pass")?.dataset.pass ?? 0);
-    if (pass) lens.pointAt(written, pass);
+    const step = Number(target.closest(".step")?.dataset.step ?? 0);
+    if (step) lens.pointAt(written, step);
   });
   lens.look(written);
   asking = new AbortController();
@@ -97,9 +97,9 @@ function following(change, always = false) {
   if (always || atEnd) page.scrollTop = page.scrollHeight;
 }
 
-function summary({ passes, length, tokens_per_second: speed, tokens, reason }) {
+function summary({ steps, length, tokens_per_second: speed, tokens, reason }) {
   const parts = [count(tokens, "token")];
-  if (passes) parts.push(`${count(passes, "pass", "passes")} of ${figure(length)}`);
+  if (steps) parts.push(`${count(steps, "step", "steps")} of ${figure(length)}`);
   if (speed !== null) parts.push(`${figure(speed)} tokens a second`);
   if (reason === "length") parts.push("ended by its length");
   return parts.join(" · ");

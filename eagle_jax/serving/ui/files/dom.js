@@ -41,7 +41,7 @@ export function figure(number) {
   return number.toFixed(number < 10 ? 2 : number < 100 ? 1 : 0);
 }
 
-/** "1 pass", "2 passes". */
+/** "1 step", "2 steps". */
 export function count(number, one, many = `${one}s`) {
   return `${number} ${number === 1 ? one : many}`;
 }

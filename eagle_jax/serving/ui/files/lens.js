@@ -1,4 +1,4 @@
-// Beside the conversation: how fast an answer comes, and the draft tree of one of its passes.
+// Beside the conversation: how fast an answer comes, and the draft tree of one of its steps.
 
 import { $, figure } from "./dom.js";
 import { draw } from "./tree.js";
@@ -17,7 +17,7 @@ export function look(at) {
   tell();
 }
 
-/** There is more of the answer; the drawing follows its last pass unless another one was chosen. */
+/** There is more of the answer; the drawing follows its last step unless another one was chosen. */
 export function more() {
   tell();
   if (follows && performance.now() - drawn > PAUSE) last();
@@ -29,44 +29,44 @@ export function rest() {
   if (follows) last();
 }
 
-/** Shows one pass, the nearest that has a tree in the direction of `step`. */
-function show(wanted, step) {
+/** Shows one step, the nearest that has a tree in that direction. */
+function show(wanted, direction) {
   let at = wanted;
-  while (at > 0 && at < answer.passes.length && !answer.passes[at].tree) at += step;
-  const pass = answer?.passes[at];
-  if (!pass?.tree) return;
+  while (at > 0 && at < answer.pieces.length && !answer.pieces[at].tree) at += direction;
+  const step = answer?.pieces[at];
+  if (!step?.tree) return;
   number = at;
   drawn = performance.now();
-  const { texts, accepted } = pass.tree;
-  $("which").textContent = `Pass ${at} of ${answer.steps}: ${accepted.length - 1} of ${texts.length - 1} guesses accepted`;
-  $("pass").max = answer.steps;
-  $("pass").value = at;
+  const { texts, accepted } = step.tree;
+  $("which").textContent = `Step ${at} of ${answer.steps}: ${accepted.length - 1} of ${texts.length - 1} guesses accepted`;
+  $("step").max = answer.steps;
+  $("step").value = at;
   $("figure").hidden = false;
-  draw($("drawing"), pass.tree);
+  draw($("drawing"), step.tree);
   if (!follows) answer.point(at);
 }
 
 function last() {
-  if (answer) show(answer.passes.length - 1, -1);
+  if (answer) show(answer.pieces.length - 1, -1);
 }
 
-function choose(wanted, step) {
+function choose(wanted, direction) {
   follows = false;
-  show(wanted, step);
+  show(wanted, direction);
 }
 
 function tell() {
   $("speed").textContent = answer ? figure(answer.speed) : "–";
   $("length").textContent = answer ? figure(answer.length) : "–";
-  $("passes").textContent = answer?.steps || "–";
+  $("steps").textContent = answer?.steps || "–";
 }
 
 $("earlier").addEventListener("click", () => choose(Math.max(number - 1, 1), -1));
 $("later").addEventListener("click", () => choose(number + 1, 1));
-$("pass").addEventListener("input", (event) => choose(Number(event.target.value), 1));
+$("step").addEventListener("input", (event) => choose(Number(event.target.value), 1));
 
-/** A click on a token of an answer shows its pass. */
-export function pointAt(at, pass) {
+/** A click on a token of an answer shows its step. */
+export function pointAt(at, step) {
   if (at !== answer) look(at);
-  choose(pass, 1);
+  choose(step, 1);
 }

@@ -34,17 +34,17 @@ class Lane {
     this.fill(0);
   }
 
-  add(pass) {
-    this.answer.add(pass);
+  add(step) {
+    this.answer.add(step);
     this.place.classList.add("under-way");
-    this.clock.textContent = `${pass.seconds.toFixed(2)} s`;
-    const passes = this.answer.steps ? `, ${figure(this.answer.length)} a pass` : "";
-    this.facts.textContent = `${count(this.answer.tokens, "token")}${passes}`;
+    this.clock.textContent = `${step.seconds.toFixed(2)} s`;
+    const steps = this.answer.steps ? `, ${figure(this.answer.length)} a step` : "";
+    this.facts.textContent = `${count(this.answer.tokens, "token")}${steps}`;
   }
 
   end(done) {
     this.clock.textContent = `${done.seconds.toFixed(2)} s`;
-    const parts = [count(done.tokens, "token"), `${count(done.passes, "pass", "passes")} of ${figure(done.length)}`];
+    const parts = [count(done.tokens, "token"), `${count(done.steps, "step", "steps")} of ${figure(done.length)}`];
     if (done.tokens_per_second !== null) parts.push(`${figure(done.tokens_per_second)} tokens a second`);
     this.facts.textContent = parts.join(" · ");
   }
@@ -58,7 +58,7 @@ const lanes = { plain: new Lane("plain"), drafted: new Lane("drafted") };
 
 async function race(prompt) {
   racing = new AbortController();
-  lanes.plain.begin("One token a pass");
+  lanes.plain.begin("One token a step");
   lanes.drafted.begin(`With ${drafter().title}`);
   buttons();
   complain($("race-error"));
