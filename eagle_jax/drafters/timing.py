@@ -1,5 +1,6 @@
 """Drafters to measure with: the work of drafting without its fruit, and a tree without the work."""
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ from jaxtyping import Array, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import CommittedRows, Drafter, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -43,6 +44,8 @@ class DraftOnly(Drafter):
         return Drafted(state=self.drafter.init(target, batch, slots), tree=tree)
 
     def observe(self, target: Target, state: Drafted, observed: CommittedRows) -> Drafted:
+        checked = observed.checked and _as_if_checked(state.tree, observed.checked)
+        observed = dataclasses.replace(observed, checked=checked)
         return Drafted(state=self.drafter.observe(target, state.state, observed), tree=state.tree)
 
     def propose(self, target: Target, state: Drafted, view: View, mode: Sampling) -> tuple[Tree, Drafted]:
@@ -80,6 +83,13 @@ class VerifyOnly(Drafter):
         shape = tokens.shape
         parents = jnp.broadcast_to(jnp.asarray(parent, jnp.int32), shape)
         return Tree(tokens=tokens, parent=parents, valid=jnp.ones(shape, bool), height=self.shape.depth), ()
+
+
+def _as_if_checked(tree: Tree, checked: Verification) -> Verification:
+    """The drafted tree, with what the target made of its root at every node."""
+    nodes = tree.tokens.shape[1]
+    logits, draws = (jnp.repeat(rows, nodes, axis=1) for rows in (checked.logits, checked.draws))
+    return Verification(tree=tree, logits=logits, draws=draws)
 
 
 def root_alone(root: Int[Array, "b"], height: int) -> Tree:

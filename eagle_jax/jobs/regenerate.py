@@ -142,31 +142,31 @@ def _talk(number: int, conversation: Conversation) -> _Talk:
 def _answer(model: Model, talks: Sequence[_Talk], sampling: dict[str, Any], batch_size: int) -> None:
     """Turn by turn, all conversations that have the turn at once."""
     for turn in range(max(len(talk.questions) for talk in talks)):
-        going = [talk for talk in talks if len(talk.questions) > turn and _goes_on(model, talk, turn)]
+        prompts = [(talk, _prompt(model, talk, turn)) for talk in talks if len(talk.questions) > turn]
+        going = [(talk, ids) for talk, ids in prompts if ids is not None]
         if not going:
             return
-        prompts = [[*talk.messages, talk.questions[turn]] for talk in going]
-        seeds = [_seed(sampling["seed"], talk.id, turn) for talk in going]
-        results = generate(model, prompts, **(sampling | {"seed": seeds}), batch_size=batch_size)
-        for talk, prompt, result in zip(going, prompts, results, strict=True):
+        seeds = [_seed(sampling["seed"], talk.id, turn) for talk, _ in going]
+        results = generate(model, [ids for _, ids in going], **(sampling | {"seed": seeds}), batch_size=batch_size)
+        for (talk, _), result in zip(going, results, strict=True):
             talk.finish = result.finish_reason if result.text.strip() else "empty"
             if result.text.strip():
-                talk.messages = [*prompt, {"role": "assistant", "content": result.text}]
+                talk.messages += [talk.questions[turn], {"role": "assistant", "content": result.text}]
 
 
-def _goes_on(model: Model, talk: _Talk, turn: int) -> bool:
-    """Whether the last answer ended by itself and the next question makes a prompt that leaves room for one."""
+def _prompt(model: Model, talk: _Talk, turn: int) -> list[int] | None:
+    """Token ids up to the next question; None if the last answer did not end by itself, or no room is left for one."""
     if turn and talk.finish != "stop":
-        return False
+        return None
     asked = [*talk.messages, talk.questions[turn]]
     try:
         ids = encode(model.tokenizer, asked, model.target.config.vocab_size, f"conversation {talk.id}")
-        fits = len(ids) < model.context
     except Unfit:
-        fits = False
-    if not fits:
+        ids = []
+    if not 0 < len(ids) < model.context:
         talk.questions = talk.questions[:turn]
-    return fits
+        return None
+    return ids
 
 
 def _seed(seed: int, number: int, turn: int) -> int:

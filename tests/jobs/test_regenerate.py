@@ -25,8 +25,8 @@ class Decoder:
     def __call__(self, model, prompts, *, seed, batch_size, **sampling):
         if len(self.asked) == self.calls:
             raise Stopped
-        self.asked.append([prompt[-1]["content"] for prompt in prompts])
-        return [self.answer(prompt[-1]["content"], one) for prompt, one in zip(prompts, seed, strict=True)]
+        self.asked.append([bytes(prompt).decode() for prompt in prompts])
+        return [self.answer(question, one) for question, one in zip(self.asked[-1], seed, strict=True)]
 
     def answer(self, question, seed):
         text = "" if question == "empty" else f"{question}:{seed}"
@@ -36,8 +36,10 @@ class Decoder:
 @pytest.fixture
 def model(monkeypatch):
     module = sys.modules["eagle_jax.jobs.regenerate"]
-    sizes = {"long": 64}
-    monkeypatch.setattr(module, "encode", lambda _, asked, *rest: [0] * sizes.get(asked[-1]["content"], 3))
+    sizes = {"long": 16}
+    monkeypatch.setattr(
+        module, "encode", lambda _, asked, *rest: [*asked[-1]["content"].encode()] * sizes.get(asked[-1]["content"], 1)
+    )
     monkeypatch.setattr(module, "GROUPS", 1)
     model = object.__new__(api.Model)
     tokenizer = types.SimpleNamespace(chat_template="{{ messages }}")
