@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
+from eagle_jax.decoding.automata import Guide
 from eagle_jax.decoding.processor import LogitsAdjustment, Prefix, adjustment_at
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
@@ -36,7 +37,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
     with jax.named_scope("accept"):
         noise_by_node = None if noise is None else sampling.at_depth(noise, depth_below(ancestors))
-        prefix = Prefix(state.tokens, state.known, jnp.asarray(params.prompt_length), tree.tokens, ancestors)
+        prefix = prefix_at_nodes(params, state, tree, ancestors, height)
         draws = sampling.draw(adjusted(logits, params, prefix), noise_by_node, params.settings, mode)
         accepted, stopped = _until_stop(walk(tree, draws, height, ancestors), params, state)
         nodes, count = accepted.nodes, accepted.count
@@ -64,6 +65,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             stopped=state.stopped | stopped,
             cache=state.cache.commit(output.kv, nodes, count),
             draft=draft,
+            automaton=automaton_after(params, state.automaton, prefix, accepted),
             steps=steps,
             committed_at_step=append(state.committed_at_step, committed_at_step, state.known),
             logprobs=logprobs,
@@ -77,14 +79,16 @@ def draft_tree(
     target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, noise: Any, mode: Sampling
 ) -> tuple[Tree, Any]:
     """The drafter's tree and its new state. `noise[b d v]` is that of the positions after `length`; None for greedy."""
-    # the part that the guesses themselves have in it is left to the target
-    text = Prefix.of_text(state.tokens, state.known, jnp.asarray(params.prompt_length))
+    # of the text so far: penalties for the guesses themselves are left to the target
+    text = Prefix.of_text(state.tokens, state.known, jnp.asarray(params.prompt_length), state.automaton)
+    processor = params.processor
     view = View(
         tokens=state.tokens,
         length=state.length,
         noise=noise,
         settings=params.settings,
         adjustment=adjustment(params, text),
+        guide=None if processor is None else Guide(processor.automata, state.automaton),
     )
     tree, draft = drafter.propose(target, state.draft, view, mode)
     # an invalid node may hold any number; one beyond the target's vocabulary would spoil the whole forward pass
@@ -112,7 +116,30 @@ def adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment | None:
 def adjusted(logits: Float[Array, "b n v"], params: BatchParams, prefix: Prefix) -> Float[Array, "b n v"]:
     """The logits that tokens are drawn from."""
     found = adjustment(params, prefix)
-    return logits if found is None else found.apply(logits)
+    if found is None or params.processor is None or prefix.states is None:
+        return logits
+    return found.apply(logits) + params.processor.automata.bans(prefix.states)
+
+
+def prefix_at_nodes(
+    params: BatchParams, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"], depth: int
+) -> Prefix:
+    """The text before what follows each node of a tree that is at most `depth` deep."""
+    processor = params.processor
+    states = None if processor is None else processor.automata.at_nodes(state.automaton, tree, depth)
+    return Prefix(state.tokens, state.known, jnp.asarray(params.prompt_length), tree.tokens, ancestors, states)
+
+
+def automaton_after(
+    params: BatchParams, before: Int[Array, "b"], prefix: Prefix, accepted: Accepted
+) -> Int[Array, "b"]:
+    """The state of each row's automaton after the tokens that were drawn."""
+    if params.processor is None or prefix.states is None:
+        return before
+    last = jnp.maximum(accepted.count - 1, 0)[:, None]
+    states = jnp.take_along_axis(prefix.states, jnp.take_along_axis(accepted.nodes, last, axis=1), axis=1)
+    following = params.processor.automata.after(states, jnp.take_along_axis(accepted.tokens, last, axis=1))
+    return jnp.where(accepted.count > 0, following[:, 0], before)
 
 
 @sharded

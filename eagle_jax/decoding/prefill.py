@@ -9,10 +9,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import adjusted, append, is_stop, noise_after, record_logprobs, take_rows
+from eagle_jax.decoding.decode import (
+    adjusted,
+    append,
+    automaton_after,
+    is_stop,
+    noise_after,
+    record_logprobs,
+    take_rows,
+)
 from eagle_jax.decoding.processor import Prefix
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import TOP, BatchParams, DecodeState, Reading, TopTokens
+from eagle_jax.decoding.verify import Accepted
 from eagle_jax.drafters.base import CommittedRows, Drafter
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import causal
@@ -116,7 +125,8 @@ def first_tokens(
     """Draws each row's first token, once its prompt is read."""
     lengths, last = jnp.asarray(params.prompt_length), reading.last
     logits = target.logits(last[0])
-    noise, text = noise_after(target, params, lengths - 1, 1, mode), Prefix.of_text(tokens, lengths, lengths)
+    noise, first = noise_after(target, params, lengths - 1, 1, mode), jnp.zeros_like(lengths)
+    text = Prefix.of_text(tokens, lengths, lengths, first)
     drawn = sampling.draw(adjusted(logits, params, text), noise, params.settings, mode)
     observed = CommittedRows(
         start=lengths - 1,
@@ -129,6 +139,7 @@ def first_tokens(
     stopped = is_stop(drawn, params)[:, 0]
     draft = drafter.observe(target, reading.draft, observed)
     state = _without_answers(tokens, reading.cache, draft, logprobs, target.config.vocab_size)
+    accepted = Accepted(nodes=jnp.zeros_like(drawn), tokens=drawn, count=jnp.ones_like(lengths))
     logprobs_so_far, top = record_logprobs(state, logits, drawn, lengths, mode, jnp.zeros_like(drawn))
     return dataclasses.replace(
         state,
@@ -136,6 +147,7 @@ def first_tokens(
         length=lengths,
         done=stopped | (lengths + 1 >= params.limit),
         stopped=stopped,
+        automaton=automaton_after(params, first, text, accepted),
         logprobs=logprobs_so_far,
         top=top,
     )
@@ -170,6 +182,7 @@ def _without_answers(
         stopped=no,
         cache=cache,
         draft=draft,
+        automaton=no_token,
         steps=jnp.zeros((), jnp.int32),
         committed_at_step=jnp.zeros_like(tokens),
         logprobs=jnp.zeros(tokens.shape, jnp.float32) if logprobs else None,

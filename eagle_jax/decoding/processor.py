@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle_jax.decoding.automata import Automata
 from eagle_jax.decoding.tree import depth_below
 from eagle_jax.struct import pytree
 
@@ -32,6 +33,7 @@ class LogitsProcessor:
         presence: subtracted from tokens that are in the answer.
         min_tokens: tokens of the answer before which no stop token may come.
         bad_words: token sequences that must not come, each padded with -1 on the left.
+        automata: of structured output; what they forbid goes before everything else.
     """
 
     bias: Float[Array | np.ndarray, "b v"]
@@ -41,6 +43,7 @@ class LogitsProcessor:
     presence: Float[Array | np.ndarray, "b"]
     min_tokens: Int[Array | np.ndarray, "b"]
     bad_words: Int[Array | np.ndarray, "b w l"]
+    automata: Automata
 
 
 @pytree
@@ -53,6 +56,7 @@ class Prefix:
         prompt_length: how many are the prompt.
         nodes: tokens of the tree's nodes.
         ancestors: of each node, as `Tree.ancestors` has them.
+        states: of the row's automaton after each node; None without a `LogitsProcessor`.
     """
 
     tokens: Int[Array, "b t"]
@@ -60,6 +64,7 @@ class Prefix:
     prompt_length: Int[Array, "b"]
     nodes: Int[Array, "b n"]
     ancestors: Bool[Array, "b n n"]
+    states: Int[Array, "b n"] | None = None
 
     @property
     def path(self) -> Bool[Array, "b n n"]:
@@ -67,10 +72,12 @@ class Prefix:
         return self.ancestors & (jnp.arange(self.nodes.shape[1], dtype=jnp.int32) > 0)[None, None]
 
     @staticmethod
-    def of_text(tokens: Int[Array, "b t"], count: Int[Array, "b"], prompt_length: Int[Array, "b"]) -> "Prefix":
+    def of_text(
+        tokens: Int[Array, "b t"], count: Int[Array, "b"], prompt_length: Int[Array, "b"], state: Int[Array, "b"]
+    ) -> "Prefix":
         """The prefix of a tree that is its root alone."""
         root = jnp.zeros((tokens.shape[0], 1), jnp.int32)
-        return Prefix(tokens, count, prompt_length, root, jnp.ones((*root.shape, 1), bool))
+        return Prefix(tokens, count, prompt_length, root, jnp.ones((*root.shape, 1), bool), state[:, None])
 
 
 @pytree
@@ -98,7 +105,7 @@ class LogitsAdjustment:
 
 
 def adjustment_at(processor: LogitsProcessor, prefix: Prefix, stop_ids: Int[Array, "b e"]) -> LogitsAdjustment:
-    """The adjustment of the logits at each node."""
+    """The adjustment of the logits at each node, but for what the automata ban."""
     vocab_size = processor.bias.shape[1]
     position = jnp.arange(prefix.tokens.shape[1], dtype=jnp.int32)[None]
     in_text = position < prefix.count[:, None]

@@ -78,6 +78,7 @@ class DecodeState:
         stopped: row ended at a stop token (else, once done, for length).
         cache: the target's K/V.
         draft: the drafter's own state.
+        automaton: state of the automaton of each row that has one, after the root.
         steps: since prefill.
         committed_at_step: the step that committed each token of the answer, counted from 1; 0 for the first one, which
             prefill draws.
@@ -94,6 +95,7 @@ class DecodeState:
     # State of the models
     cache: Cache
     draft: Any
+    automaton: Int[Array, "b"]
 
     # Reported
     steps: Int[Array, ""]

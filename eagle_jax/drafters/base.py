@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from eagle_jax.decoding.automata import Guide
 from eagle_jax.decoding.policy import NO_TREE
 from eagle_jax.decoding.processor import LogitsAdjustment
 from eagle_jax.decoding.sampling import Sampling, Settings
@@ -24,6 +25,7 @@ class View:
         noise: row i is the noise of the token at depth i + 1 of the tree; None when every request is greedy.
         settings: how each request draws its tokens.
         adjustment: what is done to the target's logits after the root; None if nothing is.
+        guide: which tokens each answer's automaton allows; None together with `adjustment`.
     """
 
     tokens: Int[Array, "b t"]
@@ -31,6 +33,7 @@ class View:
     noise: Float[Array, "b d v"] | None
     settings: Settings
     adjustment: LogitsAdjustment | None = None
+    guide: Guide | None = None
 
     @property
     def root(self) -> Int[Array, "b"]:

@@ -16,7 +16,7 @@ from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters import ranking
+from eagle_jax.drafters import guided, ranking
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.drafters.branches import Branches
 from eagle_jax.models.cache import Cache
@@ -87,13 +87,15 @@ class DraftModel(Drafter):
         self, target: Target, state: DraftModelState, view: View, mode: Sampling
     ) -> tuple[Tree, DraftModelState]:
         draft_cache = dataclasses.replace(state.cache, length=state.cache.length + 1)
-        size = self.model.config.vocab_size
+
+        def drafted_part(values: Float[Array, "b _ v"]) -> Float[Array, "b _ d"]:
+            return values[..., : self.model.config.vocab_size]
 
         def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:
             return ranking.scores(
                 *(logits, depth, view, mode, self.coupled),
                 logit_scale=self.logit_scale,
-                drafted_part=lambda noise: noise[..., :size],
+                drafted_part=drafted_part,
             )
 
         def run(tokens, features, positions, above, draft_kv, draft_positions):
@@ -108,5 +110,7 @@ class DraftModel(Drafter):
 
         with jax.named_scope("draft_tree"):
             first = scores(self.model.logits(state.hidden[:, None]), 0)[:, 0]
-            tree, _ = self.policy.grow(view.root, first, extend, Branches.at_root(state.hidden))
+            tree = guided.grow(
+                self.policy, view, first, extend, Branches.at_root(state.hidden), drafted_part=drafted_part
+            )
         return tree, state

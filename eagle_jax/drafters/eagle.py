@@ -15,7 +15,7 @@ from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters import ranking
+from eagle_jax.drafters import guided, ranking
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.drafters.branches import Branches
 from eagle_jax.models.cache import Cache
@@ -122,6 +122,10 @@ class Eagle(Drafter):
 
         with jax.named_scope("draft_tree"):
             first = scores(self.head.logits(target, state.guess[:, None]), 0)[:, 0]
-            tree, _ = self.policy.grow(view.root, first, extend, Branches.at_root(state.guess))
+            tree = guided.grow(
+                *(self.policy, view, first, extend, Branches.at_root(state.guess)),
+                drafted_part=self.head.drafted_part,
+                target_ids=self.head.target_ids,
+            )
             guesses = self.head.target_ids(tree.tokens[:, 1:])  # the root is a target id already
         return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1)), state

@@ -16,7 +16,7 @@ from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
-from eagle_jax.drafters import ranking
+from eagle_jax.drafters import guided, ranking
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.heads import Hydra
@@ -88,5 +88,5 @@ class HydraDrafter(Drafter):
 
         with jax.named_scope("draft_tree"):
             root = jnp.concatenate([state.text[:, None], target.embed(view.root[:, None])], axis=-1)
-            tree, _ = self.policy.grow(view.root, scores(root, 0)[:, 0], extend, root)
+            tree = guided.grow(self.policy, view, scores(root, 0)[:, 0], extend, root)
         return tree, state

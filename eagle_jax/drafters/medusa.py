@@ -15,7 +15,7 @@ from eagle_jax.decoding.policy import StaticTree, TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
-from eagle_jax.drafters import ranking
+from eagle_jax.drafters import guided, ranking
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.heads import Medusa
 from eagle_jax.models.target import Target
@@ -83,5 +83,5 @@ class MedusaDrafter(Drafter):
             return jnp.broadcast_to(below, (*tokens.shape, below.shape[-1])), carry
 
         with jax.named_scope("draft_tree"):
-            tree, _ = self.policy.grow(view.root, scores(0)[:, 0], extend, None)
+            tree = guided.grow(self.policy, view, scores(0)[:, 0], extend, None)
         return tree, state

@@ -173,8 +173,9 @@ class Batch:
         """Arguments whose shapes follow from a few numbers: on one device, beside the same models."""
         if self.model.sharding is not None:
             return params, *others
-        words = None if params.processor is None else params.processor.bad_words.shape
-        key = params.stop_ids.shape, words, self.shape.slots, self.shape.logprobs
+        processor = params.processor
+        tables = processor and (processor.bad_words.shape, *map(np.shape, jax.tree.leaves(processor.automata)))
+        key = params.stop_ids.shape, tables, self.shape.slots, self.shape.logprobs
         return (programs.KeyedArgs(key, (params, *others)),)
 
     def _params_with_processor(self) -> BatchParams:
@@ -246,7 +247,8 @@ def batch_inputs(
 def processor_for(model: Model, requests: Sequence[Request], rows: int) -> LogitsProcessor | None:
     """What requests ask of their logits, on the host, padded to `rows`; None if nothing."""
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
-    return processor_of([(request.options, request.bad_words) for request in padded], model.target.config.vocab_size)
+    asked = [(one.options, one.bad_words, one.automaton) for one in padded]
+    return processor_of(asked, model.target.config.vocab_size)
 
 
 def _sharded(model: Model, tree: T) -> T:

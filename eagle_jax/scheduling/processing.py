@@ -9,6 +9,8 @@ import numpy as np
 
 from eagle_jax.checks import finite, is_whole, whole
 from eagle_jax.decoding.processor import BANNED, NOT_ALLOWED, LogitsProcessor
+from eagle_jax.scheduling import structured
+from eagle_jax.text.token_automaton import TokenAutomaton
 
 Words = tuple[tuple[int, ...], ...]
 
@@ -35,6 +37,10 @@ class Processing(TypedDict, total=False):
         stop_token_ids: tokens that end an answer as the model's own do, and are part of it.
         bad_words: texts that must not be written; the last token of each is banned where it would complete it.
         allowed_token_ids: the only tokens that may come.
+        choices: texts of which the answer is one.
+        regex: an expression that the whole answer matches, in the syntax of Rust's `regex`.
+        json_schema: a schema that the answer fits; `{"type": "object"}` is any JSON object, nested five deep at most.
+            Of these three a request has one.
     """
 
     repetition_penalty: float | Sequence[float]
@@ -46,9 +52,12 @@ class Processing(TypedDict, total=False):
     stop_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
     bad_words: Sequence[str] | Sequence[Sequence[str] | None] | None
     allowed_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
+    choices: Sequence[str] | Sequence[Sequence[str] | None] | None
+    regex: str | Sequence[str | None] | None
+    json_schema: Mapping[str, Any] | str | bool | Sequence[Mapping[str, Any] | str | bool | None] | None
 
 
-LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
+LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +73,26 @@ class LogitsOptions:
     stop_token_ids: tuple[int, ...] = ()
     bad_words: tuple[str, ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
+    choices: tuple[str, ...] | None = None
+    regex: str | None = None
+    json_schema: str | None = None
+
+    @functools.cached_property
+    def form(self) -> structured.Form | None:
+        """What the answer has to look like.
+
+        Raises:
+            ValueError: there are several forms, or the answer may not end where it is complete.
+        """
+        named = [(name, getattr(self, name)) for name in ("choices", "regex", "json_schema")]
+        given = [structured.Form(name, value) for name, value in named if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0].name} and {given[1].name} both give the form of the answer; give one of them")
+        if given and self.ignore_eos:
+            raise ValueError(
+                f"ignore_eos beside {given[0].name}: an answer ends when it is complete; leave one of them out"
+            )
+        return given[0] if given else None
 
     @functools.cached_property
     def changes_logits(self) -> bool:
@@ -157,6 +186,9 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop_token_ids": _token_ids,
     "bad_words": _bad_words,
     "allowed_token_ids": _allowed,
+    "choices": structured.choices,
+    "regex": structured.regex,
+    "json_schema": structured.json_schema,
 }
 
 
@@ -193,16 +225,21 @@ def check_ids(options: LogitsOptions, vocab_size: int) -> None:
                 raise ValueError(f"{name} has the token id {id_}; the model's vocabulary ends at {vocab_size - 1}")
 
 
-def processor_of(rows: Sequence[tuple[LogitsOptions, Words]], vocab_size: int) -> LogitsProcessor | None:
-    """What the rows of a batch ask of their logits, each with the tokens of its bad words; None if nothing."""
-    if not any(options.changes_logits for options, _ in rows):
+Row = tuple[LogitsOptions, Words, TokenAutomaton | None]
+
+
+def processor_of(rows: Sequence[Row], vocab_size: int) -> LogitsProcessor | None:
+    """What the rows of a batch ask of their logits, each with the tokens of its bad words and the automaton of its
+    structured output; None if nothing.
+    """
+    if not any(options.changes_logits for options, _, _ in rows):
         return None
 
     def column(name: str, dtype: Any) -> np.ndarray:
-        return np.array([getattr(options, name) for options, _ in rows], dtype)
+        return np.array([getattr(options, name) for options, _, _ in rows], dtype)
 
     bias, bans = np.zeros((2, len(rows), vocab_size), np.float32)
-    for row, (options, words) in enumerate(rows):
+    for row, (options, words, _) in enumerate(rows):
         if options.allowed_token_ids is not None:
             bans[row] = NOT_ALLOWED
             bans[row, list(options.allowed_token_ids)] = 0
@@ -218,7 +255,8 @@ def processor_of(rows: Sequence[tuple[LogitsOptions, Words]], vocab_size: int) -
         frequency=column("frequency_penalty", np.float32),
         presence=column("presence_penalty", np.float32),
         min_tokens=column("min_tokens", np.int32),
-        bad_words=_table([[word for word in words if len(word) > 1] for _, words in rows]),
+        bad_words=_table([[word for word in words if len(word) > 1] for _, words, _ in rows]),
+        automata=structured.automata_of([automaton for _, _, automaton in rows], vocab_size),
     )
 
 

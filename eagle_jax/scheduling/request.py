@@ -9,7 +9,9 @@ from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options
 from eagle_jax.scheduling.processing import Words, bad_word_ids, check_ids
 from eagle_jax.scheduling.results import Step
+from eagle_jax.scheduling.structured import Made, make_automaton
 from eagle_jax.text.prompts import TooLong, encode
+from eagle_jax.text.token_automaton import TokenAutomaton
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Request:
         seed: of the noise.
         sample: number of the answer among several to one prompt and seed; part of what seeds the noise.
         bad_words: the tokens of the options' bad words.
+        structured: the automaton of its structured output and what it cost; None for free text.
         submitted: when it was submitted, by `time.perf_counter`.
     """
 
@@ -32,7 +35,13 @@ class Request:
     seed: int
     sample: int
     bad_words: Words = ()
+    structured: Made | None = dataclasses.field(default=None, compare=False)
     submitted: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
+
+    @property
+    def automaton(self) -> TokenAutomaton | None:
+        """That of its structured output."""
+        return None if self.structured is None else self.structured.automaton
 
 
 DUMMY_OPTIONS = Options(max_new_tokens=1, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False)
@@ -93,6 +102,8 @@ def requests_for(
             )
         check_ids(options[index], model.target.config.vocab_size)
         bad_words = bad_word_ids(options[index].bad_words, model.tokenizer, model.target.config.vocab_size)
+        form, vocab_size = options[index].form, model.target.config.vocab_size
+        structured = None if form is None else make_automaton(form, model.tokenizer, vocab_size, model.stop_ids)
         requests += [
             Request(
                 index=index,
@@ -101,6 +112,7 @@ def requests_for(
                 seed=seeds[index],
                 sample=sample,
                 bad_words=bad_words,
+                structured=structured,
                 submitted=submitted,
             )
             for sample in range(samples)

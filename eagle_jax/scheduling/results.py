@@ -18,6 +18,7 @@ class Stats:
         accepted_lengths: tokens that each step committed, in order; with the first token, which comes with the prompt,
             they sum to the answer's length (stop strings cut the answer, and the last step with it).
         accepted_by_depth: share of the steps that committed the drafted token at depth 1, 2, ...
+        structured_seconds: spent on making the automaton of structured output; 0 if an earlier request's serves.
         compile_seconds: spent on compiling programs that this call was the first to need.
         prefill_seconds: from the prompt on the device to the first token. All answers of one batch share their times.
         first_token_seconds: from the request to the first token at hand: making tokens of the prompt, waiting for a
@@ -30,6 +31,7 @@ class Stats:
     mean_accepted_length: float
     accepted_lengths: list[int]
     accepted_by_depth: list[float]
+    structured_seconds: float
     compile_seconds: float
     prefill_seconds: float
     first_token_seconds: float

@@ -64,6 +64,7 @@ def _stats(row: Row, depth: int) -> Stats:
         accepted_by_depth=[
             sum(length > deep for length in lengths) / steps if steps else nan for deep in range(1, depth + 1)
         ],
+        structured_seconds=0.0 if row.request.structured is None else row.request.structured.seconds,
         compile_seconds=row.compile_seconds,
         prefill_seconds=row.prefill_seconds,
         decode_seconds=seconds,

@@ -11,6 +11,7 @@ from typing import Any
 
 from eagle_jax.api import Chat, Processing, Text, check_processing
 from eagle_jax.serving.fields import Fields, flag, listed, mapping, number, text, whole, wrong
+from eagle_jax.serving.structured import take_form
 
 MOST_STOPS, LONGEST_STOP = 64, 500
 MOST_CHOICES = 128
@@ -44,14 +45,7 @@ NEUTRAL: dict[str, list[Any]] = {
     "return_tokens_as_token_ids": [False],
     "return_token_ids": [False],
     "return_hidden_states": [False],
-    "response_format": [{"type": "text"}],
-    "structured_outputs": [{}],
-    "guided_json": [],
-    "guided_regex": [],
-    "guided_choice": [[]],
     "guided_grammar": [],
-    "json_schema": [],
-    "regex": [],
     "ebnf": [],
     "stop_regex": [[]],
     "no_stop_trim": [False],
@@ -179,7 +173,8 @@ def _refuse_tools(fields: Fields) -> None:
 
 def _options(fields: Fields) -> dict[str, Any]:
     """How tokens are drawn, as far as it is stated; without a seed every request has its own."""
-    processing = {name: fields.take(name, _processing, None) for name in Processing.__annotations__}
+    form = take_form(fields)
+    processing = {name: fields.take(name, _processing, None) for name in Processing.__annotations__} | form
     top_k = fields.take("top_k", whole(-1, LARGEST), None)
     options = processing | {
         "temperature": fields.take("temperature", number(0.0, 2.0), None),

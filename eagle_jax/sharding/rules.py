@@ -53,6 +53,7 @@ HEAD: Rules = (
 # Requests, caches, drafters' states, trees and everything else that has a row for each request.
 STATE: Rules = (
     (r"(^|/)[kv]/\d+$", P(DATA, MODEL)),
+    (r"(^|/)automata/(token_class|next|mask_of_state|masks)$", P()),  # shared by rows
     (r"", P(DATA)),
 )
 

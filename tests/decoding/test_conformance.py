@@ -37,6 +37,8 @@ from eagle_jax.ops import VARIABLE, PackedWeight, is_leaf
 from eagle_jax.scheduling.processing import LogitsOptions, processor_of
 from eagle_jax.struct import pytree
 from eagle_jax.testing import TINY, cpu_backend, synthetic_head3, synthetic_hydra, synthetic_medusa, synthetic_pair
+from eagle_jax.text.byte_automaton import regex_automaton
+from eagle_jax.text.token_automaton import token_automaton
 
 # As wide as the CPU backend's blocks need it.
 CONFIG = dataclasses.replace(
@@ -121,8 +123,17 @@ HOW = {
 }
 PENALTIES = LogitsOptions(repetition_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.1)
 BANS = LogitsOptions(logit_bias=((3, 2.0), (9, -3.0)), min_tokens=20, frequency_penalty=0.05)
-# What each row of a batch asks of its logits, with its bad words: one of them is common in the plain text.
-PROCESSED = [(PENALTIES, ()), (BANS, ((5,), (14, 5), (1, 2, 3))), (LogitsOptions(), ())]
+# Two digits, a letter and a sign again and again, of tokens that are a byte each; the text is complete after each sign.
+FORM = token_automaton(
+    regex_automaton("([0-9]{2}[A-Z_a-d][^0-9])*"), [bytes([40 + id_]) for id_ in range(TINY.vocab_size)], stop_ids=[7]
+)
+# What each row of a batch asks of its logits, with its bad words (one of them is common in the plain text) and the
+# automaton of its structured output.
+PROCESSED = [
+    (PENALTIES, (), None),
+    (BANS, ((5,), (14, 5), (1, 2, 3)), None),
+    (LogitsOptions(regex="as in FORM", presence_penalty=0.5), (), FORM),
+]
 
 
 def answers(drafter: Drafter, how: str) -> list[list[int]]:

@@ -33,6 +33,7 @@ def calls(monkeypatch):
             mean_accepted_length=3 / len(lengths),
             accepted_by_depth=[],
             accepted_lengths=lengths,
+            structured_seconds=0.0,
             compile_seconds=0.0,
             prefill_seconds=0.005,
             first_token_seconds=0.01,

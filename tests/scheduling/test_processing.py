@@ -131,9 +131,9 @@ def test_the_models_own_stop_tokens():
 
 
 def test_a_request_that_asks_for_nothing_gets_no_processor():
-    nothing = LogitsOptions(stop_token_ids=(3,), ignore_eos=True), ()
+    nothing = LogitsOptions(stop_token_ids=(3,), ignore_eos=True), (), None
     assert processor_of([nothing, nothing], 16) is None
-    assert processor_of([nothing, (LogitsOptions(min_tokens=1), ())], 16) is not None
+    assert processor_of([nothing, (LogitsOptions(min_tokens=1), (), None)], 16) is not None
 
 
 def test_an_engine_takes_them_beside_others_without_compiling():

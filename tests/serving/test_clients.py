@@ -179,7 +179,7 @@ def test_unknown_fields_are_passed_over_where_the_server_is_told_so(engines):
         response, _ = post(served, CHAT, {"messages": asked("?")})
         assert response.headers["x-eagle-jax-ignored"] is None
         with pytest.raises(urllib.error.HTTPError, match="400"):
-            post(served, CHAT, asks | {"response_format": {"type": "json_object"}})
+            post(served, CHAT, asks | {"ebnf": "root ::= a"})
         asking = {"origin": "https://page.example", "access-control-request-method": "POST"}
         preflight = urllib.request.Request(f"{served.url}{CHAT}", headers=asking, method="OPTIONS")
         with urllib.request.urlopen(preflight) as response:

@@ -1,0 +1,86 @@
+"""Structured output: finite automata that tell which tokens may follow, at every node of a tree."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from eagle_jax.decoding.tree import Tree
+from eagle_jax.struct import pytree
+
+# Added to the logits of tokens that an automaton does not allow: far below every other ban, which yields to it.
+FORBIDDEN = -1e31
+
+
+@pytree
+class Automata:
+    """The automata of a batch (b rows, a automata of at most s states, c token classes and m masks; w words of 32 bits
+    that hold a vocabulary).
+
+    State 0 is the first one, and -1 follows a token that is not allowed. All tokens of a class do the same in every
+    state; states that allow the same tokens share a mask.
+
+    Attributes:
+        of_row: the automaton of each row; -1 is none.
+        token_class: of each token.
+        next: the state after a token of a class.
+        mask_of_state: which mask a state has.
+        masks: bit i % 32 of word i // 32 tells whether token i is allowed.
+    """
+
+    of_row: Int[Array | np.ndarray, "b"]
+    token_class: Int[Array | np.ndarray, "a v"]
+    next: Int[Array | np.ndarray, "a s c"]
+    mask_of_state: Int[Array | np.ndarray, "a s"]
+    masks: UInt32[Array | np.ndarray, "a m w"]
+
+    def after(self, states: Int[Array, "b n"], tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
+        """The states after one more token each; of rows without an automaton they mean nothing."""
+        row = jnp.maximum(jnp.asarray(self.of_row), 0)[:, None]
+        token_class = jnp.asarray(self.token_class)[row, jnp.maximum(tokens, 0)]
+        following = jnp.asarray(self.next)[row, jnp.maximum(states, 0), token_class]
+        return jnp.where(states < 0, -1, following)
+
+    def at_nodes(self, root: Int[Array, "b"], tree: Tree, depth: int) -> Int[Array, "b n"]:
+        """The state after each node of a tree whose root's is known, and that is at most `depth` deep."""
+        is_root, parent = tree.parent < 0, jnp.maximum(tree.parent, 0)
+        first = jnp.where(is_root, root[:, None], -1)
+
+        def one_deeper(_: Array, states: Int[Array, "b n"]) -> Int[Array, "b n"]:
+            return jnp.where(is_root, first, self.after(jnp.take_along_axis(states, parent, axis=1), tree.tokens))
+
+        return jax.lax.fori_loop(0, depth, one_deeper, first)
+
+    def bans(self, states: Int[Array, "b n"]) -> Float[Array, "b n v"]:
+        """`FORBIDDEN` of every token that must not follow, else 0."""
+        of_row = jnp.asarray(self.of_row)[:, None]
+        vocab_size = self.token_class.shape[1]
+
+        def of_masks() -> Float[Array, "b n v"]:
+            row = jnp.maximum(of_row, 0)
+            words = jnp.asarray(self.masks)[row, jnp.asarray(self.mask_of_state)[row, jnp.maximum(states, 0)]]
+            place = jnp.arange(32, dtype=jnp.uint32)[None, None, None]
+            bits = (words[..., None] >> place) & 1
+            allowed = bits.reshape(*states.shape, -1)[..., :vocab_size] > 0
+            return jnp.where(allowed | (of_row < 0)[..., None], 0.0, FORBIDDEN)
+
+        nothing = jnp.zeros((*states.shape, vocab_size), jnp.float32)
+        return jax.lax.cond(jnp.any(of_row >= 0), of_masks, lambda: nothing)
+
+
+@pytree
+class Guide:
+    """What a drafter needs to leave out guesses that the automata do not allow.
+
+    Attributes:
+        automata: of the batch.
+        root: the state after the root of each row's tree.
+    """
+
+    automata: Automata
+    root: Int[Array, "b"]
+
+
+def any_allowed(bans: Float[Array, "b n v"]) -> Bool[Array, "b n 1"]:
+    """Whether any of the tokens that these bans are of may come."""
+    return jnp.any(bans == 0, axis=-1, keepdims=True)

@@ -1,0 +1,141 @@
+"""Structured output: what a request says of the form of its answer, as automata over tokens for a batch."""
+
+import collections
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.decoding.automata import Automata
+from eagle_jax.text.automaton_parts import automaton_of, either, literal
+from eagle_jax.text.byte_automaton import ByteAutomaton, regex_automaton
+from eagle_jax.text.json_schema import schema_automaton
+from eagle_jax.text.token_automaton import TokenAutomaton, token_automaton
+from eagle_jax.text.token_bytes import token_bytes
+
+# The least sizes of a batch's tables: one program serves all requests whose automata are no larger.
+MIN_AUTOMATA, MIN_STATES, MIN_CLASSES, MIN_MASKS = 4, 512, 256, 64
+KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What an answer has to look like: `choices`, a `regex` or a `json_schema`, by that name."""
+
+    name: str
+    value: str | tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """An automaton, and the seconds that making it took: 0 if it was kept from an earlier request."""
+
+    automaton: TokenAutomaton
+    seconds: float
+
+
+def choices(name: str, value: Any) -> tuple[str, ...]:
+    """Checks the texts of which an answer is one."""
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(text, str) and text for text in value):
+        raise ValueError(f"{name}={value!r}; expected a list of texts that are not empty")
+    return tuple(dict.fromkeys(value))
+
+
+def regex(name: str, value: Any) -> str:
+    """Checks a regular expression."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name}={value!r}; expected a regular expression")
+    return value
+
+
+def json_schema(name: str, value: Any) -> str:
+    """Checks a JSON schema, an object or JSON text; the same in JSON."""
+    try:
+        schema = json.loads(value) if isinstance(value, (str, bytes)) else value
+        if not isinstance(schema, (Mapping, bool)):
+            raise ValueError(f"{name} is {type(schema).__name__}")
+        return json.dumps(schema, ensure_ascii=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{name} is no JSON schema ({error}); expected an object, or JSON text of one") from None
+
+
+class _Kept:
+    """Automata of earlier requests, by what they are of; the one that was used last is the last."""
+
+    def __init__(self) -> None:
+        # with the tokenizer, whose identity is part of the key and must not pass to another one
+        self._made: collections.OrderedDict[Any, tuple[TokenAutomaton, Any]] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Any) -> TokenAutomaton | None:
+        with self._lock:
+            if key not in self._made:
+                return None
+            self._made.move_to_end(key)
+            return self._made[key][0]
+
+    def put(self, key: Any, made: TokenAutomaton, tokenizer: Any) -> None:
+        with self._lock:
+            self._made[key] = made, tokenizer
+            while len(self._made) > 1 and sum(one.nbytes for one, _ in self._made.values()) > KEPT:
+                self._made.popitem(last=False)
+
+
+_kept = _Kept()
+
+
+def make_automaton(form: Form, tokenizer: Any, vocab_size: int, stop_ids: Sequence[int]) -> Made:
+    """The automaton of a form.
+
+    Raises:
+        ValueError: no answer can have it, its automaton is too large, or the model lacks a tokenizer or a stop token.
+        ImportError: outlines-core is not installed.
+    """
+    if tokenizer is None or not stop_ids:
+        lacking = "tokenizer" if tokenizer is None else "stop token"
+        raise ValueError(f"structured output needs a {lacking}, but the model has none; leave {form.name} out")
+    key = id(tokenizer), vocab_size, tuple(stop_ids), form
+    start, kept = time.perf_counter(), _kept.get(key)
+    if kept is not None:
+        return Made(kept, 0.0)
+    made = token_automaton(_over_bytes(form), token_bytes(tokenizer, vocab_size), stop_ids)
+    _kept.put(key, made, tokenizer)
+    return Made(made, time.perf_counter() - start)
+
+
+def _over_bytes(form: Form) -> ByteAutomaton:
+    if isinstance(form.value, tuple):
+        return automaton_of(either(*map(literal, form.value)), "choices")
+    return regex_automaton(form.value) if form.name == "regex" else schema_automaton(form.value)
+
+
+def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int) -> Automata:
+    """The tables of a batch; sizes are powers of two."""
+    different = list({id(one): one for one in rows if one is not None}.values())
+    number = {id(one): place for place, one in enumerate(different)}
+    count = _size(len(different), MIN_AUTOMATA)
+    states = _size(max([0, *(len(one.next) for one in different)]), MIN_STATES)
+    classes = _size(max([0, *(one.next.shape[1] for one in different)]), MIN_CLASSES)
+    masks = _size(max([0, *(len(one.masks) for one in different)]), MIN_MASKS)
+    tables = Automata(
+        of_row=np.array([-1 if one is None else number[id(one)] for one in rows], np.int32),
+        token_class=np.zeros((count, vocab_size), np.int32),
+        next=np.full((count, states, classes), -1, np.int32),
+        mask_of_state=np.zeros((count, states), np.int32),
+        masks=np.zeros((count, masks, -(-vocab_size // 32)), np.uint32),
+    )
+    for place, one in enumerate(different):
+        tables.token_class[place] = one.token_class
+        tables.next[place, : len(one.next), : one.next.shape[1]] = one.next
+        tables.mask_of_state[place, : len(one.next)] = one.mask_of_state
+        tables.masks[place, : len(one.masks)] = one.masks
+    return tables
+
+
+def _size(needed: int, least: int) -> int:
+    """A power of two."""
+    return max(least, 1 << max(needed - 1, 0).bit_length())

@@ -1,0 +1,78 @@
+"""The form that an answer has to have, under the names of OpenAI, vLLM and SGLang."""
+
+import importlib.util
+from typing import Any
+
+from eagle_jax.api import check_processing
+from eagle_jax.serving.fields import Check, Fields, mapping, text, wrong
+
+ANY_OBJECT = {"type": "object"}
+# vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
+GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
+STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices"}
+NEUTRAL = {"grammar": [], "structural_tag": [], "disable_any_whitespace": [False, True], "whitespace_pattern": []}
+
+
+def take_form(fields: Fields) -> dict[str, Any]:
+    """`choices`, `regex` or `json_schema` of a request, if it has one of them in any of its forms."""
+    found: list[tuple[str, str, Any]] = []  # the field, the option and its value
+    for name in ("choices", "regex", "json_schema"):
+        found.append((name, name, fields.take(name, _checked(name), None)))
+    for name, option in GUIDED.items():
+        found.append((name, option, fields.take(name, _checked(option), None)))
+    found += _response_format(fields)
+    found += _structured_outputs(fields)
+    given = [(field, option, value) for field, option, value in found if value not in (None, [])]
+    if len(given) > 1:
+        one, other = given[0][0], given[1][0]
+        raise wrong(other, f"{one} beside {other}; an answer has one form, so give one of them")
+    if given and importlib.util.find_spec("outlines_core") is None:
+        raise wrong(given[0][0], f"{given[0][0]} needs outlines-core, which this server lacks; leave it out")
+    return {option: value for _, option, value in given}
+
+
+def _response_format(fields: Fields) -> list[tuple[str, str, Any]]:
+    entry = fields.take("response_format", mapping, None)
+    if entry is None:
+        return []
+    inner = fields.inside("response_format.", entry)
+    kind = inner.must("type", text)
+    if kind not in ("text", "json_object", "json_schema"):
+        raise wrong(
+            "response_format.type", f"response_format.type={kind[:40]!r}; expected text, json_object or json_schema"
+        )
+    schema: Any = ANY_OBJECT if kind == "json_object" else None
+    if kind == "json_schema":
+        own = fields.inside("response_format.json_schema.", inner.must("json_schema", mapping))
+        schema = own.must("schema", _checked("json_schema"))
+        own.ignore({"name": text, "description": text, "strict": lambda name, value: value})
+        own.end()
+    inner.end()
+    return [("response_format", "json_schema", schema)]
+
+
+def _structured_outputs(fields: Fields) -> list[tuple[str, str, Any]]:
+    entry = fields.take("structured_outputs", mapping, None)
+    if entry is None:
+        return []
+    where = "structured_outputs."
+    inner = fields.inside(where, entry)
+    found = [(where + name, option, inner.take(name, _checked(option), None)) for name, option in STRUCTURED.items()]
+    if inner.take("json_object", lambda name, value: value, False):
+        found.append((where + "json_object", "json_schema", ANY_OBJECT))
+    inner.only(NEUTRAL)
+    inner.end()
+    return found
+
+
+def _checked(option: str) -> Check[Any]:
+    def check(name: str, value: Any) -> Any:
+        if value == []:  # as vLLM's clients send it where there is nothing to choose from
+            return value
+        try:
+            check_processing({option: value})
+            return value
+        except ValueError as error:
+            raise wrong(name, str(error)) from None
+
+    return check

@@ -1,0 +1,126 @@
+"""Parts of automata for a schema's constants, strings and numbers."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from eagle_jax.text.automaton_parts import Part, automaton, either, literal, repeated, sequence
+from eagle_jax.text.byte_automaton import regex_automaton
+from eagle_jax.text.json_regexes import (
+    CHARACTER,
+    FORMATS,
+    NUMBER,
+    STRING,
+    between,
+    fractions_between,
+    string_matching,
+)
+
+TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+LARGEST = 10**18  # of a bound
+BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+
+
+def leaf(regex: str) -> Part:
+    """What an expression of this package matches."""
+    return automaton(regex_automaton(regex, is_trusted=True))
+
+
+def literals(said: Mapping[str, Any], where: str) -> Part:
+    """`enum` and `const`, of which those of the schema's type remain."""
+    values = said["enum"] if "enum" in said else [said["const"]]
+    others = said.keys() - {"enum", "const", "type"}
+    if others or not isinstance(values, list) or "enum" in said and "const" in said:
+        raise ValueError(f"{where} has {names(said)} together; expected enum or const, beside type at most")
+    kinds = said.get("type", list(TYPES))
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    left = [value for value in values if any(_is_a(value, kind) for kind in kinds)]
+    if not left:
+        raise ValueError(f"{where} allows no value; expected an enum with values of its type")
+    return either(*map(_literal, left))
+
+
+def _literal(value: Any) -> Part:
+    """As JSON writes it, with or without the spaces that `json.dumps` puts between."""
+    texts = {json.dumps(value, ensure_ascii=False, separators=signs) for signs in ((",", ":"), (", ", ": "))}
+    return either(*map(literal, sorted(texts)))
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if kind == "integer":
+        return isinstance(value, int) or isinstance(value, float) and value.is_integer()
+    python = {"object": Mapping, "array": list, "string": str, "number": (int, float), "null": type(None)}
+    return kind != "boolean" and isinstance(value, python[kind])  # type: ignore[arg-type]
+
+
+def string(said: Mapping[str, Any], where: str) -> Part:
+    least, most = count(said, "minLength", where), count(said, "maxLength", where)
+    forms = [name for name in ("pattern", "format") if name in said]
+    if len(forms) + (least is not None or most is not None) > 1:
+        raise ValueError(f"{where} has {names(said)} together, which cannot be followed here; keep one of them")
+    if "pattern" in said:
+        try:
+            return automaton(regex_automaton(string_matching(said["pattern"])))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{where}.pattern={said['pattern']!r} {error}") from None
+    if "format" in said:
+        if said["format"] not in FORMATS:
+            raise ValueError(f"{where}.format={said['format']!r} is not known here; expected one of {names(FORMATS)}")
+        return leaf(f'"{FORMATS[said["format"]]}"')
+    if least is not None and most is not None and least > most:
+        raise ValueError(f"{where} has minLength={least} above maxLength={most}; expected at most that")
+    if least is None and most is None:
+        return leaf(STRING)
+    return sequence(literal('"'), repeated(leaf(CHARACTER), least or 0, most), literal('"'))
+
+
+def number(said: Mapping[str, Any], where: str, *, whole: bool) -> Part:
+    if not said.keys() & BOUNDS:
+        return leaf(between(None, None) if whole else NUMBER)
+    low, high = (
+        _bound(said, *names, where, whole)
+        for names in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1))
+    )
+    try:
+        return leaf(between(low, high) if whole else fractions_between(low, high))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}; expected bounds with something between") from None
+
+
+def _bound(said: Mapping[str, Any], name: str, exclusive: str, inwards: int, where: str, whole: bool) -> int | None:
+    """The tighter of two bounds, as a whole number."""
+    bounds = []
+    for key, is_exclusive in ((name, False), (exclusive, True)):
+        value = said.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
+            raise ValueError(f"{where}.{key}={json.dumps(value)[:60]}; expected a number")
+        if not whole and (is_exclusive or value != int(value)):
+            raise ValueError(
+                f"{where}.{key}={value} of a number cannot be followed here; expected minimum and maximum that are "
+                "whole numbers"
+            )
+        edge = math.ceil(value) if inwards > 0 else math.floor(value)
+        bounds.append(edge + inwards if is_exclusive and edge == value else edge)
+    return None if not bounds else max(bounds) if inwards > 0 else min(bounds)
+
+
+def count(said: Mapping[str, Any], name: str, where: str) -> int | None:
+    value = said.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise ValueError(f"{where}.{name}={json.dumps(value)[:60]}; expected a whole number from 0")
+    return value
+
+
+def constants(schema: Any) -> list[Any] | None:
+    if not isinstance(schema, Mapping):
+        return None
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def names(of: Iterable[str]) -> str:
+    return ", ".join(sorted(of)) or "none"

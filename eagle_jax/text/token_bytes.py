@@ -1,0 +1,59 @@
+"""The bytes that each token of a vocabulary adds to a text."""
+
+import functools
+import json
+import re
+from typing import Any
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+_WORD_START = "▁"  # a space, in SentencePiece's spelling
+
+
+@functools.lru_cache(maxsize=8)
+def token_bytes(tokenizer: Any, vocab_size: int) -> tuple[bytes, ...]:
+    """By token id; b"" of special tokens, and of ids that the tokenizer does not have.
+
+    Raises:
+        ValueError: the tokenizer spells tokens in a way that is not known.
+    """
+    spelt: list[bytes] = [b""] * vocab_size
+    added = {id_: token for id_, token in tokenizer.added_tokens_decoder.items() if id_ < vocab_size}
+    spell = _spelling_of(tokenizer)
+    for token, id_ in tokenizer.get_vocab().items():
+        if id_ < vocab_size and id_ not in added:
+            spelt[id_] = spell(token)
+    for id_, token in added.items():
+        spelt[id_] = b"" if token.special else token.content.encode()
+    return tuple(spelt)
+
+
+def _spelling_of(tokenizer: Any) -> Any:
+    """How a token's name in the vocabulary spells its bytes."""
+    decoder = json.dumps(json.loads(tokenizer.backend_tokenizer.to_str()).get("decoder"))
+    if '"ByteLevel"' in decoder:
+        table = _bytes_of_characters()
+        # a character beyond the 256 stands in no text
+        return lambda token: bytes(table[c] for c in token) if all(c in table for c in token) else b""
+    if '"ByteFallback"' in decoder or _WORD_START in decoder or '"Metaspace"' in decoder:
+        return _like_sentencepiece
+    if decoder in ("null", '{"type": "Fuse"}'):
+        return lambda token: token.encode()
+    raise ValueError(
+        "structured output needs to know how the tokenizer spells its tokens, and this one's decoder is of no known "
+        "kind; expected byte-level BPE or one like SentencePiece's"
+    )
+
+
+def _like_sentencepiece(token: str) -> bytes:
+    byte = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace(_WORD_START, " ").encode()
+
+
+@functools.cache
+def _bytes_of_characters() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for: itself where it can be printed, the others
+    in order from U+0100 (GPT-2's table).
+    """
+    printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {chr(256 + i): byte for i, byte in enumerate(others)}
