@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
@@ -56,7 +57,9 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
     with jax.named_scope("commit"):
         steps = state.steps + 1
-        logprobs, top = record_logprobs(state, logits, accepted.tokens, state.known, mode, nodes)
+        logprobs, top = record_logprobs(
+            state, logits, accepted.tokens, state.known, nodes, params.top_logprobs, ~state.done
+        )
         committed_at_step = jnp.full_like(accepted.tokens, steps)
         following = DecodeState(
             tokens=append(state.tokens, accepted.tokens, state.known),
@@ -207,27 +210,31 @@ def append(text: Any, rows: Any, at: Int[Array, "b"]) -> Any:
     )
 
 
-def token_logprobs(logits: Float[Array, "b r v"], tokens: Int[Array, "b r"]) -> Float[Array, "b r"]:
-    """log softmax(logits)[token]: temperature and filters left out, as OpenAI-style logprobs are."""
-    chosen = jnp.take_along_axis(logits, jnp.maximum(tokens, 0)[:, :, None], axis=2)[:, :, 0]
-    return chosen - jax.nn.logsumexp(logits, axis=-1)
-
-
 def record_logprobs(
     state: DecodeState,
     logits: Float[Array, "b n v"],
     tokens: Int[Array, "b r"],
     at: Int[Array, "b"],
-    mode: Sampling,
     nodes: Int[Array, "b r"],
+    top_logprobs: Bool[Array | np.ndarray, "b"] | None,
+    active: Bool[Array, "b"],
 ) -> tuple[Float[Array, "b t"] | None, TopTokens | None]:
-    """What is recorded of the drawn tokens: `tokens[i]`, drawn after node `nodes[i]`, is at position `at + i`."""
+    """What is recorded of the drawn tokens: `tokens[i]`, drawn after node `nodes[i]`, is at position `at + i`.
+
+    It is log softmax(logits): temperature and filters left out, as OpenAI-style logprobs are. The likeliest tokens are
+    searched for where an `active` row asks for them, which is found out while the program runs: one program serves
+    batches with and without such rows.
+    """
     if state.logprobs is None:
         return None, None
     path = jnp.take_along_axis(logits, nodes[:, :, None], axis=1)
-    logprobs, top = append(state.logprobs, token_logprobs(path, tokens), at), state.top
-    if top is not None and mode.top_logprobs:
-        values, ids = top_k(path, top.ids.shape[2])
-        values -= jax.nn.logsumexp(path, axis=-1, keepdims=True)
-        top = TopTokens(append(top.ids, ids, at), append(top.logprobs, values, at))
+    normalizer = jax.nn.logsumexp(path, axis=-1, keepdims=True)
+    chosen = jnp.take_along_axis(path, jnp.maximum(tokens, 0)[:, :, None], axis=2)
+    logprobs, top = append(state.logprobs, (chosen - normalizer)[:, :, 0], at), state.top
+    if top is not None and top_logprobs is not None:
+        shape = *tokens.shape, top.ids.shape[2]
+        nothing = jnp.zeros(shape, path.dtype), jnp.zeros(shape, jnp.int32)
+        is_asked = jnp.any(active & top_logprobs)
+        values, ids = jax.lax.cond(is_asked, lambda path: top_k(path, shape[2]), lambda _: nothing, path)
+        top = TopTokens(append(top.ids, ids, at), append(top.logprobs, values - normalizer, at))
     return logprobs, top

@@ -140,7 +140,9 @@ def first_tokens(
     draft = drafter.observe(target, reading.draft, observed)
     state = _without_answers(tokens, reading.cache, draft, logprobs, target.config.vocab_size)
     accepted = Accepted(nodes=jnp.zeros_like(drawn), tokens=drawn, count=jnp.ones_like(lengths))
-    logprobs_so_far, top = record_logprobs(state, logits, drawn, lengths, mode, jnp.zeros_like(drawn))
+    logprobs_so_far, top = record_logprobs(
+        state, logits, drawn, lengths, jnp.zeros_like(drawn), params.top_logprobs, lengths > 0
+    )
     return dataclasses.replace(
         state,
         tokens=append(tokens, drawn, lengths),

@@ -32,12 +32,10 @@ class Sampling:
     Attributes:
         sampled: some row has temperature > 0; without it there is no noise in the program.
         filtered: some row uses top-k, top-p or min-p; without it there is no filter in the program.
-        top_logprobs: some row wants the likeliest tokens at each place with their log-probabilities.
     """
 
     sampled: bool
     filtered: bool
-    top_logprobs: bool = False
 
 
 GREEDY = Sampling(sampled=False, filtered=False)

@@ -22,6 +22,7 @@ class BatchParams:
         limit: tokens of prompt and answer together at which the answer ends for length.
         stop_ids: token ids that end an answer, padded with -1.
         processor: what requests ask of their logits; None if no row asks for anything.
+        top_logprobs: whether the likeliest tokens are recorded in the place of each token; None if no row can ask.
     """
 
     settings: Settings
@@ -29,6 +30,7 @@ class BatchParams:
     limit: Int[Array | np.ndarray, "b"]
     stop_ids: Int[Array | np.ndarray, "b e"]
     processor: LogitsProcessor | None = None
+    top_logprobs: Bool[Array | np.ndarray, "b"] | None = None
 
 
 @pytree
@@ -83,7 +85,7 @@ class DecodeState:
         committed_at_step: the step that committed each token of the answer, counted from 1; 0 for the first one, which
             prefill draws.
         logprobs: log-probability of each token under the target's unwarped softmax; None when not asked for.
-        top: the likeliest tokens in the place of each token; None when not asked for.
+        top: the likeliest tokens in the place of each token, of rows that ask for them; None when none can.
     """
 
     # Tokens

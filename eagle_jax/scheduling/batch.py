@@ -13,7 +13,6 @@ import numpy as np
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
 from eagle_jax.decoding.processor import LogitsProcessor
-from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
@@ -115,7 +114,8 @@ class Batch:
         state = self.state
         fetched = (state.tokens, state.committed_at_step, state.length, state.done, state.stopped, state.logprobs)
         tokens, committed_at_step, length, done, stopped, logprobs = to_host(fetched)
-        top = to_host(state.top) if mode_for(self.shape, self.rows).top_logprobs else None
+        asked = any(row.request.options.top_logprobs for row in self.rows if not row.done)
+        top = to_host(state.top) if asked else None
         trees = last_cycles(state.draft) if isinstance(self.drafter, Recorder) else []
         for i, row in enumerate(self.rows):
             if row.done:
@@ -147,7 +147,7 @@ class Batch:
         state, compiling, seconds = _timed(
             compiled_prefill(),
             *(*self._models, *self._keyed(params, tokens)),
-            mode=mode_for(self.shape, rows),
+            mode=self.shape.mode,
             slots=self.shape.slots,
             chunk=chunk_tokens(),
             logprobs=self.shape.logprobs,
@@ -164,7 +164,7 @@ class Batch:
         self.state, compiling, seconds = _timed(
             compiled_advance(),
             *(*self._models, *self._keyed(self._params_with_processor(), self.state, *limits)),
-            mode=mode_for(self.shape, self.rows),
+            mode=self.shape.mode,
             sharding=self.model.sharding,
         )
         return compiling, seconds
@@ -197,12 +197,6 @@ class Batch:
             sharding=self.model.sharding,
         )
         return params, state
-
-
-def mode_for(shape: BatchShape, rows: Sequence[Row]) -> Sampling:
-    """How rows of a batch draw; what is recorded beside their tokens is only what one of them wants that goes on."""
-    wanted = any(row.request.options.top_logprobs for row in rows if not row.done)
-    return dataclasses.replace(shape.mode, top_logprobs=wanted)
 
 
 def _pairs(top: TopTokens | None, row: int, answer: slice, count: int) -> list[list[tuple[int, float]]] | None:
@@ -240,6 +234,7 @@ def batch_inputs(
         limit=limit,
         stop_ids=ends,
         processor=processor_for(model, padded, rows),
+        top_logprobs=np.array([request.options.top_logprobs > 0 for request in padded]),
     )
     return _sharded(model, (params, tokens))
 

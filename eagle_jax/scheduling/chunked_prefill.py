@@ -15,7 +15,7 @@ from eagle_jax.decoding.state import BatchParams, Reading
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.models.target import Target
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.batch import Batch, Row, batch_inputs, mode_for
+from eagle_jax.scheduling.batch import Batch, Row, batch_inputs
 from eagle_jax.scheduling.insert import Running, insert
 from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import Sharding, sharded
@@ -57,7 +57,7 @@ class ChunkedPrefill:
         batch.params, batch.state = self._timed(
             _compiled_first_token(),
             *inputs,
-            mode=mode_for(shape, [self._row]),
+            mode=shape.mode,
             logprobs=shape.logprobs,
             sharding=batch.model.sharding,
         )

@@ -55,6 +55,7 @@ def warm_up(
     drafter: str | Drafter = "auto",
     tree: Any = "auto",
     logprobs: bool = False,
+    top_logprobs: int = 0,
     **processing: Unpack[Processing],
 ) -> list[Warmed]:
     """Compiles what `generate` and `stream` will need for such requests, so that the first of them does not wait.
@@ -66,7 +67,8 @@ def warm_up(
         model: from `load`.
         prompt_lengths: tokens of the prompts to come: one number, or several; sizes come in few classes, so
             `range(1, 1000)` is a handful of programs.
-        max_new_tokens: as in `generate`; so are `drafter`, `tree` and `logprobs`.
+        max_new_tokens: as in `generate`; so are `drafter`, `tree`, `logprobs` and `top_logprobs`, of which only matters
+            whether it is 0.
         batch_size: answers decoded together, one number or several: of a list of prompts as many as it has, and
             `generate`'s `batch_size` at most. Prompts beyond that, which wait for a place, are provided for. Of prompts
             of several size classes fewer may belong to one of them: give 1, 2, 4, .. up to it.
@@ -91,7 +93,8 @@ def warm_up(
     sizes = [rows_for(model, whole("batch_size", size, 1)) for size in _several(batch_size)]
     lengths = [_length(model, length) for length in _several(prompt_lengths)]
     values: dict[str, Any] = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
-    how = [options_for(1, logprobs=logprobs, temperature=each, **values)[0] for each in _several(temperature)]
+    values |= dict(logprobs=logprobs, top_logprobs=top_logprobs)
+    how = [options_for(1, temperature=each, **values)[0] for each in _several(temperature)]
 
     choice = choose(model, drafter, tree)
     ready: dict[Any, Warmed] = {}

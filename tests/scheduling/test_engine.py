@@ -42,11 +42,12 @@ def test_answers_are_those_of_generate_and_nothing_is_compiled(random):
         SAMPLED,
         {},
         {"temperature": 1.2, "top_k": 5, "logprobs": True},
+        {"top_logprobs": 3},
     ]
     compiled, results = programs.compiled(), {}
 
     def ask(i: int) -> None:
-        results[i] = random.submit(prompts[i], max_new_tokens=3 + i, seed=i, **options[i % 3]).result(60.0)
+        results[i] = random.submit(prompts[i], max_new_tokens=3 + i, seed=i, **options[i % 4]).result(60.0)
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
     for thread in threads:
@@ -55,11 +56,15 @@ def test_answers_are_those_of_generate_and_nothing_is_compiled(random):
         thread.join()
     assert programs.compiled() == compiled
     for i, prompt in enumerate(prompts):
-        alone = generate(RANDOM, prompt, max_new_tokens=3 + i, seed=i, **options[i % 3], **ALONE)
+        alone = generate(RANDOM, prompt, max_new_tokens=3 + i, seed=i, **options[i % 4], **ALONE)
         assert results[i].token_ids == alone.token_ids and results[i].finish_reason == "length"
         assert results[i].stats.compile_seconds == 0
         if alone.logprobs is not None:
             np.testing.assert_allclose(results[i].logprobs, alone.logprobs, atol=1e-4)
+        if alone.top_logprobs is not None:
+            assert [dict(place).keys() for place in results[i].top_logprobs] == [
+                dict(place).keys() for place in alone.top_logprobs
+            ]
     assert random.load.busy == random.load.waiting == 0
 
 
@@ -212,7 +217,10 @@ def test_over_a_mesh_answers_are_the_same_and_nothing_is_compiled():
     prompts = [RNG.integers(0, 200, size).tolist() for size in (3, 11, 1, 6)]
     with Engine(spread, rows=2, max_tokens=48) as engine:
         compiled = programs.compiled()
-        tickets = [engine.submit(prompt, max_new_tokens=7, seed=i, **SAMPLED) for i, prompt in enumerate(prompts)]
+        tickets = [
+            engine.submit(prompt, max_new_tokens=7, seed=i, top_logprobs=i, **SAMPLED)
+            for i, prompt in enumerate(prompts)
+        ]
         texts = [ticket.result(60.0).token_ids for ticket in tickets]
         assert programs.compiled() == compiled
     alone = generate(RANDOM, prompts, max_new_tokens=7, seed=list(range(4)), **SAMPLED, **ALONE)

@@ -37,10 +37,11 @@ def test_afterwards_nothing_is_compiled():
     assert [(one.programs, one.seconds) for one in again] == [(0, 0.0)]
 
 
-def test_trees_are_warmed_up_too():
-    [ready] = warm_up(EAGER, prompt_lengths=3, max_new_tokens=8, **DYNAMIC)
+@pytest.mark.parametrize("recorded", [{}, {"top_logprobs": 2}])
+def test_trees_and_what_is_recorded_are_warmed_up_too(recorded):
+    [ready] = warm_up(EAGER, prompt_lengths=3, max_new_tokens=8, **recorded, **DYNAMIC)
     assert ready.nodes == 8
-    assert generate(STAYING, [1, 2, 3], max_new_tokens=8, **DYNAMIC).stats.compile_seconds == 0
+    assert generate(STAYING, [1, 2, 3], max_new_tokens=8, **recorded, **DYNAMIC).stats.compile_seconds == 0
 
 
 @pytest.mark.parametrize("lengths", [0, -1, 1.5, RANDOM.context, [3, True]])
