@@ -21,7 +21,7 @@ from eagle_jax.scheduling.batch_shape import BatchShape, stop_ids, token_limit
 from eagle_jax.scheduling.insert import Running, compiled_insert
 from eagle_jax.scheduling.options import settings_of
 from eagle_jax.scheduling.processing import processor_of
-from eagle_jax.scheduling.recorder import Recorder, last_cycles
+from eagle_jax.scheduling.recorder import Recorder, last_steps
 from eagle_jax.scheduling.request import DUMMY_REQUEST, PartialOutput, Request
 from eagle_jax.scheduling.row import Row
 from eagle_jax.sharding import to_host
@@ -116,7 +116,7 @@ class Batch:
         tokens, committed_at_step, length, done, stopped, logprobs = to_host(fetched)
         asked = any(row.request.options.top_logprobs for row in self.rows if not row.done)
         top = to_host(state.top) if asked else None
-        trees = last_cycles(state.draft) if isinstance(self.drafter, Recorder) else []
+        trees = last_steps(state.draft) if isinstance(self.drafter, Recorder) else []
         for i, row in enumerate(self.rows):
             if row.done:
                 continue

@@ -18,7 +18,9 @@ from eagle_jax.struct import pytree
 
 @pytree
 class Recorded:
-    """A drafter's state, and the last step beside it; of `path` the first `count` nodes were committed."""
+    """A drafter's state, and beside it the last step that each row took part in; of `path` the first `count` nodes were
+    committed.
+    """
 
     state: Any
     tokens: Int[Array, "b n"]
@@ -59,15 +61,17 @@ class Recorder(Drafter):
         inner = self.drafter.observe(target, state.state, observed)
         if observed.checked is None:
             return dataclasses.replace(state, state=inner)
-        tree, draws = observed.checked.tree, observed.checked.draws
+        tree, draws, count = observed.checked.tree, observed.checked.draws, observed.count
+        active = count > 0  # a row that is done keeps its last step until the next poll
+        rows = active[:, None]
         return Recorded(
             state=inner,
-            tokens=tree.tokens,
-            parent=tree.parent,
-            valid=tree.valid,
-            draws=draws,
-            path=walk(tree, draws, self.shape.depth).nodes,
-            count=observed.count,
+            tokens=jnp.where(rows, tree.tokens, state.tokens),
+            parent=jnp.where(rows, tree.parent, state.parent),
+            valid=jnp.where(rows, tree.valid, state.valid),
+            draws=jnp.where(rows, draws, state.draws),
+            path=jnp.where(rows, walk(tree, draws, self.shape.depth).nodes, state.path),
+            count=jnp.where(active, count, state.count),
         )
 
     def propose(self, target: Target, state: Recorded, view: View, mode: Sampling) -> tuple[Tree, Recorded]:
@@ -75,7 +79,7 @@ class Recorder(Drafter):
         return tree, dataclasses.replace(state, state=inner)
 
 
-def last_cycles(recorded: Recorded) -> list[Step]:
+def last_steps(recorded: Recorded) -> list[Step]:
     """The last step of each row; nothing is accepted in the tree of a row that had none."""
     parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path)
     columns = [part.tolist() for part in to_host(parts)]

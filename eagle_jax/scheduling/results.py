@@ -23,7 +23,7 @@ class Stats:
         prefill_seconds: from the prompt on the device to the first token. All answers of one batch share their times.
         first_token_seconds: from the request to the first token at hand: making tokens of the prompt, waiting for a
             place, and the prefill; nan for an answer without a token.
-        decode_seconds: from the first token to the last look at the answer; in a batch, time that others took too.
+        decode_seconds: from the first token to the last poll of the answer; in a batch, time that others took too.
         tokens_per_second: tokens after the first over `decode_seconds`; nan for an answer of one token.
     """
 
@@ -96,7 +96,7 @@ class Chunk:
         accepted_lengths: tokens of these that each step committed, in order; the first token of an answer
             comes with the prompt.
         logprobs: of the new tokens; None unless asked for.
-        seconds: from the first token to the look that found these, as `Stats.decode_seconds` counts them.
+        seconds: from the first token to the poll that found these, as `Stats.decode_seconds` counts them.
         step: the draft tree of the step that the last of them came with, from an engine that records trees.
         top_logprobs: the likeliest tokens in the place of the new ones; None unless asked for.
     """
