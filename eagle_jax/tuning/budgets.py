@@ -67,15 +67,14 @@ def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -
 
     It is what was found at the same batch size, or at the next larger one that was tried, which drafts no more than
     this one could; beyond the largest there is only one thing to know: that plain decoding was faster already. Of
-    several cache sizes the closest counts.
+    several cache sizes at that batch size the closest counts.
     """
     findings = read()
     if not findings:
         return None
     key = place(model, method)
     alike = [one for one in findings if one.place == key]
-    closest = min((abs(one.slots - (slots or one.slots)) for one in alike), default=0)
-    alike = [one for one in alike if abs(one.slots - (slots or one.slots)) == closest]
+    alike.sort(key=lambda one: abs(one.slots - (slots or one.slots)))  # of equal batch sizes the first counts
     as_large = [one for one in alike if one.rows >= rows]
     if as_large:
         return min(as_large, key=lambda one: one.rows)

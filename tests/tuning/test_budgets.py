@@ -52,6 +52,13 @@ def test_loads_between_and_beyond_those_that_were_measured():
     assert budget_for(RANDOM, "eagle", 64) == found(8, None), "with more rows drafting loses all the more"
 
 
+def test_the_batch_size_counts_before_the_cache_size():
+    keep([found(1, (8, 2, 2)), found(4, (2, 0, 1), slots=4096), found(4, None, slots=1024)])
+    assert budget_for(RANDOM, "eagle", 1, 4096) == found(1, (8, 2, 2)), "a row more costs more than a longer cache"
+    assert budget_for(RANDOM, "eagle", 4, 3000) == found(4, (2, 0, 1), slots=4096)
+    assert budget_for(RANDOM, "eagle", 8, 1000) == found(4, None, slots=1024)
+
+
 def test_findings_are_of_the_kernels_that_were_asked_for(monkeypatch):
     keep([found(1, (8, 2, 2))])
     assert budget_for(RANDOM, "eagle", 1) is not None
