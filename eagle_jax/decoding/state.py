@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -109,13 +108,3 @@ class DecodeState:
     def known(self) -> Int[Array, "b"]:
         """Tokens of prompt and answer so far, the root included."""
         return self.length + 1
-
-    @property
-    def steps_by_row(self) -> Int[Array, "b"]:
-        """Steps that each row took part in: the one that committed its last token."""
-        return jnp.take_along_axis(self.committed_at_step, self.length[:, None], axis=1)[:, 0]
-
-    @property
-    def root(self) -> Int[Array, "b"]:
-        """The last drawn token."""
-        return jnp.take_along_axis(self.tokens, self.length[:, None], axis=1)[:, 0]

@@ -16,7 +16,7 @@ class TreeShape:
     """How much room a drafter's trees take. Static: hashable, known when compiling.
 
     Attributes:
-        nodes: nodes of every tree, root included: rows of a target pass.
+        nodes: nodes of every tree, root included: rows of the target's forward pass.
         depth: depth that no drafted node exceeds.
     """
 
@@ -55,6 +55,24 @@ class Tree:
     valid: Bool[Array, "b n"]
     height: int | None = static(default=None)
 
+    @staticmethod
+    def root_only(root: Int[Array, "b"], height: int = 0) -> "Tree":
+        """The tree that guesses nothing."""
+        tokens = root[:, None]
+        return Tree(tokens=tokens, parent=jnp.full_like(tokens, -1), valid=jnp.ones_like(tokens, bool), height=height)
+
+    @staticmethod
+    def chain(root: Int[Array, "b"], tokens: Int[Array, "b c"], valid: Bool[Array, "b c"]) -> "Tree":
+        """The tree without branches that guesses `tokens` after the root, as far as all of them are `valid`."""
+        count = tokens.shape[1]
+        below = jnp.cumprod(valid, axis=1, dtype=jnp.int32) > 0
+        return Tree(
+            tokens=jnp.concatenate([root[:, None], tokens], axis=1),
+            parent=jnp.broadcast_to(jnp.arange(-1, count, dtype=jnp.int32)[None], (len(root), count + 1)),
+            valid=jnp.concatenate([jnp.ones_like(root, bool)[:, None], below], axis=1),
+            height=count,
+        )
+
     @property
     def ancestors(self) -> Bool[Array, "b n n"]:
         """Row i marks node i and everything above it: the transitive closure of `parent`.
@@ -74,11 +92,6 @@ class Tree:
                 ones = reach.astype(jnp.float32)
                 reach = jnp.einsum("bij,bjk->bik", ones, ones) > 0.5
         return reach
-
-    @property
-    def depth(self) -> Int[Array, "b n"]:
-        """Edges between the root and each node."""
-        return depth_below(self.ancestors)
 
 
 def depth_below(ancestors: Bool[Array, "b n n"]) -> Int[Array, "b n"]:

@@ -10,14 +10,14 @@ from eagle_jax.struct import pytree
 
 @pytree
 class Accepted:
-    """The path that one target pass commits (b batch, p = depth + 1 the longest a path may be).
+    """The path that one step commits (b batch, p = depth + 1 the longest a path may be).
 
     The first `count` columns are the path, the root first; the columns behind it are padding: node 0, token -1.
 
     Attributes:
         nodes: indices of the accepted nodes; column i holds the node at depth i.
         tokens: the token that the target drew after each of those nodes; the last of them is the next root.
-        count: accepted nodes, root included: 1 to p. It is also the number of tokens that this pass adds.
+        count: accepted nodes, root included: 1 to p. It is also the number of tokens that the step adds.
     """
 
     nodes: Int[Array, "b p"]
@@ -28,7 +28,7 @@ class Accepted:
 def walk(tree: Tree, draws: Int[Array, "b n"], depth: int, ancestors: Bool[Array, "b n n"] | None = None) -> Accepted:
     """Starts at the root and moves to the child that holds the token drawn at the current node, until no child does.
 
-    Written without steps: a node is on the path if it and everything between it and the root holds the token that was
+    Written without a loop: a node is on the path if it and everything between it and the root holds the token that was
     drawn at its parent. Nothing is compared but tokens, so this is greedy and sampled verification for every drafter;
     it is lossless because every committed token is a draw below a committed prefix.
 

@@ -137,5 +137,4 @@ class Plain(Drafter):
         return ()
 
     def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
-        root = view.root[:, None]
-        return Tree(tokens=root, parent=jnp.full_like(root, -1), valid=jnp.ones_like(root, bool), height=0), ()
+        return Tree.root_only(view.root), ()

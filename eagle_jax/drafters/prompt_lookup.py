@@ -61,7 +61,8 @@ class PromptLookup(Drafter):
             period = jnp.maximum(view.length - at, 1)
             offset = jnp.arange(self.copied, dtype=jnp.int32)[None] % period[:, None]
             copy = jnp.take_along_axis(view.tokens, jnp.minimum(at[:, None] + 1 + offset, end), axis=1)
-        return chain(view.root, copy, longest_match >= self.shortest), state
+            is_match = jnp.broadcast_to((longest_match >= self.shortest)[:, None], copy.shape)
+        return Tree.chain(view.root, copy, is_match), state
 
 
 def suffix_matches(tokens: Int[Array, "b t"], length: Int[Array, "b"], longest: int) -> Int[Array, "b t"]:
@@ -76,15 +77,3 @@ def suffix_matches(tokens: Int[Array, "b t"], length: Int[Array, "b"], longest: 
         going_on = going_on & (index >= back) & (jnp.roll(tokens, back, axis=1) == suffix)
         agreeing = agreeing + going_on.astype(jnp.int32)
     return agreeing
-
-
-def chain(root: Int[Array, "b"], tokens: Int[Array, "b c"], valid: jax.Array) -> Tree:
-    """The tree without branches that says `tokens` after the root; rows where `valid` is False guess nothing."""
-    nodes = tokens.shape[1] + 1
-    below = jnp.broadcast_to(valid[:, None], tokens.shape)
-    return Tree(
-        tokens=jnp.concatenate([root[:, None], tokens], axis=1),
-        parent=jnp.broadcast_to(jnp.arange(-1, nodes - 1, dtype=jnp.int32)[None], (len(root), nodes)),
-        valid=jnp.concatenate([jnp.ones_like(below[:, :1]), below], axis=1),
-        height=nodes - 1,
-    )

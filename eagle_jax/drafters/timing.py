@@ -1,11 +1,10 @@
-"""Drafters to measure with: the work of drafting without its fruit, and a tree without the work."""
+"""Drafters to measure with: one drafts and verifies nothing, the other verifies a tree that took no drafting."""
 
 import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
@@ -24,8 +23,8 @@ class Drafted:
 
 @pytree
 class DraftOnly(Drafter):
-    """Drafts as another drafter does and keeps the tree to itself: the loop decodes plainly, and with every token comes
-    the tree that would have been checked.
+    """Measures the cost of drafting alone: drafts as another drafter does and proposes the root alone, so the loop
+    decodes plainly. Its state has the tree that would have been verified.
     """
 
     drafter: Drafter
@@ -51,12 +50,13 @@ class DraftOnly(Drafter):
     def propose(self, target: Target, state: Drafted, view: View, mode: Sampling) -> tuple[Tree, Drafted]:
         tree, inner = self.drafter.propose(target, state.state, view, mode)
         resized = Tree(tokens=tree.tokens, parent=tree.parent, valid=tree.valid, height=self.drafter.shape.depth)
-        return root_alone(view.root, self.shape.depth), Drafted(state=inner, tree=resized)
+        return Tree.root_only(view.root, self.shape.depth), Drafted(state=inner, tree=resized)
 
 
 @pytree
 class VerifyOnly(Drafter):
-    """A tree that no work went into, of the same token everywhere: a chain, and the rest of the nodes below the root.
+    """Measures the cost of verification alone: proposes a constant tree of the same token everywhere, a chain and the
+    rest of its nodes below the root.
 
     Attributes:
         size: nodes and depth of the tree.
@@ -90,9 +90,3 @@ def _as_if_checked(tree: Tree, checked: Verification) -> Verification:
     nodes = tree.tokens.shape[1]
     logits, draws = (jnp.repeat(rows, nodes, axis=1) for rows in (checked.logits, checked.draws))
     return Verification(tree=tree, logits=logits, draws=draws)
-
-
-def root_alone(root: Int[Array, "b"], height: int) -> Tree:
-    """The tree of a drafter that proposes nothing."""
-    tokens = root[:, None]
-    return Tree(tokens=tokens, parent=jnp.full_like(tokens, -1), valid=jnp.ones_like(tokens, bool), height=height)

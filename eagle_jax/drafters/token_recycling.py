@@ -132,10 +132,10 @@ class TokenRecycling(Drafter):
         noise = view.noise_at(depth)
         if noise is None or not self.coupled:
             return scores
-        heard = jnp.take_along_axis(noise, jnp.maximum(tokens, 0).reshape(len(tokens), 1, -1), axis=2)
+        noise_of_tokens = jnp.take_along_axis(noise, jnp.maximum(tokens, 0).reshape(len(tokens), 1, -1), axis=2)
         temperature = jnp.maximum(view.settings.temperature, jnp.finfo(jnp.float32).tiny)[:, None, None]
         greedy = view.settings.greedy[:, None, None]
-        return jnp.where(greedy, scores, scores / temperature + heard.reshape(tokens.shape))
+        return jnp.where(greedy, scores, scores / temperature + noise_of_tokens.reshape(tokens.shape))
 
 
 def _after(table: Table, keys: Int[Array, "b r"]) -> tuple[Int[Array, "b r w"], Float[Array, "b r w"]]:

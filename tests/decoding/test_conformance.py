@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from states import steps_by_row
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance
@@ -169,7 +170,7 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
     state = compiled_advance()(model, drafter, request, state, jnp.int32(10**6), mode=SAMPLED)
     text, length = np.asarray(state.tokens), np.asarray(state.length)
     said = [text[row, len(prompt) : length[row] + 1].tolist() for row, prompt in enumerate(prompts)]
-    return said, int(np.asarray(state.steps_by_row).sum())
+    return said, int(steps_by_row(state).sum())
 
 
 @functools.cache

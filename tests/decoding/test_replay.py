@@ -7,6 +7,7 @@ import pytest
 
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.replay import Guessed, Text, by_rank, lengths
+from eagle_jax.decoding.tree import depth_below
 
 #   0 --- 1 --- 3 --- 5       best first: 1 is likelier than 2, 2 than 3, ...
 #     \     \ 4
@@ -52,7 +53,7 @@ def grown(tree: DynamicTree) -> tuple[np.ndarray, ...]:
     roots = jnp.arange(40, dtype=jnp.int32) % 7
     path = (jnp.arange(40, dtype=jnp.float32) * 0.37)[:, None]
     result, _ = jax.jit(lambda: tree.grow(roots, scores(path)[:, 0], extend, path))()
-    return tuple(np.asarray(part) for part in (result.tokens, result.parent, result.depth))
+    return tuple(np.asarray(part) for part in (result.tokens, result.parent, depth_below(result.ancestors)))
 
 
 def test_best_first_is_the_same_tree_in_another_order():

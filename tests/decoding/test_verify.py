@@ -7,7 +7,7 @@ import pytest
 import tree_reference
 
 from eagle_jax.decoding.sampling import Sampling, Settings, at_depth, draw, noise, request_keys
-from eagle_jax.decoding.tree import Tree
+from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.decoding.verify import Accepted, walk
 
 jitted_walk = jax.jit(walk, static_argnums=2)
@@ -90,7 +90,7 @@ def verify_cycle(table: jax.Array, settings: Settings, tree: Tree, position: jax
     """One target pass over trees whose roots sit at `position[b]`."""
     depths = jnp.arange(1, DEPTH + 2, dtype=jnp.int32)
     by_depth = noise(settings, position[:, None] + depths[None, :], VOCAB)
-    draws = draw(table[tree.tokens], at_depth(by_depth, tree.depth), settings, SAMPLED)
+    draws = draw(table[tree.tokens], at_depth(by_depth, depth_below(tree.ancestors)), settings, SAMPLED)
     return walk(tree, draws, DEPTH)
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from states import roots, steps_by_row
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance
@@ -15,7 +16,7 @@ from eagle_jax.decoding.policy import EAGLE1_TREE, NO_TREE, DynamicTree
 from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState
-from eagle_jax.decoding.tree import Tree
+from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.drafters.base import Plain, View
 from eagle_jax.drafters.eagle import LOGIT_SCALE, Eagle
 from eagle_jax.models.eagle import Head
@@ -64,7 +65,7 @@ def after_cycles(steps: int) -> DecodeState:
 def state() -> DecodeState:
     state = after_cycles(4)
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
-    assert (committed > np.asarray(state.steps_by_row)).any(), "no draft was accepted: nothing was observed"
+    assert (committed > steps_by_row(state)).any(), "no draft was accepted: nothing was observed"
     return state
 
 
@@ -154,7 +155,7 @@ def test_the_tree_is_the_one_of_scores_computed_afresh(name, temperature, state)
     np.testing.assert_array_equal(tree.tokens, expected.tokens)
     np.testing.assert_array_equal(tree.parent, expected.parent)
     np.testing.assert_array_equal(tree.valid, expected.valid)
-    assert np.asarray(tree.depth).max() == policy.depth or name == "dynamic"
+    assert np.asarray(depth_below(tree.ancestors)).max() == policy.depth or name == "dynamic"
 
 
 def test_noise_changes_the_guesses_unless_uncoupled(state):
@@ -185,6 +186,6 @@ def test_plain_proposes_the_root_alone(state):
     view = view_of(state, 0.0, 0)
     tree, carried = Plain().propose(TARGET, (), view, GREEDY)
     assert Plain().shape == NO_TREE and carried == () == Plain().init(TARGET, 2, SLOTS)
-    np.testing.assert_array_equal(tree.tokens, np.asarray(state.root)[:, None])
+    np.testing.assert_array_equal(tree.tokens, roots(state)[:, None])
     np.testing.assert_array_equal(tree.parent, [[-1], [-1]])
     assert tree.valid.all() and tree.height == 0
