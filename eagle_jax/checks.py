@@ -18,10 +18,15 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, numpy's included."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def finite(name: str, value: Any) -> float:
     """`value` as a float if it is a finite number (numpy's included)."""
     try:
-        number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
+        number = float(value) if is_number(value) else math.nan
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):

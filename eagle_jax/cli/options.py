@@ -210,7 +210,7 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int, int, int] | 
     if text in ("auto", "published", "eagle1"):
         return text
     parts = text.split(",")
-    if len(parts) == 2 and "." in parts[1]:
+    if len(parts) == 2 and ("." in parts[1] or parts[1] == "0"):
         with contextlib.suppress(ValueError):
             return int(parts[0]), float(parts[1])
     try:

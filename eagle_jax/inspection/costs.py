@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from eagle_jax.decoding.budget import Costs
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.drafters.base import Drafter
@@ -16,6 +15,7 @@ from eagle_jax.inspection.start import Drawn, Start, seconds_per_step
 from eagle_jax.loading.model import Model
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.tuning.methods import METHODS
+from eagle_jax.tuning.tree_costs import Costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Grid:
 
     Attributes:
         largest: the tree that is drafted everywhere on the prompts, and that no choice exceeds.
-        nodes: passes that are timed.
+        nodes: of the trees whose verification is timed.
         widths: of draft levels that are timed; what lies between is taken from straight lines.
     """
 
@@ -62,19 +62,19 @@ def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) ->
     deep = min(3, grid.largest.depth_steps)
     drafters: dict[Any, Drafter] = {}
     for nodes in grid.nodes:
-        drafters["pass", nodes] = VerifyOnly(TreeShape(nodes=nodes, depth=min(nodes - 1, grid.largest.depth)))
+        drafters["verify", nodes] = VerifyOnly(TreeShape(nodes=nodes, depth=min(nodes - 1, grid.largest.depth)))
     for width, steps in itertools.product(grid.widths, {0, deep}):
         drafters[steps, width] = DraftOnly(drafter_with(start.model, name, DynamicTree(width + 1, steps, width)))
     seconds = seconds_per_step(start, drafters, advance)
 
     def drafting(steps: int, width: int) -> float:
-        return max(seconds[steps, width] - seconds["pass", 1], 0.0)
+        return max(seconds[steps, width] - seconds["verify", 1], 0.0)
 
     def level(width: int) -> float:
         return max(drafting(deep, width) - drafting(0, width), 0.0) / max(deep, 1)
 
     return Costs(
-        passes=tuple((nodes, seconds["pass", nodes]) for nodes in grid.nodes),
+        verify_steps=tuple((nodes, seconds["verify", nodes]) for nodes in grid.nodes),
         begin=tuple((width, drafting(0, width)) for width in grid.widths),
         level=tuple((width, level(width)) for width in grid.widths),
     )

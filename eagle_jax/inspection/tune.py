@@ -3,7 +3,7 @@
 Everything is timed in the loop itself, a few steps at a time, of programs that take turns: a step that checks so many
 nodes and drafts nothing, and one that drafts and checks nothing. From both, and from how far trees of every size would
 have gone on real text, follows the speed of every tree; the two that promise most are then timed whole against plain
-decoding, which wins where they lose, the tree by rule, and on CPUs chains that end where the drafter is unsure.
+decoding, which wins where they lose, the default tree, and on CPUs chains that end where the drafter is unsure.
 """
 
 import dataclasses
@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import jax
 
 from eagle_jax.checks import whole
-from eagle_jax.decoding.budget import Costs, Estimate, candidates, ranked
 from eagle_jax.decoding.policy import SureChain
-from eagle_jax.decoding.replay import Guessed, Text, by_rank, lengths
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly
 from eagle_jax.inspection.costs import Grid, drafter_with, grid_for, measure
@@ -28,7 +26,9 @@ from eagle_jax.sharding import to_host
 from eagle_jax.text.prompts import Prompt
 from eagle_jax.tuning.budgets import Budget, numbers_of, place
 from eagle_jax.tuning.methods import TUNED, default_tree, drafter_for, method_of
+from eagle_jax.tuning.replay import Guessed, Text, by_rank, lengths
 from eagle_jax.tuning.sizes import rows_for
+from eagle_jax.tuning.tree_costs import Costs, Estimate, candidates, ranked
 
 QUESTIONS = (
     "A train travels 60 miles in 2 hours. How fast is it?",
@@ -115,7 +115,7 @@ def _tune(
     model: Model, name: str, sizes: Sequence[int], requests: list[Request], progress: Callable[[int, int], None]
 ) -> Iterator[Tuned]:
     grid = grid_for(model)
-    # reading the texts, and for each batch size the passes, two depths of each width, and whole answers
+    # reading the texts, and for each batch size the verifying steps, two depths of each width, and whole answers
     steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_chains(grid, rows)) for rows in sizes)
     done = itertools.count(1)
 
@@ -135,9 +135,9 @@ def _tune(
         costs = measure(start, name, grid, advance)
         estimates = ranked(costs, by_tree)
         hopeful = [one.tree for one in estimates if one.tree is not None][:2]
-        rule = default_tree(model, name, rows)
-        # a tree of fixed shape, which Medusa has by rule where there is room, is none that a finding holds
-        trees = [*hopeful, *([rule] if isinstance(rule, Drawn) else []), *_chains(grid, rows)]
+        default = default_tree(model, name, rows)
+        # a tree of fixed shape, which Medusa has by default where there is room, is none that a finding holds
+        trees = [*hopeful, *([default] if isinstance(default, Drawn) else []), *_chains(grid, rows)]
         whole_answers: dict[Drawn | None, Drafter] = {None: Plain()}
         whole_answers |= {tree: drafter_with(model, name, tree) for tree in trees}
         runs = [time_whole(start, whole_answers, advance)]

@@ -54,10 +54,11 @@ def generate(
         drafter: "auto" (the model's head, if it has one, or its draft model), "none" (plain decoding), another name of
             `api.DRAFTERS`, or a `Drafter`.
         tree: "auto" (what `eagle-jax tune` found fastest on this machine for as many answers at a time, plain decoding
-            included, or else by rule), "published" (the method's own), "eagle1" (EAGLE-1's 25 + 1 nodes),
+            included, or else a default tree), "published" (the method's own), "eagle1" (EAGLE-1's 25 + 1 nodes),
             `(nodes, depth, top_k)` as EAGLE-2 counts them (`(60, 7, 10)` is its default: root among the nodes, longest
             drafted path depth + 1), `(nodes, least)` for a chain of at most so many nodes that ends where its path
-            becomes less probable than `least`, `(6, 0.8)`, or the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`.
+            becomes less probable than `least` (from 0 to below 1), `(6, 0.8)`, the parents of a tree's nodes,
+            `[-1, 0, 0, 1, ...]`, or a policy of `eagle_jax.decoding.policy`.
         logprobs: report each token's log-probability.
         top_logprobs: report so many of the likeliest tokens too, 20 at most, in the place of each token; one number for
             all prompts or a list with one for each.

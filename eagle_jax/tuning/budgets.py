@@ -1,7 +1,7 @@
 """The tree that was found fastest for a model on this machine, by batch size: what `tree="auto"` goes by.
 
 `eagle-jax tune` measures and keeps its findings in a file of the user's cache folder. Nothing else measures: a model
-without findings gets a tree by rule.
+without findings gets a default tree.
 """
 
 import dataclasses

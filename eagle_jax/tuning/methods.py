@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from eagle_jax.checks import is_whole
+from eagle_jax.checks import is_number, is_whole
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.draft_model import DraftModel
@@ -28,35 +28,43 @@ from eagle_jax.sharding import DATA
 from eagle_jax.tuning.budgets import budget_for, tree_of
 from eagle_jax.tuning.default_trees import (
     ON_ACCELERATORS,
+    cpu_default,
     draft_model_tree,
     eagle_tree,
     heads_tree,
     hybrid_tree,
     recycling_tree,
-    rule_for,
 )
 
 
 class Method(NamedTuple):
     """One way to draft.
 
+    `small` asks for the sizes that pay on CPU cores, where every node costs arithmetic; else they are the published
+    ones. It is so for `tree="auto"` on a CPU, and for nothing else.
+
     Attributes:
-        make: `make(model, policy, small)`: the drafter with the tree `policy`, if the method has trees to choose from;
-            else of the published sizes, or of small ones for CPU cores.
+        title: what the page of the server calls it; empty for what it does not offer.
+        make: `make(model, policy, small)`: the drafter, with the tree `policy` if the method has trees to choose from,
+            else (None) with sizes of its own.
         trees: `trees(model, small, most)`: its tree when none is asked for, of `most` nodes at most (2 or more, without
             limit if left out); None where there are none to choose from.
         needs: what `load` must have been given, and as which argument.
         has: whether a model has that.
     """
 
+    title: str
     make: Callable[[Any, Any, bool], Drafter]
     trees: Callable[..., TreePolicy] | None = None
     needs: tuple[str, str] = ("", "")
     has: Callable[[Any], bool] = lambda model: True
 
 
-def _with_head(make: Callable[..., Drafter], kind: type, name: str, trees: Callable[..., TreePolicy]) -> Method:
+def _with_head(
+    title: str, make: Callable[..., Drafter], kind: type, name: str, trees: Callable[..., TreePolicy]
+) -> Method:
     return Method(
+        title,
         make=lambda model, policy, small: make(head=model.head, policy=policy),
         trees=trees,
         needs=(name, "head"),
@@ -82,23 +90,27 @@ def _rest(model: Any, policy: None, small: bool) -> Drafter:
 
 
 METHODS = {
-    "none": Method(lambda model, policy, small: Plain()),
-    "eagle": _with_head(Eagle, DraftHead, "an EAGLE head", eagle_tree),
-    "eagle1": _with_head(Eagle, Head, "an EAGLE-1 head", eagle_tree),
-    "eagle3": _with_head(Eagle, Head3, "an EAGLE-3 head", eagle_tree),
-    "medusa": _with_head(MedusaDrafter, Medusa, "Medusa heads", heads_tree),
-    "hydra": _with_head(HydraDrafter, Hydra, "Hydra heads", heads_tree),
+    "none": Method("", lambda model, policy, small: Plain()),
+    "eagle": _with_head("EAGLE", Eagle, DraftHead, "an EAGLE head", eagle_tree),
+    "eagle1": _with_head("", Eagle, Head, "an EAGLE-1 head", eagle_tree),
+    "eagle3": _with_head("", Eagle, Head3, "an EAGLE-3 head", eagle_tree),
+    "medusa": _with_head("Medusa", MedusaDrafter, Medusa, "Medusa heads", heads_tree),
+    "hydra": _with_head("Hydra", HydraDrafter, Hydra, "Hydra heads", heads_tree),
     "draft-model": Method(
+        "a small model",
         lambda model, policy, small: DraftModel(model=model.draft, policy=policy),
         trees=draft_model_tree,
         needs=("a small model", "draft"),
         has=lambda model: model.draft is not None,
     ),
-    "token-recycling": Method(_recycling, trees=recycling_tree),
-    "prompt-lookup": Method(lambda model, policy, small: PromptLookup(copied=3 if small else 10)),
-    "lookahead": Method(lambda model, policy, small: Lookahead(window=2, ngram=3, guesses=2) if small else Lookahead()),
-    "rest": Method(_rest, needs=("a datastore", "datastore"), has=lambda model: model.datastore is not None),
+    "token-recycling": Method("token recycling", _recycling, trees=recycling_tree),
+    "prompt-lookup": Method("prompt lookup", lambda model, policy, small: PromptLookup(copied=3 if small else 10)),
+    "lookahead": Method(
+        "Lookahead", lambda model, policy, small: Lookahead(window=2, ngram=3, guesses=2) if small else Lookahead()
+    ),
+    "rest": Method("REST", _rest, needs=("a datastore", "datastore"), has=lambda model: model.datastore is not None),
     "hybrid": Method(
+        "EAGLE and prompt lookup",
         _hybrid,
         trees=hybrid_tree,
         needs=("an EAGLE head", "head"),
@@ -141,7 +153,7 @@ class Choice:
         if self.drafter is not None:
             return self.drafter
         model, name, method = self.model, self.method, METHODS[self.method]
-        small = self.by_batch and jax.default_backend() == "cpu"
+        small = self.by_batch and on_cpu()
         if method.trees is None or self.tree is not None:
             return _made(model, name, self.tree, small)
         if not self.by_batch:
@@ -199,17 +211,21 @@ def _made(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Dr
 
 
 def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) -> TreePolicy | None:
-    """A method's tree for a batch of so many rows, where nothing was measured; None where none pays.
+    """What `tree="auto"` is for a batch of so many rows, where nothing was measured; None where no tree pays.
 
     Args:
         prompt_ratio: as in `Choice.for_batch`.
     """
-    method, small = METHODS[name], jax.default_backend() == "cpu"
+    method, small = METHODS[name], on_cpu()
     groups = 1 if model.sharding is None else model.sharding.sizes[DATA]
-    rule = rule_for(model) if small else ON_ACCELERATORS
-    most = rule.rows * groups // rows
-    pays = most >= rule.least and (prompt_ratio <= rule.longest or not method.needs[1])
+    default = cpu_default(model) if small else ON_ACCELERATORS
+    most = default.max_batch_nodes * groups // rows
+    pays = most >= default.min_nodes and (prompt_ratio <= default.max_prompt_ratio or not method.needs[1])
     return method.trees(model, small, most) if pays and method.trees is not None else None
+
+
+def on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
 
 
 def method_of(model: Model, drafter: str) -> str:
@@ -222,7 +238,8 @@ def method_of(model: Model, drafter: str) -> str:
 
 
 def asked_tree(tree: Any) -> TreePolicy | None:
-    """The tree that was asked for: "eagle1", (nodes, depth, top_k), (nodes, least), a list of parents, or a policy.
+    """The tree that was asked for: "eagle1", (nodes, depth, top_k), (nodes, least), a list of parents, or a
+    `TreePolicy`.
 
     None for "auto" and "published", which every method has its own for.
     """
@@ -239,11 +256,14 @@ def asked_tree(tree: Any) -> TreePolicy | None:
             return StaticTree(numbers)
         if len(numbers) == 3:
             return DynamicTree(*numbers)
-    if isinstance(listed, Sequence) and len(listed) == 2 and is_whole(listed[0]) and isinstance(listed[1], float):
-        return SureChain(int(listed[0]), listed[1])
+    if isinstance(listed, Sequence) and len(listed) == 2 and is_whole(listed[0]):
+        nodes, least = listed
+        if is_number(least) and (least == 0 or not is_whole(least)):
+            return SureChain(int(nodes), float(least))
     raise ValueError(
         f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
-        "(60, 7, 10), (nodes, least) of a chain such as (6, 0.8), or the parents of its nodes such as [-1, 0, 0, 1]"
+        "(60, 7, 10), (nodes, least) of a chain such as (6, 0.8), the parents of its nodes such as [-1, 0, 0, 1], or "
+        "a TreePolicy"
     )
 
 

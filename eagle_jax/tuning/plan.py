@@ -14,8 +14,6 @@ from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import heads, known_pair, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
-from eagle_jax.decoding.budget import shrink_to
-from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.head_configs import Eagle3Config, EagleConfig
 from eagle_jax.loading.dtypes import dtype_of
 from eagle_jax.models import layout
@@ -25,6 +23,7 @@ from eagle_jax.models.lm import LM, empty_cache
 from eagle_jax.models.quant import Scheme, quantize_params, schemes_of
 from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
+from eagle_jax.tuning.default_trees import PUBLISHED, shrink_to
 from eagle_jax.tuning.sizes import CHUNK, slots_beside
 
 HeadConfig = EagleConfig | Eagle3Config
@@ -106,7 +105,7 @@ def plan(
 
 def slots_of_caches(tokens: int, nodes: int) -> int:
     """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, beside trees of `nodes`."""
-    depth = shrink_to(DynamicTree(60, 7, 10), nodes).depth if nodes > 1 else 0
+    depth = shrink_to(PUBLISHED, nodes).depth if nodes > 1 else 0
     return slots_beside(depth, tokens - 1, tokens, CHUNK)
 
 

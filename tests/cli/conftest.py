@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 from eagle_jax import api, serving
 from eagle_jax.cli import app
 from eagle_jax.converters.describe import Description
-from eagle_jax.decoding.budget import Costs, Estimate
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.jobs import Job
 from eagle_jax.serving import ui
 from eagle_jax.training.formats import Skipped
 from eagle_jax.tuning.budgets import Budget
+from eagle_jax.tuning.tree_costs import Costs, Estimate
 
 
 @dataclasses.dataclass
@@ -112,7 +112,7 @@ class Fake:
         tree = DynamicTree(4, 2, 1)
         where = dict(device="cpu: cpu, 2 cores", model="0", mesh={}, method="eagle")
         budget = Budget(**where, rows=2, slots=384, tree=(4, 2, 1), plain=200.0, speed=300.0)
-        costs = Costs(passes=((1, 0.01), (4, 0.012)), begin=((1, 0.001),), level=((1, 0.0005),))
+        costs = Costs(verify_steps=((1, 0.01), (4, 0.012)), begin=((1, 0.001),), level=((1, 0.0005),))
         return api.Tuned(
             budget=budget,
             costs=costs,

@@ -12,7 +12,6 @@ from safetensors.numpy import save_file
 
 from eagle_jax.api import Model
 from eagle_jax.converters import config_to_hf
-from eagle_jax.decoding.budget import shrink_to
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Plain
@@ -21,6 +20,7 @@ from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape, slots_to_hold
 from eagle_jax.sharding import parse
 from eagle_jax.testing import TINY, synthetic_pair
+from eagle_jax.tuning.default_trees import shrink_to
 from eagle_jax.tuning.plan import of_configs, slots_of_caches
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "scaling.md"

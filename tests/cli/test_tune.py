@@ -31,7 +31,7 @@ def test_a_folder_that_cannot_be_written_is_told_of_before_anything_is_measured(
 def test_json_has_all_that_was_found(fake, run):
     told = json.loads(run("tune", "--json").stdout)["tuned"][0]
     assert told["budget"]["tree"] == [4, 2, 1] and told["measured"] == {"plain": 200.0, "4,2,1": 300.0}
-    assert told["expected"]["4,2,1"]["length"] == 2.25 and told["costs"]["passes"] == [[1, 0.01], [4, 0.012]]
+    assert told["expected"]["4,2,1"]["length"] == 2.25 and told["costs"]["verify_steps"] == [[1, 0.01], [4, 0.012]]
 
 
 def test_prompts_of_a_file_are_asked_as_chats(fake, run, tmp_path):

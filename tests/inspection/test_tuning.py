@@ -35,7 +35,7 @@ def empty(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "READ", 16)
 
 
-def test_cycles_read_off_a_large_tree_are_those_of_the_loop():
+def test_steps_read_off_a_large_tree_are_those_of_the_loop():
     asks = tuning.greedy_requests(RANDOM, PROMPTS, 40)
     texts = draft_along(RANDOM, Eagle(head=RANDOM.head, policy=dataclasses.replace(LARGEST, best_first=True)), asks)
     results = api.generate(RANDOM, PROMPTS, max_new_tokens=40, tree=(8, 2, 2))
@@ -44,7 +44,7 @@ def test_cycles_read_off_a_large_tree_are_those_of_the_loop():
         place, lengths = 0, []
         while place < len(text.drafted):
             following = text.tokens[place + 1 : place + 4]
-            lengths.append(1 + sum(n <= 8 for n in text.drafted[place].reached(following, 2, 2)))
+            lengths.append(1 + sum(n <= 8 for n in text.drafted[place].nodes_needed(following, 2, 2)))
             place += lengths[-1]
         assert lengths == result.stats.accepted_lengths[: len(lengths)] and max(lengths) > 1
 

@@ -1,4 +1,4 @@
-"""What `tree="auto"` goes by: findings on disk, and the rule where there are none."""
+"""What `tree="auto"` goes by: findings on disk, and the default tree where there are none."""
 
 import dataclasses
 import json
@@ -134,7 +134,7 @@ def laid(model):
     return dataclasses.replace(model, target=dataclasses.replace(model.target, params=params))
 
 
-def test_trees_by_rule_shrink_with_the_batch(monkeypatch):
+def test_default_trees_shrink_with_the_batch(monkeypatch):
     def nodes(rows, model=RANDOM):
         return drafter_for(model, "auto", "auto", rows).shape.nodes
 

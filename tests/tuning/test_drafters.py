@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 import eagle_jax
 from eagle_jax import api
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, SureChain
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.hybrid import Hybrid
@@ -21,9 +21,9 @@ from eagle_jax.drafters.token_recycling import TokenRecycling
 from eagle_jax.loading.folders import PAIR
 from eagle_jax.testing import synthetic_hydra, synthetic_medusa, synthetic_pair
 from eagle_jax.text.tokenizers import fingerprint, refuse_other_tokenizer, tokenizer_in
-from eagle_jax.tuning import default_trees
 from eagle_jax.tuning import methods as drafters
-from eagle_jax.tuning.methods import METHODS, choose, drafter_for
+from eagle_jax.tuning.default_trees import DefaultTree
+from eagle_jax.tuning.methods import METHODS, asked_tree, choose, drafter_for
 
 TARGET, HEAD = synthetic_pair()
 BARE = api.Model(target=TARGET, head=None, tokenizer=None, stop_ids=(), context=128)
@@ -214,10 +214,12 @@ def test_a_draft_model_drafts():
     assert result.stats.accepted_lengths == [4, 4, 4]
 
 
-def test_where_a_prompt_is_long_for_its_answer_a_rule_may_draft_nothing(monkeypatch):
+def test_where_a_prompt_is_long_for_its_answer_nothing_is_drafted_by_default(monkeypatch):
     monkeypatch.setattr(drafters, "budget_for", lambda *_: None)
     monkeypatch.setattr(
-        drafters, "rule_for", lambda model: default_trees.Rule(DynamicTree(3, 1, 1), rows=3, least=3, longest=6)
+        drafters,
+        "cpu_default",
+        lambda model: DefaultTree(DynamicTree(3, 1, 1), max_batch_nodes=3, min_nodes=3, max_prompt_ratio=6),
     )
     assert isinstance(choose(WITH_HEAD, "auto", "auto").for_batch(prompt_ratio=6.0), Eagle)
     assert choose(WITH_HEAD, "auto", "auto").for_batch(prompt_ratio=6.1) == Plain()
@@ -225,3 +227,9 @@ def test_where_a_prompt_is_long_for_its_answer_a_rule_may_draft_nothing(monkeypa
     assert isinstance(asked, Eagle), "a tree that was asked for"
     recycling = choose(BARE, "token-recycling", "auto").for_batch(prompt_ratio=6.1)
     assert isinstance(recycling, TokenRecycling), "it reads no prompt"
+
+
+@pytest.mark.parametrize("least", [0, 0.0, np.float32(0.5), 0.5])
+def test_chains_that_are_asked_for(least):
+    assert asked_tree((6, least)) == SureChain(6, float(least))
+    assert asked_tree(SureChain(6, 0.5)) == SureChain(6, 0.5)

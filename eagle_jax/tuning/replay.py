@@ -4,6 +4,7 @@ A tree's nodes come best first (`DynamicTree(best_first=True)`), so the tree of 
 same drafter would have grown can be read off, and the text says which of its nodes the target would have walked.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,30 +18,36 @@ class Guessed:
     tokens: Sequence[int]
     parents: Sequence[int]
 
-    def reached(self, following: Sequence[int], steps: int, width: int) -> list[int]:
-        """For each depth that the text follows the tree grown in `steps` expansions of `width`: how many nodes that
-        tree has to keep, root included, for the path to get there.
-        """
-        depth, ranks = {0: 0}, {0: 0}  # of the nodes that such a tree would have found
-        children: dict[int, int] = {}
-        at_depth: dict[int, int] = {}
-        path: list[int] = []
-        node, size = 0, 1
-        for index in range(1, len(self.parents)):
-            above = self.parents[index]
-            rank = children.get(above, 0)
-            children[above] = rank + 1
-            inside = above in depth and depth[above] <= steps and rank < width
-            if not inside or above and ranks[above] >= width:
+    def found_by(self, steps: int, width: int) -> list[int]:
+        """The nodes below the root that a tree grown in `steps` expansions of `width` finds, best first."""
+        depth, level_rank = {0: 0}, {0: 0}  # of nodes that it finds; the rank is that among all of one depth
+        num_children: collections.Counter[int] = collections.Counter()
+        num_at_depth: collections.Counter[int] = collections.Counter()
+        found = []
+        for node, parent in enumerate(self.parents[1:], start=1):
+            child_rank = num_children[parent]
+            num_children[parent] += 1
+            is_expanded = parent in depth and depth[parent] <= steps and level_rank[parent] < width
+            if not is_expanded or child_rank >= width:
                 continue
-            depth[index] = depth[above] + 1
-            ranks[index] = at_depth.get(depth[index], 0)  # its place among those of its level: the best are expanded
-            at_depth[depth[index]] = ranks[index] + 1
-            size += 1
-            if above == node and len(path) < len(following) and self.tokens[index] == following[len(path)]:
-                path.append(size)
-                node = index
-        return path
+            depth[node] = depth[parent] + 1
+            level_rank[node] = num_at_depth[depth[node]]
+            num_at_depth[depth[node]] += 1
+            found.append(node)
+        return found
+
+    def nodes_needed(self, following: Sequence[int], steps: int, width: int) -> list[int]:
+        """How many nodes that tree has to keep, root included, for the path of `following` to reach each depth, as far
+        as the tree has it.
+        """
+        needed: list[int] = []
+        last = 0  # node of the path
+        for size, node in enumerate(self.found_by(steps, width), start=2):
+            depth = len(needed)
+            if depth < len(following) and self.parents[node] == last and self.tokens[node] == following[depth]:
+                needed.append(size)
+                last = node
+        return needed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +98,9 @@ def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]
 
 
 def _paths(text: Text, steps: int, width: int) -> list[list[int]]:
-    """`Guessed.reached` at every place."""
+    """`Guessed.nodes_needed` at every place."""
     return [
-        drafted.reached(text.tokens[place + 1 : place + 2 + steps], steps, width)
+        drafted.nodes_needed(text.tokens[place + 1 : place + 2 + steps], steps, width)
         for place, drafted in enumerate(text.drafted)
     ]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.replay import Guessed, Text, by_rank, lengths
 from eagle_jax.decoding.tree import depth_below
+from eagle_jax.tuning.replay import Guessed, Text, by_rank, lengths
 
 #   0 --- 1 --- 3 --- 5       best first: 1 is likelier than 2, 2 than 3, ...
 #     \     \ 4
@@ -30,13 +30,13 @@ TREE = Guessed(tokens=[9, 1, 2, 3, 4, 5, 6], parents=[-1, 0, 0, 1, 1, 3, 2])
     ],
 )
 def test_nodes_that_a_path_needs(following, steps, width, needed):
-    assert TREE.reached(following, steps, width) == needed
+    assert TREE.nodes_needed(following, steps, width) == needed
 
 
 def test_only_the_best_of_a_level_are_expanded():
     tree = Guessed(tokens=[0, 1, 2, 3, 4, 5, 6, 7], parents=[-1, 0, 0, 1, 2, 1, 3, 5])
-    assert tree.reached([1, 5, 7], 2, 2) == [2, 6], "5 comes third of its level: nothing is below it"
-    assert tree.reached([1, 3, 6], 2, 2) == [2, 4, 7]
+    assert tree.nodes_needed([1, 5, 7], 2, 2) == [2, 6], "5 comes third of its level: nothing is below it"
+    assert tree.nodes_needed([1, 3, 6], 2, 2) == [2, 4, 7]
 
 
 def grown(tree: DynamicTree) -> tuple[np.ndarray, ...]:
@@ -79,7 +79,7 @@ def test_smaller_trees_are_read_off_the_large_one(small):
         own = {path_of(own_tokens[row], own_parents[row], node) for node in range(1, small.nodes)}
         for node in range(1, 40):
             path = path_of(tokens[row], parents[row], node)
-            needed = large.reached(path, small.depth_steps, small.top_k)
+            needed = large.nodes_needed(path, small.depth_steps, small.top_k)
             read = len(needed) == len(path) and needed[-1] <= small.nodes
             assert read == (path in own), (row, path)
 

@@ -1,6 +1,6 @@
-"""Which draft tree pays: how many tokens a step commits, against what it takes.
+"""What draft trees cost, and which of them pays: how many tokens a step commits, against what it takes.
 
-    tokens per second = E[tokens a step] / (pass over the tree + beginning to draft + levels * one level)
+    tokens per second = E[tokens a step] / (step that verifies the tree + beginning to draft + levels * one level)
 
 Everything here is arithmetic on numbers that were measured elsewhere. Where every tree loses, plain decoding is best.
 """
@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from eagle_jax.decoding.policy import DynamicTree, SureChain
+from eagle_jax.decoding.policy import DynamicTree
 
 # (size, seconds), by ascending size
 Times = tuple[tuple[int, float], ...]
@@ -24,25 +24,25 @@ class Costs:
     """Seconds of the parts of a step, for one model on one device at one batch size.
 
     Attributes:
-        passes: a step that drafts nothing, by the nodes that the target reads in it; 1 is plain decoding.
+        verify_steps: a step that drafts nothing, by the nodes that the target reads in it; 1 is plain decoding.
         begin: what drafting adds to a step, by the width of the tree, when nothing is expanded: taking in what was
             committed, and the first level.
         level: every expansion, by its width.
     """
 
-    passes: Times
+    verify_steps: Times
     begin: Times
     level: Times
 
     @property
     def plain(self) -> float:
         """A step of plain decoding."""
-        return between(self.passes, 1)
+        return between(self.verify_steps, 1)
 
     def step(self, tree: DynamicTree) -> float:
         """A step with this tree; infinite for one beyond what was measured."""
         drafting = between(self.begin, tree.top_k) + tree.depth_steps * between(self.level, tree.top_k)
-        return between(self.passes, tree.nodes) + drafting
+        return between(self.verify_steps, tree.nodes) + drafting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,14 +98,3 @@ def candidates(largest: DynamicTree, widths: Sequence[int]) -> Iterator[DynamicT
             deep, reached = steps + 2, 1 + width + steps * width**2
             if width <= largest.top_k and deep <= nodes <= min(reached, largest.nodes):
                 yield DynamicTree(nodes, steps, width)
-
-
-def shrink_to(tree: DynamicTree | SureChain, most: int) -> DynamicTree | SureChain:
-    """The tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep."""
-    if tree.nodes <= most:
-        return tree
-    if isinstance(tree, SureChain):
-        return dataclasses.replace(tree, nodes=most)
-    width = max(1, tree.top_k * most // tree.nodes)
-    steps = min(tree.depth_steps, most - 2, most.bit_length())
-    return DynamicTree(min(most, 1 + width + steps * width**2), steps, width)

@@ -1,12 +1,11 @@
 """The arithmetic of the cost model, on costs that were made up."""
 
-import dataclasses
 import math
 
 import pytest
 
-from eagle_jax.decoding.budget import Costs, Estimate, between, candidates, ranked, shrink_to
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.tuning.tree_costs import Costs, Estimate, between, candidates, ranked
 
 CHAINS = [DynamicTree(steps + 2, steps, 1) for steps in range(7)]
 # each guess is right four times in five
@@ -15,16 +14,16 @@ FREE = ((1, 0.0), (10, 0.0))
 
 
 def best(row: float, draft: float) -> Estimate:
-    """The best of the chains when a row more costs `row`, and a draft level `draft`, of a plain pass."""
-    passes = tuple((nodes, 1.0 + row * (nodes - 1)) for nodes in (1, 4, 16, 64))
-    return ranked(Costs(passes=passes, begin=((1, draft),), level=((1, draft),)), LENGTHS)[0]
+    """The best of the chains when a row more costs `row`, and a draft level `draft`, of a plain step."""
+    steps = tuple((nodes, 1.0 + row * (nodes - 1)) for nodes in (1, 4, 16, 64))
+    return ranked(Costs(verify_steps=steps, begin=((1, draft),), level=((1, draft),)), LENGTHS)[0]
 
 
 def nodes(estimate: Estimate) -> int:
     return 1 if estimate.tree is None else estimate.tree.nodes
 
 
-def test_a_dearer_pass_has_no_larger_tree():
+def test_dearer_verification_has_no_larger_tree():
     sizes = [nodes(best(row, 0.0)) for row in (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] == 8 and sizes[-1] == 1 and len(set(sizes)) > 4
 
@@ -40,7 +39,7 @@ def test_plain_decoding_wins_where_every_tree_loses():
 
 
 def test_of_equally_fast_ones_the_smaller_is_first():
-    costs = Costs(passes=((1, 1.0), (9, 1.0)), begin=FREE, level=FREE)
+    costs = Costs(verify_steps=((1, 1.0), (9, 1.0)), begin=FREE, level=FREE)
     alike = {DynamicTree(n, 1, 2): 1.0 for n in (5, 3)}
     assert [nodes(one) for one in ranked(costs, alike)] == [1, 3, 5]
 
@@ -51,8 +50,8 @@ def test_between_what_was_measured():
     assert between(times, 0) == 2.0
 
 
-def test_a_cycle_is_its_parts():
-    costs = Costs(passes=((1, 1.0), (5, 2.0)), begin=((1, 0.1), (3, 0.3)), level=((1, 0.2), (3, 0.4)))
+def test_a_step_is_its_parts():
+    costs = Costs(verify_steps=((1, 1.0), (5, 2.0)), begin=((1, 0.1), (3, 0.3)), level=((1, 0.2), (3, 0.4)))
     assert costs.plain == 1.0
     assert costs.step(DynamicTree(5, 2, 2)) == pytest.approx(2.0 + 0.2 + 2 * 0.3)
     assert costs.step(DynamicTree(6, 2, 2)) == math.inf, "nobody knows what six nodes cost"
@@ -64,13 +63,3 @@ def test_candidates_can_be_grown_and_use_what_they_draft():
     assert len(found) == len(set(found)) > 20 and DynamicTree(6, 4, 1) in found and largest in found
     for tree in found:
         assert tree.nodes <= 20 and tree.depth_steps <= 4 and tree.top_k <= 4 and tree.nodes > tree.depth
-
-
-@pytest.mark.parametrize("tree", [DynamicTree(60, 7, 10), DynamicTree(4, 2, 1), DynamicTree(64, 3, 10)], ids=str)
-def test_eased_trees_shrink_evenly(tree):
-    sizes = [dataclasses.astuple(shrink_to(tree, most))[:1] for most in range(2, 70)]
-    assert sizes == sorted(sizes), "with more room comes no smaller tree"
-    for most in range(2, 70):
-        smaller = shrink_to(tree, most)
-        assert smaller.nodes <= most and smaller.depth <= tree.depth and smaller.top_k <= tree.top_k
-    assert shrink_to(tree, 64) == tree and shrink_to(tree, 2) == DynamicTree(2, 0, 1)
