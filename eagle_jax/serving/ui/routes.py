@@ -31,17 +31,6 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-TITLES = {
-    "eagle": "EAGLE",
-    "medusa": "Medusa",
-    "hydra": "Hydra",
-    "draft-model": "a small model",
-    "token-recycling": "token recycling",
-    "prompt-lookup": "prompt lookup",
-    "lookahead": "Lookahead",
-    "rest": "REST",
-    "hybrid": "EAGLE and prompt lookup",
-}
 SUGGESTIONS = (
     "Sara has 10 cookies. She eats 3 of them and bakes 12 more. How many cookies does she have?",
     "Tim works 6 hours a day and earns $12 an hour. How much does he earn in a week of 5 days?",
@@ -72,9 +61,9 @@ class Page:
             "device": device,
             "max_tokens": engine.max_tokens,
             "drafters": [
-                {"name": drafter_name, "title": title, "trees": METHODS[drafter_name].trees is not None}
-                for drafter_name, title in TITLES.items()
-                if METHODS[drafter_name].has(self._model)
+                {"name": drafter_name, "title": method.title, "trees": method.trees is not None}
+                for drafter_name, method in METHODS.items()
+                if method.title and method.has(self._model)
             ],
             "drafter": None if way.drafter == "none" else way.drafter,
             "tree": tree_given(way),
