@@ -20,7 +20,7 @@ from eagle_jax.scheduling.results import CANCELLED, Chunk, Result, Stats, Step, 
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
-from eagle_jax.text.detokenize import INCOMPLETE, Spelling, decode, settled
+from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer, decode, settled
 from eagle_jax.text.prompts import Chat, Text, TooLong, encode
 from eagle_jax.training import events
 from eagle_jax.tuning.budgets import keep as keep_budgets
@@ -44,6 +44,7 @@ __all__ = [
     "Engine",
     "EngineClosed",
     "EngineError",
+    "IncrementalDetokenizer",
     "Job",
     "Load",
     "Model",
@@ -54,7 +55,6 @@ __all__ = [
     "QueueFull",
     "Regenerated",
     "Result",
-    "Spelling",
     "Stats",
     "Tally",
     "Text",

@@ -40,7 +40,8 @@ class Batch:
     Args:
         shape: what its programs are compiled for.
         requests: one for each row; without any, all places are free to be admitted to.
-        poll: whether first tokens are fetched before the first step; otherwise only ends are looked for.
+        poll_first_tokens: whether first tokens are fetched before the first step. Where only complete answers are
+            reported nobody asks for them, and they are fetched only if a row ended with its first token.
 
     Attributes:
         rows: what is known of each row, by place.
@@ -48,14 +49,20 @@ class Batch:
     """
 
     def __init__(
-        self, model: Model, drafter: Drafter, shape: BatchShape, requests: Sequence[Request] = (), *, poll: bool = True
+        self,
+        model: Model,
+        drafter: Drafter,
+        shape: BatchShape,
+        requests: Sequence[Request] = (),
+        *,
+        poll_first_tokens: bool = True,
     ):
         self.model, self.drafter, self.shape = model, drafter, shape
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
         self._processor: tuple[list[Request], LogitsProcessor | None] = [], None
         self.params, self.state = self._prefill(self.rows) if requests else self._empty()
-        if poll or to_host(self.state.done).any():
+        if poll_first_tokens or to_host(self.state.done).any():
             self.poll()
 
     @property
@@ -132,10 +139,10 @@ class Batch:
             )
             if math.isnan(row.first_token_seconds):
                 row.first_token_seconds = programs.seconds_since(row.request.submitted)
-            row.stop = find_stop(self.model.tokenizer, row.output.token_ids, row.request.options.stop)
-            if row.stop is not None:
-                row.output = row.output.first(row.stop.tokens)
-            row.done, row.stopped = bool(done[i]) or row.stop is not None, bool(stopped[i])
+            row.stop_hit = find_stop(self.model.tokenizer, row.output.token_ids, row.request.options.stop)
+            if row.stop_hit is not None:
+                row.output = row.output.first(row.stop_hit.tokens)
+            row.done, row.stopped = bool(done[i]) or row.stop_hit is not None, bool(stopped[i])
         finished = np.array([row.done for row in self.rows] + [True] * (len(done) - len(self.rows)))
         if (finished != done).any():
             self.state = dataclasses.replace(state, done=_sharded(self.model, jnp.asarray(finished)))

@@ -19,7 +19,7 @@ class Row:
         output: its answer so far.
         done: whether the answer is complete.
         stopped: whether a stop token ended it.
-        stop: the stop string that ended it.
+        stop_hit: the stop string that ended it, where it was found; None if none did.
         compile_seconds: spent on compiling while it waited.
         prefill_seconds: spent on its prompt; rows that are prefilled together share it.
         decode_seconds: spent on steps since then, whether for this row alone or for others as well.
@@ -30,7 +30,7 @@ class Row:
     output: PartialOutput = NO_OUTPUT
     done: bool = False
     stopped: bool = False
-    stop: StopHit | None = None
+    stop_hit: StopHit | None = None
     compile_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -41,9 +41,9 @@ def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
     """The answer of a row, or as much as there is, with draft trees `depth` deep."""
     output = row.output
     return Result(
-        text=decode(tokenizer, output.token_ids) if row.stop is None else row.stop.text,
+        text=decode(tokenizer, output.token_ids) if row.stop_hit is None else row.stop_hit.text,
         token_ids=list(output.token_ids),
-        finish_reason="stop" if row.stopped or row.stop is not None else "length",
+        finish_reason="stop" if row.stopped or row.stop_hit is not None else "length",
         logprobs=None if output.logprobs is None else list(output.logprobs),
         top_logprobs=output.top_logprobs,
         prompt_tokens=len(row.request.prompt),

@@ -175,7 +175,8 @@ class Scheduler:
         if self._batch is None and self._queue:
             entries = self._next(self.shape.rows)
             requests = [request for _, request in entries]
-            self._batch = Batch(self.model, self.drafter, self.shape, requests, poll=self._steps is not None)
+            poll = self._steps is not None
+            self._batch = Batch(self.model, self.drafter, self.shape, requests, poll_first_tokens=poll)
             self._running = {place: id for place, (id, _) in enumerate(entries)}
             return
         batch = self._batch

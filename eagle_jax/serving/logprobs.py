@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.api import INCOMPLETE, Spelling
+from eagle_jax.api import INCOMPLETE, IncrementalDetokenizer
 
 # In the place of each token the likeliest ones, with their log-probabilities.
 Top = Sequence[Sequence[tuple[int, float]]]
@@ -13,7 +13,7 @@ class Spelled:
     """The tokens of one answer as its responses show them, told piece by piece."""
 
     def __init__(self, tokenizer: Any):
-        self._tokenizer, self._spelling = tokenizer, Spelling(tokenizer)
+        self._tokenizer, self._detokenizer = tokenizer, IncrementalDetokenizer(tokenizer)
 
     def in_chat(
         self, token_ids: Sequence[int], logprobs: Sequence[float] | None, top: Top | None = None
@@ -53,7 +53,7 @@ class Spelled:
 
     def _in_place(self, token_id: int, logprob: float) -> dict[str, Any]:
         """A token that could have come next, as it would have been shown."""
-        added = "" if self._tokenizer is None else self._spelling.would_add(token_id)
+        added = "" if self._tokenizer is None else self._detokenizer.would_add(token_id)
         shown = self._shown(token_id, added)
         return {"token": shown, "logprob": logprob, "bytes": _bytes(shown, added)}
 
@@ -61,7 +61,7 @@ class Spelled:
         """A token as it is shown, what it adds to the text, and where. One that adds nothing is shown as it is."""
         if self._tokenizer is None:
             return "", "", 0
-        offset, added = self._spelling.length, self._spelling.add(token_id)
+        offset, added = self._detokenizer.length, self._detokenizer.add(token_id)
         return self._shown(token_id, added), added, offset
 
     def _shown(self, token_id: int, added: str) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 INCOMPLETE = "\ufffd"  # what a decoder makes of the bytes of an incomplete character
@@ -65,53 +65,66 @@ def settled(text: str, stop: Sequence[str]) -> str:
     return text[: len(text) - num_held]
 
 
-class Spelling:
-    """What each token of an answer adds to its text, token by token in their order.
+class IncrementalDetokenizer:
+    """The text of an answer token by token: `add` returns what each one adds.
 
-    A tokenizer's decoder does not spell a token alone as it does in a text (Llama 2's drops the space before a word),
-    so each is decoded behind its neighbour.
+    A tokenizer's decoder does not decode a token alone as it does in a text (Llama 2's drops the space before a word),
+    so each is decoded behind its neighbours.
+
+    Attributes:
+        length: characters of the answer so far.
     """
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
-        self._ids: list[int] = []  # the last tokens that made whole characters, and those since
-        self._whole = 0  # how many of these the former are
-        self._told = 0  # characters of theirs that were told
-        self.length = 0  # characters of the answer so far
+        # tokens that are decoded together: the last ones that ended on a whole character, and those since
+        self._window: list[int] = []
+        self._prefix_tokens = 0  # how many the former are
+        self._emitted = 0  # characters of the window's text that were returned
+        self.length = 0
 
     def add(self, token_id: int) -> str:
         """Characters that are whole with this token; none of a special token, or of the first bytes of a character."""
-        text = decode(self._tokenizer, [*self._ids, token_id])
+        text = decode(self._tokenizer, [*self._window, token_id])
         complete = text.rstrip(INCOMPLETE)
-        new = complete[self._told :]
-        self._ids.append(token_id)
-        self._told, self.length = len(complete), self.length + len(new)
+        new = complete[self._emitted :]
+        self._window.append(token_id)
+        self._emitted, self.length = len(complete), self.length + len(new)
         if new and complete == text:
-            self._ids = self._ids[self._whole :]
-            self._whole = len(self._ids)
-            self._told = len(decode(self._tokenizer, self._ids))
+            self._window = self._window[self._prefix_tokens :]
+            self._prefix_tokens = len(self._window)
+            self._emitted = len(decode(self._tokenizer, self._window))
         return new
 
     def would_add(self, token_id: int) -> str:
         """What `add` would return, of a token that is not taken."""
-        return decode(self._tokenizer, [*self._ids, token_id]).rstrip(INCOMPLETE)[self._told :]
+        return decode(self._tokenizer, [*self._window, token_id]).rstrip(INCOMPLETE)[self._emitted :]
+
+
+@dataclasses.dataclass(frozen=True)
+class ByteTokens:
+    """The tokens `<0x00>` ... `<0xFF>` of a tokenizer; none for one without byte fallback."""
+
+    byte_of: Mapping[int, int]
+    token_of: Mapping[int, int]
 
 
 @functools.lru_cache(maxsize=8)
-def _byte_tokens(tokenizer: Any) -> dict[int, int]:
-    """The byte of each token `<0x00>` ... `<0xFF>`; empty for a tokenizer without byte fallback."""
+def _byte_tokens(tokenizer: Any) -> ByteTokens:
     vocabulary = tokenizer.get_vocab()
-    tokens = {vocabulary.get(f"<0x{byte:02X}>"): byte for byte in range(256)}
-    return {} if None in tokens else tokens
+    token_of = {byte: vocabulary.get(f"<0x{byte:02X}>") for byte in range(256)}
+    if None in token_of.values():
+        return ByteTokens({}, {})
+    return ByteTokens({token: byte for byte, token in token_of.items()}, token_of)
 
 
-def _whole_characters(token_ids: Sequence[int], byte_of: dict[int, int]) -> list[int]:
+def _whole_characters(token_ids: Sequence[int], byte_tokens: ByteTokens) -> list[int]:
     """The tokens, with what is no UTF-8 in runs of byte tokens replaced by the bytes of U+FFFD.
 
     Llama 2's tokenizer spells rare characters with byte tokens, and of a run that ends within a character it decodes
     every byte to U+FFFD, the whole characters before it too: two emojis would lose the first while the second comes.
     """
-    token_of = {byte: token for token, byte in byte_of.items()}
+    byte_of, token_of = byte_tokens.byte_of, byte_tokens.token_of
     ids: list[int] = []
     for is_bytes, run in itertools.groupby(token_ids, byte_of.__contains__):
         if is_bytes:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sentencepiece_like import LLAMA2
 from speller import SPECIAL, TOKENIZER
 
-from eagle_jax.text.detokenize import INCOMPLETE, Spelling, StopHit, decode, find_stop, settled
+from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer, StopHit, decode, find_stop, settled
 
 TOKENIZERS = {"byte level": TOKENIZER, "byte fallback": LLAMA2}
 LETTERS = "ab😀é "  # few, so that strings meet
@@ -104,10 +104,10 @@ def test_half_a_character_is_no_stop_string():
 @given(st.data())
 def test_tokens_spelled_one_by_one_are_the_text(name, data):
     tokenizer, ids = TOKENIZERS[name], data.draw(answers[name])
-    spelling, text = Spelling(tokenizer), ""
+    detokenizer, text = IncrementalDetokenizer(tokenizer), ""
     for count, token in enumerate(ids, start=1):
-        text += spelling.add(token)
-        assert text == decode(tokenizer, ids[:count]).rstrip(INCOMPLETE) and spelling.length == len(text)
+        text += detokenizer.add(token)
+        assert text == decode(tokenizer, ids[:count]).rstrip(INCOMPLETE) and detokenizer.length == len(text)
 
 
 def longest_safe(text: str, stop: Sequence[str]) -> str:
