@@ -41,6 +41,7 @@ class Processing(TypedDict, total=False):
         regex: an expression that the whole answer matches, in the syntax of Rust's `regex`.
         json_schema: a schema that the answer fits; `{"type": "object"}` is any JSON object, nested five deep at most.
             Of these three a request has one.
+        json_between: texts before and behind the JSON of `json_schema`, such as those that calls of functions have.
     """
 
     repetition_penalty: float | Sequence[float]
@@ -55,9 +56,10 @@ class Processing(TypedDict, total=False):
     choices: Sequence[str] | Sequence[Sequence[str] | None] | None
     regex: str | Sequence[str | None] | None
     json_schema: Mapping[str, Any] | str | bool | Sequence[Mapping[str, Any] | str | bool | None] | None
+    json_between: Sequence[str] | Sequence[Sequence[str] | None] | None
 
 
-LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices")
+LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices", "json_between")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,7 @@ class LogitsOptions:
     choices: tuple[str, ...] | None = None
     regex: str | None = None
     json_schema: str | None = None
+    json_between: tuple[str, str] = ("", "")
 
     @functools.cached_property
     def form(self) -> structured.Form | None:
@@ -92,7 +95,9 @@ class LogitsOptions:
             raise ValueError(
                 f"ignore_eos beside {given[0].name}: an answer ends when it is complete; leave one of them out"
             )
-        return given[0] if given else None
+        if any(self.json_between) and self.json_schema is None:
+            raise ValueError("json_between without json_schema; give both or none")
+        return dataclasses.replace(given[0], between=self.json_between) if given else None
 
     @functools.cached_property
     def changes_logits(self) -> bool:
@@ -189,6 +194,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "choices": structured.choices,
     "regex": structured.regex,
     "json_schema": structured.json_schema,
+    "json_between": structured.json_between,
 }
 
 

@@ -24,10 +24,17 @@ KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What an answer has to look like: `choices`, a `regex` or a `json_schema`, by that name."""
+    """What an answer has to look like.
+
+    Attributes:
+        name: of the option that says so: `choices`, `regex` or `json_schema`.
+        value: of the option.
+        between: texts before and behind the JSON.
+    """
 
     name: str
     value: str | tuple[str, ...]
+    between: tuple[str, str] = ("", "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +68,13 @@ def json_schema(name: str, value: Any) -> str:
         return json.dumps(schema, ensure_ascii=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{name} is no JSON schema ({error}); expected an object, or JSON text of one") from None
+
+
+def json_between(name: str, value: Any) -> tuple[str, str]:
+    """Checks the texts before and behind an answer's JSON."""
+    if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
+        raise ValueError(f"{name}={value!r}; expected two texts")
+    return value[0], value[1]
 
 
 class _Kept:
@@ -110,7 +124,7 @@ def make_automaton(form: Form, tokenizer: Any, vocab_size: int, stop_ids: Sequen
 def _over_bytes(form: Form) -> ByteAutomaton:
     if isinstance(form.value, tuple):
         return automaton_of(either(*map(literal, form.value)), "choices")
-    return regex_automaton(form.value) if form.name == "regex" else schema_automaton(form.value)
+    return regex_automaton(form.value) if form.name == "regex" else schema_automaton(form.value, *form.between)
 
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int) -> Automata:

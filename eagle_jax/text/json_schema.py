@@ -25,6 +25,7 @@ from eagle_jax.text.automaton_parts import (
 from eagle_jax.text.byte_automaton import ByteAutomaton
 from eagle_jax.text.json_leaves import BOUNDS, TYPES, constants, count, leaf, literals, names, number, string
 from eagle_jax.text.json_regexes import NUMBER, STRING
+from eagle_jax.text.token_bytes import SPECIAL
 
 DEEPEST = 5  # levels of objects and arrays in any JSON object
 SPACE = optional(literal(" "))
@@ -55,15 +56,26 @@ def any_object() -> ByteAutomaton:
 
 
 @functools.lru_cache(maxsize=64)
-def schema_automaton(schema: str) -> ByteAutomaton:
-    """The automaton of a schema, which is JSON itself.
+def schema_automaton(schema: str, before: str = "", behind: str = "") -> ByteAutomaton:
+    """The automaton of a schema, which is JSON itself, with texts before and behind it.
+
+    What these have beside white space may be a special token.
 
     Raises:
         ValueError: it is recursive, has a keyword that cannot be followed here, allows nothing, or its automaton is too
             large; the message names the place.
     """
     parsed = json.loads(schema)
-    return automaton_of(_Writer(parsed).write(parsed, "json_schema", ()), "json_schema")
+    if not before and not behind and parsed == {"type": "object"}:
+        return any_object()
+    made = _Writer(parsed).write(parsed, "json_schema", ())
+    return automaton_of(sequence(_mark(before), made, _mark(behind)), "json_schema")
+
+
+def _mark(text: str) -> Part:
+    begin, mark = len(text) - len(text.lstrip()), text.strip()
+    either_way = either(literal(mark), literal(SPECIAL + mark.encode()))
+    return sequence(literal(text[:begin]), either_way, literal(text[begin + len(mark) :]))
 
 
 def _any_value(depth: int) -> Part:

@@ -37,7 +37,7 @@ def token_automaton(automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids:
     """The automaton over tokens of an automaton over bytes.
 
     Args:
-        tokens: the bytes of each token; b"" of one that is never allowed.
+        tokens: the bytes of each token (`token_bytes`); b"" of one that is never allowed.
         stop_ids: tokens that end an answer: they are allowed where it is complete, and only there.
 
     Raises:

@@ -5,13 +5,14 @@ import json
 import re
 from typing import Any
 
+SPECIAL = b"\xff"  # stands in no text, so that no special token is part of one
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _WORD_START = "▁"  # a space, in SentencePiece's spelling
 
 
 @functools.lru_cache(maxsize=8)
 def token_bytes(tokenizer: Any, vocab_size: int) -> tuple[bytes, ...]:
-    """By token id; b"" of special tokens, and of ids that the tokenizer does not have.
+    """By token id; b"" of ids that the tokenizer does not have. Special tokens have `SPECIAL` before their content.
 
     Raises:
         ValueError: the tokenizer spells tokens in a way that is not known.
@@ -23,7 +24,7 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> tuple[bytes, ...]:
         if id_ < vocab_size and id_ not in added:
             spelt[id_] = spell(token)
     for id_, token in added.items():
-        spelt[id_] = b"" if token.special else token.content.encode()
+        spelt[id_] = (SPECIAL if token.special else b"") + token.content.encode()
     return tuple(spelt)
 
 

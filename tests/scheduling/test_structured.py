@@ -117,6 +117,13 @@ def test_the_first_token_and_the_last_one():
     assert (result.text, result.finish_reason, result.token_ids[-1]) == ("abcd", "stop", END)
 
 
+def test_json_between_texts_one_of_which_is_a_special_token():
+    how = {"json_schema": {"enum": [1, 2]}, "json_between": ["go:\n", "\n<|user|>"], **DYNAMIC}
+    result = generate(SPELLER, asked("?"), logit_bias={TOKENIZER.convert_tokens_to_ids("<|user|>"): 50}, **how)
+    assert result.text in ("go:\n1\n", "go:\n2\n") and result.finish_reason == "stop"
+    assert result.token_ids[-2] == TOKENIZER.convert_tokens_to_ids("<|user|>")
+
+
 def test_streams_and_engines():
     expected = {name: generate(STOPPING, PROMPT, max_new_tokens=NEW, **DYNAMIC, **case) for name, case in CASES.items()}
     for name, case in CASES.items():
@@ -155,6 +162,8 @@ def test_what_is_kept_is_bounded(monkeypatch):
         ({"json_schema": "{"}, "no JSON schema"),
         ({"json_schema": 4}, "no JSON schema"),
         ({"json_schema": {"$ref": "#"}}, "recursive"),
+        ({"json_between": ["a", "b"]}, "without json_schema"),
+        ({"json_schema": {}, "json_between": ["a"]}, "expected two texts"),
         ({"regex": "a+", "ignore_eos": True}, "ignore_eos beside regex"),
     ],
 )
