@@ -28,7 +28,7 @@ chat: .venv/runtime  ## a conversation with the same model
 test: .venv/dev  ## the suite
 	$(PYTEST) -m "not proof"
 
-proofs: .venv/dev  ## what takes minutes each: notebooks, documented commands, the wheel alone, jobs that are killed
+proofs: .venv/dev build/clients  ## what takes minutes each: notebooks, documented commands, the wheel alone, jobs that are killed
 	$(PYTEST) -m proof
 
 tpu: .venv/dev build/libtpu  ## what the TPU compiler makes of the kernel and of the loop of an 8B target; needs no TPU
@@ -98,6 +98,10 @@ clean:  ## remove the environment and all caches
 .venv/docs: .venv/dev
 	@$(PIP) install --quiet --editable ".[docs]"
 	@touch $@
+
+# What people point at a server, beside the environment: they ask for other versions of what is there.
+build/clients: .venv/dev
+	@$(PIP) install --quiet --target $@ langchain-openai instructor
 
 # Beside the environment and not in it: JAX would look for a TPU whenever it starts.
 build/libtpu: .venv/dev

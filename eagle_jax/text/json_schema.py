@@ -73,6 +73,8 @@ def schema_automaton(schema: str, before: str = "", behind: str = "") -> ByteAut
 
 
 def _mark(text: str) -> Part:
+    if not text:
+        return sequence()
     begin, mark = len(text) - len(text.lstrip()), text.strip()
     either_way = either(literal(mark), literal(SPECIAL + mark.encode()))
     return sequence(literal(text[:begin]), either_way, literal(text[begin + len(mark) :]))

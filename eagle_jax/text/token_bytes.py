@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-SPECIAL = b"\xff"  # stands in no text, so that no special token is part of one
+SPECIAL = b"\xff"  # no UTF-8 has it, so no special token is part of a text
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _WORD_START = "▁"  # a space, in SentencePiece's spelling
 
@@ -22,7 +22,7 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> tuple[bytes, ...]:
     spell = _spelling_of(tokenizer)
     for token, id_ in tokenizer.get_vocab().items():
         if id_ < vocab_size and id_ not in added:
-            spelt[id_] = spell(token)
+            spelt[id_] = b"" if SPECIAL in (word := spell(token)) else word
     for id_, token in added.items():
         spelt[id_] = (SPECIAL if token.special else b"") + token.content.encode()
     return tuple(spelt)

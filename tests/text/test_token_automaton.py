@@ -60,6 +60,11 @@ def test_any_cut_of_a_matching_text_is_followed(name: str):
     assert t is None or follow(made, [t, stop]) == -1, "incomplete"
 
 
+def test_no_ordinary_token_stands_for_a_special_one():
+    spelt = token_bytes(TOKENIZER, len(TOKENIZER))
+    assert sum(SPECIAL in word for word in spelt) == len(TOKENIZER.all_special_ids) + 2  # and the two that speak
+
+
 def test_alternatives_are_all_followed():
     """outlines-core alone takes the first that is complete."""
     automaton = regex_automaton("a|ab|abc")
