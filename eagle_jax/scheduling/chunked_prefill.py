@@ -17,6 +17,7 @@ from eagle_jax.models.target import Target
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch import Batch, Row, batch_inputs
 from eagle_jax.scheduling.insert import Running, insert
+from eagle_jax.scheduling.prefix_cache import PrefixCache, compiled_put_block, compiled_take_block, keys_of
 from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.tuning.sizes import chunk_tokens
@@ -26,28 +27,38 @@ from eagle_jax.workarounds import loop_options
 class ChunkedPrefill:
     """A request that joins a batch: `read` until no chunk is `unread`, then `insert`.
 
+    Args:
+        prefixes: what was read of earlier prompts, which it starts from and adds to.
+
     Attributes:
         unread: chunks of the prompt that are not read yet.
     """
 
-    def __init__(self, batch: Batch, request: Request):
-        self._batch, self._row = batch, Row(request)
+    def __init__(self, batch: Batch, request: Request, prefixes: PrefixCache):
+        self._batch, self._row, self._prefixes = batch, Row(request), prefixes
         self._asked, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape)
         self._params = dataclasses.replace(self._asked, processor=None)  # reading is the same for all requests
-        self._read, self.unread = 0, -(-len(request.prompt) // chunk_tokens())
+        self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
         self._reading = self._timed(
             compiled_open_prompts(), *self._inputs(), slots=batch.shape.slots, sharding=batch.model.sharding
         )
+        self._keys = keys_of(request.prompt, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
+        blocks = prefixes.find(self._keys)
+        for block in blocks:
+            self._reading = self._timed(compiled_put_block(), self._reading, block, **self._static)
+        self._read, self.unread = len(blocks), -(-len(request.prompt) // chunk_tokens()) - len(blocks)
+        self._row.cached_tokens = len(blocks) * chunk_tokens()
 
     def read(self, chunks: int) -> int:
         """Reads `chunks` chunks, or those that are left; returns how many."""
         count = min(chunks, self.unread)
-        self._read, self.unread = self._read + count, self.unread - count
-        until = jnp.asarray(self._read, jnp.int32)
-        inputs = (*self._inputs(), self._tokens, self._reading, until)
-        self._reading = self._timed(
-            compiled_read_prompts(), *inputs, chunk=chunk_tokens(), sharding=self._batch.model.sharding
-        )
+        for _ in range(count):
+            self._read, self.unread = self._read + 1, self.unread - 1
+            inputs = (*self._inputs(), self._tokens, self._reading, jnp.asarray(self._read, jnp.int32))
+            self._reading = self._timed(compiled_read_prompts(), *inputs, **self._static)
+            if self._read <= len(self._keys):
+                block = self._timed(compiled_take_block(), self._reading, **self._static)
+                self._prefixes.keep(self._keys[: self._read], block)
         return count
 
     def insert(self, place: int) -> None:

@@ -21,7 +21,7 @@ from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request, fitted, requests_for
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
-from eagle_jax.scheduling.scheduler import Event, Scheduler
+from eagle_jax.scheduling.scheduler import PREFIX_CACHE_BYTES, Event, Scheduler
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket
 from eagle_jax.text.prompts import encode
 from eagle_jax.tuning.methods import choose
@@ -47,6 +47,7 @@ class Engine:
         max_queue: requests that may wait.
         steps: how many there are between two polls of the answers.
         record: keeps the draft tree of the last step before each poll, which `chunks` then carry.
+        prefix_cache_bytes: memory for what was read of prompts, so that others that begin alike start from it; or 0.
 
     Raises:
         ValueError, TypeError: as `generate` does.
@@ -72,6 +73,7 @@ class Engine:
         max_queue: int = 64,
         steps: int = 4,
         record: bool = False,
+        prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ):
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
         self.max_queue, steps = whole("max_queue", max_queue, 1), whole("steps", steps, 1)
@@ -90,6 +92,7 @@ class Engine:
             ),
             steps=steps,
             prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
+            prefix_cache_bytes=whole("prefix_cache_bytes", prefix_cache_bytes, 0),
         )
         if model.tokenizer is not None:
             model.tokenizer("a")  # the first use may change it (truncation is turned off): not beside other threads
@@ -141,14 +144,12 @@ class Engine:
             QueueFull: there is no room in the queue.
             EngineClosed: the engine takes no requests.
         """
-        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
-        values |= dict(logprobs=logprobs, top_logprobs=top_logprobs)
-        stops = stop_strings(stop, self.model.tokenizer)
-        requests = self._requests(prompts, max_new_tokens, seed, stop=stops, **values)
-        samples = [sample_number(number) for number in samples]
+        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, logprobs=logprobs, **processing)
+        values |= dict(stop=stop_strings(stop, self.model.tokenizer), top_logprobs=top_logprobs)
+        requests = self._requests(prompts, max_new_tokens, seed, **values)
         tickets = [
             Ticket(dataclasses.replace(request, sample=sample), self.model.tokenizer, self._cancel)
-            for request, sample in itertools.product(requests, samples)
+            for request, sample in itertools.product(requests, map(sample_number, samples))
         ]
         with self._changed:
             if self._closing or self._broken:
@@ -177,7 +178,7 @@ class Engine:
         """What there is to do at this moment."""
         waiting, rows = len(self._waiting), self._scheduler.shape.rows
         seconds = self._mean_seconds * (waiting + 1) / rows
-        return Load(rows=rows, busy=len(self._running), waiting=waiting, seconds_to_wait=seconds)
+        return Load(rows, len(self._running), waiting, seconds, prefix_bytes=self._scheduler.prefixes.bytes)
 
     @property
     def alive(self) -> bool:
@@ -279,9 +280,8 @@ class Engine:
             watcher(ticket)
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
-        output, *_ = ticket.news
         message = f"the engine failed at this answer, {in_a_line(error)}; ask again"
-        self._finish(ticket, output, None, EngineError(message))
+        self._finish(ticket, ticket.news[0], None, EngineError(message))
 
     def _recover(self, error: Exception) -> None:
         """The batch is lost, and with it the answers under way; those that wait are answered by a new one."""

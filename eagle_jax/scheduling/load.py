@@ -12,9 +12,11 @@ class Load:
         busy: requests that it is answering.
         waiting: requests in the queue.
         seconds_to_wait: a guess how long one that joined the queue now would wait.
+        prefix_bytes: that kept prefixes of prompts take.
     """
 
     rows: int
     busy: int
     waiting: int
     seconds_to_wait: float
+    prefix_bytes: int

@@ -25,6 +25,7 @@ class Stats:
             place, and the prefill; nan for an answer without a token.
         decode_seconds: from the first token to the last poll of the answer; in a batch, time that others took too.
         tokens_per_second: tokens after the first over `decode_seconds`; nan for an answer of one token.
+        cached_tokens: tokens of the prompt that were not read anew, since an earlier prompt began with the same ones.
     """
 
     steps: int
@@ -37,6 +38,7 @@ class Stats:
     first_token_seconds: float
     decode_seconds: float
     tokens_per_second: float
+    cached_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

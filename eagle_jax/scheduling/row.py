@@ -24,6 +24,7 @@ class Row:
         prefill_seconds: spent on its prompt; rows that are prefilled together share it.
         decode_seconds: spent on steps since then, whether for this row alone or for others as well.
         first_token_seconds: from submission to its first token, compiling not counted; nan before.
+        cached_tokens: of its prompt, that were not read anew.
     """
 
     request: Request
@@ -35,6 +36,7 @@ class Row:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     first_token_seconds: float = math.nan
+    cached_tokens: int = 0
 
 
 def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
@@ -70,4 +72,5 @@ def _stats(row: Row, depth: int) -> Stats:
         decode_seconds=seconds,
         first_token_seconds=row.first_token_seconds,
         tokens_per_second=(tokens - 1) / seconds if tokens > 1 and seconds else nan,
+        cached_tokens=row.cached_tokens,
     )

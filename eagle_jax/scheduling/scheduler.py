@@ -9,10 +9,13 @@ from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape
 from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
+from eagle_jax.scheduling.prefix_cache import PrefixCache
 from eagle_jax.scheduling.request import DUMMY_OPTIONS, NO_OUTPUT, PartialOutput, Request
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
+from eagle_jax.tuning.sizes import chunk_tokens
 
+PREFIX_CACHE_BYTES = 1 << 30  # an engine's, if nothing is said: 8,000 tokens of Llama-3.1-8B in bfloat16
 MOST_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
 
 
@@ -48,9 +51,11 @@ class Scheduler:
         steps: of the loop between two polls. None polls when answers are complete, and reports only those.
         prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
             steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
+        prefix_cache_bytes: budget of `prefixes`; with `prefill_chunks`.
 
     Attributes:
         shape: of the batch.
+        prefixes: what was read of prompts, for others that begin alike.
     """
 
     def __init__(
@@ -61,9 +66,11 @@ class Scheduler:
         *,
         steps: int | None = None,
         prefill_chunks: int | None = None,
+        prefix_cache_bytes: int = 0,
     ):
         self.model, self.drafter, self.shape = model, drafter, shape
         self._steps, self._chunks = steps, prefill_chunks
+        self.prefixes = PrefixCache(prefix_cache_bytes)
         self._ids = itertools.count()
         self._queue: collections.deque[tuple[int, Request]] = collections.deque()
         self._batch: Batch | None = None
@@ -123,18 +130,22 @@ class Scheduler:
         """
         assert self._batch is not None
         options = dataclasses.replace(DUMMY_OPTIONS, max_new_tokens=2, temperature=1.0, top_p=0.5, ignore_eos=True)
+        prompt = [0] * (chunk_tokens() + 1)  # the second request starts from what is kept of the first
+        prompt = prompt if len(prompt) < min(self.shape.slots, self.model.context) else [0]
         for each in (options, dataclasses.replace(options, presence_penalty=1.0)):
-            prefill = ChunkedPrefill(self._batch, Request(index=0, prompt=[0], options=each, seed=0, sample=0))
-            prefill.read(1)
+            prefill = ChunkedPrefill(self._batch, Request(0, prompt, each, seed=0, sample=0), self.prefixes)
+            prefill.read(prefill.unread)
             prefill.insert(0)
             self._batch.warm_up()
             self._batch.end([0])
+        self.prefixes.clear()
 
     def restart(self) -> None:
         """Forgets all requests, and begins an empty batch in the memory of the old one: there may be none for two."""
         for requests in (self._queue, self._running, self._reported, self._cancelled):
             requests.clear()
         self._reading, self._decode_next = None, False
+        self.prefixes.clear()
         self.close()
         self._batch = None if self._chunks is None else Batch(self.model, self.drafter, self.shape)
 
@@ -199,6 +210,7 @@ class Scheduler:
                 left -= prefill.read(left)
             except Exception as error:  # the other requests have nothing to do with it
                 self._reading = None
+                self.prefixes.clear()  # perhaps there was no memory left
                 events.append(Event(id, request, NO_OUTPUT, error=error))
                 continue
             if not prefill.unread:
@@ -220,8 +232,9 @@ class Scheduler:
             batch = self._batch = Batch(self.model, self.drafter, self.shape)
         [(id, request)] = self._next(1)
         try:
-            self._reading = id, request, ChunkedPrefill(batch, request)
+            self._reading = id, request, ChunkedPrefill(batch, request, self.prefixes)
         except Exception as error:
+            self.prefixes.clear()
             events.append(Event(id, request, NO_OUTPUT, error=error))
             return self._begin_reading(events)
         return True

@@ -1,0 +1,163 @@
+"""Prefix reuse: a prompt that begins like an earlier one starts from what was read of that one.
+
+Prompts are read in chunks of a fixed size. What one whole chunk adds to caches and drafter state is a block, and the
+blocks of a prompt form a chain:
+
+    prompt a    | chunk 0 | chunk 1 | chunk 2 | rest            a0 -> a1 -> a2
+    prompt b    | chunk 0 | chunk 1 | other   | rest            a0 -> b1 -> b2
+
+A block is identified by all tokens up to the one behind its chunk, which a drafter reads with the chunk's last row: b1
+is another block than a1. It was made by the program that would read the chunk anew, at the same place of a cache of the
+same size, so the state of a prompt that starts from blocks equals that of one that is read whole, bit for bit. Answers
+make no blocks: passes over trees round differently.
+"""
+
+import collections
+import functools
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.decoding.state import Reading
+from eagle_jax.models.cache import Cache
+from eagle_jax.sharding import Sharding, sharded
+from eagle_jax.workarounds import loop_options
+
+
+class PrefixCache:
+    """The blocks that were used most recently.
+
+    Args:
+        budget: most bytes that they take, over all devices; 0 keeps none.
+
+    Attributes:
+        bytes: that they take.
+    """
+
+    def __init__(self, budget: int):
+        self.budget, self.bytes = budget, 0
+        self._blocks: collections.OrderedDict[bytes, Reading] = collections.OrderedDict()  # least recently used first
+
+    def find(self, keys: Sequence[bytes]) -> list[Reading]:
+        """The longest chain of blocks that a prompt with these keys can start from."""
+        found = list(itertools.takewhile(self._blocks.__contains__, keys))
+        self._use(found)
+        return [self._blocks[key] for key in found]
+
+    def keep(self, keys: Sequence[bytes], block: Reading) -> None:
+        """Adds the block of the last key, at the end of the chain of the others, and evicts what is too much."""
+        if keys[-1] not in self._blocks:
+            self._blocks[keys[-1]] = block
+            self.bytes += _bytes_of(block)
+        self._use(keys)
+        while self.bytes > self.budget:
+            _, evicted = self._blocks.popitem(last=False)
+            self.bytes -= _bytes_of(evicted)
+
+    def clear(self) -> None:
+        """Frees all blocks."""
+        self._blocks.clear()
+        self.bytes = 0
+
+    def _use(self, keys: Sequence[bytes]) -> None:
+        """Marks a chain as used, its end first: a block whose predecessor is evicted could not be found."""
+        for key in reversed(keys):
+            if key in self._blocks:
+                self._blocks.move_to_end(key)
+
+
+def keys_of(prompt: Sequence[int], chunk: int, config: Any) -> list[bytes]:
+    """The key of each block that a prompt makes, in order: SHA-256 of the tokens up to the one behind the chunk.
+
+    The chunk that holds the last token makes none, so at least one token is left to read.
+
+    Args:
+        chunk: tokens of a chunk.
+        config: the target's.
+    """
+    tokens, keys = np.asarray(prompt, np.int32), []
+    digest = hashlib.sha256(np.array([chunk, _rope_length(config, len(prompt))], np.int64).tobytes())
+    for end in range(chunk, len(tokens), chunk):
+        digest.update(tokens[end - chunk : end].tobytes())
+        with_next = digest.copy()
+        with_next.update(tokens[end : end + 1].tobytes())
+        keys.append(with_next.digest())
+    return keys
+
+
+def take_block(reading: Reading, *, chunk: int, sharding: Sharding | None = None) -> Reading:
+    """The block of the chunk that was read last, of the first row: the chunk's slots of each cache, and all other state
+    as it is after the chunk.
+    """
+    start = (reading.chunks - 1) * chunk
+
+    def take(node: Any) -> Any:
+        if not isinstance(node, Cache):
+            return node[:1] if node.ndim else node
+        k, v = (
+            tuple(jax.lax.dynamic_slice_in_dim(slots[:1], start, chunk, axis=2) for slots in layers)
+            for layers in (node.k, node.v)
+        )
+        return Cache(k=k, v=v, length=node.length[:1], rope_length=node.rope_length[:1])
+
+    return jax.tree.map(take, reading, is_leaf=_by_position(reading))
+
+
+def put_block(reading: Reading, block: Reading, *, chunk: int, sharding: Sharding | None = None) -> Reading:
+    """A prompt of which the blocks before this one are read, with this one read too; of the first row."""
+    start = (block.chunks - 1) * chunk
+
+    def put_row(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new, 0, axis=0) if old.ndim else new
+
+    def put_slots(old: tuple[Array, ...], new: tuple[Array, ...]) -> tuple[Array, ...]:
+        layers = zip(old, new, strict=True)
+        return tuple(jax.lax.dynamic_update_slice(slots, rows, (0, 0, start, 0)) for slots, rows in layers)
+
+    def put(old: Any, new: Any) -> Any:
+        if not isinstance(old, Cache):
+            return put_row(old, new)
+        length = put_row(old.length, new.length)
+        return Cache(put_slots(old.k, new.k), put_slots(old.v, new.v), length, old.rope_length)
+
+    return jax.tree.map(put, reading, block, is_leaf=_by_position(reading))
+
+
+@functools.cache
+def compiled_take_block() -> Any:
+    """`take_block`, jitted once per process."""
+    return jax.jit(sharded(take_block), static_argnames=("chunk", "sharding"), compiler_options=loop_options())
+
+
+@functools.cache
+def compiled_put_block() -> Any:
+    """`put_block`, jitted once per process. What is being read is donated: caches are written in place."""
+    fixed, options = ("chunk", "sharding"), loop_options()
+    return jax.jit(sharded(put_block), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
+
+
+def _by_position(reading: Reading) -> Callable[[Any], bool]:
+    """Tells caches with a slot for each position; a drafter's shorter ones are copied whole, as other state is."""
+    slots = reading.cache.slots
+    return lambda node: isinstance(node, Cache) and all(layer.shape[2] >= slots for layer in node.k)
+
+
+def _bytes_of(block: Reading) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(block))
+
+
+def _rope_length(config: Any, prompt: int) -> int:
+    """What the cached keys of a prompt depend on besides its tokens: with dynamic NTK scaling its length, where that is
+    beyond the original context; else 0.
+    """
+    if not isinstance(config, LlamaConfig):
+        return 0
+    ropes = [config.rope_of(layer) for layer in range(config.num_hidden_layers)]
+    originals = [rope.original_max_position_embeddings or 0 for rope in ropes if rope.kind == "dynamic"]
+    return max(prompt, min(originals)) if originals else 0
