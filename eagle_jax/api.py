@@ -15,6 +15,7 @@ from eagle_jax.loading.weights import Weights, weights_of, with_weights
 from eagle_jax.scheduling.engine import Engine
 from eagle_jax.scheduling.generate import generate, stream
 from eagle_jax.scheduling.load import Load
+from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing, check_processing
 from eagle_jax.scheduling.results import CANCELLED, Chunk, Result, Stats, Step, without_nan
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
@@ -37,6 +38,7 @@ __all__ = [
     "LOCAL",
     "METHODS",
     "PAIRS",
+    "PREFIX_CACHE_BYTES",
     "Chat",
     "Chunk",
     "Step",

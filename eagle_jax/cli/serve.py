@@ -29,6 +29,16 @@ MaxTokens = Annotated[
 MaxQueue = Annotated[
     int, typer.Option("--max-queue", min=1, help="Requests that may wait; others get 429.", rich_help_panel=SERVER)
 ]
+PrefixCacheBytes = Annotated[
+    int,
+    typer.Option(
+        "--prefix-cache-bytes",
+        min=0,
+        metavar="BYTES",
+        help="Memory for what was read of prompts, from which others that begin alike start; 0 is off.",
+        rich_help_panel=SERVER,
+    ),
+]
 ApiKey = Annotated[
     str | None,
     typer.Option(
@@ -80,6 +90,7 @@ def serve(
     max_tokens: MaxTokens = None,
     max_queue: MaxQueue = 64,
     max_seconds: MaxSeconds = 600.0,
+    prefix_cache_bytes: PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
     api_key: ApiKey = None,
     name: Name = None,
     ignore_unknown: IgnoreUnknown = False,
@@ -116,7 +127,14 @@ def serve(
         datastore=datastore,
     )
     with err.status("Compiling"):
-        engine = api.Engine(model, rows=slots, max_tokens=max_tokens, max_queue=max_queue, **drafting)
+        engine = api.Engine(
+            model,
+            rows=slots,
+            max_tokens=max_tokens,
+            max_queue=max_queue,
+            prefix_cache_bytes=prefix_cache_bytes,
+            **drafting,
+        )
     try:
         called = name or target or "shipped"
         app = serving.create_app(

@@ -16,12 +16,13 @@ from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.batch_shape import OWN_STOP_IDS, BatchShape, refuse_many_stop_ids, slots_to_hold
 from eagle_jax.scheduling.load import Load
 from eagle_jax.scheduling.options import options_for, sample_number, seeds_for, stop_strings
+from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request, fitted, requests_for
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
-from eagle_jax.scheduling.scheduler import PREFIX_CACHE_BYTES, Event, Scheduler
+from eagle_jax.scheduling.scheduler import Event, Scheduler
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket
 from eagle_jax.text.prompts import encode
 from eagle_jax.tuning.methods import choose
@@ -111,9 +112,7 @@ class Engine:
         atexit.register(self.close, drain=False)  # a thread that computes must not meet the interpreter's end
 
     def submit(self, prompt: Any, *, sample: int = 0, **options: Any) -> Ticket:
-        """Puts a request into the queue, for answer number `sample` of those that one prompt and seed can have. What
-        `submit_all` says of options and errors counts here too.
-        """
+        """Queues a request as `submit_all` does, for answer number `sample` of those that prompt and seed can have."""
         return self.submit_all([prompt], samples=[sample], **options)[0]
 
     def submit_all(

@@ -29,6 +29,8 @@ from eagle_jax.models.cache import Cache
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options
 
+PREFIX_CACHE_BYTES = 1 << 30  # an engine's, if nothing is said: 8,000 tokens of Llama-3.1-8B in bfloat16
+
 
 class PrefixCache:
     """The blocks that were used most recently.

@@ -50,14 +50,19 @@ class Answering:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.name}
 
     def usage(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Tokens that were read and written; `accepted_prediction_tokens` are those that the drafter had guessed."""
-        prompts = sum(result.prompt_tokens for result in results[:: self.call.samples])
+        """Tokens that were read and written; `cached_tokens` are those of prompts that were not read anew,
+        `accepted_prediction_tokens` those that the drafter had guessed. Samples of one prompt count it once.
+        """
+        first_samples = results[:: self.call.samples]
+        prompts = sum(result.prompt_tokens for result in first_samples)
+        cached = sum(result.stats.cached_tokens for result in first_samples)
         tokens = sum(len(result.token_ids) for result in results)
         accepted = sum(length - 1 for result in results for length in result.stats.accepted_lengths)
         return {
             "prompt_tokens": prompts,
             "completion_tokens": tokens,
             "total_tokens": prompts + tokens,
+            "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens_details": {"accepted_prediction_tokens": accepted},
         }
 

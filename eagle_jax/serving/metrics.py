@@ -21,6 +21,13 @@ class Metrics:
             "eagle_jax_answers", "Answers that ended, by how.", [*labels, "finish_reason"], registry=registry
         )
         self._prompt_tokens = Counter("eagle_jax_prompt_tokens", "Tokens of prompts.", labels, registry=registry)
+        self._cached_tokens, self._hits = (
+            Counter(f"eagle_jax_{name}", what, labels, registry=registry)
+            for name, what in (
+                ("cached_tokens", "Tokens of prompts that were not read anew."),
+                ("prefix_hits", "Prompts that started from a kept prefix."),
+            )
+        )
         self._tokens = Counter("eagle_jax_completion_tokens", "Tokens of answers.", labels, registry=registry)
         self._passes = Counter("eagle_jax_passes", "Passes of the target, by answer.", labels, registry=registry)
         self._accepted = Histogram(
@@ -38,12 +45,13 @@ class Metrics:
                 ("answer", "From a request to the end of its answer."),
             )
         )
-        self._queue, self._busy, self._slots = (
+        self._queue, self._busy, self._slots, self._prefix_bytes = (
             Gauge(f"eagle_jax_{name}", what, labels, registry=registry)
             for name, what in (
                 ("queue_length", "Requests that wait."),
                 ("slots_busy", "Requests that are being answered."),
                 ("slots", "Requests that can be answered at a time."),
+                ("prefix_cache_bytes", "Memory that kept prefixes take."),
             )
         )
         self._responses = Counter(
@@ -55,6 +63,7 @@ class Metrics:
         self._queue.labels(name).set_function(lambda: engine.load.waiting)
         self._busy.labels(name).set_function(lambda: engine.load.busy)
         self._slots.labels(name).set_function(lambda: engine.load.rows)
+        self._prefix_bytes.labels(name).set_function(lambda: engine.load.prefix_bytes)
         engine.watch(lambda ticket: self._answered(name, ticket))
 
     def responded(self, path: str, status: int) -> None:
@@ -77,6 +86,8 @@ class Metrics:
         if result is None or ticket.waited is None:  # its prompt was not read
             return
         self._prompt_tokens.labels(name).inc(result.prompt_tokens)
+        self._cached_tokens.labels(name).inc(result.stats.cached_tokens)
+        self._hits.labels(name).inc(result.stats.cached_tokens > 0)
         self._tokens.labels(name).inc(len(result.token_ids))
         self._passes.labels(name).inc(result.stats.steps)
         accepted = self._accepted.labels(name)

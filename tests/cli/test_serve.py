@@ -16,10 +16,15 @@ def test_it_says_where_it_is_and_what_it_does(fake, run):
     assert "Serving shipped: 4 slots of 512 tokens, trees of 6 nodes, on " in shown.stderr
     assert "more than" not in shown.stderr and "with fewer --slots" not in shown.stderr
     assert "http://127.0.0.1:8000/v1" in shown.stderr and "api-key" not in shown.stderr
-    how = dict(rows=4, max_tokens=300, max_queue=9, drafter="auto", tree=(6, 3, 2))
+    how = dict(rows=4, max_tokens=300, max_queue=9, prefix_cache_bytes=1 << 30, drafter="auto", tree=(6, 3, 2))
     assert fake.engines == [how, "closed"]
     ((names, served),) = fake.served
     assert names == ["shipped"] and served["limits"].answer_seconds == 60.0 and served["api_key"] is None
+
+
+def test_the_memory_for_prefixes_is_given_to_the_engine(fake, run):
+    run("serve", "--prefix-cache-bytes", "0")
+    assert fake.engines[0]["prefix_cache_bytes"] == 0
 
 
 def test_it_says_what_became_of_what_was_asked_for(fake, run):
@@ -61,6 +66,7 @@ def test_the_key_may_be_in_the_environment(fake, run, monkeypatch):
     [
         (("--port", "70000"), "'--port'"),
         (("--slots", "0"), "'--slots'"),
+        (("--prefix-cache-bytes", "-1"), "'--prefix-cache-bytes'"),
         (("--max-tokens", "1"), "'--max-tokens'"),
         (("--tree", "x"), "--tree 'x'"),
     ],

@@ -11,7 +11,8 @@ import pytest
 from served import KEY, Served
 from speller import DYNAMIC, RANDOM, SCRIPT, SPELLED, SPELLER, asked
 
-from eagle_jax.api import generate
+from eagle_jax.api import Engine, generate
+from eagle_jax.scheduling import chunked_prefill, scheduler
 from eagle_jax.serving import Limits
 
 SAMPLED = {"temperature": 0.9, "top_p": 0.99}
@@ -196,6 +197,32 @@ def test_health_and_metrics(client, served):
     for name in ("completion_tokens_total", "accepted_length_sum", "queue_length", "slots_busy", "answers_total"):
         assert f"eagle_jax_{name}{{" in text, name
     assert 'eagle_jax_time_to_first_token_seconds_count{model="speller"}' in text
+
+
+def test_tokens_that_were_not_read_anew_are_told_and_counted(monkeypatch):
+    for module in (chunked_prefill, scheduler):
+        monkeypatch.setattr(module, "chunk_tokens", lambda: 8)
+    prompt = list(range(30))
+    with Engine(RANDOM, rows=2, max_tokens=48, **DYNAMIC) as engine:
+        served = Served({"random": engine})
+        with served.client() as client:
+            how = dict(model="random", max_tokens=4, temperature=0)
+            first = client.completions.create(prompt=prompt, **how).usage
+            more = client.completions.create(prompt=[prompt, [*prompt, 5]], n=2, **how).usage
+            *_, last = client.completions.create(
+                prompt=prompt, stream=True, stream_options={"include_usage": True}, **how
+            )
+            question = dict(model="random", messages=asked("Who was it that said so?"), max_tokens=4, temperature=0)
+            chats = [client.chat.completions.create(**question).usage for _ in range(2)]
+        with urllib.request.urlopen(f"{served.url}/metrics") as answer:
+            metrics = answer.read().decode()
+        served.stop()
+    usages = [first, more, last.usage, *chats]
+    assert [usage.prompt_tokens_details.cached_tokens for usage in usages] == [0, 48, 24, 0, 24]
+    assert more.prompt_tokens == 61 and chats[1].prompt_tokens == 25
+    assert 'eagle_jax_cached_tokens_total{model="random"} 144.0' in metrics
+    assert 'eagle_jax_prefix_hits_total{model="random"} 6.0' in metrics
+    assert 'eagle_jax_prefix_cache_bytes{model="random"} 0' not in metrics
 
 
 def _settle(engine) -> None:
