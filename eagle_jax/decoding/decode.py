@@ -180,8 +180,13 @@ def noise_after(
     if not mode.sampled:
         return None
     positions = length[:, None] + 1 + jnp.arange(count, dtype=jnp.int32)[None]
+    vocab_size, none_sampled = target.config.vocab_size, jnp.all(jnp.asarray(params.settings.greedy))
     with jax.named_scope("noise"):
-        return sampling.noise(params.settings, positions, target.config.vocab_size)
+        return jax.lax.cond(
+            none_sampled,
+            lambda: jnp.zeros((*positions.shape, vocab_size), jnp.float32),
+            lambda: sampling.noise(params.settings, positions, vocab_size),
+        )
 
 
 def _until_stop(accepted: Accepted, params: BatchParams, state: DecodeState) -> tuple[Accepted, Bool[Array, "b"]]:
