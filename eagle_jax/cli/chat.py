@@ -68,6 +68,8 @@ def chat(
     tree: options.Tree = "auto",
     draft_model: options.DraftModel = None,
     datastore: options.Datastore = None,
+    max_tokens: options.MaxTokens = None,
+    prefix_cache_bytes: options.PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
 ) -> None:
     """Talk with the model; it sees the whole conversation. Type /help for what else there is.
 
@@ -79,7 +81,7 @@ def chat(
 
     - `eagle-jax chat --target llama-3.1-8b-instruct --temperature 0.7 --system "Answer in one sentence."`
     """
-    drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     model = load(
         target,
         head,
@@ -98,7 +100,6 @@ def chat(
         top_p=top_p,
         min_p=min_p,
         seed=seed,
-        **drafting,
         **options.parse_set(settings),
     )
     if generation_config:
@@ -113,6 +114,17 @@ def chat(
         encode(
             model.tokenizer, [*conversation.messages, QUESTION], model.target.config.vocab_size, "the system message"
         )
+    with err.status("Compiling"):
+        room: dict[str, Any] = dict(rows=1, max_tokens=max_tokens, prefix_cache_bytes=prefix_cache_bytes)
+        engine = api.Engine(model, steps=1, **room, **drafting)
+    try:
+        _converse(engine, conversation, request)
+    finally:
+        engine.close(drain=False)
+
+
+def _converse(engine: Any, conversation: Conversation, request: dict[str, Any]) -> None:
+    """Answers line after line."""
     err.print("Type a message, or /help.", style="dim")
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # line editing and history in `input`
@@ -120,7 +132,7 @@ def chat(
         if line.startswith("/"):
             _obey(line, conversation)
         elif line:
-            _answer(model, conversation, line, request)
+            _answer(engine, conversation, line, request)
 
 
 def _read() -> str | None:
@@ -146,18 +158,22 @@ def _obey(line: str, conversation: Conversation) -> None:
         err.print(f"eagle-jax: {line.split()[0]} is not a command; /help lists them", markup=False)
 
 
-def _answer(model: api.Model, conversation: Conversation, line: str, request: dict[str, Any]) -> None:
-    """Streams one answer and remembers it. A request that the api refuses leaves the conversation as it was."""
+def _answer(engine: Any, conversation: Conversation, line: str, request: dict[str, Any]) -> None:
+    """Streams one answer and remembers it. A request that the engine refuses leaves the conversation as it was."""
     conversation_so_far = [*conversation.messages, {"role": "user", "content": line}]
-    text, result = "", None
+    text, result, ticket = "", None, None
     try:
-        for chunk in waiting(api.stream(model, conversation_so_far, **request), "Reading"):
+        longest = min(request["max_new_tokens"], engine.room_for(conversation_so_far))
+        ticket = engine.submit(conversation_so_far, **request | {"max_new_tokens": longest})
+        for chunk in waiting(iter(ticket), "Reading"):
             write(chunk.text)
             text += chunk.text
             result = chunk.result or result
     except KeyboardInterrupt:
+        if ticket is not None:
+            ticket.cancel()
         write(" [interrupted]")
-    except ValueError as error:
+    except (ValueError, api.EngineError) as error:
         hint = "; /clear forgets the conversation" if conversation.results else ""
         err.print(f"eagle-jax: {error}{hint}", markup=False)
         return

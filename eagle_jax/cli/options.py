@@ -9,7 +9,8 @@ import typer
 
 from eagle_jax import api
 
-MODEL, SAMPLING, DRAFTING, OUTPUT, HOSTS = "Model", "Sampling", "Drafting", "Output", "Hosts"
+MODEL, SAMPLING, DRAFTING = "Model", "Sampling", "Drafting"
+OUTPUT, HOSTS, MEMORY = "Output", "Hosts", "Memory"
 
 Target = Annotated[
     str | None,
@@ -127,6 +128,25 @@ Set = Annotated[
         metavar="NAME=VALUE",
         help=f"One more option, in JSON; may be repeated. Names: {', '.join(api.Processing.__annotations__)}.",
         rich_help_panel=SAMPLING,
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens",
+        min=2,
+        help="Most tokens of prompt and answer together; the model's context by default, 4096 at most.",
+        rich_help_panel=MEMORY,
+    ),
+]
+PrefixCacheBytes = Annotated[
+    int,
+    typer.Option(
+        "--prefix-cache-bytes",
+        min=0,
+        metavar="BYTES",
+        help="Memory for what was read of prompts, from which others that begin alike start; 0 is off.",
+        rich_help_panel=MEMORY,
     ),
 ]
 

@@ -17,27 +17,8 @@ Host = Annotated[
 ]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.", rich_help_panel=SERVER)]
 Slots = Annotated[int, typer.Option("--slots", min=1, help="Requests answered at a time.", rich_help_panel=SERVER)]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--max-tokens",
-        min=2,
-        help="Most tokens of prompt and answer together; the model's context by default, 4096 at most.",
-        rich_help_panel=SERVER,
-    ),
-]
 MaxQueue = Annotated[
     int, typer.Option("--max-queue", min=1, help="Requests that may wait; others get 429.", rich_help_panel=SERVER)
-]
-PrefixCacheBytes = Annotated[
-    int,
-    typer.Option(
-        "--prefix-cache-bytes",
-        min=0,
-        metavar="BYTES",
-        help="Memory for what was read of prompts, from which others that begin alike start; 0 is off.",
-        rich_help_panel=SERVER,
-    ),
 ]
 ApiKey = Annotated[
     str | None,
@@ -87,10 +68,10 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     slots: Slots = 8,
-    max_tokens: MaxTokens = None,
+    max_tokens: options.MaxTokens = None,
     max_queue: MaxQueue = 64,
     max_seconds: MaxSeconds = 600.0,
-    prefix_cache_bytes: PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
+    prefix_cache_bytes: options.PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
     api_key: ApiKey = None,
     name: Name = None,
     ignore_unknown: IgnoreUnknown = False,

@@ -10,7 +10,7 @@ from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence
 from eagle_jax.cli.published import at_hand_or_toy
-from eagle_jax.cli.serve import SERVER, ApiKey, Host, MaxTokens, Name, Port, serving_room, warn_of_open_doors
+from eagle_jax.cli.serve import SERVER, ApiKey, Host, Name, Port, serving_room, warn_of_open_doors
 
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=SERVER)]
 READERS = 2  # answers at a time of the drafter that the page begins with; of others that readers choose, one
@@ -27,7 +27,7 @@ def ui(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     open_: Open = False,
-    max_tokens: MaxTokens = None,
+    max_tokens: options.MaxTokens = None,
     api_key: ApiKey = None,
     name: Name = None,
     drafter: options.Drafter = "auto",

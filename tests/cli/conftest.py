@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 import types
 import webbrowser
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,6 +34,20 @@ class FakeTokenizer:
 
     def decode(self, ids: list[int]) -> str:
         return "".join(f"<{token}>" for token in ids)
+
+
+@dataclasses.dataclass
+class FakeTicket:
+    """An answer that is there at once."""
+
+    fake: "Fake"
+    chunks: Iterator[api.Chunk]
+
+    def __iter__(self) -> Iterator[api.Chunk]:
+        return self.chunks
+
+    def cancel(self) -> None:
+        self.fake.engines.append("cancelled")
 
 
 @dataclasses.dataclass
@@ -66,6 +81,7 @@ class Fake:
     opened: list[str] = dataclasses.field(default_factory=list)
     unreadable: list[str] = dataclasses.field(default_factory=list)
     plain_ids: list[int] = dataclasses.field(default_factory=lambda: [5, 6, 7])
+    room: int = 400
     engines: list[Any] = dataclasses.field(default_factory=list)
     served: list[tuple[list[str], dict]] = dataclasses.field(default_factory=list)
     here: bool = False
@@ -281,6 +297,8 @@ class Fake:
         return types.SimpleNamespace(
             drafter=types.SimpleNamespace(shape=shape),
             max_tokens=512,
+            room_for=lambda prompt: self.room,
+            submit=lambda prompt, **request: FakeTicket(self, self.stream(model, prompt, **request)),
             close=lambda drain: self.engines.append("closed"),
         )
 

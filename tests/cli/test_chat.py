@@ -13,6 +13,19 @@ def test_the_model_sees_the_whole_conversation(fake, run):
     assert fake.requests[0][1]["temperature"] == 1.0
 
 
+def test_one_engine_answers_all_turns_and_keeps_what_it_read(fake, run):
+    run("chat", "--drafter", "none", "--max-tokens", "300", "--prefix-cache-bytes", "7", input="hi\nhi\n")
+    how = dict(rows=1, steps=1, max_tokens=300, prefix_cache_bytes=7, drafter="none", tree="auto")
+    assert fake.engines == [how, "closed"] and len(fake.requests) == 2
+
+
+def test_an_answer_is_as_long_as_there_is_room(fake, run):
+    fake.room = 9
+    run("chat", input="hi\n")
+    run("chat", "--max-new-tokens", "3", input="hi\n")
+    assert [request["max_new_tokens"] for _, request in fake.requests] == [9, 3]
+
+
 def test_clear_forgets_all_but_the_system_message(fake, run):
     run("chat", "--system", "Be brief.", input="hi\n/clear\nhi\n")
     assert fake.requests[1][0] == [{"role": "system", "content": "Be brief."}, HI]
@@ -57,6 +70,7 @@ def test_ctrl_c_keeps_what_was_written(fake, run):
     shown = run("chat", input="hi\n/clear\n")
     assert shown.exit_code == 0
     assert "Hello [interrupted]" in shown.stdout
+    assert fake.engines[1:] == ["cancelled", "closed"]
 
 
 def test_a_refused_message_leaves_the_conversation_as_it_was(fake, run):

@@ -75,9 +75,17 @@ def test_an_evaluation_with_its_report(run, pair, tmp_path):
 
 
 def test_a_conversation(run, pair):
-    shown = run("chat", *pair, *SHORT, input="What is 2 + 2?\n/stats\n/quit\n")
-    assert shown.exit_code == 0
-    assert "1 answers, " in shown.stdout
+    questions = [f"{'What is 2 + 2, and why? ' * 8}{turn}" for turn in range(3)]
+    texts, messages, model = [], [], eagle_jax.load(*pair[1::2])
+    for question in questions:
+        messages.append({"role": "user", "content": question})
+        texts.append(eagle_jax.generate(model, messages, max_new_tokens=12, tree=(6, 2, 2)).text)
+        messages.append({"role": "assistant", "content": texts[-1]})
+    for memory in ("1000000", "0"):
+        typed = "\n".join([*questions, "/stats", "/quit"])
+        shown = run("chat", *pair, *SHORT, "--prefix-cache-bytes", memory, input=f"{typed}\n")
+        assert shown.exit_code == 0, shown.stderr
+        assert shown.stdout.startswith("\n".join(texts) + "\n3 answers, ")
 
 
 def test_inspect(run, pair):
