@@ -42,7 +42,7 @@ class ChunkedPrefill:
         self._reading = self._timed(
             compiled_open_prompts(), *self._inputs(), slots=batch.shape.slots, sharding=batch.model.sharding
         )
-        self._keys = keys_of(request.prompt, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
+        self._keys = keys_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
         blocks = prefixes.find(self._keys)
         for block in blocks:
             self._reading = self._timed(compiled_put_block(), self._reading, block, **self._static)

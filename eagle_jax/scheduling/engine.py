@@ -129,6 +129,7 @@ class Engine:
         stop: str | Sequence[str] | None = None,
         logprobs: bool = False,
         top_logprobs: int = 0,
+        cache_salt: str = "",
         **processing: Unpack[Processing],
     ) -> list[Ticket]:
         """Puts requests into the queue, all of them or none: for each prompt those of `samples`, in order.
@@ -137,6 +138,7 @@ class Engine:
             prompts: each is text, chat messages or token ids.
             max_new_tokens: longest answer, in tokens; None is what the engine has room for. The rest is as in
                 `generate`, with at most 8 `stop_token_ids`.
+            cache_salt: prompts with another one share nothing that was read, so that no time tells what others asked.
 
         Raises:
             ValueError, TypeError: as `generate` does; also when a prompt and its answer need more than `max_tokens`.
@@ -146,10 +148,9 @@ class Engine:
         values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, logprobs=logprobs, **processing)
         values |= dict(stop=stop_strings(stop, self.model.tokenizer), top_logprobs=top_logprobs)
         requests = self._requests(prompts, max_new_tokens, seed, **values)
-        tickets = [
-            Ticket(dataclasses.replace(request, sample=sample), self.model.tokenizer, self._cancel)
-            for request, sample in itertools.product(requests, map(sample_number, samples))
-        ]
+        answers = itertools.product(requests, map(sample_number, samples))
+        asked = [dataclasses.replace(request, sample=sample, cache_salt=cache_salt) for request, sample in answers]
+        tickets = [Ticket(request, self.model.tokenizer, self._cancel) for request in asked]
         with self._changed:
             if self._closing or self._broken:
                 raise EngineClosed(self._broken or "the engine was closed and takes no more requests")
@@ -264,10 +265,9 @@ class Engine:
             ticket.update(event.output)
             return
         del self._running[event.id]
-        if event.error is not None:
-            self._fail(ticket, event.error)
-        else:
-            self._finish(ticket, event.output, event.result)
+        if event.error is None:
+            return self._finish(ticket, event.output, event.result)
+        self._fail(ticket, event.error)
 
     def _finish(
         self, ticket: Ticket, output: PartialOutput, result: Result | None, error: EngineError | None = None

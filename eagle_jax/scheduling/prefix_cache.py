@@ -26,6 +26,7 @@ from jaxtyping import Array
 from eagle_jax.config import LlamaConfig
 from eagle_jax.decoding.state import Reading
 from eagle_jax.models.cache import Cache
+from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options
 
@@ -74,8 +75,9 @@ class PrefixCache:
                 self._blocks.move_to_end(key)
 
 
-def keys_of(prompt: Sequence[int], chunk: int, config: Any) -> list[bytes]:
-    """The key of each block that a prompt makes, in order: SHA-256 of the tokens up to the one behind the chunk.
+def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
+    """The key of each block that a prompt makes, in order: SHA-256 of the salt and the tokens up to the one behind the
+    chunk.
 
     The chunk that holds the last token makes none, so at least one token is left to read.
 
@@ -83,8 +85,10 @@ def keys_of(prompt: Sequence[int], chunk: int, config: Any) -> list[bytes]:
         chunk: tokens of a chunk.
         config: the target's.
     """
-    tokens, keys = np.asarray(prompt, np.int32), []
-    digest = hashlib.sha256(np.array([chunk, _rope_length(config, len(prompt))], np.int64).tobytes())
+    tokens, keys = np.asarray(request.prompt, np.int32), []
+    salt = request.cache_salt.encode(errors="surrogatepass")
+    numbers = len(salt), chunk, _rope_length(config, len(tokens))
+    digest = hashlib.sha256(np.array(numbers, np.int64).tobytes() + salt)
     for end in range(chunk, len(tokens), chunk):
         digest.update(tokens[end - chunk : end].tobytes())
         with_next = digest.copy()

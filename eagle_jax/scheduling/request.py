@@ -26,6 +26,7 @@ class Request:
         sample: number of the answer among several to one prompt and seed; part of what seeds the noise.
         bad_words: the tokens of the options' bad words.
         structured: the automaton of its structured output and what it cost; None for free text.
+        cache_salt: prompts with another one share nothing that was read.
         submitted: when it was submitted, by `time.perf_counter`.
     """
 
@@ -36,6 +37,7 @@ class Request:
     sample: int
     bad_words: Words = ()
     structured: Made | None = dataclasses.field(default=None, compare=False)
+    cache_salt: str = ""
     submitted: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
 
     @property

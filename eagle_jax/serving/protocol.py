@@ -24,7 +24,6 @@ IGNORED = {
     "safety_identifier": text,
     "prompt_cache_key": text,
     "prompt_cache_retention": text,
-    "cache_salt": text,
     "metadata": mapping,
     "request_id": text,
     "rid": text,
@@ -183,6 +182,7 @@ def _options(fields: Fields) -> dict[str, Any]:
         "min_p": fields.take("min_p", number(0.0, 1.0), None),
         "seed": fields.take("seed", whole(0, LARGEST_SEED), secrets.randbelow(LARGEST_SEED)),
         "stop": fields.take("stop", _stop, None),
+        "cache_salt": fields.take("cache_salt", text, None),
     }
     return {name: value for name, value in options.items() if value is not None}
 

@@ -86,9 +86,13 @@ def batch_of(drafter: Drafter, model: Model = MODEL) -> Batch:
     return Batch(model, drafter, BatchShape(2, 256, Sampling(sampled=True, filtered=True), logprobs=0, stop_ids=1))
 
 
-def read(batch: Batch, prompt: list[int], prefixes: PrefixCache) -> tuple[int, Any]:
+def request_of(prompt: list[int], salt: str = "") -> Request:
+    return Request(0, prompt, DUMMY_OPTIONS, seed=0, sample=0, cache_salt=salt)
+
+
+def read(batch: Batch, prompt: list[int], prefixes: PrefixCache, salt: str = "") -> tuple[int, Any]:
     """Tokens that were not read anew, and all that is there of a prompt once it is read."""
-    prefill = ChunkedPrefill(batch, Request(0, prompt, DUMMY_OPTIONS, seed=0, sample=0), prefixes)
+    prefill = ChunkedPrefill(batch, request_of(prompt, salt), prefixes)
     prefill.read(prefill.unread)
     first_row = jax.tree.map(lambda leaf: leaf[:1] if leaf.ndim else leaf, to_host(prefill._reading))
     return prefill._row.cached_tokens, first_row  # a mesh's other rows are padding
@@ -174,13 +178,19 @@ def test_a_block_of_other_tokens_would_be_seen_and_is_not_found():
     assert found == 0
     assert_same(reused, whole)
 
-    keys = [keys_of(each, CHUNK, WIDE) for each in (prompt, other)]
+    keys = [keys_of(request_of(each), CHUNK, WIDE) for each in (prompt, other)]
     for key, wrong in zip(*keys, strict=True):
         prefixes._blocks[key] = prefixes._blocks[wrong]
     found, spoiled = read(batch, prompt, prefixes)
     assert found == 16
     with pytest.raises(AssertionError):
         assert_same(spoiled, whole)
+
+
+def test_prompts_of_another_salt_share_nothing():
+    batch, prefixes, prompt = batch_of(Plain()), PrefixCache(PLENTY), tokens(20)
+    cached = [read(batch, prompt, prefixes, salt)[0] for salt in ("", "mine", "yours", "mine", "", "\ud800")]
+    assert cached == [0, 0, 0, 16, 16, 0]
 
 
 def test_the_budget_is_kept_and_what_was_used_last_stays():

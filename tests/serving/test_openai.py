@@ -212,16 +212,17 @@ def test_tokens_that_were_not_read_anew_are_told_and_counted(monkeypatch):
             *_, last = client.completions.create(
                 prompt=prompt, stream=True, stream_options={"include_usage": True}, **how
             )
+            salted = [client.completions.create(prompt=prompt, extra_body={"cache_salt": "a"}, **how) for _ in range(2)]
             question = dict(model="random", messages=asked("Who was it that said so?"), max_tokens=4, temperature=0)
             chats = [client.chat.completions.create(**question).usage for _ in range(2)]
         with urllib.request.urlopen(f"{served.url}/metrics") as answer:
             metrics = answer.read().decode()
         served.stop()
-    usages = [first, more, last.usage, *chats]
-    assert [usage.prompt_tokens_details.cached_tokens for usage in usages] == [0, 48, 24, 0, 24]
+    usages = [first, more, last.usage, *chats, *(answer.usage for answer in salted)]
+    assert [usage.prompt_tokens_details.cached_tokens for usage in usages] == [0, 48, 24, 0, 24, 0, 24]
     assert more.prompt_tokens == 61 and chats[1].prompt_tokens == 25
-    assert 'eagle_jax_cached_tokens_total{model="random"} 144.0' in metrics
-    assert 'eagle_jax_prefix_hits_total{model="random"} 6.0' in metrics
+    assert 'eagle_jax_cached_tokens_total{model="random"} 168.0' in metrics
+    assert 'eagle_jax_prefix_hits_total{model="random"} 7.0' in metrics
     assert 'eagle_jax_prefix_cache_bytes{model="random"} 0' not in metrics
 
 
