@@ -40,7 +40,7 @@ class PrefixCache:
         budget: most bytes that they take, over all devices; 0 keeps none.
 
     Attributes:
-        bytes: that they take.
+        bytes: that they take now.
     """
 
     def __init__(self, budget: int):
@@ -67,6 +67,12 @@ class PrefixCache:
         """Frees all blocks."""
         self._blocks.clear()
         self.bytes = 0
+
+    def recover(self, error: Exception) -> None:
+        """Frees all blocks after a prompt could not be read. If memory was short, later ones get half as much of it."""
+        if "RESOURCE_EXHAUSTED" in str(error):
+            self.budget = self.bytes // 2
+        self.clear()
 
     def _use(self, keys: Sequence[bytes]) -> None:
         """Marks a chain as used, its end first: a block whose predecessor is evicted could not be found."""

@@ -209,7 +209,7 @@ class Scheduler:
                 left -= prefill.read(left)
             except Exception as error:  # the other requests have nothing to do with it
                 self._reading = None
-                self.prefixes.clear()  # perhaps there was no memory left
+                self.prefixes.recover(error)
                 events.append(Event(id, request, NO_OUTPUT, error=error))
                 continue
             if not prefill.unread:
@@ -233,7 +233,7 @@ class Scheduler:
         try:
             self._reading = id, request, ChunkedPrefill(batch, request, self.prefixes)
         except Exception as error:
-            self.prefixes.clear()
+            self.prefixes.recover(error)
             events.append(Event(id, request, NO_OUTPUT, error=error))
             return self._begin_reading(events)
         return True

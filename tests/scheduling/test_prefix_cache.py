@@ -244,15 +244,19 @@ def test_memory_stays_flat():
     assert max(memory[12:]) <= max(memory[:12])
 
 
-def test_a_failed_prefill_frees_what_is_kept(monkeypatch):
+@pytest.mark.parametrize("message, share", [("RESOURCE_EXHAUSTED: out of memory", 0.5), ("another", None)])
+def test_a_prompt_that_cannot_be_read_frees_what_is_kept(monkeypatch, message, share):
+    def fail(self, chunks):
+        raise RuntimeError(message)
+
     with engine_of("plain", PLENTY) as engine:
-        prompt = tokens(30)
+        prefixes, prompt = engine._scheduler.prefixes, tokens(30)
         engine.submit(prompt, max_new_tokens=2).result(60.0)
-        assert engine._scheduler.prefixes.bytes
-        monkeypatch.setattr(ChunkedPrefill, "read", lambda self, chunks: [][0])
-        with pytest.raises(EngineError, match="failed at this answer, IndexError"):
+        kept = prefixes.bytes
+        monkeypatch.setattr(ChunkedPrefill, "read", fail)
+        with pytest.raises(EngineError, match="failed at this answer, RuntimeError"):
             engine.submit(prompt, max_new_tokens=2).result(60.0)
-        assert engine._scheduler.prefixes.bytes == 0
+        assert 0 == prefixes.bytes < kept and prefixes.budget == (PLENTY if share is None else kept * share)
 
 
 def test_a_wrong_budget_is_one_sentence():
