@@ -17,7 +17,8 @@ from eagle_jax.scheduling.generate import generate, stream
 from eagle_jax.scheduling.load import Load
 from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing, check_processing
-from eagle_jax.scheduling.results import CANCELLED, Chunk, Result, Stats, Step, without_nan
+from eagle_jax.scheduling.results import CANCELLED, Chunk, PromptLogprobs, Result, Stats, Step, without_nan
+from eagle_jax.scheduling.scoring import prompt_logprobs
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
@@ -54,6 +55,7 @@ __all__ = [
     "Plan",
     "Processing",
     "Profile",
+    "PromptLogprobs",
     "QueueFull",
     "Regenerated",
     "Result",
@@ -91,6 +93,7 @@ __all__ = [
     "numbers_of",
     "plan",
     "profile",
+    "prompt_logprobs",
     "quantize",
     "read_config",
     "regenerate",

@@ -91,7 +91,7 @@ def read_prompts(
         index, cache, draft = reading.chunks, reading.cache, reading.draft
         start = jnp.full(batch, index * chunk, jnp.int32)
         chunk_tokens = jax.lax.dynamic_slice_in_dim(tokens, index * chunk, chunk + 1, axis=1)
-        output, cache = _read_chunk(target, chunk_tokens[:, :chunk], start, lengths, cache, drafter.taps)
+        output, cache = read_chunk(target, chunk_tokens[:, :chunk], start, lengths, cache, drafter.taps)
         # the last row of a prompt waits: what follows it is yet to be drawn
         observed = CommittedRows(
             start=start,
@@ -220,7 +220,7 @@ def compiled_empty_state() -> Any:
     return jax.jit(sharded(empty_state), static_argnames=fixed, compiler_options=loop_options())
 
 
-def _read_chunk(target, tokens, start, lengths, cache, taps):
+def read_chunk(target, tokens, start, lengths, cache, taps):
     """One chunk of every prompt: rows past a prompt's end stand nowhere, and are not counted."""
     steps, chain = causal(*tokens.shape)
     positions = start[:, None] + steps

@@ -133,7 +133,7 @@ class Batch:
                 token_ids=tokens[i, answer].tolist(),
                 committed_at_step=steps,
                 logprobs=logprobs[i, answer].tolist() if row.request.options.logprobs else None,
-                top_logprobs=_pairs(top, i, answer, row.request.options.top_logprobs),
+                top_logprobs=pairs_of(top, i, answer, row.request.options.top_logprobs),
                 trees={**row.output.trees, steps[-1]: trees[i]} if trees and steps[-1] else row.output.trees,
                 seconds=row.decode_seconds,
             )
@@ -206,7 +206,7 @@ class Batch:
         return params, state
 
 
-def _pairs(top: TopTokens | None, row: int, answer: slice, count: int) -> list[list[tuple[int, float]]] | None:
+def pairs_of(top: TopTokens | None, row: int, answer: slice, count: int) -> list[list[tuple[int, float]]] | None:
     """The `count` likeliest tokens in the place of each token, with their log-probabilities; None for none."""
     if top is None or not count:
         return None

@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.options import mode_of
-from eagle_jax.scheduling.request import Request
+from eagle_jax.scheduling.options import mode_of, options_for, seeds_for
+from eagle_jax.scheduling.request import Request, fitted, requests_for
 from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
 
 OWN_STOP_IDS = 8  # that a request to an engine may have beside the model's
@@ -58,6 +59,18 @@ def stop_ids(model: Model, request: Request) -> tuple[int, ...]:
     """Tokens that end a request's answer."""
     own = () if request.options.ignore_eos else model.stop_ids
     return (*own, *(id_ for id_ in dict.fromkeys(request.options.stop_token_ids) if id_ not in own))
+
+
+def requests_that_fit(
+    model: Model, prompts: Sequence[Any], max_new_tokens: int | None, seed: Any, max_tokens: int, **values: Any
+) -> list[Request]:
+    """Requests for answers of `max_new_tokens` at most, or as long as there is room in `max_tokens`."""
+    longest = 1 if max_new_tokens is None else max_new_tokens
+    options = options_for(len(prompts), max_new_tokens=longest, **values)
+    requests = requests_for(model, list(prompts), options, seeds_for(seed, len(prompts)))
+    for request in requests:
+        refuse_many_stop_ids(model, request)
+    return [fitted(request, max_tokens, fill=max_new_tokens is None) for request in requests]
 
 
 def refuse_many_stop_ids(model: Model, request: Request) -> None:

@@ -13,17 +13,19 @@ from eagle_jax.converters.errors import in_a_line
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.batch_shape import OWN_STOP_IDS, BatchShape, refuse_many_stop_ids, slots_to_hold
+from eagle_jax.scheduling.batch_shape import OWN_STOP_IDS, BatchShape, requests_that_fit, slots_to_hold
 from eagle_jax.scheduling.load import Load
-from eagle_jax.scheduling.options import options_for, sample_number, seeds_for, stop_strings
+from eagle_jax.scheduling.options import sample_number, stop_strings
 from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing
 from eagle_jax.scheduling.recorder import Recorder
-from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request, fitted, requests_for
+from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scheduler import Event, Scheduler
-from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket
+from eagle_jax.scheduling.scoring import requests_to_score
+from eagle_jax.scheduling.scoring_queue import ScoringQueue
+from eagle_jax.scheduling.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
 from eagle_jax.text.prompts import encode
 from eagle_jax.tuning.methods import choose
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
@@ -106,6 +108,7 @@ class Engine:
         self._changed = threading.Condition()
         self._waiting: collections.deque[Ticket] = collections.deque()
         self._running: dict[int, Ticket] = {}  # by the scheduler's id
+        self._scoring = ScoringQueue(model, self._changed, PREFILL_TOKENS)
         self._closing, self._broken = False, ""
         self._thread = threading.Thread(target=self._decode, name="eagle-jax engine", daemon=True)
         self._thread.start()
@@ -145,23 +148,25 @@ class Engine:
             QueueFull: there is no room in the queue.
             EngineClosed: the engine takes no requests.
         """
-        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, logprobs=logprobs, **processing)
-        values |= dict(stop=stop_strings(stop, self.model.tokenizer), top_logprobs=top_logprobs)
-        requests = self._requests(prompts, max_new_tokens, seed, **values)
+        values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
+        values |= dict(logprobs=logprobs, top_logprobs=top_logprobs)
+        stops = stop_strings(stop, self.model.tokenizer)
+        requests = self._requests(prompts, max_new_tokens, seed, stop=stops, **values)
         answers = itertools.product(requests, map(sample_number, samples))
         asked = [dataclasses.replace(request, sample=sample, cache_salt=cache_salt) for request, sample in answers]
         tickets = [Ticket(request, self.model.tokenizer, self._cancel) for request in asked]
-        with self._changed:
-            if self._closing or self._broken:
-                raise EngineClosed(self._broken or "the engine was closed and takes no more requests")
-            if len(self._waiting) + len(tickets) > self.max_queue:
-                raise QueueFull(
-                    f"{len(self._waiting)} of {self.max_queue} places in the queue are taken and {len(tickets)} were "
-                    "asked for; ask again later"
-                )
-            self._waiting.extend(tickets)
-            self._changed.notify_all()
-        return tickets
+        return self._enqueue(self._waiting, tickets)
+
+    def submit_scores(self, prompts: Sequence[Any], *, top_logprobs: int = 0) -> list[Ticket]:
+        """Puts prompts into a queue of their own; they are scored between the steps of running answers.
+
+        A result has no tokens, but `prompt_logprobs`. The first prompt of a size waits for its program to be compiled,
+        which answers do not. Raises as `submit_all` does, and of a prompt of more than `max_tokens`.
+        """
+        with self._tokenizing:
+            requests = requests_to_score(self.model, prompts, top_logprobs, self.max_tokens)
+        tickets = [Ticket(request, self.model.tokenizer, self._scoring.cancel) for request in requests]
+        return self._enqueue(self._scoring.waiting, tickets)
 
     def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
         """Tokens that an answer may have here: `max_new_tokens`, or all that there is room for; raises as `encode`."""
@@ -195,11 +200,12 @@ class Engine:
         """Takes no more requests, and ends when those that it has are answered; without `drain` they are cancelled."""
         with self._changed:
             self._closing = True
-            tickets = [] if drain else [*self._waiting, *self._running.values()]
+            tickets = [] if drain else [*self._waiting, *self._running.values(), *self._scoring.tickets]
             self._changed.notify_all()
         for ticket in tickets:
             ticket.cancel()
         self._thread.join()
+        self._scoring.close()
         atexit.unregister(self.close)
 
     def __enter__(self) -> "Engine":
@@ -209,14 +215,17 @@ class Engine:
         self.close(drain=error[0] is None)
 
     def _requests(self, prompts: Sequence[Any], max_new_tokens: int | None, seed: Any, **values: Any) -> list[Request]:
-        """Requests for answers of `max_new_tokens` at most, or as long as there is room."""
-        longest = 1 if max_new_tokens is None else max_new_tokens
-        options = options_for(len(prompts), max_new_tokens=longest, **values)
         with self._tokenizing:
-            requests = requests_for(self.model, list(prompts), options, seeds_for(seed, len(prompts)))
-        for request in requests:
-            refuse_many_stop_ids(self.model, request)
-        return [fitted(request, self.max_tokens, fill=max_new_tokens is None) for request in requests]
+            return requests_that_fit(self.model, prompts, max_new_tokens, seed, self.max_tokens, **values)
+
+    def _enqueue(self, queue: collections.deque[Ticket], tickets: list[Ticket]) -> list[Ticket]:
+        with self._changed:
+            if self._closing or self._broken:
+                raise EngineClosed(self._broken or "the engine was closed and takes no more requests")
+            refuse_full_queue(len(queue), len(tickets), self.max_queue)
+            queue.extend(tickets)
+            self._changed.notify_all()
+        return tickets
 
     def _cancel(self, ticket: Ticket) -> None:
         with self._changed:
@@ -239,13 +248,14 @@ class Engine:
                 self._submit_waiting()
                 for event in self._scheduler.step():
                     self._report(event)
+                self._scoring.step(idle=not self._running)
             except Exception as error:  # whatever it is, those who wait for an answer have to hear of it
                 self._recover(error)
 
     def _has_work(self) -> bool:
         """Sleeps until there is something to do; False when there never will be."""
         with self._changed:
-            while not self._waiting and not self._running:
+            while not (self._waiting or self._running or self._scoring.tickets):
                 if self._closing or self._broken:
                     return False
                 self._changed.wait()
@@ -295,5 +305,6 @@ class Engine:
                 self._broken = f"the engine cannot go on, {in_a_line(again)}; start it anew"
                 lost += self._waiting
                 self._waiting.clear()
+            self._scoring.fail(EngineError(self._broken))
         for ticket in lost:
             self._fail(ticket, error)

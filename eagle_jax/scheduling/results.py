@@ -42,6 +42,26 @@ class Stats:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PromptLogprobs:
+    """What the target thinks of a text that is there already: a value for each of its tokens.
+
+    The first token, which nothing comes before, has None in the place of each value.
+
+    Attributes:
+        token_ids: the tokens.
+        logprobs: log softmax(logits)[token] of each, as `Result.logprobs` are.
+        ranks: 1 for the likeliest token in its place, 2 for the next, ...
+        top_logprobs: in the place of each token the likeliest ones, best first, with their log-probabilities; None
+            unless asked for.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float | None]
+    ranks: list[int | None]
+    top_logprobs: list[list[tuple[int, float]] | None] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
     """One answer.
 
@@ -55,6 +75,7 @@ class Result:
         stats: how it was made.
         top_logprobs: in the place of each token the likeliest ones, best first, with their log-probabilities as above;
             None unless asked for.
+        prompt_logprobs: the prompt's own, of a request to `Engine.submit_scores`, whose answer is empty; else None.
     """
 
     text: str
@@ -64,6 +85,7 @@ class Result:
     prompt_tokens: int
     stats: Stats
     top_logprobs: list[list[tuple[int, float]]] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,14 @@ class EngineClosed(RuntimeError):
     """The engine was closed, or cannot go on, and takes no requests."""
 
 
+def refuse_full_queue(waiting: int, more: int, places: int) -> None:
+    """Raises QueueFull where `more` requests do not fit behind those that wait."""
+    if waiting + more > places:
+        raise QueueFull(
+            f"{waiting} of {places} places in the queue are taken and {more} were asked for; ask again later"
+        )
+
+
 class Ticket:
     """The answer to one request, as it grows; to be read from any thread, and from asyncio:
 
