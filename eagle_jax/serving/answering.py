@@ -12,11 +12,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from eagle_jax.api import CANCELLED, Chunk, EngineError, Result, Ticket, achunks, without_nan
+from eagle_jax.api import CANCELLED, Chunk, EngineError, PromptLogprobs, Result, Ticket, achunks, without_nan
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, encoded, log
 from eagle_jax.serving.protocol import Call
-from eagle_jax.serving.service import Service
+from eagle_jax.serving.service import Service, Submitted
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Answering:
         created: when, in seconds since 1970.
         name: the model's.
         call: what was asked.
-        tickets: for every prompt its samples, in order; OpenAI's choices.
+        submitted: what it waits for.
         service: what requests share.
     """
 
@@ -42,8 +42,20 @@ class Answering:
     created: int
     name: str
     call: Call
-    tickets: list[Ticket]
+    submitted: Submitted
     service: Service
+
+    @property
+    def tickets(self) -> list[Ticket]:
+        """For every prompt its samples, in order; OpenAI's choices."""
+        return self.submitted.tickets
+
+    def scored(self, index: int) -> PromptLogprobs | None:
+        """The log-probabilities of a choice's prompt, once they are there."""
+        if not self.submitted.scores:
+            return None
+        _, result, _ = self.submitted.scores[index // self.call.samples].news
+        return None if result is None else result.prompt_logprobs
 
     def head(self, kind: str) -> dict[str, Any]:
         """What every response begins with."""
@@ -78,8 +90,12 @@ class Shape(abc.ABC):
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         """A whole answer."""
 
-    def first(self, index: int) -> dict[str, Any] | None:
-        """What a stream begins with, if with anything."""
+    def more(self, answering: Answering) -> dict[str, Any]:
+        """Further fields of a response beside its choices."""
+        return {}
+
+    def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
+        """What a choice of a stream begins with, if with anything."""
         return None
 
     @abc.abstractmethod
@@ -93,21 +109,27 @@ async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]
     limits = service.limits
     call = parse(await read_json(request, limits.body_bytes, limits.body_seconds), service.ignore_unknown)
     name = service.name_of(call.model)
-    tickets = await service.submit(service.engines[name], call)
+    submitted = await service.submit(service.engines[name], call)
     answering = Answering(
         id=f"{shape.prefix}-{request.state.id}",
         created=int(time.time()),
         name=name,
         call=call,
-        tickets=tickets,
+        submitted=submitted,
         service=service,
     )
     headers = ignored_header(call.ignored)
     if call.stream:
-        return EventStream(_events(answering, shape), tickets, limits.answer_seconds, headers)
-    results = await _while_there(_all(tickets), request.receive, tickets, limits.answer_seconds)
-    choices = [shape.choice(answering, i, result) for i, result in enumerate(results)]
-    return Json(answering.head(shape.whole) | {"choices": choices, "usage": answering.usage(results)}, headers=headers)
+        return EventStream(_events(answering, shape), submitted.every, limits.answer_seconds, headers)
+    results = await _while_there(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
+
+    def content() -> dict[str, Any]:
+        choices = [shape.choice(answering, i, result) for i, result in enumerate(results)]
+        return {"choices": choices, "usage": answering.usage(results)} | shape.more(answering)
+
+    # spelling thousands of tokens takes a tenth of a second, for which no stream has to wait
+    told = await asyncio.to_thread(content) if submitted.scores else content()
+    return Json(answering.head(shape.whole) | told, headers=headers)
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
@@ -142,14 +164,22 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _all(tickets: Sequence[Ticket]) -> list[Result]:
+async def _all(submitted: Submitted) -> list[Result]:
     try:
-        results = [await ticket.aresult() for ticket in tickets]
+        await _scores(submitted)
+        results = [await ticket.aresult() for ticket in submitted.tickets]
     except EngineError as error:
         raise Refused(500, str(error)) from None
-    if all(map(_never_begun, tickets)):
+    if all(map(_never_begun, submitted.tickets)):
         raise _too_busy()
     return results
+
+
+async def _scores(submitted: Submitted) -> None:
+    """Waits for the prompts' own log-probabilities, which no answer can be told without. Raises `Refused`."""
+    scores = [await ticket.aresult() for ticket in submitted.scores]
+    if any(result.prompt_logprobs is None for result in scores):
+        raise _too_busy()
 
 
 def _never_begun(ticket: Ticket) -> bool:
@@ -198,19 +228,22 @@ async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
     call, head = answering.call, answering.head(shape.piece)
     usage: dict[str, Any] = {"usage": None} if call.include_usage else {}
     results: dict[int, Result] = {}
-    begun: set[int] = set()
+    firsts: dict[int, dict[str, Any] | None] = {}  # what each choice begins with, until it was sent
     try:
+        await _scores(answering.submitted)
         async for chunk in achunks(answering.tickets, by_step=call.eagle):
             if chunk.result is not None and all(map(_never_begun, answering.tickets)):
                 yield event(_too_busy().body)
                 return
+            if chunk.index not in firsts:
+                firsts[chunk.index] = shape.first(answering, chunk.index)
             piece = head | {"choices": [shape.delta(answering, chunk)]} | usage
             if call.eagle:
                 piece["eagle"] = _eagle(answering, chunk)
             if chunk.text or chunk.logprobs or chunk.result is not None or call.eagle:
-                if chunk.index not in begun and (first := shape.first(chunk.index)) is not None:
+                if (first := firsts[chunk.index]) is not None:
                     yield event(head | {"choices": [first]} | usage)
-                begun.add(chunk.index)
+                    firsts[chunk.index] = None
                 yield event(piece)
             if chunk.result is not None:
                 results[chunk.index] = chunk.result
@@ -218,6 +251,8 @@ async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
             ordered = [results[i] for i in range(len(answering.tickets))]
             yield event(head | {"choices": [], "usage": answering.usage(ordered)})
         yield DONE
+    except Refused as refused:
+        yield event(refused.body)
     except EngineError as error:
         yield event(Refused(500, str(error)).body)
     except Exception as error:

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from eagle_jax.api import Chunk, Result
 from eagle_jax.serving.answering import Answering, Shape, answer, eagle_of, finish_reason
+from eagle_jax.serving.echo import vllm_prompt_logprobs
 from eagle_jax.serving.logprobs import Spelled
 from eagle_jax.serving.protocol import chat_call
 
@@ -29,7 +30,10 @@ class Chat(Shape):
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
-    def first(self, index: int) -> dict[str, Any]:
+    def more(self, answering: Answering) -> dict[str, Any]:
+        return vllm_prompt_logprobs(answering, 0)
+
+    def first(self, answering: Answering, index: int) -> dict[str, Any]:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
 

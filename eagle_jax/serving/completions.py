@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from eagle_jax.api import Chunk, Result
 from eagle_jax.serving.answering import Answering, Shape, answer, eagle_of, finish_reason
+from eagle_jax.serving.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
 from eagle_jax.serving.logprobs import Spelled
 from eagle_jax.serving.protocol import completion_call
 
@@ -18,25 +19,43 @@ class Completion(Shape):
 
     def __init__(self) -> None:
         self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
+        self._echoes: dict[int, Echo] = {}
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        ticket = answering.tickets[index]
+        begun = self.first(answering, index) or {"text": "", "logprobs": None}
+        logprobs = self._told(answering, index).in_completion(result.token_ids, result.logprobs, result.top_logprobs)
         choice = {
             "index": index,
-            "text": result.text,
+            "text": begun["text"] + self._text(index, result),
             "finish_reason": finish_reason(result),
-            "logprobs": Spelled(ticket.tokenizer).in_completion(result.token_ids, result.logprobs, result.top_logprobs),
+            "logprobs": joined(begun["logprobs"], logprobs),
         }
+        choice |= vllm_prompt_logprobs(answering, index)
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
+    def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
+        if not answering.call.echo:
+            return None
+        ticket = answering.tickets[index]
+        self._echoes[index] = Echo(ticket.tokenizer, ticket.request.prompt)
+        logprobs = echoed_logprobs(answering, index, self._told(answering, index))
+        return {"index": index, "text": self._echoes[index].prompt(), "finish_reason": None, "logprobs": logprobs}
+
     def delta(self, answering: Answering, chunk: Chunk) -> dict[str, Any]:
-        spelled = self._spelled.setdefault(chunk.index, Spelled(answering.tickets[chunk.index].tokenizer))
+        spelled = self._told(answering, chunk.index)
         return {
             "index": chunk.index,
-            "text": chunk.text,
+            "text": self._text(chunk.index, chunk),
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
             "logprobs": spelled.in_completion(chunk.token_ids, chunk.logprobs, chunk.top_logprobs),
         }
+
+    def _told(self, answering: Answering, index: int) -> Spelled:
+        return self._spelled.setdefault(index, Spelled(answering.tickets[index].tokenizer))
+
+    def _text(self, index: int, piece: Chunk | Result) -> str:
+        echo = self._echoes.get(index)
+        return piece.text if echo is None else echo.add(piece.token_ids, piece.text)
 
 
 async def completions(request: Request) -> Response:

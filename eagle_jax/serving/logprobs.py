@@ -5,8 +5,8 @@ from typing import Any
 
 from eagle_jax.api import INCOMPLETE, IncrementalDetokenizer
 
-# In the place of each token the likeliest ones, with their log-probabilities.
-Top = Sequence[Sequence[tuple[int, float]]]
+# In the place of each token the likeliest ones, with their log-probabilities; None for a prompt's first one.
+Top = Sequence[Sequence[tuple[int, float]] | None]
 
 
 class Spelled:
@@ -26,23 +26,23 @@ class Spelled:
             return None
         content = []
         for place, (token_id, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
-            others = [self._in_place(*pair) for pair in top[place]] if top else []
+            others = [self._in_place(*pair) for pair in top[place] or ()] if top else []
             shown, added, _ = self._next(token_id)
             content.append({"token": shown, "logprob": logprob, "bytes": _bytes(shown, added), "top_logprobs": others})
         return {"content": content, "refusal": None}
 
     def in_completion(
-        self, token_ids: Sequence[int], logprobs: Sequence[float] | None, top: Top | None = None
+        self, token_ids: Sequence[int], logprobs: Sequence[float | None] | None, top: Top | None = None
     ) -> dict[str, Any] | None:
-        """The next tokens in completions' form, each with its place in the answer's text."""
+        """The next tokens in completions' form, each with its place in the text."""
         if logprobs is None:
             return None
-        tops: list[dict[str, float]] = []
+        tops: list[dict[str, float] | None] = []
         spelled = []
         for place, token_id in enumerate(token_ids):
             if top:
-                entries = [self._in_place(*pair) for pair in top[place]]
-                tops.append({entry["token"]: entry["logprob"] for entry in entries})
+                entries = [self._in_place(*pair) for pair in top[place] or ()]
+                tops.append({entry["token"]: entry["logprob"] for entry in entries} or None)
             spelled.append(self._next(token_id))
         return {
             "tokens": [shown for shown, _, _ in spelled],

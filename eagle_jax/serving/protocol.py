@@ -40,7 +40,6 @@ NEUTRAL: dict[str, list[Any]] = {
     "skip_special_tokens": [True],
     "spaces_between_special_tokens": [True],
     "truncate_prompt_tokens": [],
-    "prompt_logprobs": [],
     "return_tokens_as_token_ids": [False],
     "return_token_ids": [False],
     "return_hidden_states": [False],
@@ -56,7 +55,7 @@ NEUTRAL: dict[str, list[Any]] = {
     "lora_path": [],
     "session_params": [{}],
 }
-NEUTRAL_COMPLETION = NEUTRAL | {"echo": [False], "suffix": [""]}
+NEUTRAL_COMPLETION = NEUTRAL | {"suffix": [""]}
 NEUTRAL_CHAT = NEUTRAL | {
     "echo": [False],
     "parallel_tool_calls": [True, False],
@@ -100,6 +99,8 @@ class Call:
         stream: whether the answers are sent as they are made.
         include_usage: whether a stream ends with what was used.
         eagle: whether to tell what every step committed.
+        echo: whether the answer begins with the prompt.
+        prompt_logprobs: how many likely tokens to report in the place of each of the prompt's, in vLLM's form.
         ignored: fields that nobody knows and that were passed over.
     """
 
@@ -111,6 +112,20 @@ class Call:
     include_usage: bool
     eagle: bool
     ignored: tuple[str, ...]
+    echo: bool = False
+    prompt_logprobs: int | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is to be an answer; else only the prompt's own tokens matter."""
+        return self.options["max_new_tokens"] != 0
+
+    @property
+    def scored(self) -> int | None:
+        """Likeliest tokens to find in the place of each of the prompt's; None where prompts are not scored."""
+        echoed = self.options["top_logprobs"] if self.echo and self.options["logprobs"] else None
+        asked = [top for top in (echoed, self.prompt_logprobs) if top is not None]
+        return max(asked, default=None if self.is_answered else 0)
 
 
 def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
@@ -122,13 +137,15 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
         for prompt in _prompts(fields.must("prompt", lambda name, value: value))
     ]
     samples = fields.take("n", whole(1, MOST_CHOICES), 1)
+    echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole(0, 20), None)
+    least = 0 if echo or prompt_logprobs is not None else 1
     options = _options(fields) | {
-        "max_new_tokens": fields.take("max_tokens", whole(1, LARGEST), 16),
+        "max_new_tokens": fields.take("max_tokens", whole(least, LARGEST), 16),
         "logprobs": (top := fields.take("logprobs", whole(0, 20), None)) is not None,
         "top_logprobs": top or 0,
     }
     fields.only(NEUTRAL_COMPLETION | {"best_of": [samples]})
-    return _call(fields, prompts, samples, options)
+    return _call(fields, prompts, samples, options, echo=echo, prompt_logprobs=prompt_logprobs)
 
 
 def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
@@ -147,8 +164,9 @@ def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     if options["top_logprobs"] and not options["logprobs"]:
         raise wrong("top_logprobs", "top_logprobs without logprobs=true; give both or none")
     _refuse_tools(fields)
+    prompt_logprobs = fields.take("prompt_logprobs", whole(0, 20), None)
     fields.only(NEUTRAL_CHAT)
-    return _call(fields, [chat], samples, options)
+    return _call(fields, [chat], samples, options, prompt_logprobs=prompt_logprobs)
 
 
 def chat_of(fields: Fields) -> Chat:
@@ -187,7 +205,7 @@ def _options(fields: Fields) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, Any]) -> Call:
+def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, Any], **more: Any) -> Call:
     stream = fields.take("stream", flag, False)
     entry = fields.take("stream_options", mapping, None)
     if entry is not None and not stream:
@@ -205,7 +223,10 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
         include_usage=include_usage,
         eagle=fields.take("eagle", flag, False),
         ignored=(),
+        **more,
     )
+    if call.stream and call.prompt_logprobs is not None:
+        raise wrong("prompt_logprobs", "prompt_logprobs beside stream=true; leave one of them out")
     fields.ignore(IGNORED)
     return dataclasses.replace(call, ignored=tuple(fields.end()))
 

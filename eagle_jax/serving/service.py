@@ -35,6 +35,25 @@ class Limits:
     drain_seconds: float = 600.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Submitted:
+    """What one request waits for.
+
+    Attributes:
+        tickets: for every prompt its samples, in order; OpenAI's choices.
+        scores: for every prompt its own log-probabilities, where they are asked for. Where no answer is, these are the
+            tickets too.
+    """
+
+    tickets: list[Ticket]
+    scores: list[Ticket]
+
+    @property
+    def every(self) -> list[Ticket]:
+        """All of them."""
+        return [*self.tickets, *self.scores]
+
+
 class Service:
     """The state of a server.
 
@@ -103,7 +122,7 @@ class Service:
             raise Refused(404, message, param="model", code="model_not_found")
         return model
 
-    async def submit(self, engine: Engine, call: Call) -> list[Ticket]:
+    async def submit(self, engine: Engine, call: Call) -> "Submitted":
         """Puts all answers that a request asks for into an engine's queue. Raises `Refused`."""
         if len(call.prompts) * call.samples > engine.max_queue:
             raise Refused(
@@ -130,10 +149,20 @@ class Service:
         except (ValueError, TypeError) as error:
             raise Refused(400, str(error)) from None
 
-    def _submit(self, engine: Engine, call: Call) -> list[Ticket]:
+    def _submit(self, engine: Engine, call: Call) -> "Submitted":
+        top = call.scored
+        scores = [] if top is None else engine.submit_scores(call.prompts, top_logprobs=top)
+        if not call.is_answered:
+            return Submitted([ticket for ticket in scores for _ in range(call.samples)], scores)
         recommended = engine.model.generation if self.generation_config else {}
         followed = {name: value for name, value in recommended.items() if name != "max_new_tokens"}
-        return engine.submit_all(call.prompts, samples=range(call.samples), **(OPENAI | followed | call.options))
+        try:
+            options = OPENAI | followed | call.options
+            return Submitted(engine.submit_all(call.prompts, samples=range(call.samples), **options), scores)
+        except Exception:
+            for ticket in scores:
+                ticket.cancel()
+            raise
 
 
 def _spellings(key: str) -> list[bytes]:
@@ -144,9 +173,9 @@ def _spellings(key: str) -> list[bytes]:
     return spellings
 
 
-def _cancel_all(submitting: "asyncio.Future[list[Ticket]]") -> None:
+def _cancel_all(submitting: "asyncio.Future[Submitted]") -> None:
     if not submitting.cancelled() and submitting.exception() is None:
-        for ticket in submitting.result():
+        for ticket in submitting.result().every:
             ticket.cancel()
 
 

@@ -97,7 +97,8 @@ WRONG: dict[str, dict[str, list]] = {
     COMPLETION: {
         "prompt": [7, [], "", [[]], [1.5], ["a", 1], [True], [-1], [300], [2**40], {}, [["a"]], ["a", ""], [[1]] * 9],
         "logprobs": [21, -1, True, "0"],
-        "echo": [True, "no"],
+        "echo": [1, "no"],
+        "prompt_logprobs": [-1, 21, True],
         "suffix": ["end"],
         "best_of": [2, 0],
         "messages": [[]],

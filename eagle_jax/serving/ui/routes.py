@@ -115,14 +115,14 @@ class Page:
         if call.samples > 1:
             raise wrong("n", f"n={call.samples}; the page shows one answer at a time, so leave it out")
         if not self._model.tokenizer.chat_template:
-            call.prompts[:] = [call.prompts[0][-1]["content"]]
+            call.prompts[:] = [call.prompts[0].messages[-1]["content"]]
         return way, call
 
     async def _answer(self, service: Service, way: Way, call: Call, tickets: list[Ticket]) -> AsyncIterator[Any]:
         if way not in self._engines:
             yield {"preparing": True}
         async with self._engines.using(way) as engine:
-            tickets += await service.submit(engine, call)
+            tickets += (await service.submit(engine, call)).every
             telling = Telling(self._model.tokenizer)
             async for chunk in achunks(tickets, by_step=True):
                 if chunk.token_ids:

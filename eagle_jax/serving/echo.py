@@ -1,0 +1,72 @@
+"""What a response says of its prompt: its text, and its tokens' log-probabilities."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from eagle_jax.api import INCOMPLETE, decode
+from eagle_jax.serving.answering import Answering
+from eagle_jax.serving.logprobs import Spelled
+
+
+class Echo:
+    """The text of one completion, told piece by piece, which begins with its prompt.
+
+    Prompt and answer are decoded as one text: a tokenizer like Llama 2's drops the space between them otherwise.
+    Special tokens have no text, in the prompt neither.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: Sequence[int]):
+        self._tokenizer, self._prompt = tokenizer, list(prompt)
+        self._ids: list[int] = []
+        self._answer, self._told = "", ""
+
+    def prompt(self) -> str:
+        """The prompt's text."""
+        self._told = decode(self._tokenizer, self._prompt).rstrip(INCOMPLETE)
+        return self._told
+
+    def add(self, token_ids: Sequence[int], text: str) -> str:
+        """What is new with a piece of the answer, whose own text is `text`."""
+        self._ids += token_ids
+        self._answer += text
+        own, whole = (decode(self._tokenizer, ids) for ids in (self._ids, self._prompt + self._ids))
+        told = whole[: len(whole) - (len(own) - len(self._answer))]  # what is held back, or cut, is at the end
+        new, self._told = told[len(self._told) :], told
+        return new
+
+
+def echoed_logprobs(answering: Answering, index: int, spelled: Spelled) -> dict[str, Any] | None:
+    """The prompt's part of a completion's log-probabilities; None where none were asked for."""
+    scored, asked = answering.scored(index), answering.call.options
+    if scored is None or not asked["logprobs"]:
+        return None
+    count = asked["top_logprobs"]
+    top = None if scored.top_logprobs is None else [place and place[:count] for place in scored.top_logprobs]
+    return spelled.in_completion(scored.token_ids, scored.logprobs, top if count else None)
+
+
+def joined(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The log-probabilities of two pieces that follow each other."""
+    if first is None or second is None:
+        return first or second
+    return {name: first[name] and [*first[name], *(second[name] or ())] for name in first}
+
+
+def vllm_prompt_logprobs(answering: Answering, index: int) -> dict[str, Any]:
+    """The field `prompt_logprobs` as vLLM has it; no field where it was not asked for."""
+    count, scored = answering.call.prompt_logprobs, answering.scored(index)
+    if count is None or scored is None:
+        return {}
+    tokenizer = answering.tickets[index].tokenizer
+
+    def entry(token_id: int, logprob: float | None, rank: int | None) -> dict[str, Any]:
+        text = "" if tokenizer is None else tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+        return {"logprob": logprob, "rank": rank, "decoded_token": text}
+
+    places: list[dict[str, Any] | None] = [None]
+    for place, token_id in enumerate(scored.token_ids[1:], start=1):
+        top = (scored.top_logprobs[place] or [] if scored.top_logprobs else [])[:count]
+        entries = {str(id_): entry(id_, logprob, rank) for rank, (id_, logprob) in enumerate(top, start=1)}
+        own = {str(token_id): entry(token_id, scored.logprobs[place], scored.ranks[place])}
+        places.append(own | entries)
+    return {"prompt_logprobs": places}
