@@ -54,6 +54,15 @@ Origins = Annotated[
         rich_help_panel=SERVER,
     ),
 ]
+ToolFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--tool-format",
+        metavar="NAME",
+        help=f"How the model calls functions: {', '.join(api.FORMATS)}; by default as its chat template says.",
+        rich_help_panel=SERVER,
+    ),
+]
 
 
 @one_sentence
@@ -77,6 +86,7 @@ def serve(
     ignore_unknown: IgnoreUnknown = False,
     allow_origin: Origins = None,
     generation_config: options.GenerationConfig = False,
+    tool_format: ToolFormat = None,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
     draft_model: options.DraftModel = None,
@@ -94,6 +104,8 @@ def serve(
     - `eagle-jax serve --target llama-2-7b-chat --slots 32 --host 0.0.0.0 --api-key KEY`
     """
     serving = serving_room()
+    if tool_format is not None and tool_format not in api.FORMATS:
+        raise typer.BadParameter(f"--tool-format {tool_format!r} is none of {', '.join(api.FORMATS)}")
     sockets = serving.bound(host, port)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     model = load(
@@ -125,6 +137,7 @@ def serve(
             ignore_unknown=ignore_unknown,
             origins=allow_origin or (),
             generation_config=generation_config,
+            tool_format=tool_format,
         )
         notes = []
         if max_tokens is not None and max_tokens > engine.max_tokens:

@@ -90,6 +90,9 @@ class Shape(abc.ABC):
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         """A whole answer."""
 
+    def prepare(self, call: Call, service: Service, name: str) -> None:
+        """Called with the request, and the name of its model, before it is submitted. Raises `Refused`."""
+
     def more(self, answering: Answering) -> dict[str, Any]:
         """Further fields of a response beside its choices."""
         return {}
@@ -99,8 +102,8 @@ class Shape(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def delta(self, answering: Answering, chunk: Chunk) -> dict[str, Any]:
-        """A piece of an answer."""
+    def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
+        """A piece of an answer, in one event or in several."""
 
 
 async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any], bool], Call]) -> Response:
@@ -109,6 +112,7 @@ async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]
     limits = service.limits
     call = parse(await read_json(request, limits.body_bytes, limits.body_seconds), service.ignore_unknown)
     name = service.name_of(call.model)
+    shape.prepare(call, service, name)
     submitted = await service.submit(service.engines[name], call)
     answering = Answering(
         id=f"{shape.prefix}-{request.state.id}",
@@ -237,14 +241,15 @@ async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
                 return
             if chunk.index not in firsts:
                 firsts[chunk.index] = shape.first(answering, chunk.index)
-            piece = head | {"choices": [shape.delta(answering, chunk)]} | usage
+            pieces = [head | {"choices": [choice]} | usage for choice in shape.deltas(answering, chunk)]
             if call.eagle:
-                piece["eagle"] = _eagle(answering, chunk)
+                pieces[-1]["eagle"] = _eagle(answering, chunk)
             if chunk.text or chunk.logprobs or chunk.result is not None or call.eagle:
                 if (first := firsts[chunk.index]) is not None:
                     yield event(head | {"choices": [first]} | usage)
                     firsts[chunk.index] = None
-                yield event(piece)
+                for piece in pieces:
+                    yield event(piece)
             if chunk.result is not None:
                 results[chunk.index] = chunk.result
         if call.include_usage:

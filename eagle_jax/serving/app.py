@@ -37,6 +37,7 @@ def create_app(
     ignore_unknown: bool = False,
     origins: Sequence[str] = (),
     generation_config: bool = False,
+    tool_format: str | None = None,
 ) -> Starlette:
     """An ASGI application that answers OpenAI's requests.
 
@@ -49,6 +50,8 @@ def create_app(
         ignore_unknown: passes over fields of requests that nobody knows; a header of the response names them.
         generation_config: answers requests that do not say how tokens are drawn as a model's `generation_config.json`
             recommends, instead of at OpenAI's temperature of 1.
+        tool_format: how the models write calls of functions: "hermes", "llama3" or "mistral"; None is what their chat
+            templates teach.
         origins: addresses of web pages that may ask too (CORS), such as `https://example.com`; "*" is all.
     """
     own = [
@@ -62,7 +65,7 @@ def create_app(
         Route("/health", health, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
-    service = Service(engines, limits or Limits(), api_key, ignore_unknown, generation_config)
+    service = Service(engines, limits or Limits(), api_key, ignore_unknown, generation_config, tool_format)
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
     )

@@ -41,14 +41,15 @@ class Completion(Shape):
         logprobs = echoed_logprobs(answering, index, self._told(answering, index))
         return {"index": index, "text": self._echoes[index].prompt(), "finish_reason": None, "logprobs": logprobs}
 
-    def delta(self, answering: Answering, chunk: Chunk) -> dict[str, Any]:
+    def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
         spelled = self._told(answering, chunk.index)
-        return {
+        piece = {
             "index": chunk.index,
             "text": self._text(chunk.index, chunk),
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
             "logprobs": spelled.in_completion(chunk.token_ids, chunk.logprobs, chunk.top_logprobs),
         }
+        return [piece]
 
     def _told(self, answering: Answering, index: int) -> Spelled:
         return self._spelled.setdefault(index, Spelled(answering.tickets[index].tokenizer))

@@ -11,7 +11,9 @@ from typing import Any
 
 from eagle_jax.api import Chat, Processing, Text, check_processing
 from eagle_jax.serving.fields import Fields, flag, listed, mapping, number, text, whole, wrong
+from eagle_jax.serving.messages import message_of
 from eagle_jax.serving.structured import take_form
+from eagle_jax.serving.tools import Tools, tools_of
 
 MOST_STOPS, LONGEST_STOP = 64, 500
 MOST_CHOICES = 128
@@ -58,7 +60,6 @@ NEUTRAL: dict[str, list[Any]] = {
 NEUTRAL_COMPLETION = NEUTRAL | {"suffix": [""]}
 NEUTRAL_CHAT = NEUTRAL | {
     "echo": [False],
-    "parallel_tool_calls": [True, False],
     "functions": [[]],
     "function_call": ["none", "auto"],
     "modalities": [["text"]],
@@ -74,17 +75,6 @@ NEUTRAL_CHAT = NEUTRAL | {
     "separate_reasoning": [True, False],
     "stream_reasoning": [True, False],
 }
-NEUTRAL_MESSAGE: dict[str, list[Any]] = {
-    "type": ["text", "message"],
-    "refusal": [],
-    "audio": [],
-    "annotations": [[]],
-    "tool_calls": [[]],
-    "function_call": [],
-}
-# What people and models are called, and what a model thought before it answered, no template here reads.
-IGNORED_MESSAGE = {"name": text, "reasoning_content": text, "reasoning": text}
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,6 +91,7 @@ class Call:
         eagle: whether to tell what every step committed.
         echo: whether the answer begins with the prompt.
         prompt_logprobs: how many likely tokens to report in the place of each of the prompt's, in vLLM's form.
+        tools: functions that the answer may call.
         ignored: fields that nobody knows and that were passed over.
     """
 
@@ -114,6 +105,7 @@ class Call:
     ignored: tuple[str, ...]
     echo: bool = False
     prompt_logprobs: int | None = None
+    tools: Tools | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -151,7 +143,7 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
 def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     """A request to /v1/chat/completions. Raises `Refused`."""
     fields = Fields(body, ignored=[] if ignore_unknown else None)
-    chat = chat_of(fields)
+    chat, tools = chat_of(fields)
     samples = fields.take("n", whole(1, MOST_CHOICES), 1)
     old, new = (fields.take(name, whole(1, LARGEST), None) for name in ("max_tokens", "max_completion_tokens"))
     if old is not None and new is not None and old != new:
@@ -163,29 +155,22 @@ def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     }
     if options["top_logprobs"] and not options["logprobs"]:
         raise wrong("top_logprobs", "top_logprobs without logprobs=true; give both or none")
-    _refuse_tools(fields)
     prompt_logprobs = fields.take("prompt_logprobs", whole(0, 20), None)
     fields.only(NEUTRAL_CHAT)
-    return _call(fields, [chat], samples, options, prompt_logprobs=prompt_logprobs)
+    return _call(fields, [chat], samples, options, prompt_logprobs=prompt_logprobs, tools=tools)
 
 
-def chat_of(fields: Fields) -> Chat:
-    """The conversation of a request, and how it is put into the model's template."""
-    return Chat(
-        messages=[_message(fields, i, entry) for i, entry in enumerate(fields.must("messages", listed))],
-        template=fields.take("chat_template_kwargs", mapping, {}),
+def chat_of(fields: Fields) -> tuple[Chat, Tools | None]:
+    """The conversation of a request, how it is put into the model's template, and the functions it may call."""
+    nothing: dict[str, Any] = {}
+    tools, template = tools_of(fields), fields.take("chat_template_kwargs", mapping, nothing)
+    chat = Chat(
+        messages=[message_of(fields, i, entry) for i, entry in enumerate(fields.must("messages", listed))],
+        template=template | ({"tools": tools.tools} if tools else {}),
         add_generation_prompt=fields.take("add_generation_prompt", flag, True),
         continue_final_message=fields.take("continue_final_message", flag, False),
     )
-
-
-def _refuse_tools(fields: Fields) -> None:
-    """Tools that must not be called change nothing; others have to be none."""
-    choice = fields.take("tool_choice", lambda name, value: value, None)
-    tools: Any = fields.take("tools", lambda name, value: value, [])
-    if choice not in (None, "none", "auto") or tools != [] and choice != "none":
-        name = "tools" if tools else "tool_choice"
-        raise wrong(name, f'{name} cannot be followed here; leave tools out, or give tool_choice "none"')
+    return chat, tools
 
 
 def _options(fields: Fields) -> dict[str, Any]:
@@ -247,36 +232,6 @@ def _prompts(value: Any) -> list[Any]:
 
 def _is_token(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
-
-
-def _message(request: Fields, index: int, value: Any) -> dict[str, str]:
-    where = f"messages[{index}]"
-    fields = request.inside(f"{where}.", mapping(where, value))
-    role = fields.must("role", text)
-    if role not in ROLES:
-        raise wrong(f"{where}.role", f"{where}.role={role[:40]!r}; expected one of {', '.join(ROLES)}")
-    content = fields.must("content", _content)
-    fields.only(NEUTRAL_MESSAGE)
-    fields.ignore(IGNORED_MESSAGE)
-    fields.end()
-    return {"role": ROLES[role], "content": content}
-
-
-def _content(name: str, value: Any) -> str:
-    """Text, or OpenAI's list of parts, of which only text can be read here."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not value:
-        raise wrong(name, f"{name} is neither text nor a list of parts with text")
-    parts = []
-    for i, part in enumerate(value):
-        fields = Fields(mapping(f"{name}[{i}]", part), f"{name}[{i}].")
-        kind = fields.must("type", text)
-        if kind != "text":
-            raise wrong(f"{name}[{i}].type", f"{name}[{i}].type={kind[:40]!r}; this model reads text only")
-        parts.append(fields.must("text", text))
-        fields.end()
-    return "".join(parts)
 
 
 def _stop(name: str, value: Any) -> list[str]:

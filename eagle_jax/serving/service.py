@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eagle_jax.api import Engine, EngineClosed, QueueFull, Ticket, TooLong
+from eagle_jax.api import FORMATS, Engine, EngineClosed, QueueFull, Ticket, TooLong
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 from eagle_jax.serving.protocol import Call
@@ -64,6 +64,7 @@ class Service:
         ignore_unknown: whether fields of requests that nobody knows are passed over.
         generation_config: whether requests that do not say are answered as a model's `generation_config.json`
             recommends, and not as OpenAI does.
+        tool_format: how models write calls of functions; None is what their chat templates teach.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Service:
         api_key: str | None,
         ignore_unknown: bool = False,
         generation_config: bool = False,
+        tool_format: str | None = None,
     ):
         if not engines:
             raise ValueError("a server without an engine has nothing to say; give it one")
@@ -80,6 +82,9 @@ class Service:
             raise ValueError("the API key is empty, which anyone can send; give one, or none at all")
         self.engines, self.limits = dict(engines), limits
         self.ignore_unknown, self.generation_config = ignore_unknown, generation_config
+        if tool_format is not None and tool_format not in FORMATS:
+            raise ValueError(f"tool_format={tool_format!r}; expected one of {', '.join(FORMATS)}")
+        self.tool_format = tool_format
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
         self._spellings = None if api_key is None else _spellings(api_key.strip())

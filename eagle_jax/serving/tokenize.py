@@ -21,7 +21,7 @@ async def tokenize(request: Request) -> Response:
     if (prompt := fields.take("prompt", text, None)) is not None:
         asked: Any = Text(prompt, fields.take("add_special_tokens", flag, True))
     else:
-        asked = chat_of(fields)
+        asked, _ = chat_of(fields)
         fields.only({"add_special_tokens": [False]})
     as_text = fields.take("return_token_strs", flag, False)
     headers = ignored_header(fields.end())

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 ARRAYS = (np.ndarray, jax.Array)
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Chat:
     """A conversation, and how the model's chat template renders it.
 
     Attributes:
-        messages: `{"role": ..., "content": ...}` each.
-        template: what the template reads besides, such as `{"enable_thinking": False}` of Qwen3's. The template itself
-            and how it is applied cannot be changed by it: templates are programs.
+        messages: `{"role": ..., "content": ...}` each, and whatever else the template reads, such as `tool_calls`.
+        template: what the template reads besides, such as `{"enable_thinking": False}` of Qwen3's, or `tools`. The
+            template itself and how it is applied cannot be changed by it: templates are programs.
         add_generation_prompt: whether the assistant's turn is begun.
         continue_final_message: whether the answer goes on with the last message instead.
     """

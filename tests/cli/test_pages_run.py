@@ -34,6 +34,7 @@ APART = {
     "python -m benchmarks.": "takes minutes, and some of them the TPU compiler",
     "benchmarks/gpu.sh": "needs a GPU; tests/benchmarks/gpu/test_gpu_sh.py rehearses it",
     "hf auth login": "asks for a token",
+    "lm_eval ": "needs a server that runs; tests/serving/test_echo.py sends what it sends",
     "pip install ": "installs into the environment that the test runs in",
     "eagle-jax serve": "does not end by itself; tests/serving/test_drain.py has one that runs",
     "eagle-jax ui": "does not end by itself; tests/serving/test_page.py has its page",

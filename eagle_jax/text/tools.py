@@ -1,0 +1,139 @@
+"""The functions that a model may call: what a request says of them, and the form that calls of them have to have."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eagle_jax.text.tool_calls import ToolFormat
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+EXPECTED = '{"type": "function", "function": {"name": "...", "parameters": {...}}}'
+CHOICES = ("auto", "none", "required")
+Tool = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolChoice:
+    """Which functions an answer may or must call.
+
+    Attributes:
+        mode: "auto" leaves it to the model, "none" lets it call nothing, "required" wants a call.
+        name: the function that has to be called; None is any.
+    """
+
+    mode: str
+    name: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CallSchema:
+    """The form of an answer that calls functions.
+
+    Attributes:
+        prefix: text that it begins with.
+        schema: JSON schema of what follows.
+        suffix: text that it ends with.
+    """
+
+    prefix: str
+    schema: dict[str, Any]
+    suffix: str
+
+
+def check_tools(tools: Any) -> list[Tool]:
+    """Tools as chat templates read them, in OpenAI's form; a function without parameters gets an empty object of them.
+
+    Raises:
+        ValueError: they are no tools, or two have one name.
+    """
+    if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
+        raise ValueError(f"tools={_short(tools)}; expected a list of {EXPECTED}")
+    checked = [_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
+    names = [name_of(tool) for tool in checked]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"two tools are called {twice[0]!r}; give each a name of its own")
+    return checked
+
+
+def check_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
+    """The choice in OpenAI's form: a word, or the name of one of the tools. Raises ValueError."""
+    if choice is None:
+        return ToolChoice("auto" if tools else "none")
+    named = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+    name = named.get("name") if isinstance(named, Mapping) else None
+    if name is None and choice not in CHOICES:
+        raise ValueError(
+            f'tool_choice={_short(choice)}; expected {", ".join(map(json.dumps, CHOICES))} or {{"type": "function", '
+            '"function": {"name": "..."}}'
+        )
+    if not tools and (name is not None or choice == "required"):
+        raise ValueError(f"tool_choice={_short(choice)} without tools; give tools, or leave it out")
+    if name is not None and name not in map(name_of, tools):
+        raise ValueError(f"tool_choice names {_short(name)}; expected one of {', '.join(map(name_of, tools))}")
+    return ToolChoice(choice) if name is None else ToolChoice("required", name)
+
+
+def call_schema(
+    tools: Sequence[Tool], choice: ToolChoice, format: ToolFormat, *, parallel: bool = True
+) -> CallSchema | None:
+    """What an answer has to be that calls one of the tools, in a model's format; None where it need not call any.
+
+    Formats that list calls may list several, if `parallel` and not one function is named; others have one call.
+    """
+    if choice.mode != "required":
+        return None
+    definitions: dict[str, dict[str, Any]] = {}
+    calls = [_schema_of(tool, format, definitions) for tool in tools if choice.name in (None, name_of(tool))]
+    call = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    if format.listed:
+        most = {} if parallel and choice.name is None else {"maxItems": 1}
+        call = {"type": "array", "items": call, "minItems": 1, **most}
+    line = "\n" if format.end else ""
+    prefix = "" if format.bare else format.begin + line
+    return CallSchema(prefix, call | definitions, line + format.end)
+
+
+def name_of(tool: Tool) -> str:
+    """The name of a tool's function."""
+    return tool["function"]["name"]
+
+
+def _tool(where: str, tool: Any) -> Tool:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or tool.get("type") != "function" or not isinstance(function.get("name"), str):
+        raise ValueError(f"{where}={_short(tool)}; expected {EXPECTED}")
+    unknown = [name for name in function if name not in ("name", "description", "parameters", "strict")]
+    if unknown:
+        raise ValueError(f"{where}.function has {_short(unknown[0])}; expected name, description and parameters")
+    if not NAME.fullmatch(function["name"]):
+        raise ValueError(
+            f"{where}.function.name={_short(function['name'])}; expected 1 to 64 letters, digits, points, _ and -"
+        )
+    description, parameters = function.get("description"), function.get("parameters")
+    if description is not None and not isinstance(description, str):
+        raise ValueError(f"{where}.function.description={_short(description)}; expected text")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise ValueError(f"{where}.function.parameters={_short(parameters)}; expected a JSON schema of an object")
+    described = {} if description is None else {"description": description}
+    empty = {"type": "object", "properties": {}}
+    named = {"name": function["name"], **described, "parameters": dict(empty if parameters is None else parameters)}
+    return {"type": "function", "function": named}
+
+
+def _schema_of(tool: Tool, format: ToolFormat, definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The schema of a call; what its parameters define moves to the root, where their references lead."""
+    parameters = dict(tool["function"]["parameters"])
+    for key in ("$defs", "definitions"):
+        for name, schema in parameters.pop(key, {}).items():
+            if definitions.setdefault(key, {}).setdefault(name, schema) != schema:
+                raise ValueError(f"two tools define {name!r} differently; give one of the definitions another name")
+    properties = {"name": {"const": name_of(tool)}, format.arguments: parameters}
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."

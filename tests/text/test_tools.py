@@ -1,0 +1,89 @@
+"""What requests say of the functions that may be called, and the form of answers that have to call one."""
+
+import pytest
+
+from eagle_jax.text.tool_calls import FORMATS
+from eagle_jax.text.tools import CallSchema, ToolChoice, call_schema, check_tool_choice, check_tools
+
+PARAMETERS = {"type": "object", "properties": {"at": {"$ref": "#/$defs/place"}}, "$defs": {"place": {"type": "string"}}}
+LOOK = {"type": "function", "function": {"name": "look", "description": "See.", "parameters": PARAMETERS}}
+WAIT = {"type": "function", "function": {"name": "wait"}}
+
+
+def test_tools_as_templates_read_them():
+    strict = LOOK | {"function": LOOK["function"] | {"strict": True}}
+    look, wait = check_tools([strict, WAIT])
+    assert look == LOOK and wait["function"] == {"name": "wait", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.mark.parametrize(
+    "tools, message",
+    [
+        ({}, "tools={}; expected a list of"),
+        ("look", 'tools="look"; expected a list of'),
+        ([7], r"tools\[0\]=7; expected {\"type\": \"function\""),
+        ([{"type": "function"}], r"tools\[0\]={\"type\": \"function\"}; expected"),
+        ([{"type": "web_search", "function": {"name": "a"}}], r"tools\[0\]=.*; expected"),
+        ([{"type": "function", "function": {"name": "a b"}}], r'name="a b"; expected 1 to 64 letters'),
+        ([{"type": "function", "function": {"name": "a", "mood": 1}}], r'function has "mood"; expected name, desc'),
+        ([{"type": "function", "function": {"name": "a", "description": 1}}], "description=1; expected text"),
+        (
+            [{"type": "function", "function": {"name": "a", "parameters": []}}],
+            r"parameters=\[\]; expected a JSON schema",
+        ),
+        ([WAIT, WAIT], "two tools are called 'wait'; give each a name of its own"),
+    ],
+)
+def test_tools_that_are_none(tools, message):
+    with pytest.raises(ValueError, match=message):
+        check_tools(tools)
+
+
+def test_choices():
+    named = {"type": "function", "function": {"name": "wait"}}
+    tools = check_tools([LOOK, WAIT])
+    assert check_tool_choice(None, []) == check_tool_choice("none", tools) == ToolChoice("none")
+    assert check_tool_choice(None, tools) == check_tool_choice("auto", tools) == ToolChoice("auto")
+    assert check_tool_choice("required", tools) == ToolChoice("required")
+    assert check_tool_choice(named, tools) == ToolChoice("required", "wait")
+    for choice, given, message in (
+        ("always", tools, 'tool_choice="always"; expected "auto", "none", "required" or'),
+        (7, tools, "tool_choice=7; expected"),
+        ({"type": "allowed_tools"}, tools, "tool_choice=.*; expected"),
+        ("required", [], 'tool_choice="required" without tools; give tools'),
+        ({"type": "function", "function": {"name": "shout"}}, tools, 'names "shout"; expected one of look, wait'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_tool_choice(choice, given)
+
+
+def call(name: str, parameters: dict, key: str = "arguments") -> dict:
+    properties = {"name": {"const": name}, key: parameters}
+    return {"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False}
+
+
+INNER = {"type": "object", "properties": {"at": {"$ref": "#/$defs/place"}}}
+DEFINED = {"$defs": {"place": {"type": "string"}}}
+EMPTY = {"type": "object", "properties": {}}
+
+
+def test_the_form_of_answers_that_have_to_call():
+    tools, any_of_them, look = check_tools([LOOK, WAIT]), ToolChoice("required"), ToolChoice("required", "look")
+    hermes, llama3, mistral = (FORMATS[name] for name in ("hermes", "llama3", "mistral"))
+    assert call_schema(tools, ToolChoice("auto"), hermes) is None is call_schema(tools, ToolChoice("none"), hermes)
+    assert call_schema(tools, look, hermes) == CallSchema(
+        "<tool_call>\n", call("look", INNER) | DEFINED, "\n</tool_call>"
+    )
+    both = {"anyOf": [call("look", INNER, "parameters"), call("wait", EMPTY, "parameters")]}
+    assert call_schema(tools, any_of_them, llama3) == CallSchema("", both | DEFINED, "")
+    listed = {"type": "array", "items": {"anyOf": [call("look", INNER), call("wait", EMPTY)]}, "minItems": 1} | DEFINED
+    assert call_schema(tools, any_of_them, mistral) == CallSchema("[TOOL_CALLS]", listed, "")
+    assert call_schema(tools, any_of_them, mistral, parallel=False).schema == listed | {"maxItems": 1}
+    assert call_schema(tools, look, mistral).schema["maxItems"] == 1
+    assert tools == check_tools([LOOK, WAIT]), "nothing is changed"
+
+
+def test_definitions_that_do_not_go_together():
+    other = {"type": "function", "function": {"name": "go", "parameters": {"$defs": {"place": {"type": "integer"}}}}}
+    with pytest.raises(ValueError, match="two tools define 'place' differently"):
+        call_schema(check_tools([LOOK, other]), ToolChoice("required"), FORMATS["hermes"])
