@@ -17,8 +17,18 @@ IGNORED_MESSAGE = {"name": text, "reasoning_content": text, "reasoning": text}
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
-def message_of(request: Fields, index: int, value: Any) -> dict[str, Any]:
-    """A message of a request, as chat templates read it."""
+def messages_of(request: Fields) -> list[dict[str, Any]]:
+    """The messages of a request, as chat templates read them; some want the name of the function that answers."""
+    messages = [_message(request, i, entry) for i, entry in enumerate(request.must("messages", listed))]
+    called = [call for message in messages for call in message.get("tool_calls", ())]
+    names = {call["id"]: call["function"]["name"] for call in called}
+    for message in messages:
+        if message["role"] == "tool" and message["tool_call_id"] in names:
+            message.setdefault("name", names[message["tool_call_id"]])
+    return messages
+
+
+def _message(request: Fields, index: int, value: Any) -> dict[str, Any]:
     where = f"messages[{index}]"
     fields = request.inside(f"{where}.", mapping(where, value))
     role = fields.must("role", text)

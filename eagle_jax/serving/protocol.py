@@ -11,7 +11,7 @@ from typing import Any
 
 from eagle_jax.api import Chat, Processing, Text, check_processing
 from eagle_jax.serving.fields import Fields, flag, listed, mapping, number, text, whole, wrong
-from eagle_jax.serving.messages import message_of
+from eagle_jax.serving.messages import messages_of
 from eagle_jax.serving.structured import take_form
 from eagle_jax.serving.tools import Tools, tools_of
 
@@ -165,7 +165,7 @@ def chat_of(fields: Fields) -> tuple[Chat, Tools | None]:
     nothing: dict[str, Any] = {}
     tools, template = tools_of(fields), fields.take("chat_template_kwargs", mapping, nothing)
     chat = Chat(
-        messages=[message_of(fields, i, entry) for i, entry in enumerate(fields.must("messages", listed))],
+        messages=messages_of(fields),
         template=template | ({"tools": tools.tools} if tools else {}),
         add_generation_prompt=fields.take("add_generation_prompt", flag, True),
         continue_final_message=fields.take("continue_final_message", flag, False),

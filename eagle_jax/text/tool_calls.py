@@ -53,7 +53,7 @@ FORMATS = {
     for one in (
         ToolFormat(name="mistral", mark="[TOOL_CALLS]", begin="[TOOL_CALLS]", listed=True, id_length=9),
         ToolFormat(name="hermes", mark="<tool_call>", begin="<tool_call>", end="</tool_call>"),
-        ToolFormat(name="llama3", mark='"parameters": ', begin="<|python_tag|>", arguments="parameters", bare=True),
+        ToolFormat(name="llama3", mark='"parameters": dict', begin="<|python_tag|>", arguments="parameters", bare=True),
     )
 }
 # Formats that share a mark with one of these and write calls in another way: Mistral's later one, Qwen3-Coder's, GLM's.

@@ -19,6 +19,7 @@ def test_it_says_where_it_is_and_what_it_does(fake, run):
     how = dict(rows=4, max_tokens=300, max_queue=9, prefix_cache_bytes=1 << 30, drafter="auto", tree=(6, 3, 2))
     assert fake.engines == [how, "closed"]
     ((names, served),) = fake.served
+    assert served["tool_format"] is None
     assert names == ["shipped"] and served["limits"].answer_seconds == 60.0 and served["api_key"] is None
 
 
@@ -28,7 +29,8 @@ def test_the_memory_for_prefixes_is_given_to_the_engine(fake, run):
 
 
 def test_it_says_what_became_of_what_was_asked_for(fake, run):
-    shown = run("serve", "--max-tokens", "4096")
+    shown = run("serve", "--max-tokens", "4096", "--tool-format", "hermes")
+    assert fake.served[0][1]["tool_format"] == "hermes"
     assert "  --max-tokens 4096 is more than the model's context of 512\n" in shown.stderr
     assert "no drafting" in shown.stderr and "drafting may pay with fewer --slots, and --tree asks" in shown.stderr
 
@@ -69,6 +71,7 @@ def test_the_key_may_be_in_the_environment(fake, run, monkeypatch):
         (("--prefix-cache-bytes", "-1"), "'--prefix-cache-bytes'"),
         (("--max-tokens", "1"), "'--max-tokens'"),
         (("--tree", "x"), "--tree 'x'"),
+        (("--tool-format", "xml"), "--tool-format 'xml' is none of mistral, hermes, llama3"),
     ],
 )
 def test_misuse(fake, run, options, sentence):

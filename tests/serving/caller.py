@@ -11,7 +11,7 @@ from eagle_jax.models.lm import LM
 
 # Hermes' format in a comment; what begins the answer chooses a script. Tools show as their number.
 TEMPLATE = (
-    "{# <tool_call> #}{{ tools | length if tools }}{% for m in messages %}<|user|>{{ m['content'] }}"
+    "{# <tool_call> #}{{ tools | length if tools }}{% for m in messages %}<|user|>{{ m['name'] }}{{ m['content'] }}"
     "{% for c in m['tool_calls'] %}{{ c['function']['arguments']['at'] }}{% endfor %}{% endfor %}"
     "<|assistant|>{{ script }}"
 )

@@ -121,10 +121,10 @@ def test_what_was_called_before(hermes):
         "content": None,
         "tool_calls": [{"id": "1", "type": "function", "function": function}],
     }
-    answered = {"role": "tool", "tool_call_id": "1", "name": "look", "content": [{"type": "text", "text": "blue"}]}
+    answered = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "blue"}]}
     asks = ASKS | {"messages": [*asked("?"), called, answered]}
     usage = hermes.chat.completions.create(**asks).usage
-    expected = "1<|user|>?<|user|>th<|user|>blue<|assistant|>"
+    expected = "1<|user|>?<|user|>th<|user|>lookblue<|assistant|>"
     assert usage.prompt_tokens == len(CALLER.tokenizer(expected)["input_ids"])
 
 

@@ -118,7 +118,13 @@ TEMPLATES = {
 def test_the_format_is_the_templates():
     for name, template in TEMPLATES.items():
         assert format_of(template) == FORMATS[name] and knows_tools(template)
-    for template in ("{{ messages }}", "<tool_call>\n<function=look>", "[TOOL_CALLS]look[ARGS]{}", "the tooling"):
+    for template in (
+        '{"parameters": {}}',
+        "{{ messages }}",
+        "<tool_call>\n<function=look>",
+        "[TOOL_CALLS]look[ARGS]{}",
+        "the tooling",
+    ):
         assert format_of(template) is None and not knows_tools(template)
 
 
