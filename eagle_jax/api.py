@@ -24,17 +24,9 @@ from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
 from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer, decode, settled
 from eagle_jax.text.prompts import Chat, Text, TooLong, encode
-from eagle_jax.text.tool_calls import (
-    FORMATS,
-    CallReader,
-    ToolCall,
-    ToolFormat,
-    call_id,
-    format_of,
-    knows_tools,
-    template_of,
-)
-from eagle_jax.text.tools import ToolChoice, check_tool_choice, check_tools, name_of
+from eagle_jax.text.tool_answer import ToolAnswer
+from eagle_jax.text.tool_calls import FORMATS, ToolFormat, tool_format_for
+from eagle_jax.text.tools import Tools, read_tools
 from eagle_jax.training import events
 from eagle_jax.tuning.budgets import keep as keep_budgets
 from eagle_jax.tuning.budgets import numbers_of
@@ -45,7 +37,6 @@ from eagle_jax.tuning.plan import Plan, plan
 
 __all__ = [
     "CANCELLED",
-    "CallReader",
     "DRAFTERS",
     "FORMATS",
     "INCOMPLETE",
@@ -77,19 +68,16 @@ __all__ = [
     "Text",
     "Ticket",
     "TooLong",
-    "ToolCall",
-    "ToolChoice",
+    "ToolAnswer",
     "ToolFormat",
+    "Tools",
     "Tuned",
     "Warmed",
     "Weights",
     "achunks",
     "at_hand",
     "check_processing",
-    "check_tool_choice",
-    "check_tools",
     "budgets_path",
-    "call_id",
     "chunks",
     "closest_draws",
     "convert",
@@ -102,28 +90,26 @@ __all__ = [
     "events",
     "fingerprints",
     "first_turns",
-    "format_of",
     "generate",
     "join",
     "keep_budgets",
-    "knows_tools",
     "load",
     "make_datastore",
     "merge",
     "method_of",
-    "name_of",
     "numbers_of",
     "plan",
     "profile",
     "prompt_logprobs",
     "quantize",
     "read_config",
+    "read_tools",
     "regenerate",
     "settled",
     "stream",
-    "template_of",
     "time_parts",
     "tokenizer_of",
+    "tool_format_for",
     "trace",
     "train",
     "tree_shape",

@@ -20,6 +20,8 @@ from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.offline import Utilisation
 from eagle_jax.scheduling.request import Request
 from eagle_jax.scheduling.results import Result
+from eagle_jax.text.tool_answer import ToolAnswer
+from eagle_jax.text.tool_calls import tool_format_for
 from eagle_jax.tuning.methods import drafter_for
 from eagle_jax.tuning.sizes import rows_for, rows_of
 
@@ -184,7 +186,7 @@ class Job:
             for event in offline.run(model, requests, rows, lambda _: chosen, utilisation=tally.utilisation):
                 if event.result is not None:
                     row = asked[event.request.index]
-                    record = self._record(row, event.request, event.result)
+                    record = self._record(model, row, event.request, event.result)
                     finished(row.number, record, answered=1, tokens=len(event.result.token_ids))
         return tally
 
@@ -197,14 +199,16 @@ class Job:
         self.complete = not missing
         return missing
 
-    def _record(self, row: Row, request: Request, result: Result) -> dict[str, Any]:
+    def _record(self, model: Model, row: Row, request: Request, result: Result) -> dict[str, Any]:
         """A row of the output. It says nothing of time, so that it is the same however it came about."""
         mean = result.stats.mean_accepted_length
+        told = _told(model, row, result)
+        reason = told.pop("finish_reason")
         record: dict[str, Any] = {
             "id": row.id,
-            "text": result.text,
+            **told,
             **({"token_ids": result.token_ids} if self.token_ids else {}),
-            "finish_reason": result.finish_reason,
+            "finish_reason": reason,
             "usage": {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)},
             "seed": request.seed,
             "stats": {
@@ -213,6 +217,16 @@ class Job:
             },
         }
         return openai.response_line(row, record) if row.form else record
+
+
+def _told(model: Model, row: Row, result: Result) -> dict[str, Any]:
+    """What an answer says, the functions it calls if it may call any, and how it ended."""
+    if row.tools is None:
+        return {"text": result.text, "finish_reason": result.finish_reason}
+    answer = ToolAnswer(model.tokenizer, tool_format_for(model.tokenizer), row.tools, str(row.number))
+    answer.add(result.token_ids, result.text, is_last=True)
+    calls = {"tool_calls": answer.calls} if answer.calls else {}
+    return {"text": answer.content, **calls, "finish_reason": answer.finish_reason(result.finish_reason)}
 
 
 def _refused(row: Refused) -> dict[str, Any]:

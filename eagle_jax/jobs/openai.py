@@ -17,7 +17,9 @@ def response_line(row: Row, record: dict[str, Any]) -> dict[str, Any]:
     prefix, kind = KINDS[row.form]
     choice: dict[str, Any] = {"index": 0, "finish_reason": record["finish_reason"], "logprobs": None}
     if row.form == "chat":
-        choice["message"] = {"role": "assistant", "content": record["text"], "refusal": None}
+        calls = {"tool_calls": record["tool_calls"]} if "tool_calls" in record else {}
+        content = record["text"] or None if calls else record["text"]
+        choice["message"] = {"role": "assistant", "content": content, "refusal": None, **calls}
     else:
         choice["text"] = record["text"]
     usage = record["usage"]

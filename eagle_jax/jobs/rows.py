@@ -13,9 +13,13 @@ from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
 from eagle_jax.scheduling.processing import LogitsOptions, Processing, check_processing
 from eagle_jax.scheduling.request import Request, requests_for
+from eagle_jax.text.prompts import Chat
+from eagle_jax.text.tool_calls import tool_format_for
+from eagle_jax.text.tools import Tools, read_tools
 
 PROMPTS = {"prompt": str, "messages": list, "prompt_ids": list}
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and OpenAI's two names for it
+CALLING = ("tools", "tool_choice", "parallel_tool_calls")  # of rows with messages
 OPTIONS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", *Processing.__annotations__)
 # OpenAI's batch form: a line is an envelope around the body of a request.
 ENVELOPE = ("custom_id", "method", "url", "body")
@@ -62,6 +66,7 @@ class Row:
         id: the one it came with, or its place.
         prompt: text, chat messages or token ids.
         options: those it states, under `generate`'s names.
+        tools: functions that its answer may call.
         form: "chat" or "completion" of a row in OpenAI's form, which gets its answer in that form; else None.
         model: what a row in that form calls the model.
     """
@@ -72,6 +77,7 @@ class Row:
     options: dict[str, Any]
     form: str | None = None
     model: str | None = None
+    tools: Tools | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +99,8 @@ def read(line: Line) -> Row | Refused:
         form = _form(fields)
         id_ = _id(fields, line.place)
         model = fields["body"].get("model") if form and isinstance(fields["body"], dict) else None
-        return Row(line.number, id_, *_asked(fields), form, model if isinstance(model, str) else None)
+        prompt, options, tools = _asked(fields)
+        return Row(line.number, id_, prompt, options, form, model if isinstance(model, str) else None, tools)
     except ValueError as error:
         return Refused(line.number, id_, _sentence(error), form)
 
@@ -119,6 +126,8 @@ def to_request(model: Model, row: Row, defaults: Defaults) -> Request | Refused:
     """The request that a row makes of a model."""
     seed = row.options.get("seed", _seed(defaults.seed, row.number))
     try:
+        if row.tools is not None:
+            tool_format_for(model.tokenizer)
         values = defaults.values | check_processing(row.options)
         del values["seed"]
         values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
@@ -161,19 +170,21 @@ def _form(fields: dict[str, Any]) -> str | None:
     return "completion" if fields.get("url") == URLS[1] or "prompt" in body else "chat"
 
 
-def _asked(fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The prompt and the options that a row states; null is as good as leaving a field out."""
+def _asked(fields: dict[str, Any]) -> tuple[Any, dict[str, Any], Tools | None]:
+    """The prompt, the options and the functions that a row states; null is as good as leaving a field out."""
     fields = _body(fields) if "body" in fields else {name: value for name, value in fields.items() if name != "id"}
     present = {name: value for name, value in fields.items() if value is not None}
-    unknown = [name for name in present if name not in (*PROMPTS, *LENGTHS, *OPTIONS)]
+    unknown = [name for name in present if name not in (*PROMPTS, *LENGTHS, *OPTIONS, *CALLING)]
     if unknown:
-        field_names = ", ".join(("id", *PROMPTS, "max_new_tokens", *OPTIONS))
+        field_names = ", ".join(("id", *PROMPTS, "max_new_tokens", *OPTIONS, *CALLING))
         raise ValueError(f"field {_short(unknown[0])} is not known; expected {field_names}")
     lengths = [name for name in LENGTHS if name in present]
     if len(lengths) > 1:
         raise ValueError(f"{' and '.join(lengths)} mean the same; give one of them")
     options = {name: present[name] for name in OPTIONS if name in present}
-    return _prompt(present), options | {"max_new_tokens": present[name] for name in lengths}
+    prompt, tools = _prompt(present), _tools(present)
+    prompt = prompt if tools is None else Chat(prompt, template={"tools": tools.tools})
+    return prompt, options | {"max_new_tokens": present[name] for name in lengths}, tools
 
 
 def _prompt(present: dict[str, Any]) -> Any:
@@ -184,6 +195,21 @@ def _prompt(present: dict[str, Any]) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"{names[0]} is {_short(value)}; expected {'text' if kind is str else 'a list'}")
     return value
+
+
+def _tools(present: dict[str, Any]) -> Tools | None:
+    parallel = present.get("parallel_tool_calls", True)
+    if not isinstance(parallel, bool):
+        raise ValueError(f"parallel_tool_calls is {_short(parallel)}; expected true or false")
+    tools = read_tools(present.get("tools"), present.get("tool_choice"), parallel)
+    if tools is not None and "messages" not in present:
+        raise ValueError("tools beside a prompt that is no chat; give messages, or leave tools out")
+    other = [message for message in present.get("messages", ()) if not isinstance(message, dict)]
+    if tools is not None and other:
+        raise ValueError(f"messages has {_short(other[0])}; expected objects with role and content")
+    if tools is not None and tools.choice.mode == "required":
+        raise ValueError('tool_choice that asks for a call cannot be enforced; give "auto", or leave it out')
+    return tools
 
 
 def _body(fields: dict[str, Any]) -> dict[str, Any]:

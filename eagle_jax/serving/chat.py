@@ -5,13 +5,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eagle_jax.api import Chunk, Result, ToolFormat
+from eagle_jax.api import Chunk, Result, ToolAnswer, ToolFormat
 from eagle_jax.serving.answering import Answering, Shape, answer, eagle_of, finish_reason
 from eagle_jax.serving.echo import vllm_prompt_logprobs
 from eagle_jax.serving.logprobs import Spelled
 from eagle_jax.serving.protocol import Call, chat_call
 from eagle_jax.serving.service import Service
-from eagle_jax.serving.tools import ToolAnswer, format_for
+from eagle_jax.serving.tools import format_for
 
 
 class Chat(Shape):

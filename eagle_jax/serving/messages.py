@@ -18,14 +18,8 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 
 
 def messages_of(request: Fields) -> list[dict[str, Any]]:
-    """The messages of a request, as chat templates read them; some want the name of the function that answers."""
-    messages = [_message(request, i, entry) for i, entry in enumerate(request.must("messages", listed))]
-    called = [call for message in messages for call in message.get("tool_calls", ())]
-    names = {call["id"]: call["function"]["name"] for call in called}
-    for message in messages:
-        if message["role"] == "tool" and message["tool_call_id"] in names:
-            message.setdefault("name", names[message["tool_call_id"]])
-    return messages
+    """The messages of a request."""
+    return [_message(request, i, entry) for i, entry in enumerate(request.must("messages", listed))]
 
 
 def _message(request: Fields, index: int, value: Any) -> dict[str, Any]:
@@ -66,7 +60,7 @@ def _content(name: str, value: Any) -> str:
 
 
 def _calls(fields: Fields, where: str) -> dict[str, Any]:
-    """What an assistant's message called; nothing where it called nothing. Templates read arguments as objects."""
+    """What an assistant's message called; nothing where it called nothing."""
     nothing: list[Any] = []
     entries = fields.take("tool_calls", lambda name, value: value if value == [] else listed(name, value), nothing)
     calls = []

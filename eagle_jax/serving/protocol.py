@@ -9,11 +9,11 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.api import Chat, Processing, Text, check_processing
+from eagle_jax.api import Chat, Processing, Text, Tools, check_processing
 from eagle_jax.serving.fields import Fields, flag, listed, mapping, number, text, whole, wrong
 from eagle_jax.serving.messages import messages_of
 from eagle_jax.serving.structured import take_form
-from eagle_jax.serving.tools import Tools, tools_of
+from eagle_jax.serving.tools import tools_of
 
 MOST_STOPS, LONGEST_STOP = 64, 500
 MOST_CHOICES = 128

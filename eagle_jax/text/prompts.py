@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from eagle_jax.text.messages import Message, for_template, is_message
+
 ARRAYS = (np.ndarray, jax.Array)
-Message = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +112,10 @@ def _encode_text(tokenizer: Any, prompt: Text, where: str) -> list[int]:
 
 
 def _encode_chat(tokenizer: Any, chat: Chat, where: str) -> list[int]:
+    if not chat.messages:
+        raise ValueError(f"{where} is a chat without messages; give at least one")
     for message in chat.messages:
-        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+        if not is_message(message):
             raise ValueError(
                 f'{where} has the message {_short(message)}; expected {{"role": "user", "content": "..."}}'
             )
@@ -143,8 +146,9 @@ def rendered(tokenizer: Any, chat: Chat, where: str) -> str:
     how: dict[str, Any] = dict(chat.template)
     how |= {"add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message}
     how |= {"continue_final_message": True} if chat.continue_final_message else {}
+    messages = for_template(chat.messages, where)
     try:
-        return tokenizer.apply_chat_template([dict(m) for m in chat.messages], tokenize=False, **how)
+        return tokenizer.apply_chat_template(messages, tokenize=False, **how)
     except TemplateError as error:
         raise Unfit(f"{where} does not fit the model's chat template: {error}") from None
     except Exception as error:  # a template is a program of its own: it may divide by zero, or call itself for ever

@@ -80,6 +80,26 @@ def format_of(template: str) -> ToolFormat | None:
     return next((one for one in FORMATS.values() if one.mark in template), None)
 
 
+def tool_format_for(tokenizer: Any, stated: ToolFormat | None = None) -> ToolFormat:
+    """The format of a model's calls: the one of its chat template, or another that is stated.
+
+    Raises:
+        ValueError: the template knows no tools, or its format is none of `FORMATS`.
+    """
+    template = template_of(tokenizer)
+    if not knows_tools(template):
+        raise ValueError(
+            'the model\'s chat template knows no tools; leave tools and what they said out, or give tool_choice "none"'
+        )
+    format = stated or format_of(template)
+    if format is None:
+        names = " or ".join(FORMATS)
+        raise ValueError(
+            f"the model writes calls in a form that is not known here; serve it with --tool-format {names}"
+        )
+    return format
+
+
 def call_id(format: ToolFormat, *what: Any) -> str:
     """An id of letters and digits for a call; the same for the same `what`."""
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()

@@ -42,6 +42,36 @@ class CallSchema:
     suffix: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """Functions that an answer may call.
+
+    Attributes:
+        tools: they, as chat templates read them.
+        choice: which of them may or must be called.
+        parallel: whether several calls are wanted.
+    """
+
+    tools: list[dict[str, Any]]
+    choice: ToolChoice
+    parallel: bool
+
+    @property
+    def names(self) -> list[str]:
+        return [name_of(tool) for tool in self.tools]
+
+
+def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools | None:
+    """The functions that a request names, in OpenAI's form; None where none may be called.
+
+    Raises:
+        ValueError: they are none, or the choice is none of them.
+    """
+    checked = check_tools([] if tools is None else tools)
+    chosen = check_tool_choice(choice, checked)
+    return Tools(checked, chosen, parallel) if checked and chosen.mode != "none" else None
+
+
 def check_tools(tools: Any) -> list[Tool]:
     """Tools as chat templates read them, in OpenAI's form; a function without parameters gets an empty object of them.
 
@@ -54,7 +84,7 @@ def check_tools(tools: Any) -> list[Tool]:
     names = [name_of(tool) for tool in checked]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"two tools are called {twice[0]!r}; give each a name of its own")
+        raise ValueError(f"tools has two that are called {twice[0]!r}; give each a name of its own")
     return checked
 
 

@@ -59,6 +59,7 @@ OWN_TEST = {
 NEEDS_MORE = {
     ("sharding.md", 'model = eagle_jax.load("llama-3.1-8b-instruct", mesh="data:2,model:4")'): "eight devices",
     ("sharding.md", "from jax import P"): "eight devices",
+    ("api.md", "tools = api.read_tools(my_tools)"): "a template with tools; tests/text/test_tool_answer.py has one",
     ("sharding.md", "jax.distributed.initialize()"): "other processes; tests/test_hosts.py starts two",
 }
 # Modules whose docstrings show examples.

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from caller import CALLER, PIECES
 from speller import DYNAMIC, RANDOM, SPELLED, SPELLER, TOKENIZER, spelled_from
 
 from eagle_jax.api import Model, check_processing, generate
@@ -18,6 +19,8 @@ from eagle_jax.scheduling import offline
 
 LETTERS = "abcdefghijklmnopqrsuvwxyz"
 ASKED = dict(batch_size=4, **DYNAMIC)
+PLACE = {"type": "object", "properties": {"at": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": PLACE}}]
 
 
 def written(path: pathlib.Path) -> list[dict]:
@@ -101,7 +104,11 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         ({"id": "a"}, "no prompt given; expected one of prompt, messages, prompt_ids"),
         ({"id": "a", "prompt": "b", "messages": []}, "prompt and messages given; expected one of"),
         ({"id": "a", "prompt": ["b"]}, 'prompt is ["b"]; expected text'),
-        ({"id": "a", "prompt": "b", "tools": []}, 'field "tools" is not known; expected id, prompt,'),
+        ({"id": "a", "prompt": "b", "functions": []}, 'field "functions" is not known; expected id, prompt,'),
+        ({"id": "a", "prompt": "b", "tools": TOOLS}, "tools beside a prompt that is no chat; give messages"),
+        ({"id": "a", "messages": [], "tools": [7]}, "tools[0]=7; expected"),
+        ({"id": "a", "messages": [], "parallel_tool_calls": 1}, "parallel_tool_calls is 1; expected true or false"),
+        ({"id": "a", "messages": [], "tools": TOOLS, "tool_choice": "required"}, "asks for a call cannot be enforced"),
         ({"id": "a", "prompt": "b", "max_tokens": 1, "max_new_tokens": 1}, "max_new_tokens and max_tokens mean the"),
         ({"id": 1.5, "prompt": "b"}, "id 1.5; expected text or a whole number"),
         ({"id": "\ud800", "prompt": "b"}, 'id "\\ud800"; expected text'),
@@ -140,6 +147,34 @@ def test_rows_in_openais_form_are_answered_in_it(tmp_path):
         assert row["response"]["status_code"] == 400
         assert row["error"]["message"] == row["response"]["body"]["error"]["message"]
     assert "n is 2" in refused[0]["error"]["message"]
+
+
+def test_functions_that_answers_call(tmp_path):
+    messages = [{"role": "user", "content": "?"}]
+    called = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"at": "th"}'}}
+    told = {"role": "tool", "tool_call_id": "1", "content": "b"}
+    before = [{"role": "assistant", "content": None, "tool_calls": [called]}, told]
+    rows = [
+        {"id": "own", "messages": messages, "tools": TOOLS},
+        {"custom_id": "openai", "body": {"messages": [*messages, *before], "tools": TOOLS, "tool_choice": "auto"}},
+        {"id": "none", "messages": messages, "tools": TOOLS, "tool_choice": "none"},
+        {"id": "wrong", "messages": [7], "tools": TOOLS},
+        {"id": "empty", "messages": [], "tools": TOOLS},
+    ]
+    first = answered([write(tmp_path / "in.jsonl", rows)], tmp_path / "out.jsonl", CALLER)
+    own, openai, none, wrong, empty = written(tmp_path / "out.jsonl")
+    (call,) = own["tool_calls"]
+    assert (own["text"], own["finish_reason"]) == ("Let me see.", "tool_calls")
+    assert call["function"] == {"name": "look", "arguments": '{"at": "sea"}'} and call["type"] == "function"
+    choice = openai["response"]["body"]["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Let me see.", "tool_calls")
+    assert choice["message"]["tool_calls"][0]["function"] == call["function"]
+    assert none["text"] == "".join(PIECES["<|assistant|>"]) and "tool_calls" not in none
+    assert "messages has 7; expected objects" in wrong["error"] and "a chat without messages" in empty["error"]
+    assert answered([tmp_path / "in.jsonl"], tmp_path / "again.jsonl", CALLER) == first
+
+    answered([write(tmp_path / "plain.jsonl", rows[:1])], tmp_path / "plain_out.jsonl")
+    assert "chat template knows no tools" in written(tmp_path / "plain_out.jsonl")[0]["error"]
 
 
 def test_options_that_depend_on_the_text(tmp_path):

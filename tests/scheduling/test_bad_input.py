@@ -36,6 +36,11 @@ PROMPTS: list[tuple[Any, str]] = [
     ([[1, [2]]], "the prompt is neither text"),
     ([{"role": "user"}], 'the prompt has the message {\'role\': \'user\'}; expected {"role": "user", "content"'),
     ([{"role": "user", "content": None}], "the prompt has the message"),
+    ([{"role": "assistant", "content": None, "tool_calls": [7]}], "the prompt has a call without a function"),
+    (
+        [{"role": "user", "content": "", "tool_calls": [{"function": {"arguments": "{"}}]}],
+        "the prompt has a call whose arguments are no JSON",
+    ),
     ([{"role": "user", "content": ["a"]}], "the prompt has the message"),
     ([{"text": "?"}], "the prompt has the message"),
     (

@@ -131,13 +131,13 @@ def test_what_was_called_before(hermes):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"model": "plain"}, 'chat template knows no tools; leave tools out, or give tool_choice "none"'),
+        ({"model": "plain"}, "chat template knows no tools; leave tools and what they said out, or give tool_choice"),
         ({"tool_choice": "required"}, 'tool_choice with "required" cannot be enforced here; give "auto"'),
         ({"tool_choice": NAMED}, "tool_choice with a function's name cannot be enforced here"),
         ({"tool_choice": "always"}, 'tool_choice="always"; expected "auto", "none", "required" or'),
         ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, 'names "go"; expected one of look'),
         ({"tools": [], "tool_choice": "required"}, 'tool_choice="required" without tools'),
-        ({"tools": TOOLS * 2}, "two tools are called 'look'"),
+        ({"tools": TOOLS * 2}, "tools has two that are called 'look'"),
         ({"tools": [{"type": "web_search"}]}, 'tools[0]={"type": "web_search"}; expected {"type": "function"'),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls=1; expected true or false"),
     ],
@@ -181,13 +181,13 @@ def test_messages_that_are_none(hermes, message, sentence):
 
 @pytest.mark.parametrize("message", [TOLD, {"role": "assistant", "tool_calls": [CALL]}])
 def test_messages_that_a_template_knows_nothing_of(hermes, message):
-    with pytest.raises(openai.BadRequestError, match="chat template knows no tools; leave such messages out"):
+    with pytest.raises(openai.BadRequestError, match="chat template knows no tools; leave tools and what they said"):
         hermes.chat.completions.create(model="plain", messages=[message])
 
 
 def test_a_form_that_is_not_known(hermes, monkeypatch):
     monkeypatch.setattr(CALLER.tokenizer, "chat_template", "{% if tools %}<function=f>{% endif %}")
-    with pytest.raises(openai.BadRequestError, match="not known here; start the server with --tool-format mistral or"):
+    with pytest.raises(openai.BadRequestError, match="not known here; serve it with --tool-format mistral or"):
         hermes.chat.completions.create(**ASKS)
 
 

@@ -1,0 +1,43 @@
+"""From an answer in Python to a message that calls functions."""
+
+from caller import CALLER
+from speller import DYNAMIC
+
+from eagle_jax import api
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def read(script: str, format: api.ToolFormat, parts: int) -> tuple[api.ToolAnswer, list[dict]]:
+    """An answer of a script, told in parts."""
+    tools = api.read_tools(TOOLS)
+    prompt = api.Chat([{"role": "user", "content": "?"}], template={"tools": tools.tools, "script": script})
+    deltas, answer = [], api.ToolAnswer(CALLER.tokenizer, format, tools, id="1")
+    chunks = list(api.stream(CALLER, prompt, max_new_tokens=12, steps=parts, **DYNAMIC))
+    for chunk in chunks:
+        deltas += answer.add(chunk.token_ids, chunk.text, is_last=chunk.result is not None)
+    assert answer.finish_reason(chunks[-1].result.finish_reason) == "tool_calls"
+    return answer, deltas
+
+
+def test_an_answer_in_python():
+    answer, deltas = read("", api.tool_format_for(CALLER.tokenizer), 1)
+    (call,) = answer.message["tool_calls"]
+    assert answer.message["content"] == "Let me see." and call["function"]["arguments"] == '{"at": "sea"}'
+    assert "".join(delta.get("content", "") for delta in deltas) == "Let me see."
+    named, argued = (delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta)
+    assert named == call | {"index": 0, "function": {"name": "look", "arguments": ""}}
+    assert argued == {"index": 0, "function": {"arguments": '{"at": "sea"}'}}
+
+
+def test_marks_that_are_special_tokens():
+    for parts in (1, 100):
+        answer, _ = read("b", api.FORMATS["mistral"], parts)
+        assert [call["function"]["arguments"] for call in answer.calls] == ["{}", "{}"]
+        assert answer.message["content"] is None
+
+
+def test_without_calls_it_is_a_message():
+    answer = api.ToolAnswer(CALLER.tokenizer, api.FORMATS["hermes"], api.read_tools(TOOLS), id="1")
+    assert answer.add([], "", is_last=True) == [] and answer.finish_reason("stop") == "stop"
+    assert answer.message == {"role": "assistant", "content": "", "refusal": None}
