@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from eagle_jax.api import CANCELLED, Chunk, EngineError, PromptLogprobs, Result, Ticket, achunks, without_nan
+from eagle_jax.api import Chunk, EngineError, PromptLogprobs, Result, Ticket, achunks
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, encoded, log
 from eagle_jax.serving.protocol import Call
@@ -21,7 +21,6 @@ from eagle_jax.serving.service import Service, Submitted
 T = TypeVar("T")
 
 GRACE = 30.0  # seconds that a client has to read what is left, once all answers are there
-DONE = b"data: [DONE]\n\n"
 IGNORED_HEADER = "x-eagle-jax-ignored"  # names the fields of a request that were passed over
 
 
@@ -80,30 +79,21 @@ class Answering:
 
 
 class Shape(abc.ABC):
-    """What the two endpoints put into their responses, apart from `Answering.head`; one for each request."""
+    """What an endpoint puts into its responses; one for each request."""
 
     prefix: str
-    whole: str
-    piece: str
 
     @abc.abstractmethod
-    def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        """A whole answer."""
-
     def prepare(self, call: Call, service: Service, name: str) -> None:
         """Called with the request, and the name of its model, before it is submitted. Raises `Refused`."""
 
-    def more(self, answering: Answering) -> dict[str, Any]:
-        """Further fields of a response beside its choices."""
-        return {}
-
-    def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
-        """What a choice of a stream begins with, if with anything."""
-        return None
+    @abc.abstractmethod
+    def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
+        """A response in one piece."""
 
     @abc.abstractmethod
-    def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        """A piece of an answer, in one event or in several."""
+    def events(self, answering: Answering) -> AsyncIterator[bytes]:
+        """A response as a stream; what it raises is an event too, and ends it."""
 
 
 async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any], bool], Call]) -> Response:
@@ -126,14 +116,10 @@ async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]
     if call.stream:
         return EventStream(_events(answering, shape), submitted.every, limits.answer_seconds, headers)
     results = await _while_there(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
-
-    def content() -> dict[str, Any]:
-        choices = [shape.choice(answering, i, result) for i, result in enumerate(results)]
-        return {"choices": choices, "usage": answering.usage(results)} | shape.more(answering)
-
     # spelling thousands of tokens takes a tenth of a second, for which no stream has to wait
-    told = await asyncio.to_thread(content) if submitted.scores else content()
-    return Json(answering.head(shape.whole) | told, headers=headers)
+    if submitted.scores:
+        return Json(await asyncio.to_thread(shape.content, answering, results), headers=headers)
+    return Json(shape.content(answering, results), headers=headers)
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
@@ -226,36 +212,11 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
-    """A stream's events; an error is one too, and ends it. None is sent before there is something of an answer: clients
-    take the first one's time for that of the first token.
-    """
-    call, head = answering.call, answering.head(shape.piece)
-    usage: dict[str, Any] = {"usage": None} if call.include_usage else {}
-    results: dict[int, Result] = {}
-    firsts: dict[int, dict[str, Any] | None] = {}  # what each choice begins with, until it was sent
+    """A stream's events; an error is one too, and ends it."""
     try:
         await _scores(answering.submitted)
-        async for chunk in achunks(answering.tickets, by_step=call.eagle):
-            if chunk.result is not None and all(map(_never_begun, answering.tickets)):
-                yield event(_too_busy().body)
-                return
-            if chunk.index not in firsts:
-                firsts[chunk.index] = shape.first(answering, chunk.index)
-            pieces = [head | {"choices": [choice]} | usage for choice in shape.deltas(answering, chunk)]
-            if call.eagle:
-                pieces[-1]["eagle"] = _eagle(answering, chunk)
-            if chunk.text or chunk.logprobs or chunk.result is not None or call.eagle:
-                if (first := firsts[chunk.index]) is not None:
-                    yield event(head | {"choices": [first]} | usage)
-                    firsts[chunk.index] = None
-                for piece in pieces:
-                    yield event(piece)
-            if chunk.result is not None:
-                results[chunk.index] = chunk.result
-        if call.include_usage:
-            ordered = [results[i] for i in range(len(answering.tickets))]
-            yield event(head | {"choices": [], "usage": answering.usage(ordered)})
-        yield DONE
+        async for sent in shape.events(answering):
+            yield sent
     except Refused as refused:
         yield event(refused.body)
     except EngineError as error:
@@ -265,29 +226,14 @@ async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
         yield event(Refused(500, f"the server failed at this answer ({type(error).__name__})").body)
 
 
+async def chunks_of(answering: Answering) -> AsyncIterator[Chunk]:
+    """The chunks of a request's answers. Raises `Refused` where none was begun in time."""
+    async for chunk in achunks(answering.tickets, by_step=answering.call.eagle):
+        if chunk.result is not None and all(map(_never_begun, answering.tickets)):
+            raise _too_busy()
+        yield chunk
+
+
 def event(content: dict[str, Any]) -> bytes:
     """One server-sent event."""
     return b"data: " + encoded(content) + b"\n\n"
-
-
-def finish_reason(result: Result) -> str:
-    """OpenAI's word; an answer that took too long is cut as one that grew too long."""
-    return "length" if result.finish_reason == CANCELLED else result.finish_reason
-
-
-def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
-    """What `"eagle": true` adds to a piece of a stream: what came with one step, and at the end how it all went."""
-    fields: dict[str, Any] = {"accepted_lengths": chunk.accepted_lengths, "token_ids": chunk.token_ids}
-    if chunk.step is not None:
-        fields["step"] = dataclasses.asdict(chunk.step)
-    if chunk.result is not None:
-        fields |= eagle_of(answering, chunk.index, chunk.result)
-    return fields
-
-
-def eagle_of(answering: Answering, index: int, result: Result) -> dict[str, Any]:
-    """How an answer was made."""
-    stats = without_nan(dataclasses.asdict(result.stats))
-    ticket = answering.tickets[index]
-    times = {"waited": ticket.waited, "to_first": ticket.to_first, "seconds": ticket.seconds}
-    return {"seed": ticket.request.seed, "sample": ticket.request.sample, "stats": stats, "times": times}

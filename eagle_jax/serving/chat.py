@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eagle_jax.api import Chunk, Result, ToolAnswer, ToolFormat
-from eagle_jax.serving.answering import Answering, Shape, answer, eagle_of, finish_reason
+from eagle_jax.serving.answering import Answering, answer
+from eagle_jax.serving.choices import Choices, eagle_of, finish_reason
 from eagle_jax.serving.echo import vllm_prompt_logprobs
 from eagle_jax.serving.logprobs import Spelled
 from eagle_jax.serving.protocol import Call, chat_call
@@ -14,7 +15,7 @@ from eagle_jax.serving.service import Service
 from eagle_jax.serving.tools import format_for
 
 
-class Chat(Shape):
+class Chat(Choices):
     """Choices with a `message`, or a `delta` of one."""
 
     prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"

@@ -6,13 +6,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eagle_jax.api import Chunk, Result
-from eagle_jax.serving.answering import Answering, Shape, answer, eagle_of, finish_reason
+from eagle_jax.serving.answering import Answering, answer
+from eagle_jax.serving.choices import Choices, eagle_of, finish_reason
 from eagle_jax.serving.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
 from eagle_jax.serving.logprobs import Spelled
-from eagle_jax.serving.protocol import completion_call
+from eagle_jax.serving.protocol import Call, completion_call
+from eagle_jax.serving.service import Service
 
 
-class Completion(Shape):
+class Completion(Choices):
     """Choices with `text`."""
 
     prefix, whole, piece = "cmpl", "text_completion", "text_completion"
@@ -20,6 +22,12 @@ class Completion(Shape):
     def __init__(self) -> None:
         self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
         self._echoes: dict[int, Echo] = {}
+
+    def prepare(self, call: Call, service: Service, name: str) -> None:
+        """Nothing is to be prepared."""
+
+    def more(self, answering: Answering) -> dict[str, Any]:
+        return {}
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         begun = self.first(answering, index) or {"text": "", "logprobs": None}
