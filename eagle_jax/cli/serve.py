@@ -174,7 +174,7 @@ def _greet(addresses: list[str], name: str, engine: Any, slots: int, notes: list
     for note in notes:
         err.print(f"  {note}", markup=False)
     for address in addresses:
-        paths = f"{address}/v1   models, completions, chat/completions; {address}/health, {address}/metrics"
+        paths = f"{address}/v1   models, completions, chat/completions, responses; {address}/health, {address}/metrics"
         err.print(f"  {paths}", markup=False)  # an IPv6 address stands in brackets
 
 

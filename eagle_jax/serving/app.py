@@ -18,11 +18,12 @@ from eagle_jax.api import Engine
 from eagle_jax.serving.chat import chat_completions
 from eagle_jax.serving.completions import completions
 from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected
+from eagle_jax.serving.responses import responses
 from eagle_jax.serving.service import Limits, Service, models
 from eagle_jax.serving.tokenize import detokenize, tokenize
 
 ENDPOINTS = (
-    *("/v1/models", "/v1/completions", "/v1/chat/completions"),
+    *("/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses"),
     *("/tokenize", "/detokenize", "/version", "/health", "/metrics"),
 )
 BEHIND_KEY = ("/metrics", "/tokenize", "/detokenize")
@@ -59,6 +60,7 @@ def create_app(
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        Route("/v1/responses", responses, methods=["POST"]),
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),
         Route("/version", version, methods=["GET"]),

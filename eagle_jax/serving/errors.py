@@ -14,7 +14,7 @@ log = logging.getLogger("eagle_jax.serving")
 # What OpenAI calls the kinds of errors, by status; every other 4xx is an invalid request.
 TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 PHRASES = {
-    404: "there is nothing at {path}; /v1/models, /v1/completions and /v1/chat/completions answer",
+    404: "there is nothing at {path}; /v1/models, /v1/completions, /v1/chat/completions and /v1/responses answer",
     405: "{path} does not take {method}",
 }
 
