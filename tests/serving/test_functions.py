@@ -194,3 +194,11 @@ def test_a_form_that_is_not_known(hermes, monkeypatch):
 def test_a_format_that_there_is_not(engines):
     with pytest.raises(ValueError, match="tool_format='pythonic'; expected one of mistral, hermes, llama3"):
         Served(engines, tool_format="pythonic")
+
+
+def test_tokens_of_a_prompt_with_tools(hermes):
+    told = {}
+    for tools in ([], TOOLS):
+        body = {"model": "caller", "messages": asked("?"), "tools": tools}
+        told[len(tools)] = hermes.post("/../tokenize", body=body, cast_to=dict[str, object])
+    assert told[1]["count"] == told[0]["count"] + 1
