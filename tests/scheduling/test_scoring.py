@@ -85,6 +85,19 @@ def test_on_several_devices(mesh):
         ]
 
 
+def test_an_engine_on_several_devices():
+    sharding = sharding_of("data:2,model:2", RANDOM.target.config)
+    spread = dataclasses.replace(
+        RANDOM, target=sharding.put(RANDOM.target, sharding.target), head=None, sharding=sharding
+    )
+    with Engine(spread, rows=2, max_tokens=48) as engine:
+        answer = engine.submit(PROMPT, max_new_tokens=20)
+        tickets = engine.submit_scores(["one", "two, three", "four"])
+        for ticket, other in zip(tickets, prompt_logprobs(RANDOM, ["one", "two, three", "four"]), strict=True):
+            assert_equal(ticket.result(60.0).prompt_logprobs, other)
+        assert answer.result().token_ids == generate(RANDOM, PROMPT, max_new_tokens=20, drafter="none").token_ids
+
+
 def test_an_engine_scores_beside_its_answers():
     how = dict(max_new_tokens=30, seed=2, temperature=1.0)
     with Engine(RANDOM, **ROOM) as engine:
