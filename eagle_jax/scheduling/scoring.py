@@ -89,8 +89,8 @@ class Scoring:
         if model.sharding is not None:
             places = model.sharding.put(places, model.sharding.state)
         self._inputs = (programs.packed(model.target), *places)
-        self._top = max(request.options.top_logprobs for request in requests)
-        most = min(TOP, model.target.config.vocab_size) if self._top else 0
+        some = any(request.options.top_logprobs for request in requests)
+        most = min(TOP, model.target.config.vocab_size) if some else 0
         self._scores: PromptScores
         self._scores, _ = programs.call(
             compiled_open_scores(), *self._inputs, slots=slots, top=most, sharding=model.sharding

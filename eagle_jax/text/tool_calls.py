@@ -56,6 +56,8 @@ FORMATS = {
         ToolFormat(name="llama3", mark='"parameters": dict', begin="<|python_tag|>", arguments="parameters", bare=True),
     )
 }
+# Of JSON: texts, the last of which may be cut, and brackets.
+TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 # Formats that share a mark with one of these and write calls in another way: Mistral's later one, Qwen3-Coder's, GLM's.
 OTHERS = ("[ARGS]", "<function=", "<arg_key>")
 
@@ -206,7 +208,7 @@ class CallReader:
 def _json_end(text: str, at: int) -> int | None:
     """Where the JSON object or list ends that begins at `at`; None if the text ends before."""
     depth = 0
-    for found in re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL).finditer(text, at):
+    for found in TOKENS.finditer(text, at):
         token = found.group()
         if token[0] == '"':
             if len(token) < 2 or token[-1] != '"':

@@ -147,3 +147,12 @@ def test_ids():
     assert call_id(HERMES, "a", 0) == call_id(HERMES, "a", 0) != call_id(HERMES, "a", 1)
     assert call_id(HERMES, "a", 0).startswith("call_")
     assert len(call_id(MISTRAL, "a", 0)) == 9 and call_id(MISTRAL, "a", 0).isalnum()
+
+
+@given(
+    st.dictionaries(st.text('a"\\{}[]\n', max_size=6), st.text('a"\\{}[]\n</tool_c', max_size=12)), st.integers(0, 99)
+)
+def test_any_text_may_be_an_argument(arguments, cut):
+    call = ToolCall("look", json.dumps(arguments, ensure_ascii=False))
+    for format, text in ((HERMES, tagged(call)), (LLAMA3, written(call)), (MISTRAL, f"[TOOL_CALLS][{written(call)}]")):
+        assert read(format, [text[:cut], text[cut:]]) == ("", [call])
