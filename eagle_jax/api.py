@@ -26,7 +26,7 @@ from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer, decode
 from eagle_jax.text.prompts import Chat, Text, TooLong, encode
 from eagle_jax.text.tool_answer import ToolAnswer
 from eagle_jax.text.tool_calls import FORMATS, ToolFormat, tool_format_for
-from eagle_jax.text.tools import Tools, call_schema, read_tools
+from eagle_jax.text.tools import Tools, call_options, call_schema, read_tools
 from eagle_jax.training import events
 from eagle_jax.tuning.budgets import keep as keep_budgets
 from eagle_jax.tuning.budgets import numbers_of
@@ -76,6 +76,7 @@ __all__ = [
     "Weights",
     "achunks",
     "at_hand",
+    "call_options",
     "call_schema",
     "check_processing",
     "budgets_path",

@@ -26,6 +26,7 @@ PIECES = {
     "a": ['<tool_call>{"name": "shout"}', "</tool_call> ok"],
     "b": ["[TOOL_CALLS]", '[{"name": "look", "arguments": {}}, ', '{"name": "look"}]'],
 }
+ROOM = 128  # tokens: a call that is spelled in bytes is long
 SPECIAL = ["[TOOL_CALLS]"]
 
 
@@ -43,8 +44,9 @@ def make_caller() -> Model:
         script = [*tokenizer.convert_tokens_to_ids([begin, *pieces]), END]
         matrix = matrix.at[jnp.array(script[1:])].add(8.0 * directions[jnp.array(script[:-1])])
     assert len(tokenizer) <= CONFIG.vocab_size
-    model = LM(params=target.params | {"lm_head": {"weight": matrix}}, config=CONFIG)
-    return dataclasses.replace(SPELLER, target=model, tokenizer=tokenizer)
+    config = dataclasses.replace(CONFIG, max_position_embeddings=ROOM)
+    model = LM(params=target.params | {"lm_head": {"weight": matrix}}, config=config)
+    return dataclasses.replace(SPELLER, target=model, tokenizer=tokenizer, context=ROOM)
 
 
 CALLER = make_caller()

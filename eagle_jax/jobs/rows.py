@@ -15,7 +15,7 @@ from eagle_jax.scheduling.processing import LogitsOptions, Processing, check_pro
 from eagle_jax.scheduling.request import Request, requests_for
 from eagle_jax.text.prompts import Chat
 from eagle_jax.text.tool_calls import tool_format_for
-from eagle_jax.text.tools import Tools, read_tools
+from eagle_jax.text.tools import Tools, call_options, read_tools
 
 PROMPTS = {"prompt": str, "messages": list, "prompt_ids": list}
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and OpenAI's two names for it
@@ -126,9 +126,8 @@ def to_request(model: Model, row: Row, defaults: Defaults) -> Request | Refused:
     """The request that a row makes of a model."""
     seed = row.options.get("seed", _seed(defaults.seed, row.number))
     try:
-        if row.tools is not None:
-            tool_format_for(model.tokenizer)
-        values = defaults.values | check_processing(row.options)
+        form = {} if row.tools is None else call_options(row.tools, tool_format_for(model.tokenizer))
+        values = defaults.values | check_processing(row.options | form)
         del values["seed"]
         values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
         [request] = requests_for(model, [row.prompt], [Options(logprobs=False, **values)], seeds_for(seed, 1))
@@ -207,8 +206,6 @@ def _tools(present: dict[str, Any]) -> Tools | None:
     other = [message for message in present.get("messages", ()) if not isinstance(message, dict)]
     if tools is not None and other:
         raise ValueError(f"messages has {_short(other[0])}; expected objects with role and content")
-    if tools is not None and tools.choice.mode == "required":
-        raise ValueError('tool_choice that asks for a call cannot be enforced; give "auto", or leave it out')
     return tools
 
 

@@ -84,8 +84,8 @@ class Shape(abc.ABC):
     prefix: str
 
     @abc.abstractmethod
-    def prepare(self, call: Call, service: Service, name: str) -> None:
-        """Called with the request, and the name of its model, before it is submitted. Raises `Refused`."""
+    def prepare(self, call: Call, service: Service, name: str) -> Call:
+        """The request to a model of this name as it is submitted. Raises `Refused`."""
 
     @abc.abstractmethod
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]
     limits = service.limits
     call = parse(await read_json(request, limits.body_bytes, limits.body_seconds), service.ignore_unknown)
     name = service.name_of(call.model)
-    shape.prepare(call, service, name)
+    call = shape.prepare(call, service, name)
     submitted = await service.submit(service.engines[name], call)
     answering = Answering(
         id=f"{shape.prefix}-{request.state.id}",

@@ -1,5 +1,6 @@
 """/v1/chat/completions: a conversation gets its next message."""
 
+import dataclasses
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +13,7 @@ from eagle_jax.serving.echo import vllm_prompt_logprobs
 from eagle_jax.serving.logprobs import Spelled
 from eagle_jax.serving.protocol import Call, chat_call
 from eagle_jax.serving.service import Service
-from eagle_jax.serving.tools import format_for
+from eagle_jax.serving.tools import form_of_calls, format_for
 
 
 class Chat(Choices):
@@ -25,9 +26,11 @@ class Chat(Choices):
         self._format: ToolFormat | None = None
         self._calling: dict[int, ToolAnswer] = {}
 
-    def prepare(self, call: Call, service: Service, name: str) -> None:
+    def prepare(self, call: Call, service: Service, name: str) -> Call:
         tokenizer = service.engines[name].model.tokenizer
         self._format = format_for(tokenizer, call.prompts[0], call.tools, service.tool_format)
+        form = form_of_calls(call.tools, self._format, call.options)
+        return dataclasses.replace(call, options=call.options | form)
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         ticket, calling = answering.tickets[index], self._calling_of(answering, index)

@@ -23,8 +23,8 @@ class Completion(Choices):
         self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
         self._echoes: dict[int, Echo] = {}
 
-    def prepare(self, call: Call, service: Service, name: str) -> None:
-        """Nothing is to be prepared."""
+    def prepare(self, call: Call, service: Service, name: str) -> Call:
+        return call
 
     def more(self, answering: Answering) -> dict[str, Any]:
         return {}

@@ -98,8 +98,8 @@ class Responses(Shape):
 
     prefix = "resp"
 
-    def prepare(self, call: Call, service: Service, name: str) -> None:
-        """Nothing is to be prepared."""
+    def prepare(self, call: Call, service: Service, name: str) -> Call:
+        return call
 
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         (result,) = results

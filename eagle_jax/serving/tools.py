@@ -1,9 +1,9 @@
 """Fields of requests that name the functions which an answer may call."""
 
-import json
+from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.api import FORMATS, Chat, ToolFormat, Tools, read_tools, tool_format_for
+from eagle_jax.api import FORMATS, Chat, ToolFormat, Tools, call_options, read_tools, tool_format_for
 from eagle_jax.serving.fields import Fields, flag, wrong
 
 
@@ -33,12 +33,18 @@ def format_for(tokenizer: Any, chat: Chat, tools: Tools | None, stated: str | No
         format = tool_format_for(tokenizer, None if stated is None else FORMATS[stated])
     except ValueError as error:
         raise wrong("messages" if tools is None else "tools", str(error)) from None
-    if tools is not None and tools.choice.mode == "required":
-        _enforce(tools)
     return None if tools is None else format
 
 
-def _enforce(tools: Tools) -> None:
-    """Holds an answer to calling a function, by the schema of `eagle_jax.text.tools.call_schema`."""
-    asked = "a function's name" if tools.choice.name else json.dumps(tools.choice.mode)
-    raise wrong("tool_choice", f'tool_choice with {asked} cannot be enforced here; give "auto", or leave it out')
+def form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that hold answers to a call, where a request asks for one. Raises `Refused`."""
+    if tools is None or format is None:
+        return {}
+    try:
+        form = call_options(tools, format)
+    except ValueError as error:
+        raise wrong("tools", str(error)) from None
+    other = next((name for name in ("choices", "regex", "json_schema") if form and name in options), None)
+    if other is not None:
+        raise wrong("tool_choice", f"tool_choice that asks for a call beside {other}; an answer has one form")
+    return form

@@ -126,6 +126,12 @@ def call_schema(
     return CallSchema(prefix, call | definitions, line + format.end)
 
 
+def call_options(tools: Tools, format: ToolFormat) -> dict[str, Any]:
+    """The options of structured output that hold an answer to a call; none where it need not call anything."""
+    form = call_schema(tools.tools, tools.choice, format, parallel=tools.parallel)
+    return {} if form is None else {"json_schema": form.schema, "json_between": (form.prefix, form.suffix)}
+
+
 def name_of(tool: Tool) -> str:
     """The name of a tool's function."""
     return tool["function"]["name"]

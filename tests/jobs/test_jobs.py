@@ -108,7 +108,6 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         ({"id": "a", "prompt": "b", "tools": TOOLS}, "tools beside a prompt that is no chat; give messages"),
         ({"id": "a", "messages": [], "tools": [7]}, "tools[0]=7; expected"),
         ({"id": "a", "messages": [], "parallel_tool_calls": 1}, "parallel_tool_calls is 1; expected true or false"),
-        ({"id": "a", "messages": [], "tools": TOOLS, "tool_choice": "required"}, "asks for a call cannot be enforced"),
         ({"id": "a", "prompt": "b", "max_tokens": 1, "max_new_tokens": 1}, "max_new_tokens and max_tokens mean the"),
         ({"id": 1.5, "prompt": "b"}, "id 1.5; expected text or a whole number"),
         ({"id": "\ud800", "prompt": "b"}, 'id "\\ud800"; expected text'),

@@ -1,5 +1,6 @@
 """Functions that answers call, through OpenAI's own client."""
 
+import json
 from collections.abc import Iterator
 
 import openai
@@ -13,12 +14,20 @@ from eagle_jax.api import Engine
 PLACE = {"type": "object", "properties": {"at": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "See.", "parameters": PLACE}}]
 NAMED = {"type": "function", "function": {"name": "look"}}
+AT = {"type": "object", "properties": {"at": {"enum": ["sea", "sky"]}}, "required": ["at"]}
+BOUNDED = [{"type": "function", "function": {"name": name, "parameters": AT}} for name in ("look", "go")]
+AGAIN = {
+    "type": "object",
+    "properties": {"at": {"$ref": "#/$defs/a"}},
+    "$defs": {"a": {"items": {"$ref": "#/$defs/a"}}},
+}
+RECURSIVE = {"type": "function", "function": {"name": "look", "parameters": AGAIN}}
 ASKS = dict(model="caller", messages=asked("?"), tools=TOOLS, temperature=0)
 
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[dict[str, Engine]]:
-    room = dict(rows=2, max_tokens=48, steps=2, max_queue=8, **DYNAMIC)
+    room = dict(rows=2, max_tokens=128, steps=2, max_queue=8, **DYNAMIC)
     engines = {"caller": Engine(CALLER, **room), "plain": Engine(SPELLER, **room)}
     yield engines
     for engine in engines.values():
@@ -128,12 +137,27 @@ def test_what_was_called_before(hermes):
     assert usage.prompt_tokens == len(CALLER.tokenizer(expected)["input_ids"])
 
 
+@pytest.mark.parametrize("choice", ["required", NAMED])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_call_that_is_asked_for(hermes, choice, temperature):
+    asks = ASKS | {"tools": BOUNDED, "tool_choice": choice, "temperature": temperature, "seed": 3}
+    answer = hermes.chat.completions.create(**asks).choices[0]
+    (call,) = answer.message.tool_calls
+    assert answer.message.content is None and answer.finish_reason == "tool_calls"
+    assert call.function.name in ("look", "go") if choice == "required" else call.function.name == "look"
+    assert json.loads(call.function.arguments)["at"] in ("sea", "sky")
+    deltas, reason = streamed(hermes, **asks)
+    assert reason == "tool_calls" and not any(delta.content for delta in deltas)
+    pieces = [delta.tool_calls[0].function for delta in deltas if delta.tool_calls]
+    assert "".join(piece.arguments for piece in pieces) == call.function.arguments
+
+
 @pytest.mark.parametrize(
     "fields, message",
     [
         ({"model": "plain"}, "chat template knows no tools; leave tools and what they said out, or give tool_choice"),
-        ({"tool_choice": "required"}, 'tool_choice with "required" cannot be enforced here; give "auto"'),
-        ({"tool_choice": NAMED}, "tool_choice with a function's name cannot be enforced here"),
+        ({"tool_choice": NAMED, "response_format": {"type": "json_object"}}, "beside json_schema; an answer has one"),
+        ({"tool_choice": NAMED, "tools": [RECURSIVE]}, "recursive"),
         ({"tool_choice": "always"}, 'tool_choice="always"; expected "auto", "none", "required" or'),
         ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, 'names "go"; expected one of look'),
         ({"tools": [], "tool_choice": "required"}, 'tool_choice="required" without tools'),
