@@ -12,7 +12,7 @@ from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
 from eagle_jax.scheduling.processing import LogitsOptions, Processing, check_processing
-from eagle_jax.scheduling.request import Request, requests_for
+from eagle_jax.scheduling.request import Request, requests_for, with_form
 from eagle_jax.text.prompts import Chat
 from eagle_jax.text.tool_calls import tool_format_for
 from eagle_jax.text.tools import Tools, call_options, read_tools
@@ -131,6 +131,7 @@ def to_request(model: Model, row: Row, defaults: Defaults) -> Request | Refused:
         del values["seed"]
         values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
         [request] = requests_for(model, [row.prompt], [Options(logprobs=False, **values)], seeds_for(seed, 1))
+        request = with_form(model, request)
     except (ValueError, TypeError, OverflowError) as error:
         return Refused(row.number, row.id, _sentence(error), row.form)
     return dataclasses.replace(request, index=row.number)

@@ -3,7 +3,6 @@
 import atexit
 import collections
 import dataclasses
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
@@ -13,20 +12,19 @@ from eagle_jax.converters.errors import in_a_line
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.batch_shape import OWN_STOP_IDS, BatchShape, requests_that_fit, slots_to_hold
+from eagle_jax.scheduling.batch_shape import OWN_STOP_IDS, BatchShape, slots_to_hold
+from eagle_jax.scheduling.intake import Intake
 from eagle_jax.scheduling.load import Load
-from eagle_jax.scheduling.options import sample_number, stop_strings
+from eagle_jax.scheduling.options import stop_strings
 from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing
 from eagle_jax.scheduling.recorder import Recorder
-from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
+from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scheduler import Event, Scheduler
-from eagle_jax.scheduling.scoring import requests_to_score
 from eagle_jax.scheduling.scoring_queue import ScoringQueue
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
-from eagle_jax.text.prompts import encode
 from eagle_jax.tuning.methods import choose
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
@@ -97,13 +95,11 @@ class Engine:
             prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
             prefix_cache_bytes=whole("prefix_cache_bytes", prefix_cache_bytes, 0),
         )
-        if model.tokenizer is not None:
-            model.tokenizer("a")  # the first use may change it (truncation is turned off): not beside other threads
         self._scheduler.warm_up()
+        self._intake = Intake(model, self.max_tokens)
 
         self._watchers: list[Callable[[Ticket], None]] = []
         self._mean_seconds = 0.0
-        self._tokenizing = threading.Lock()  # tokenizers of several threads at once may refuse
         # What threads share, under the lock of `_changed`:
         self._changed = threading.Condition()
         self._waiting: collections.deque[Ticket] = collections.deque()
@@ -151,10 +147,8 @@ class Engine:
         values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
         values |= dict(logprobs=logprobs, top_logprobs=top_logprobs)
         stops = stop_strings(stop, self.model.tokenizer)
-        requests = self._requests(prompts, max_new_tokens, seed, stop=stops, **values)
-        answers = itertools.product(requests, map(sample_number, samples))
-        asked = [dataclasses.replace(request, sample=sample, cache_salt=cache_salt) for request, sample in answers]
-        tickets = [Ticket(request, self.model.tokenizer, self._cancel) for request in asked]
+        requests = self._intake.requests(prompts, max_new_tokens, seed, cache_salt, samples, stop=stops, **values)
+        tickets = [Ticket(request, self.model.tokenizer, self._cancel) for request in requests]
         return self._enqueue(self._waiting, tickets)
 
     def submit_scores(self, prompts: Sequence[Any], *, top_logprobs: int = 0) -> list[Ticket]:
@@ -163,20 +157,19 @@ class Engine:
         A result has no tokens, but `prompt_logprobs`. The first prompt of a size waits for its program to be compiled,
         which answers do not. Raises as `submit_all` does, and of a prompt of more than `max_tokens`.
         """
-        with self._tokenizing:
-            requests = requests_to_score(self.model, prompts, top_logprobs, self.max_tokens)
+        requests = self._intake.to_score(prompts, top_logprobs)
         tickets = [Ticket(request, self.model.tokenizer, self._scoring.cancel) for request in requests]
         return self._enqueue(self._scoring.waiting, tickets)
 
     def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
         """Tokens that an answer may have here: `max_new_tokens`, or all that there is room for; raises as `encode`."""
-        [request] = self._requests([prompt], max_new_tokens, 0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+        how = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+        [request] = self._intake.requests([prompt], max_new_tokens, 0, "", [0], **how)
         return request.options.max_new_tokens
 
     def encode(self, prompt: Any) -> list[int]:
         """Token ids of a prompt; raises what `submit_all` raises of it."""
-        with self._tokenizing:
-            return encode(self.model.tokenizer, prompt, self.model.target.config.vocab_size, "the prompt")
+        return self._intake.encode(prompt)
 
     @property
     def load(self) -> Load:
@@ -213,10 +206,6 @@ class Engine:
 
     def __exit__(self, *error: Any) -> None:
         self.close(drain=error[0] is None)
-
-    def _requests(self, prompts: Sequence[Any], max_new_tokens: int | None, seed: Any, **values: Any) -> list[Request]:
-        with self._tokenizing:
-            return requests_that_fit(self.model, prompts, max_new_tokens, seed, self.max_tokens, **values)
 
     def _enqueue(self, queue: collections.deque[Ticket], tickets: list[Ticket]) -> list[Ticket]:
         with self._changed:

@@ -10,7 +10,7 @@ from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.batch_shape import slots_for
 from eagle_jax.scheduling.options import options_for, seeds_for, stop_strings
 from eagle_jax.scheduling.processing import Processing
-from eagle_jax.scheduling.request import Request, requests_for
+from eagle_jax.scheduling.request import Request, requests_for, with_form
 from eagle_jax.scheduling.results import Chunk, Result
 from eagle_jax.scheduling.scheduler import Event
 from eagle_jax.scheduling.text_streamer import TextStreamer
@@ -187,7 +187,8 @@ def _begin(
     by_prompt = options_for(len(prompts), stop=stops, **options)
     rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
     choice = choose(model, drafter, tree)
-    requests = requests_for(model, prompts, by_prompt, seeds_for(seed, len(prompts)), samples)
+    asked = requests_for(model, prompts, by_prompt, seeds_for(seed, len(prompts)), samples)
+    requests = [with_form(model, request) for request in asked]
 
     def drafter_of(first: Sequence[Request]) -> Drafter:
         return drafter_for_requests(choice, first)

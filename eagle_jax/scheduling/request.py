@@ -43,6 +43,7 @@ class Request:
     @property
     def automaton(self) -> TokenAutomaton | None:
         """That of its structured output."""
+        assert self.options.form is None or self.structured is not None, "with_form was not called"
         return None if self.structured is None else self.structured.automaton
 
 
@@ -87,7 +88,7 @@ NO_OUTPUT = PartialOutput([], [], None)
 def requests_for(
     model: Model, prompts: list[Any], options: list[Options], seeds: list[int], samples: int = 1
 ) -> list[Request]:
-    """A request for each of `samples` answers to each prompt, in order.
+    """A request for each of `samples` answers to each prompt, in order; `with_form` adds structured output.
 
     Raises:
         ValueError, TypeError: a prompt is not one, or too long for the model's context.
@@ -104,8 +105,6 @@ def requests_for(
             )
         check_ids(options[index], model.target.config.vocab_size)
         bad_words = bad_word_ids(options[index].bad_words, model.tokenizer, model.target.config.vocab_size)
-        form, vocab_size = options[index].form, model.target.config.vocab_size
-        structured = None if form is None else make_automaton(form, model.tokenizer, vocab_size, model.stop_ids)
         requests += [
             Request(
                 index=index,
@@ -114,12 +113,20 @@ def requests_for(
                 seed=seeds[index],
                 sample=sample,
                 bad_words=bad_words,
-                structured=structured,
                 submitted=submitted,
             )
             for sample in range(samples)
         ]
     return requests
+
+
+def with_form(model: Model, request: Request) -> Request:
+    """The request with the automaton of its structured output, if it asks for any. Raises as `make_automaton`."""
+    if request.options.form is None:
+        return request
+    vocab_size = model.target.config.vocab_size
+    made = make_automaton(request.options.form, model.tokenizer, vocab_size, model.stop_ids)
+    return dataclasses.replace(request, structured=made)
 
 
 def fitted(request: Request, max_tokens: int, *, fill: bool) -> Request:

@@ -1,0 +1,53 @@
+"""What threads bring to an engine, made into requests."""
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling.batch_shape import requests_that_fit
+from eagle_jax.scheduling.options import sample_number
+from eagle_jax.scheduling.request import Request, with_form
+from eagle_jax.scheduling.scoring import requests_to_score
+from eagle_jax.text.prompts import encode
+
+
+class Intake:
+    """Makes requests that fit an engine, for any thread.
+
+    Tokenizers refuse several threads at once, so one waits for another here; automata of structured output, which may take
+    seconds, are made beside.
+    """
+
+    def __init__(self, model: Model, max_tokens: int):
+        self._model, self._max_tokens, self._tokenizing = model, max_tokens, threading.Lock()
+        if model.tokenizer is not None:
+            model.tokenizer("a")  # the first use may change it (truncation is turned off): not beside other threads
+
+    def requests(
+        self,
+        prompts: Sequence[Any],
+        max_new_tokens: int | None,
+        seed: Any,
+        cache_salt: str,
+        samples: Sequence[int],
+        **values: Any,
+    ) -> list[Request]:
+        """For each prompt those of `samples`, in order; `values` are options."""
+        with self._tokenizing:
+            fitted = requests_that_fit(self._model, prompts, max_new_tokens, seed, self._max_tokens, **values)
+        fitted = [with_form(self._model, request) for request in fitted]
+        answers = itertools.product(fitted, map(sample_number, samples))
+        return [dataclasses.replace(request, sample=sample, cache_salt=cache_salt) for request, sample in answers]
+
+    def to_score(self, prompts: Sequence[Any], top_logprobs: int) -> list[Request]:
+        """For the log-probabilities of prompts alone."""
+        with self._tokenizing:
+            return requests_to_score(self._model, prompts, top_logprobs, self._max_tokens)
+
+    def encode(self, prompt: Any) -> list[int]:
+        """Token ids of a prompt."""
+        with self._tokenizing:
+            return encode(self._model.tokenizer, prompt, self._model.target.config.vocab_size, "the prompt")
