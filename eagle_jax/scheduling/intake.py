@@ -17,8 +17,8 @@ from eagle_jax.text.prompts import encode
 class Intake:
     """Makes requests that fit an engine, for any thread.
 
-    Tokenizers refuse several threads at once, so one waits for another here; automata of structured output, which may take
-    seconds, are made beside.
+    Tokenizers refuse several threads at once, so one waits for another here; automata of structured output, which may
+    take seconds, are made beside.
     """
 
     def __init__(self, model: Model, max_tokens: int):
