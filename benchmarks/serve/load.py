@@ -123,7 +123,7 @@ def main() -> int:
         start = time.monotonic()
         counts, used, busy = asyncio.run(load(url, process.pid, asked, options))
         seconds = time.monotonic() - start
-        steps = metric(url, "passes_total")
+        steps = metric(url, "steps_total")
         process.send_signal(signal.SIGTERM)
 
     tenth = max(1, len(used) // 10)

@@ -29,7 +29,7 @@ class Metrics:
             )
         )
         self._tokens = Counter("eagle_jax_completion_tokens", "Tokens of answers.", labels, registry=registry)
-        self._passes = Counter("eagle_jax_passes", "Passes of the target, by answer.", labels, registry=registry)
+        self._steps = Counter("eagle_jax_steps", "Steps, by answer.", labels, registry=registry)
         self._accepted = Histogram(
             "eagle_jax_accepted_length",
             "Tokens that a pass committed, the target's own included.",
@@ -89,7 +89,7 @@ class Metrics:
         self._cached_tokens.labels(name).inc(result.stats.cached_tokens)
         self._hits.labels(name).inc(result.stats.cached_tokens > 0)
         self._tokens.labels(name).inc(len(result.token_ids))
-        self._passes.labels(name).inc(result.stats.steps)
+        self._steps.labels(name).inc(result.stats.steps)
         accepted = self._accepted.labels(name)
         for length in result.stats.accepted_lengths:
             accepted.observe(length)
