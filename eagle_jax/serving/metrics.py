@@ -32,7 +32,7 @@ class Metrics:
         self._steps = Counter("eagle_jax_steps", "Steps, by answer.", labels, registry=registry)
         self._accepted = Histogram(
             "eagle_jax_accepted_length",
-            "Tokens that a pass committed, the target's own included.",
+            "Tokens that a step committed, the target's own included.",
             labels,
             buckets=LENGTHS,
             registry=registry,
