@@ -69,15 +69,21 @@ def _over_tokens(
     states = len(automaton.next)
     by_byte, byte_class = np.unique(automaton.next, axis=1, return_inverse=True)
     table = bytes(byte_class.reshape(-1).astype(np.uint8))
-    after: dict[bytes, np.ndarray] = {b"": np.arange(states)}  # strings of byte classes, and where they lead
+    # the state after a byte of each class, with one more state that leads nowhere
+    nowhere = np.full(states, states, np.int32)
+    steps = np.append(np.where(by_byte < 0, states, by_byte).T, np.full((by_byte.shape[1], 1), states), 1).astype(
+        np.int32
+    )
+    after: dict[bytes, np.ndarray] = {b"": np.arange(states, dtype=np.int32)}  # strings of classes, and where they lead
 
     def follow(word: bytes) -> np.ndarray:
         if word not in after:
             before = follow(word[:-1])
-            after[word] = np.where(before >= 0, by_byte[before, word[-1]], -1)
+            after[word] = nowhere if before is nowhere else steps[word[-1]].take(before)
+            if after[word].min() == states:
+                after[word] = nowhere
         return after[word]
 
-    nowhere = np.full(states, -1)
     columns, classes = [nowhere], {nowhere.tobytes(): 0}
     class_of_word: dict[bytes, int] = {b"": 0}
     token_class = np.zeros(len(tokens), np.int64)
@@ -90,5 +96,6 @@ def _over_tokens(
                 columns.append(column)
         token_class[id_] = class_of_word[word]
     token_class[list(stop_ids)] = len(columns)
-    columns.append(np.where(automaton.final, np.arange(states), -1))
-    return np.stack(columns, axis=1), token_class
+    columns.append(np.where(automaton.final, np.arange(states), states))
+    following = np.stack(columns, axis=1)
+    return np.where(following == states, -1, following), token_class
