@@ -4,6 +4,8 @@ Starts `eagle-jax serve` with the shipped pair in float32, lets many clients str
 compares every answer with the offline one for its seed. Exits with 1 if one differs or is lost.
 
     python -m benchmarks.serve.load
+    python -m benchmarks.serve.load --mixed
+    python -m benchmarks.serve.load --system 400 --prefix-cache-bytes 0
 """
 
 import argparse
@@ -25,6 +27,7 @@ import openai
 import eagle_jax
 from benchmarks.common.command import begin, parser
 from benchmarks.common.tables import show
+from eagle_jax.api import Processing
 
 QUESTIONS = [
     f"{name} has {3 + 2 * i} {things} and buys {4 + i} more. How many {things} does {name} have?"
@@ -32,6 +35,18 @@ QUESTIONS = [
     for things in ("apples", "pencils", "books", "coins")
 ]
 SAMPLING = [{"temperature": temperature, "top_p": top_p} for temperature, top_p in ((0, 1), (0.7, 1), (1, 0.95))]
+# What the requests of `--mixed` ask beside, in turns.
+MIXED: tuple[dict[str, Any], ...] = (
+    {},
+    {"repetition_penalty": 1.2},
+    {"presence_penalty": 0.4, "frequency_penalty": 0.3, "min_tokens": 12},
+    {"json_schema": {"type": "object", "properties": {"total": {"type": "integer", "minimum": 0, "maximum": 999}}}},
+    {"bad_words": ["has", "buys"]},
+    {"choices": ["yes", "no", "nobody knows"]},
+    {"regex": "[A-Z][a-z ]{5,40}[.]"},
+    {"logit_bias": {20: 2.0, 30: -5.0}, "top_logprobs": 3, "logprobs": True},
+)
+SYSTEM = "You count things for a shop and answer in one short sentence. "
 Request = tuple[dict[str, Any], str]  # a body, and its answer offline
 STREAMED = {"model": "shipped", "stream": True, "stream_options": {"include_usage": True}}
 
@@ -47,17 +62,18 @@ class Counts:
     first_token: list[float] = dataclasses.field(default_factory=list)
 
 
-def requests(count: int) -> list[Request]:
-    bodies: list[dict[str, Any]] = []
+def requests(count: int, mixed: tuple[dict[str, Any], ...], system: int) -> list[Request]:
+    """Different requests with their answers offline, whose prompts begin with the same `system` characters."""
+    model, common = eagle_jax.load(dtype="float32"), (SYSTEM * (system // len(SYSTEM) + 1))[:system]
+    asked: list[Request] = []
     for i in range(count):
-        messages = [{"role": "user", "content": QUESTIONS[i % len(QUESTIONS)]}]
-        bodies.append(
-            SAMPLING[i % len(SAMPLING)] | dict(messages=messages, seed=i, max_tokens=(24, 48, 96)[i // 3 % 3])
-        )
-    columns = {name: [body[name] for body in bodies] for name in ("temperature", "top_p", "seed")}
-    columns["max_new_tokens"] = [body["max_tokens"] for body in bodies]
-    results = eagle_jax.generate(eagle_jax.load(dtype="float32"), [body["messages"] for body in bodies], **columns)
-    return [(body, result.text) for body, result in zip(bodies, results, strict=True)]
+        messages = [{"role": "user", "content": common + QUESTIONS[i % len(QUESTIONS)]}]
+        how = SAMPLING[i % len(SAMPLING)] | {"seed": i} | mixed[i % len(mixed)]
+        tokens = (24, 48, 96)[i // 3 % 3]
+        result = eagle_jax.generate(model, messages, max_new_tokens=tokens, **how)
+        own = {name: how.pop(name) for name in list(how) if name in Processing.__annotations__}
+        asked.append((how | {"messages": messages, "max_tokens": tokens, "extra_body": own}, result.text))
+    return asked
 
 
 async def client(number: int, api: openai.AsyncOpenAI, asked: list[Request], until: float, counts: Counts) -> None:
@@ -111,9 +127,15 @@ def main() -> int:
     arguments.add_argument("--slots", type=int, default=8, help="%(default)s")
     arguments.add_argument("--tree", default="4,2,1", help="auto drafts nothing for so many slots on a CPU")
     arguments.add_argument("--answers", type=int, default=48, help="different requests (%(default)s)")
+    arguments.add_argument(
+        "--mixed", action="store_true", help="requests with penalties, bans and structured output too"
+    )
+    arguments.add_argument("--system", type=int, default=0, help="characters that all prompts begin with (%(default)s)")
+    arguments.add_argument("--prefix-cache-bytes", type=int, default=2**30, help="%(default)s")
     options = arguments.parse_args()
-    asked = requests(options.answers)
-    command = [sys.executable, "-m", "eagle_jax", "serve", "--dtype", "float32", "--port", "0", "--max-tokens", "256"]
+    asked = requests(options.answers, MIXED if options.mixed else ({},), options.system)
+    command = [sys.executable, "-m", "eagle_jax", "serve", "--dtype", "float32", "--port", "0", "--max-tokens", "512"]
+    command += ["--prefix-cache-bytes", str(options.prefix_cache_bytes)]
     command += ["--slots", str(options.slots), "--max-queue", str(options.clients), "--tree", options.tree]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         lines = iter(process.stderr or ())
