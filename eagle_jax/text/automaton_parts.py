@@ -4,11 +4,12 @@ A part adds its states behind a given one and returns the one in which it is com
 into the first of them, nor out of the last, but what others add.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from eagle_jax.text.byte_automaton import MOST_STATES, ByteAutomaton, smallest, too_large
+from eagle_jax.text.byte_automaton import MOST_STATES, SECONDS, ByteAutomaton, smallest, too_large
 
 Part = Callable[["Builder", int], int]
 MOST_PARTS = 400_000  # states before equal ones are merged
@@ -35,7 +36,7 @@ def automaton_of(part: Part, what: str) -> ByteAutomaton:
     Raises:
         ValueError: it is too large.
     """
-    builder = Builder()
+    builder, until = Builder(), time.monotonic() + SECONDS
     start = builder.state()
     end = part(builder, start)
     bounds = {0, 256} | {bound for edges in builder.edges for low, high, _ in edges for bound in (low, high + 1)}
@@ -67,7 +68,7 @@ def automaton_of(part: Part, what: str) -> ByteAutomaton:
                 queue.append(key)
             row[byte_class] = number[key]
         rows.append(row)
-        if len(number) > MOST_STATES:
+        if len(number) > MOST_STATES or time.monotonic() > until:
             raise too_large(what)
     by_byte = np.stack(rows)[:, np.searchsorted(lows, np.arange(256), side="right") - 1]
     return smallest(by_byte, np.array([end in states for states in queue]), 0)

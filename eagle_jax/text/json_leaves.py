@@ -33,12 +33,19 @@ def literals(said: Mapping[str, Any], where: str) -> Part:
     others = said.keys() - {"enum", "const", "type"}
     if others or not isinstance(values, list) or "enum" in said and "const" in said:
         raise ValueError(f"{where} has {names(said)} together; expected enum or const, beside type at most")
-    kinds = said.get("type", list(TYPES))
-    kinds = [kinds] if isinstance(kinds, str) else kinds
+    kinds = types(said.get("type", list(TYPES)), where)
     left = [value for value in values if any(_is_a(value, kind) for kind in kinds)]
     if not left:
         raise ValueError(f"{where} allows no value; expected an enum with values of its type")
     return either(*map(_literal, left))
+
+
+def types(value: Any, where: str) -> list[str]:
+    """The types that `type` names, one or several."""
+    kinds = [value] if isinstance(value, str) else value
+    if not isinstance(kinds, list) or not kinds or not all(kind in TYPES for kind in kinds):
+        raise ValueError(f"{where}.type={json.dumps(value)[:60]}; expected one of {', '.join(TYPES)}, or a list")
+    return kinds
 
 
 def _literal(value: Any) -> Part:
@@ -62,12 +69,14 @@ def string(said: Mapping[str, Any], where: str) -> Part:
     if len(forms) + (least is not None or most is not None) > 1:
         raise ValueError(f"{where} has {names(said)} together, which cannot be followed here; keep one of them")
     if "pattern" in said:
+        if not isinstance(said["pattern"], str):
+            raise ValueError(f"{where}.pattern={json.dumps(said['pattern'])[:60]}; expected a regular expression")
         try:
             return automaton(regex_automaton(string_matching(said["pattern"])))
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(f"{where}.pattern={said['pattern']!r} {error}") from None
     if "format" in said:
-        if said["format"] not in FORMATS:
+        if not isinstance(said["format"], str) or said["format"] not in FORMATS:
             raise ValueError(f"{where}.format={said['format']!r} is not known here; expected one of {names(FORMATS)}")
         return leaf(f'"{FORMATS[said["format"]]}"')
     if least is not None and most is not None and least > most:
@@ -119,7 +128,8 @@ def count(said: Mapping[str, Any], name: str, where: str) -> int | None:
 def constants(schema: Any) -> list[Any] | None:
     if not isinstance(schema, Mapping):
         return None
-    return [schema["const"]] if "const" in schema else schema.get("enum")
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return values if isinstance(values, list) else None
 
 
 def names(of: Iterable[str]) -> str:

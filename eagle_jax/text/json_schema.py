@@ -8,7 +8,7 @@ holds, or is not known here, is refused by name.
 import functools
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,7 +23,7 @@ from eagle_jax.text.automaton_parts import (
     sequence,
 )
 from eagle_jax.text.byte_automaton import ByteAutomaton
-from eagle_jax.text.json_leaves import BOUNDS, TYPES, constants, count, leaf, literals, names, number, string
+from eagle_jax.text.json_leaves import BOUNDS, TYPES, constants, count, leaf, literals, names, number, string, types
 from eagle_jax.text.json_regexes import NUMBER, STRING
 from eagle_jax.text.token_bytes import SPECIAL
 
@@ -68,8 +68,11 @@ def schema_automaton(schema: str, before: str = "", behind: str = "") -> ByteAut
     parsed = json.loads(schema)
     if not before and not behind and parsed == {"type": "object"}:
         return any_object()
-    made = _Writer(parsed).write(parsed, "json_schema", ())
-    return automaton_of(sequence(_mark(before), made, _mark(behind)), "json_schema")
+    try:
+        made = _Writer(parsed).write(parsed, "json_schema", ())
+        return automaton_of(sequence(_mark(before), made, _mark(behind)), "json_schema")
+    except RecursionError:
+        raise ValueError("json_schema nests too deeply to be followed; use fewer levels") from None
 
 
 def _mark(text: str) -> Part:
@@ -133,18 +136,13 @@ class _Writer:
                 f"{where} refers to {ref} within itself: no finite automaton holds a recursive schema; write out as "
                 "many levels as are needed"
             )
-        found: Any = self.root
-        for part in (unquote(part) for part in ref[1:].split("/")[1:]):
-            name = part.replace("~1", "/").replace("~0", "~")
-            found = found[int(name)] if isinstance(found, list) and name.isdecimal() else found
-            if isinstance(found, Mapping):
-                if name not in found:
-                    raise ValueError(f"{where}.$ref={ref!r} leads nowhere; expected the place of a schema")
-                found = found[name]
+        found = _found(self.root, ref)
+        if found is None:
+            raise ValueError(f"{where}.$ref={ref!r} leads nowhere; expected the place of a schema")
         return self.write(found, ref, (*within, ref))
 
     def _alternatives(self, name: str, schemas: Any, where: str, within: tuple[str, ...]) -> Part:
-        if not isinstance(schemas, Sequence) or isinstance(schemas, str) or not schemas:
+        if not isinstance(schemas, list) or not schemas:
             raise ValueError(f"{where}.{name}={json.dumps(schemas)[:60]}; expected a list of schemas")
         if name == "allOf" and len(schemas) > 1:
             raise ValueError(f"{where}.allOf has several schemas, which cannot be followed here; merge them into one")
@@ -161,12 +159,9 @@ class _Writer:
     def _resolved(self, schema: Any) -> Any:
         """What a schema refers to, as far as that can be told."""
         for _ in range(20):
-            if not isinstance(schema, Mapping) or "$ref" not in schema:
+            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
                 break
-            found: Any = self.root
-            for part in str(schema["$ref"]).split("/")[1:]:
-                found = found.get(part, {}) if isinstance(found, Mapping) else {}
-            schema = found
+            schema = _found(self.root, schema["$ref"])
         return schema
 
     def _typed(self, said: dict[str, Any], where: str, within: tuple[str, ...]) -> Part:
@@ -175,9 +170,8 @@ class _Writer:
             kinds = [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & said.keys()]
             if not said:
                 return _any_value(2)
-        kinds = [kinds] if isinstance(kinds, str) else kinds
-        if not isinstance(kinds, list) or not kinds and not said or not all(kind in TYPES for kind in kinds):
-            raise ValueError(f"{where}.type={json.dumps(kinds)[:60]}; expected one of {', '.join(TYPES)}, or a list")
+        else:
+            kinds = types(kinds, where)
         known = set().union(*(KEYWORDS[kind] for kind in kinds))
         for name in said:
             if name not in known:
@@ -195,10 +189,12 @@ class _Writer:
         return either(*(write[kind]() for kind in dict.fromkeys(kinds)))
 
     def _object(self, said: Mapping[str, Any], where: str, within: tuple[str, ...]) -> Part:
-        properties, required = dict(said.get("properties", {})), list(said.get("required", []))
+        properties, required = dict(_taken(said, "properties", dict, where)), _taken(said, "required", list, where)
         extra = said.get("additionalProperties", said.get("unevaluatedProperties", True))
         least, most = count(said, "minProperties", where), count(said, "maxProperties", where)
         for name in required:
+            if not isinstance(name, str):
+                raise ValueError(f"{where}.required has {json.dumps(name)[:60]}; expected names of properties")
             if name not in properties and extra is False:
                 raise ValueError(f"{where} requires {name!r}, which it does not allow; name it in properties")
             properties.setdefault(name, extra)
@@ -222,7 +218,7 @@ class _Writer:
         least, most = count(said, "minItems", where) or 0, count(said, "maxItems", where)
         if most is not None and most < least:
             raise ValueError(f"{where} has minItems={least} above maxItems={most}; expected at most that")
-        first, rest = said.get("prefixItems", []), said.get("items", True)
+        first, rest = _taken(said, "prefixItems", list, where), said.get("items", True)
         if isinstance(rest, list):  # as drafts before 2020-12 have it
             first, rest = rest, said.get("additionalItems", True)
         if not first:
@@ -237,6 +233,28 @@ class _Writer:
         return _between("[", in_order(items, [True] * len(items), COMMA), "]")
 
 
+def _found(root: Any, ref: str) -> Any:
+    """The place in a schema that a JSON pointer names; None if there is none."""
+    found = root
+    for part in (unquote(part).replace("~1", "/").replace("~0", "~") for part in ref.removeprefix("#").split("/")[1:]):
+        if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+            found = found[int(part)]
+        elif isinstance(found, Mapping) and part in found:
+            found = found[part]
+        else:
+            return None
+    return found
+
+
+def _taken(said: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
+    value = said.get(name, kind())
+    if not isinstance(value, kind):
+        raise ValueError(
+            f"{where}.{name}={json.dumps(value)[:60]}; expected {'an object' if kind is dict else 'a list'}"
+        )
+    return value
+
+
 def _alone(said: Mapping[str, Any], name: str, where: str) -> Any:
     if len(said) > 1:
         raise ValueError(f"{where} has {names(said)} together, which cannot be followed here; keep {name} alone")
@@ -247,19 +265,25 @@ def _exclude_each_other(one: Any, other: Any, resolved: Any) -> bool:
     """Whether no value fits both: their types differ, or constants of theirs do."""
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return False
-    mine, theirs = constants(one), constants(other)
-    if mine is not None and theirs is not None:
-        return not any(value == other_value for value in mine for other_value in theirs)
-    kinds = [
-        {schema["type"]} if isinstance(schema.get("type"), str) else set(schema.get("type", TYPES))
-        for schema in (one, other)
-    ]
-    widened = [kind | ({"integer"} if "number" in kind else set()) for kind in kinds]
-    if not widened[0] & widened[1]:
+    if _differ(constants(one), constants(other)):
         return True
-    shared = set(one.get("required", [])) & set(other.get("required", []))
-    for name in shared & one.get("properties", {}).keys() & other.get("properties", {}).keys():
-        mine, theirs = (constants(resolved(schema["properties"][name])) for schema in (one, other))
-        if mine is not None and theirs is not None and not any(value in theirs for value in mine):
-            return widened[0] == widened[1] == {"object"}
-    return False
+    kinds = [_kinds(one), _kinds(other)]
+    if not kinds[0] & kinds[1]:
+        return True
+    if not kinds[0] == kinds[1] == {"object"}:
+        return False
+    named = [schema.get("properties") if isinstance(schema.get("properties"), dict) else {} for schema in (one, other)]
+    shared = [name for name in named[0] if all(name in schema.get("required", []) for schema in (one, other))]
+    return any(_differ(*(constants(resolved(properties.get(name))) for properties in named)) for name in shared)
+
+
+def _differ(mine: list[Any] | None, theirs: list[Any] | None) -> bool:
+    """Whether both have constants, and none in common."""
+    return mine is not None and theirs is not None and not any(value in theirs for value in mine)
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
+    """The types that a value of a schema may have, an integer being a number as well."""
+    kinds = schema.get("type", list(TYPES))
+    kinds = {kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if isinstance(kind, str)}
+    return kinds | ({"integer"} if "number" in kinds else set())

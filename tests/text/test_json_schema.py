@@ -1,5 +1,7 @@
 """JSON schemas as regular expressions: what matches is valid, and what cannot be followed is refused by name."""
 
+import contextlib
+import itertools
 import json
 import random
 import re
@@ -8,7 +10,7 @@ import pytest
 from schemas import random_schema, random_text
 
 from eagle_jax.text.json_regexes import between, fractions_between
-from eagle_jax.text.json_schema import any_object, schema_automaton
+from eagle_jax.text.json_schema import KEYWORDS, any_object, schema_automaton
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -155,6 +157,54 @@ def test_recursive_schemas_are_refused_by_name(schema):
 )
 def test_what_cannot_be_followed_is_refused_by_name(schema, message: str):
     with pytest.raises(ValueError, match=message):
+        schema_automaton(json.dumps(schema))
+
+
+JUNK = [
+    None,
+    True,
+    -1,
+    2.5,
+    "x",
+    "",
+    [],
+    {},
+    [1],
+    "object",
+    ["null", 7],
+    {"$ref": "#"},
+    {"$ref": "#/anyOf/0"},
+    "(",
+    1e400,
+]
+
+
+def spoiled(rng: random.Random, value):
+    """A schema with something else here and there."""
+    if isinstance(value, dict):
+        value = {key: spoiled(rng, inner) for key, inner in value.items()}
+        return value | ({rng.choice(sorted(KEYS)): rng.choice(JUNK)} if rng.random() < 0.3 else {})
+    if isinstance(value, list):
+        return [spoiled(rng, inner) for inner in value]
+    return rng.choice(JUNK) if rng.random() < 0.08 else value
+
+
+KEYS = {"type", "required", "items", "anyOf", "oneOf", "$ref", "const", *itertools.chain(*KEYWORDS.values())}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_whatever_a_schema_holds_it_is_followed_or_refused(seed: int):
+    rng = random.Random(seed)
+    schema = spoiled(rng, random_schema(rng, 3, bounded=True))
+    with contextlib.suppress(ValueError):
+        schema_automaton(json.dumps(schema))
+
+
+def test_a_deep_schema_is_refused():
+    schema: dict = {"type": "null"}
+    for _ in range(400):
+        schema = {"type": "array", "items": schema, "maxItems": 1}
+    with pytest.raises(ValueError, match="nests too deeply|too large"):
         schema_automaton(json.dumps(schema))
 
 
