@@ -20,6 +20,7 @@ LAYERS = (
     ("ops",),
     (
         "decoding.tree",
+        "decoding.automata",
         "decoding.policy",
         "decoding.threshold",
         "decoding.processor",
@@ -51,6 +52,7 @@ HOMES = {
     "flax": ("models", False),
     "llvmlite": ("ops.cpu", False),
     "torch": ("converters", True),
+    "outlines_core": ("text", True),
     "starlette": ("serving", False),
     "uvicorn": ("serving", False),
     "prometheus_client": ("serving", False),

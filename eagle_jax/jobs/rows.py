@@ -13,6 +13,7 @@ from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
 from eagle_jax.scheduling.processing import LogitsOptions, Processing, check_processing
 from eagle_jax.scheduling.request import Request, requests_for, with_form
+from eagle_jax.scheduling.structured import schema_of_response_format
 from eagle_jax.text.prompts import Chat
 from eagle_jax.text.tool_calls import tool_format_for
 from eagle_jax.text.tools import Tools, call_options, read_tools
@@ -174,6 +175,8 @@ def _asked(fields: dict[str, Any]) -> tuple[Any, dict[str, Any], Tools | None]:
     """The prompt, the options and the functions that a row states; null is as good as leaving a field out."""
     fields = _body(fields) if "body" in fields else {name: value for name, value in fields.items() if name != "id"}
     present = {name: value for name, value in fields.items() if value is not None}
+    if (schema := schema_of_response_format(present.pop("response_format", {"type": "text"}))) is not None:
+        present |= {"json_schema": schema}
     unknown = [name for name in present if name not in (*PROMPTS, *LENGTHS, *OPTIONS, *CALLING)]
     if unknown:
         field_names = ", ".join(("id", *PROMPTS, "max_new_tokens", *OPTIONS, *CALLING))

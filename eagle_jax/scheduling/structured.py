@@ -19,6 +19,7 @@ from eagle_jax.text.token_bytes import token_bytes
 
 # The least sizes of a batch's tables: one program serves all requests whose automata are no larger.
 MIN_AUTOMATA, MIN_STATES, MIN_CLASSES, MIN_MASKS = 4, 512, 256, 64
+ANY_OBJECT = {"type": "object"}
 KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
 
 
@@ -75,6 +76,30 @@ def json_between(name: str, value: Any) -> tuple[str, str]:
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{name}={value!r}; expected two texts")
     return value[0], value[1]
+
+
+def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | None:
+    """The schema that OpenAI's `response_format` means; None for text.
+
+    Raises:
+        ValueError: it is none.
+    """
+    expected = (
+        'expected {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}'
+    )
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind not in ("text", "json_object", "json_schema"):
+        raise ValueError(f"response_format={json.dumps(value)[:60]}; {expected}")
+    inner = value.get("json_schema", {}) if kind == "json_schema" else {}
+    known = {"schema", "name", "description", "strict"}
+    if not isinstance(inner, Mapping) or value.keys() - {"type", "json_schema"} or inner.keys() - known:
+        raise ValueError(f"response_format has other fields than are known; {expected}")
+    if kind != "json_schema":
+        return ANY_OBJECT if kind == "json_object" else None
+    if "schema" not in inner:
+        raise ValueError(f"response_format has no schema; {expected}")
+    json_schema("response_format.json_schema.schema", inner["schema"])
+    return inner["schema"]
 
 
 class _Kept:

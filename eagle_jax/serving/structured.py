@@ -3,10 +3,9 @@
 import importlib.util
 from typing import Any
 
-from eagle_jax.api import check_processing
-from eagle_jax.serving.fields import Check, Fields, mapping, text, wrong
+from eagle_jax.api import ANY_OBJECT, check_processing, schema_of_response_format
+from eagle_jax.serving.fields import Check, Fields, mapping, wrong
 
-ANY_OBJECT = {"type": "object"}
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
 STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices"}
@@ -20,7 +19,7 @@ def take_form(fields: Fields) -> dict[str, Any]:
         found.append((name, name, fields.take(name, _checked(name), None)))
     for name, option in GUIDED.items():
         found.append((name, option, fields.take(name, _checked(option), None)))
-    found += _response_format(fields)
+    found.append(("response_format", "json_schema", fields.take("response_format", _schema, None)))
     found += _structured_outputs(fields)
     given = [(field, option, value) for field, option, value in found if value not in (None, [])]
     if len(given) > 1:
@@ -31,24 +30,11 @@ def take_form(fields: Fields) -> dict[str, Any]:
     return {option: value for _, option, value in given}
 
 
-def _response_format(fields: Fields) -> list[tuple[str, str, Any]]:
-    entry = fields.take("response_format", mapping, None)
-    if entry is None:
-        return []
-    inner = fields.inside("response_format.", entry)
-    kind = inner.must("type", text)
-    if kind not in ("text", "json_object", "json_schema"):
-        raise wrong(
-            "response_format.type", f"response_format.type={kind[:40]!r}; expected text, json_object or json_schema"
-        )
-    schema: Any = ANY_OBJECT if kind == "json_object" else None
-    if kind == "json_schema":
-        own = fields.inside("response_format.json_schema.", inner.must("json_schema", mapping))
-        schema = own.must("schema", _checked("json_schema"))
-        own.ignore({"name": text, "description": text, "strict": lambda name, value: value})
-        own.end()
-    inner.end()
-    return [("response_format", "json_schema", schema)]
+def _schema(name: str, value: Any) -> Any:
+    try:
+        return schema_of_response_format(value)
+    except ValueError as error:
+        raise wrong(name, str(error)) from None
 
 
 def _structured_outputs(fields: Fields) -> list[tuple[str, str, Any]]:

@@ -272,8 +272,10 @@ def _exclude_each_other(one: Any, other: Any, resolved: Any) -> bool:
         return True
     if not kinds[0] == kinds[1] == {"object"}:
         return False
-    named = [schema.get("properties") if isinstance(schema.get("properties"), dict) else {} for schema in (one, other)]
-    shared = [name for name in named[0] if all(name in schema.get("required", []) for schema in (one, other))]
+    named = [_taken(schema, "properties", dict, "oneOf") for schema in (one, other)]
+    shared = [
+        name for name in named[0] if all(name in _taken(schema, "required", list, "oneOf") for schema in (one, other))
+    ]
     return any(_differ(*(constants(resolved(properties.get(name))) for properties in named)) for name in shared)
 
 

@@ -109,6 +109,7 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         ({"id": "a", "messages": [], "tools": [7]}, "tools[0]=7; expected"),
         ({"id": "a", "messages": [], "parallel_tool_calls": 1}, "parallel_tool_calls is 1; expected true or false"),
         ({"id": "a", "prompt": "b", "max_tokens": 1, "max_new_tokens": 1}, "max_new_tokens and max_tokens mean the"),
+        ({"id": "a", "prompt": "b", "response_format": {"type": "yaml"}}, 'response_format={"type": "yaml"}; expected'),
         ({"id": 1.5, "prompt": "b"}, "id 1.5; expected text or a whole number"),
         ({"id": "\ud800", "prompt": "b"}, 'id "\\ud800"; expected text'),
         ({"custom_id": "a", "url": "/v1/embeddings", "body": {"input": "b"}}, 'url "/v1/embeddings"; expected one'),

@@ -85,8 +85,8 @@ def test_any_json_object(client: openai.OpenAI):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"response_format": {"type": "json"}}, "expected text, json_object or json_schema"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema is missing"),
+        ({"response_format": {"type": "json"}}, 'response_format={"type": "json"}; expected'),
+        ({"response_format": {"type": "json_schema"}}, "response_format has no schema"),
         ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "an answer has one form"),
         ({"guided_json": {"$ref": "#"}}, "recursive"),
         ({"guided_regex": "a(?=b)"}, "cannot be followed"),
