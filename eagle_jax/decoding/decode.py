@@ -39,7 +39,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
     with jax.named_scope("accept"):
         noise_by_node = None if noise is None else sampling.at_depth(noise, depth_below(ancestors))
         prefix = prefix_at_nodes(params, state, tree, ancestors, height)
-        draws = sampling.draw(adjusted(logits, params, prefix), noise_by_node, params.settings, mode)
+        draws = sampling.draw(adjust_logits(logits, params, prefix), noise_by_node, params.settings, mode)
         accepted, stopped = _until_stop(walk(tree, draws, height, ancestors), params, state)
         nodes, count = accepted.nodes, accepted.count
 
@@ -48,7 +48,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             start=state.length,
             count=count,
             tokens=jnp.take_along_axis(tree.tokens, nodes, axis=1),
-            following=accepted.tokens,
+            following=accepted.draws,
             hidden=take_rows(output.hidden, nodes),
             taps=tuple(take_rows(tap, nodes) for tap in output.taps),
             checked=Verification(tree=tree, logits=logits, draws=draws),
@@ -58,19 +58,19 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
     with jax.named_scope("commit"):
         steps = state.steps + 1
         logprobs, top = record_logprobs(
-            state, logits, accepted.tokens, state.known, nodes, params.top_logprobs, ~state.done
+            state, logits, accepted.draws, state.num_tokens, nodes, params.top_logprobs, ~state.done
         )
-        committed_at_step = jnp.full_like(accepted.tokens, steps)
+        committed_at_step = jnp.full_like(accepted.draws, steps)
         following = DecodeState(
-            tokens=append(state.tokens, accepted.tokens, state.known),
+            tokens=append(state.tokens, accepted.draws, state.num_tokens),
             length=state.length + count,
-            done=state.done | stopped | (state.known + count >= params.limit),
+            done=state.done | stopped | (state.num_tokens + count >= params.limit),
             stopped=state.stopped | stopped,
             cache=state.cache.commit(output.kv, nodes, count),
             draft=draft,
             automaton=automaton_after(params, state.automaton, prefix, accepted),
             steps=steps,
-            committed_at_step=append(state.committed_at_step, committed_at_step, state.known),
+            committed_at_step=append(state.committed_at_step, committed_at_step, state.num_tokens),
             logprobs=logprobs,
             top=top,
         )
@@ -79,18 +79,23 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
 @jax.named_scope("draft")
 def draft_tree(
-    target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, noise: Any, mode: Sampling
+    target: Target,
+    drafter: Drafter,
+    params: BatchParams,
+    state: DecodeState,
+    noise: Float[Array, "b d v"] | None,
+    mode: Sampling,
 ) -> tuple[Tree, Any]:
-    """The drafter's tree and its new state. `noise[b d v]` is that of the positions after `length`; None for greedy."""
+    """The drafter's tree and its new state. `noise` is that of the positions after `length`; None for greedy."""
     # of the text so far: penalties for the guesses themselves are left to the target
-    text = Prefix.of_text(state.tokens, state.known, jnp.asarray(params.prompt_length), state.automaton)
+    text = Prefix.of_text(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), state.automaton)
     processor = params.processor
     view = View(
         tokens=state.tokens,
         length=state.length,
         noise=noise,
         settings=params.settings,
-        adjustment=adjustment(params, text),
+        adjustment=logits_adjustment(params, text),
         guide=None if processor is None else Guide(processor.automata, state.automaton),
     )
     tree, draft = drafter.propose(target, state.draft, view, mode)
@@ -109,16 +114,16 @@ def verify_tree(
     return output, target.logits(output.hidden, num_valid(tree.valid))
 
 
-def adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment | None:
+def logits_adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment | None:
     """What the requests want done to their logits; None if no row wants anything."""
     if params.processor is None:
         return None
     return adjustment_at(params.processor, prefix, jnp.asarray(params.stop_ids))
 
 
-def adjusted(logits: Float[Array, "b n v"], params: BatchParams, prefix: Prefix) -> Float[Array, "b n v"]:
+def adjust_logits(logits: Float[Array, "b n v"], params: BatchParams, prefix: Prefix) -> Float[Array, "b n v"]:
     """The logits that tokens are drawn from."""
-    found = adjustment(params, prefix)
+    found = logits_adjustment(params, prefix)
     if found is None or params.processor is None or prefix.states is None:
         return logits
     return found.apply(logits) + params.processor.automata.bans(prefix.states)
@@ -130,7 +135,7 @@ def prefix_at_nodes(
     """The text before what follows each node of a tree that is at most `depth` deep."""
     processor = params.processor
     states = None if processor is None else processor.automata.at_nodes(state.automaton, tree, depth)
-    return Prefix(state.tokens, state.known, jnp.asarray(params.prompt_length), tree.tokens, ancestors, states)
+    return Prefix(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), tree.tokens, ancestors, states)
 
 
 def automaton_after(
@@ -141,7 +146,7 @@ def automaton_after(
         return before
     last = jnp.maximum(accepted.count - 1, 0)[:, None]
     states = jnp.take_along_axis(prefix.states, jnp.take_along_axis(accepted.nodes, last, axis=1), axis=1)
-    following = params.processor.automata.after(states, jnp.take_along_axis(accepted.tokens, last, axis=1))
+    following = params.processor.automata.after(states, jnp.take_along_axis(accepted.draws, last, axis=1))
     return jnp.where(accepted.count > 0, following[:, 0], before)
 
 
@@ -191,13 +196,13 @@ def noise_after(
 
 def _until_stop(accepted: Accepted, params: BatchParams, state: DecodeState) -> tuple[Accepted, Bool[Array, "b"]]:
     """Cuts the path after the first stop token and at the limit; done rows accept nothing. Tells which rows stopped."""
-    index = jnp.arange(accepted.tokens.shape[1], dtype=jnp.int32)[None]
-    stops = is_stop(accepted.tokens, params) & (index < accepted.count[:, None])
+    index = jnp.arange(accepted.draws.shape[1], dtype=jnp.int32)[None]
+    stops = is_stop(accepted.draws, params) & (index < accepted.count[:, None])
     first_stop = jnp.where(jnp.any(stops, axis=1), jax.lax.argmax(stops, 1, jnp.int32), accepted.count)
-    room = params.limit - state.known
+    room = params.limit - state.num_tokens
     count = jnp.where(state.done, 0, jnp.minimum(jnp.minimum(accepted.count, first_stop + 1), room))
     stopped = jnp.any(stops & (index < count[:, None]), axis=1)
-    return Accepted(nodes=accepted.nodes, tokens=accepted.tokens, count=count), stopped
+    return Accepted(nodes=accepted.nodes, draws=accepted.draws, count=count), stopped
 
 
 def is_stop(tokens: Int[Array, "b r"], params: BatchParams) -> Bool[Array, "b r"]:

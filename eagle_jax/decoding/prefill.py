@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import (
-    adjusted,
+    adjust_logits,
     append,
     automaton_after,
     is_stop,
@@ -20,7 +20,7 @@ from eagle_jax.decoding.decode import (
 )
 from eagle_jax.decoding.processor import Prefix
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import TOP, BatchParams, DecodeState, Reading, TopTokens
+from eagle_jax.decoding.state import TOP, BatchParams, DecodeState, PrefillState, TopTokens
 from eagle_jax.decoding.verify import Accepted
 from eagle_jax.drafters.base import CommittedRows, Drafter
 from eagle_jax.models.cache import Cache
@@ -50,23 +50,25 @@ def prefill(
     rounded up to chunks. `logprobs` tells what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of
     the likeliest ones too. `sharding` says where everything lies when there are several devices.
 
-    It is `open_prompts`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
+    It is `init_prefill`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
     (their `sharding` is for `sharded`).
     """
-    reading = open_prompts(target, drafter, params, slots=slots)
+    reading = init_prefill(target, drafter, params, slots=slots)
     reading = read_prompts(target, drafter, params, tokens, reading, chunk=chunk)
     return first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
 
 
-def open_prompts(
+def init_prefill(
     target: Target, drafter: Drafter, params: BatchParams, *, slots: int, sharding: Sharding | None = None
-) -> Reading:
+) -> PrefillState:
     """Caches with room for `slots` tokens, and nothing read."""
     batch = len(params.limit)
     cache = target.empty_cache(batch, slots)
     cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.asarray(params.prompt_length))
     cache, draft = constrain((cache, drafter.init(target, batch, slots)))
-    return Reading(chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch))
+    return PrefillState(
+        chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch)
+    )
 
 
 def read_prompts(
@@ -74,20 +76,20 @@ def read_prompts(
     drafter: Drafter,
     params: BatchParams,
     tokens: Int[Array, "b t"],
-    reading: Reading,
+    reading: PrefillState,
     until: Int[Array, ""] | None = None,
     *,
     chunk: int,
     sharding: Sharding | None = None,
-) -> Reading:
+) -> PrefillState:
     """Reads on to the end of the longest prompt, or until `until` chunks are read."""
     lengths, batch = jnp.asarray(params.prompt_length), tokens.shape[0]
 
-    def unread(reading: Reading) -> Bool[Array, ""]:
+    def unread(reading: PrefillState) -> Bool[Array, ""]:
         left = reading.chunks * chunk < jnp.max(lengths)
         return left if until is None else left & (reading.chunks < until)
 
-    def read(reading: Reading) -> Reading:
+    def read(reading: PrefillState) -> PrefillState:
         index, cache, draft = reading.chunks, reading.cache, reading.draft
         start = jnp.full(batch, index * chunk, jnp.int32)
         chunk_tokens = jax.lax.dynamic_slice_in_dim(tokens, index * chunk, chunk + 1, axis=1)
@@ -107,7 +109,7 @@ def read_prompts(
         at = jnp.clip(lengths - 1 - start, 0, chunk - 1)[:, None]
         ends = ((lengths - 1) // chunk == index)[:, None, None]
         last = tuple(jnp.where(ends, take_rows(row, at), old) for row, old in zip(rows, reading.last, strict=True))
-        return Reading(chunks=index + 1, cache=cache, draft=draft, last=last)
+        return PrefillState(chunks=index + 1, cache=cache, draft=draft, last=last)
 
     return jax.lax.while_loop(unread, read, reading)
 
@@ -117,7 +119,7 @@ def first_tokens(
     drafter: Drafter,
     params: BatchParams,
     tokens: Int[Array, "b t"],
-    reading: Reading,
+    reading: PrefillState,
     *,
     mode: Sampling,
     logprobs: int,
@@ -127,7 +129,7 @@ def first_tokens(
     logits = target.logits(last[0])
     noise, first = noise_after(target, params, lengths - 1, 1, mode), jnp.zeros_like(lengths)
     text = Prefix.of_text(tokens, lengths, lengths, first)
-    drawn = sampling.draw(adjusted(logits, params, text), noise, params.settings, mode)
+    drawn = sampling.draw(adjust_logits(logits, params, text), noise, params.settings, mode)
     observed = CommittedRows(
         start=lengths - 1,
         count=jnp.ones_like(lengths),
@@ -139,7 +141,7 @@ def first_tokens(
     stopped = is_stop(drawn, params)[:, 0]
     draft = drafter.observe(target, reading.draft, observed)
     state = _without_answers(tokens, reading.cache, draft, logprobs, target.config.vocab_size)
-    accepted = Accepted(nodes=jnp.zeros_like(drawn), tokens=drawn, count=jnp.ones_like(lengths))
+    accepted = Accepted(nodes=jnp.zeros_like(drawn), draws=drawn, count=jnp.ones_like(lengths))
     logprobs_so_far, top = record_logprobs(
         state, logits, drawn, lengths, jnp.zeros_like(drawn), params.top_logprobs, lengths > 0
     )
@@ -166,7 +168,7 @@ def empty_state(
     sharding: Sharding | None = None,
 ) -> DecodeState:
     """A batch in which no row has begun: all are done, and their places free."""
-    reading = open_prompts(target, drafter, params, slots=slots)
+    reading = init_prefill(target, drafter, params, slots=slots)
     return _without_answers(tokens, reading.cache, reading.draft, logprobs, target.config.vocab_size)
 
 
@@ -200,9 +202,9 @@ def compiled_prefill() -> Any:
 
 
 @functools.cache
-def compiled_open_prompts() -> Any:
-    """`open_prompts`, jitted once per process."""
-    return jax.jit(sharded(open_prompts), static_argnames=("slots", "sharding"), compiler_options=loop_options())
+def compiled_init_prefill() -> Any:
+    """`init_prefill`, jitted once per process."""
+    return jax.jit(sharded(init_prefill), static_argnames=("slots", "sharding"), compiler_options=loop_options())
 
 
 @functools.cache

@@ -21,7 +21,7 @@ NOT_ALLOWED = 2 * BANNED  # where all that is allowed is banned, a token that is
 
 
 @pytree
-class LogitsProcessor:
+class LogitsParams:
     """What requests ask of their logits, one value per row (b rows, w words of at most l tokens).
 
     Attributes:
@@ -56,7 +56,7 @@ class Prefix:
         prompt_length: how many are the prompt.
         nodes: tokens of the tree's nodes.
         ancestors: of each node, as `Tree.ancestors` has them.
-        states: of the row's automaton after each node; None without a `LogitsProcessor`.
+        states: of the row's automaton after each node; None without a `LogitsParams`.
     """
 
     tokens: Int[Array, "b t"]
@@ -104,7 +104,7 @@ class LogitsAdjustment:
         return jnp.where(logits > 0, logits / self.repetition, logits * self.repetition) - self.penalty
 
 
-def adjustment_at(processor: LogitsProcessor, prefix: Prefix, stop_ids: Int[Array, "b e"]) -> LogitsAdjustment:
+def adjustment_at(processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, "b e"]) -> LogitsAdjustment:
     """The adjustment of the logits at each node, but for what the automata ban."""
     vocab_size = processor.bias.shape[1]
     position = jnp.arange(prefix.tokens.shape[1], dtype=jnp.int32)[None]
@@ -134,7 +134,7 @@ def _count(tokens: Int[Array, "b r"], counted: Bool[Array, "b r"], vocab_size: i
 
 
 def _banned(
-    processor: LogitsProcessor, prefix: Prefix, stop_ids: Int[Array, "b e"], vocab_size: int
+    processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, "b e"], vocab_size: int
 ) -> Float[Array, "b n v"]:
     """1 where a token would end an answer too early, or complete a bad word."""
     answer_length = prefix.count[:, None] + depth_below(prefix.ancestors) - prefix.prompt_length[:, None]

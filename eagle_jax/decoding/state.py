@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.decoding.processor import LogitsProcessor
+from eagle_jax.decoding.processor import LogitsParams
 from eagle_jax.decoding.sampling import Settings
 from eagle_jax.models.cache import Cache
 from eagle_jax.struct import pytree
@@ -28,12 +28,12 @@ class BatchParams:
     prompt_length: Int[Array | np.ndarray, "b"]
     limit: Int[Array | np.ndarray, "b"]
     stop_ids: Int[Array | np.ndarray, "b e"]
-    processor: LogitsProcessor | None = None
+    processor: LogitsParams | None = None
     top_logprobs: Bool[Array | np.ndarray, "b"] | None = None
 
 
 @pytree
-class Reading:
+class PrefillState:
     """Prompts on their way into the caches (b rows, h hidden size).
 
     Attributes:
@@ -105,6 +105,6 @@ class DecodeState:
     top: TopTokens | None
 
     @property
-    def known(self) -> Int[Array, "b"]:
+    def num_tokens(self) -> Int[Array, "b"]:
         """Tokens of prompt and answer so far, the root included."""
         return self.length + 1

@@ -12,16 +12,16 @@ from eagle_jax.struct import pytree
 class Accepted:
     """The path that one step commits (b batch, p = depth + 1 the longest a path may be).
 
-    The first `count` columns are the path, the root first; the columns behind it are padding: node 0, token -1.
+    The first `count` columns are the path, the root first; the columns behind it are padding: node 0, draw -1.
 
     Attributes:
         nodes: indices of the accepted nodes; column i holds the node at depth i.
-        tokens: the token that the target drew after each of those nodes; the last of them is the next root.
+        draws: the token that the target drew after each of those nodes; the last of them is the next root.
         count: accepted nodes, root included: 1 to p. It is also the number of tokens that the step adds.
     """
 
     nodes: Int[Array, "b p"]
-    tokens: Int[Array, "b p"]
+    draws: Int[Array, "b p"]
     count: Int[Array, "b"]
 
 
@@ -47,5 +47,5 @@ def walk(tree: Tree, draws: Int[Array, "b n"], depth: int, ancestors: Bool[Array
     at_level = on_path[:, None, :] & (depth_below(ancestors)[:, None, :] == levels[None, :, None])
     is_accepted = jnp.any(at_level, axis=-1)
     nodes = lax.argmax(at_level, 2, jnp.int32)  # the first True, 0 where there is none
-    tokens = jnp.where(is_accepted, jnp.take_along_axis(draws, nodes, axis=1), -1)
-    return Accepted(nodes=nodes, tokens=tokens, count=jnp.sum(is_accepted, axis=-1, dtype=jnp.int32))
+    following = jnp.where(is_accepted, jnp.take_along_axis(draws, nodes, axis=1), -1)
+    return Accepted(nodes=nodes, draws=following, count=jnp.sum(is_accepted, axis=-1, dtype=jnp.int32))

@@ -12,7 +12,7 @@ import numpy as np
 
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
-from eagle_jax.decoding.processor import LogitsProcessor
+from eagle_jax.decoding.processor import LogitsParams
 from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
@@ -60,7 +60,7 @@ class Batch:
         self.model, self.drafter, self.shape = model, drafter, shape
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
-        self._processor: tuple[list[Request], LogitsProcessor | None] = [], None
+        self._processor: tuple[list[Request], LogitsParams | None] = [], None
         self.params, self.state = self._prefill(self.rows) if requests else self._empty()
         if poll_first_tokens or to_host(self.state.done).any():
             self.poll()
@@ -246,7 +246,7 @@ def batch_inputs(
     return _sharded(model, (params, tokens))
 
 
-def processor_for(model: Model, requests: Sequence[Request], rows: int) -> LogitsProcessor | None:
+def processor_for(model: Model, requests: Sequence[Request], rows: int) -> LogitsParams | None:
     """What requests ask of their logits, on the host, padded to `rows`; None if nothing."""
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
     asked = [(one.options, one.bad_words, one.automaton) for one in padded]

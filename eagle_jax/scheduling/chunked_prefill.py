@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from eagle_jax.decoding.prefill import compiled_open_prompts, compiled_read_prompts, first_tokens
+from eagle_jax.decoding.prefill import compiled_init_prefill, compiled_read_prompts, first_tokens
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import BatchParams, Reading
+from eagle_jax.decoding.state import BatchParams, PrefillState
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.models.target import Target
 from eagle_jax.scheduling import programs
@@ -40,7 +40,7 @@ class ChunkedPrefill:
         self._params = dataclasses.replace(self._asked, processor=None)  # reading is the same for all requests
         self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
         self._reading = self._timed(
-            compiled_open_prompts(), *self._inputs(), slots=batch.shape.slots, sharding=batch.model.sharding
+            compiled_init_prefill(), *self._inputs(), slots=batch.shape.slots, sharding=batch.model.sharding
         )
         self._keys = keys_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
         blocks = prefixes.find(self._keys)
@@ -94,7 +94,7 @@ def _first_token(
     drafter: Drafter,
     params: BatchParams,
     tokens: Int[Array, "b t"],
-    reading: Reading,
+    reading: PrefillState,
     *,
     mode: Sampling,
     logprobs: int,

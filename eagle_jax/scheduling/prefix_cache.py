@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.decoding.state import Reading
+from eagle_jax.decoding.state import PrefillState
 from eagle_jax.models.cache import Cache
 from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import Sharding, sharded
@@ -45,15 +45,17 @@ class PrefixCache:
 
     def __init__(self, budget: int):
         self.budget, self.bytes = budget, 0
-        self._blocks: collections.OrderedDict[bytes, Reading] = collections.OrderedDict()  # least recently used first
+        self._blocks: collections.OrderedDict[bytes, PrefillState] = (
+            collections.OrderedDict()
+        )  # least recently used first
 
-    def find(self, keys: Sequence[bytes]) -> list[Reading]:
+    def find(self, keys: Sequence[bytes]) -> list[PrefillState]:
         """The longest chain of blocks that a prompt with these keys can start from."""
         found = list(itertools.takewhile(self._blocks.__contains__, keys))
         self._use(found)
         return [self._blocks[key] for key in found]
 
-    def keep(self, keys: Sequence[bytes], block: Reading) -> None:
+    def keep(self, keys: Sequence[bytes], block: PrefillState) -> None:
         """Adds the block of the last key, at the end of the chain of the others, and evicts what is too much."""
         if keys[-1] not in self._blocks:
             self._blocks[keys[-1]] = block
@@ -103,7 +105,7 @@ def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
     return keys
 
 
-def take_block(reading: Reading, *, chunk: int, sharding: Sharding | None = None) -> Reading:
+def take_block(reading: PrefillState, *, chunk: int, sharding: Sharding | None = None) -> PrefillState:
     """The block of the chunk that was read last, of the first row: the chunk's slots of each cache, and all other state
     as it is after the chunk.
     """
@@ -121,7 +123,9 @@ def take_block(reading: Reading, *, chunk: int, sharding: Sharding | None = None
     return jax.tree.map(take, reading, is_leaf=_by_position(reading))
 
 
-def put_block(reading: Reading, block: Reading, *, chunk: int, sharding: Sharding | None = None) -> Reading:
+def put_block(
+    reading: PrefillState, block: PrefillState, *, chunk: int, sharding: Sharding | None = None
+) -> PrefillState:
     """A prompt of which the blocks before this one are read, with this one read too; of the first row."""
     start = (block.chunks - 1) * chunk
 
@@ -154,13 +158,13 @@ def compiled_put_block() -> Any:
     return jax.jit(sharded(put_block), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
 
 
-def _by_position(reading: Reading) -> Callable[[Any], bool]:
+def _by_position(reading: PrefillState) -> Callable[[Any], bool]:
     """Tells caches with a slot for each position; a drafter's shorter ones are copied whole, as other state is."""
     slots = reading.cache.slots
     return lambda node: isinstance(node, Cache) and all(layer.shape[2] >= slots for layer in node.k)
 
 
-def _bytes_of(block: Reading) -> int:
+def _bytes_of(block: PrefillState) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(block))
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from eagle_jax.checks import finite, is_whole, whole
-from eagle_jax.decoding.processor import BANNED, NOT_ALLOWED, LogitsProcessor
+from eagle_jax.decoding.processor import BANNED, NOT_ALLOWED, LogitsParams
 from eagle_jax.scheduling import structured
 from eagle_jax.text.token_automaton import TokenAutomaton
 
@@ -101,7 +101,7 @@ class LogitsOptions:
 
     @functools.cached_property
     def changes_logits(self) -> bool:
-        """Whether any of them needs a `LogitsProcessor`."""
+        """Whether any of them needs a `LogitsParams`."""
         neutral = {"ignore_eos": self.ignore_eos, "stop_token_ids": self.stop_token_ids}  # they end answers, no more
         return any(
             getattr(self, field.name) != neutral.get(field.name, field.default)
@@ -234,7 +234,7 @@ def check_ids(options: LogitsOptions, vocab_size: int) -> None:
 Row = tuple[LogitsOptions, Words, TokenAutomaton | None]
 
 
-def processor_of(rows: Sequence[Row], vocab_size: int) -> LogitsProcessor | None:
+def processor_of(rows: Sequence[Row], vocab_size: int) -> LogitsParams | None:
     """What the rows of a batch ask of their logits, each with the tokens of its bad words and the automaton of its
     structured output; None if nothing.
     """
@@ -254,7 +254,7 @@ def processor_of(rows: Sequence[Row], vocab_size: int) -> LogitsProcessor | None
         for word in words:
             if len(word) == 1:
                 bans[row, word[0]] += BANNED
-    return LogitsProcessor(
+    return LogitsParams(
         bias=bias,
         static_bans=bans,
         repetition=column("repetition_penalty", np.float32),

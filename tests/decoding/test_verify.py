@@ -52,7 +52,7 @@ def test_walk_is_the_obvious_loop(nodes: int, vocab: int):
 def test_the_walk_stops_at_an_invalid_node_that_holds_the_drawn_token():
     tree = Tree(jnp.array([[7, 3, 4]]), jnp.array([[-1, 0, 1]]), jnp.array([[True, False, False]]))
     accepted = jitted_walk(tree, jnp.array([[3, 4, 5]]), 2)
-    assert (accepted.nodes.tolist(), accepted.tokens.tolist(), accepted.count.tolist()) == (
+    assert (accepted.nodes.tolist(), accepted.draws.tolist(), accepted.count.tolist()) == (
         [[0, 0, 0]],
         [[3, -1, -1]],
         [1],
@@ -63,7 +63,7 @@ def test_siblings_with_one_token_cannot_inflate_the_count():
     """A drafter that breaks the contract may waste nodes; it may not change the text."""
     tree = Tree(jnp.array([[7, 3, 3, 4]]), jnp.array([[-1, 0, 0, 2]]), jnp.ones((1, 4), bool))
     accepted = jitted_walk(tree, jnp.array([[3, 4, 4, 5]]), 2)
-    assert accepted.tokens.tolist() == [[3, 4, 5]]
+    assert accepted.draws.tolist() == [[3, 4, 5]]
     assert accepted.count.tolist() == [3]
 
 
@@ -133,7 +133,7 @@ def test_verified_text_is_plainly_decoded_text_whatever_is_drafted(model: int):
         position = [len(text) for text in texts]
         tree = drafted(rng, [text[-1] if text else 0 for text in texts], truth, position)
         accepted = verify_cycle(table, settings, tree, jnp.array(position, jnp.int32))
-        for text, tokens, count in zip(texts, accepted.tokens.tolist(), accepted.count.tolist(), strict=True):
+        for text, tokens, count in zip(texts, accepted.draws.tolist(), accepted.count.tolist(), strict=True):
             text.extend(tokens[:count] if len(text) < LENGTH else [])
         steps += 1
     assert [text[:LENGTH] for text in texts] == truth.tolist()
