@@ -258,7 +258,9 @@ def parse_set(settings: list[str] | None) -> dict[str, Any]:
         try:
             values[name] = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"--set {setting}: the value is not valid JSON: {error}") from None
+            raise ValueError(
+                f"--set {setting}: the value is not valid JSON ({error}); text wants quotes: --set '{name}=\"...\"'"
+            ) from None
     return values
 
 

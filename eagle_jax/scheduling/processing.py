@@ -15,6 +15,7 @@ from eagle_jax.text.token_automaton import TokenAutomaton
 Words = tuple[tuple[int, ...], ...]
 
 LARGEST_PENALTY, LARGEST_BIAS = 2, 100  # as in OpenAI's requests
+LARGEST_MIN = 2**31 - 1  # of tokens before which no stop token may come
 MAX_REPETITION = 100.0  # and one hundredth at least: far more than anybody wants, and logits stay finite
 # The least sizes of a batch's table of bad words: one program serves all requests that ask for no more.
 MIN_BAD_WORDS, MIN_WORD_TOKENS = 8, 8
@@ -132,6 +133,12 @@ def _penalty(name: str, value: Any) -> float:
     return float(value)
 
 
+def _min_tokens(name: str, value: Any) -> int:
+    if whole(name, value, 0) > LARGEST_MIN:
+        raise ValueError(f"{name}={value}; expected a whole number from 0 to {LARGEST_MIN}")
+    return int(value)
+
+
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{name}={value!r}; expected True or False")
@@ -186,7 +193,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "presence_penalty": _penalty,
     "frequency_penalty": _penalty,
     "logit_bias": _biases,
-    "min_tokens": lambda name, value: whole(name, value, 0),
+    "min_tokens": _min_tokens,
     "ignore_eos": _flag,
     "stop_token_ids": _token_ids,
     "bad_words": _bad_words,
@@ -199,8 +206,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
 
 
 def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words:
-    """The token sequences that spell each word at the beginning of a text and after a space, as vLLM has it. Those
-    with a token beyond the vocabulary, which is never drawn, are left out.
+    """The token sequences that spell each word at the beginning of a text and after a space. Those with a token beyond
+    the vocabulary, which is never drawn, are left out.
 
     Raises:
         ValueError: there are words and no tokenizer, or one that spells a word with no token.
@@ -213,7 +220,7 @@ def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words
         if not bare or not spaced:
             raise ValueError(f"bad word {word!r} has no token; leave it out")
         spellings.append(bare)
-        if len(spaced) == len(bare) and spaced[0] != bare[0]:
+        if spaced[-len(bare) :] != bare:  # else that of the bare word is in it
             spellings.append(spaced)
     return tuple(dict.fromkeys(word for word in spellings if max(word) < vocab_size))
 

@@ -17,8 +17,9 @@ from eagle_jax.text.json_schema import schema_automaton
 from eagle_jax.text.token_automaton import TokenAutomaton, token_automaton
 from eagle_jax.text.token_bytes import token_bytes
 
-# The least sizes of a batch's tables: one program serves all requests whose automata are no larger.
-MIN_AUTOMATA, MIN_STATES, MIN_CLASSES, MIN_MASKS = 4, 512, 256, 64
+# The least sizes of a batch's tables: one program serves all requests whose automata are no larger, as that of any JSON
+# object is not.
+MIN_AUTOMATA, MIN_STATES, MIN_CLASSES, MIN_MASKS = 4, 2048, 256, 128
 ANY_OBJECT = {"type": "object"}
 KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
 

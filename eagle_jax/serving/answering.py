@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
+import urllib.parse
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from eagle_jax.serving.service import Service, Submitted
 T = TypeVar("T")
 
 GRACE = 30.0  # seconds that a client has to read what is left, once all answers are there
+MOST_HEADER = 2000  # characters of the header that names ignored fields
 IGNORED_HEADER = "x-eagle-jax-ignored"  # names the fields of a request that were passed over
 
 
@@ -124,7 +126,8 @@ async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any]
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
     """The header that names the fields of a request that were passed over; none if there were none."""
-    return {IGNORED_HEADER: ", ".join(names).encode("ascii", "replace").decode()} if names else {}
+    shown = ", ".join(urllib.parse.quote(name, safe=" []()$@+*;:,./") for name in names)
+    return {IGNORED_HEADER: shown if len(shown) <= MOST_HEADER else shown[: MOST_HEADER - 3] + "..."} if names else {}
 
 
 class EventStream(Response):

@@ -10,7 +10,7 @@ from eagle_jax.api import Chunk, Result, ToolAnswer, ToolFormat
 from eagle_jax.serving.answering import Answering, answer
 from eagle_jax.serving.choices import Choices, eagle_of, finish_reason
 from eagle_jax.serving.echo import vllm_prompt_logprobs
-from eagle_jax.serving.logprobs import Spelled
+from eagle_jax.serving.logprobs import Spelled, in_text
 from eagle_jax.serving.protocol import Call, chat_call
 from eagle_jax.serving.service import Service
 from eagle_jax.serving.tools import form_of_calls, format_for
@@ -41,7 +41,7 @@ class Chat(Choices):
             "index": index,
             "message": plain if calling is None else calling.message,
             "finish_reason": self._finish_reason(index, result),
-            "logprobs": Spelled(ticket.tokenizer).in_chat(result.token_ids, result.logprobs, result.top_logprobs),
+            "logprobs": Spelled(ticket.tokenizer).in_chat(*in_text(ticket.tokenizer, result)),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
@@ -62,7 +62,7 @@ class Chat(Choices):
             return []
         *pieces, last = [_piece(chunk.index, delta) for delta in deltas]
         last["finish_reason"] = None if chunk.result is None else self._finish_reason(chunk.index, chunk.result)
-        last["logprobs"] = spelled.in_chat(chunk.token_ids, chunk.logprobs, chunk.top_logprobs)
+        last["logprobs"] = spelled.in_chat(*in_text(answering.tickets[chunk.index].tokenizer, chunk))
         return [*pieces, last]
 
     def _calling_of(self, answering: Answering, index: int) -> ToolAnswer | None:

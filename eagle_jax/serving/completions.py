@@ -9,7 +9,7 @@ from eagle_jax.api import Chunk, Result
 from eagle_jax.serving.answering import Answering, answer
 from eagle_jax.serving.choices import Choices, eagle_of, finish_reason
 from eagle_jax.serving.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
-from eagle_jax.serving.logprobs import Spelled
+from eagle_jax.serving.logprobs import Spelled, in_text
 from eagle_jax.serving.protocol import Call, completion_call
 from eagle_jax.serving.service import Service
 
@@ -31,7 +31,7 @@ class Completion(Choices):
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         begun = self.first(answering, index) or {"text": "", "logprobs": None}
-        logprobs = self._told(answering, index).in_completion(result.token_ids, result.logprobs, result.top_logprobs)
+        logprobs = self._told(answering, index).in_completion(*in_text(answering.tickets[index].tokenizer, result))
         choice = {
             "index": index,
             "text": begun["text"] + self._text(index, result),
@@ -55,7 +55,7 @@ class Completion(Choices):
             "index": chunk.index,
             "text": self._text(chunk.index, chunk),
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": spelled.in_completion(chunk.token_ids, chunk.logprobs, chunk.top_logprobs),
+            "logprobs": spelled.in_completion(*in_text(answering.tickets[chunk.index].tokenizer, chunk)),
         }
         return [piece]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.api import INCOMPLETE, IncrementalDetokenizer
+from eagle_jax.api import INCOMPLETE, Chunk, IncrementalDetokenizer, Result
 
 # In the place of each token the likeliest ones, with their log-probabilities; None for a prompt's first one.
 Top = Sequence[Sequence[tuple[int, float]] | None]
@@ -42,7 +42,9 @@ class Spelled:
         for place, token_id in enumerate(token_ids):
             if top:
                 entries = [self._in_place(*pair) for pair in top[place] or ()]
-                tops.append({entry["token"]: entry["logprob"] for entry in entries} or None)
+                found = {entry["token"]: entry["logprob"] for entry in entries}
+                own, logprob = self._in_place(token_id, 0.0)["token"], logprobs[place]
+                tops.append(found | ({} if own in found or logprob is None else {own: logprob}) or None)
             spelled.append(self._next(token_id))
         return {
             "tokens": [shown for shown, _, _ in spelled],
@@ -68,6 +70,21 @@ class Spelled:
         if added or self._tokenizer is None:
             return added
         return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+
+
+def in_text(tokenizer: Any, piece: Result | Chunk) -> tuple[list[int], list[float] | None, Top | None]:
+    """The tokens of an answer or a piece of one, with what is known of each; without those of a stop string alone."""
+    result = piece if isinstance(piece, Result) else piece.result
+    count = len(piece.token_ids)
+    if tokenizer is not None and result is not None and piece.logprobs is not None:
+        detokenizer = IncrementalDetokenizer(tokenizer)
+        for place, token_id in enumerate(result.token_ids):
+            begin = detokenizer.length
+            if detokenizer.add(token_id) and begin >= len(result.text):
+                count = max(0, place - (len(result.token_ids) - len(piece.token_ids)))
+                break
+    logprobs = None if piece.logprobs is None else piece.logprobs[:count]
+    return piece.token_ids[:count], logprobs, None if piece.top_logprobs is None else piece.top_logprobs[:count]
 
 
 def _bytes(shown: str, added: str) -> list[int] | None:

@@ -6,12 +6,14 @@ import dataclasses
 import hmac
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from eagle_jax.api import FORMATS, Engine, EngineClosed, QueueFull, Ticket, TooLong
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 from eagle_jax.serving.protocol import Call
+from eagle_jax.serving.structured import FORMS
 
 OPENAI = {"temperature": 1.0}  # OpenAI's defaults, where they are not `generate`'s
 
@@ -87,6 +89,7 @@ class Service:
         self.tool_format = tool_format
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
+        self._forms = ThreadPoolExecutor(2, thread_name_prefix="eagle-jax forms")
         self._spellings = None if api_key is None else _spellings(api_key.strip())
         for name, engine in self.engines.items():
             self.metrics.watch(name, engine)
@@ -136,7 +139,10 @@ class Service:
                 "requests that may wait here; ask for fewer at a time",
                 param="n" if call.samples > 1 else "prompt",
             )
-        submitting = asyncio.ensure_future(asyncio.to_thread(self._submit, engine, call))
+        # making an automaton may take seconds, and has to leave threads to all others
+        pool = self._forms if any(name in call.options for name in FORMS) else None
+        loop = asyncio.get_running_loop()
+        submitting = asyncio.ensure_future(loop.run_in_executor(pool, self._submit, engine, call))
         try:
             return await asyncio.shield(submitting)
         except asyncio.CancelledError:  # the thread goes on; nobody waits for what it gets

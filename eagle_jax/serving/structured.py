@@ -4,8 +4,9 @@ import importlib.util
 from typing import Any
 
 from eagle_jax.api import ANY_OBJECT, check_processing, schema_of_response_format
-from eagle_jax.serving.fields import Check, Fields, mapping, wrong
+from eagle_jax.serving.fields import Check, Fields, flag, mapping, wrong
 
+FORMS = ("choices", "regex", "json_schema")  # the options of which a request has one
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
 STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices"}
@@ -15,7 +16,7 @@ NEUTRAL = {"grammar": [], "structural_tag": [], "disable_any_whitespace": [False
 def take_form(fields: Fields) -> dict[str, Any]:
     """`choices`, `regex` or `json_schema` of a request, if it has one of them in any of its forms."""
     found: list[tuple[str, str, Any]] = []  # the field, the option and its value
-    for name in ("choices", "regex", "json_schema"):
+    for name in FORMS:
         found.append((name, name, fields.take(name, _checked(name), None)))
     for name, option in GUIDED.items():
         found.append((name, option, fields.take(name, _checked(option), None)))
@@ -44,7 +45,7 @@ def _structured_outputs(fields: Fields) -> list[tuple[str, str, Any]]:
     where = "structured_outputs."
     inner = fields.inside(where, entry)
     found = [(where + name, option, inner.take(name, _checked(option), None)) for name, option in STRUCTURED.items()]
-    if inner.take("json_object", lambda name, value: value, False):
+    if inner.take("json_object", flag, False):
         found.append((where + "json_object", "json_schema", ANY_OBJECT))
     inner.only(NEUTRAL)
     inner.end()
@@ -53,7 +54,7 @@ def _structured_outputs(fields: Fields) -> list[tuple[str, str, Any]]:
 
 def _checked(option: str) -> Check[Any]:
     def check(name: str, value: Any) -> Any:
-        if value == []:  # as vLLM's clients send it where there is nothing to choose from
+        if value == [] and option == "choices":  # as vLLM's clients send it where there is nothing to choose from
             return value
         try:
             check_processing({option: value})

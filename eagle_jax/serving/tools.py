@@ -5,6 +5,7 @@ from typing import Any
 
 from eagle_jax.api import FORMATS, Chat, ToolFormat, Tools, call_options, read_tools, tool_format_for
 from eagle_jax.serving.fields import Fields, flag, wrong
+from eagle_jax.serving.structured import FORMS
 
 
 def tools_of(fields: Fields) -> Tools | None:
@@ -44,7 +45,9 @@ def form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mappi
         form = call_options(tools, format)
     except ValueError as error:
         raise wrong("tools", str(error)) from None
-    other = next((name for name in ("choices", "regex", "json_schema") if form and name in options), None)
+    other = next((name for name in FORMS if name in options), None)
     if other is not None:
-        raise wrong("tool_choice", f"tool_choice that asks for a call beside {other}; an answer has one form")
+        raise wrong(
+            "tools", f'tools beside {other}, whose answers call nothing; give tool_choice "none", or one of them'
+        )
     return form

@@ -35,7 +35,12 @@ class ByteAutomaton:
 
 
 @functools.lru_cache(maxsize=256)
-def regex_automaton(regex: str, is_trusted: bool = False) -> ByteAutomaton:
+def own_automaton(regex: str) -> ByteAutomaton:
+    """The automaton of an expression of this package, which is known to be small."""
+    return regex_automaton(regex, is_trusted=True)
+
+
+def regex_automaton(regex: str, *, is_trusted: bool = False) -> ByteAutomaton:
     """The automaton of the texts that a regular expression matches as a whole, in UTF-8.
 
     The syntax is that of Rust's `regex`, without anchors inside, look-around, word boundaries and back references.
@@ -116,12 +121,18 @@ def smallest(following: Int[np.ndarray, "s 256"], final: Bool[np.ndarray, "s"], 
 
 def leading_on(following: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -> Int[np.ndarray, "s c"]:
     """Without the edges after which nothing is complete any more."""
-    alive = final
-    while True:
-        leads = alive | np.any((following >= 0) & alive[following], axis=1)
-        if (leads == alive).all():
-            return np.where((following >= 0) & alive[following], following, -1)
-        alive = leads
+    columns = np.unique(following, axis=1)  # bytes that do the same in all states count once
+    states, classes = np.nonzero(columns >= 0)
+    to = columns[states, classes]
+    order = np.argsort(to, kind="stable")
+    before, to = states[order], to[order]  # the states before each state stand together
+    alive, reached = final.copy(), np.flatnonzero(final)
+    while len(reached):
+        first, last = np.searchsorted(to, reached, "left"), np.searchsorted(to, reached, "right")
+        found = np.unique(np.concatenate([before[low:high] for low, high in zip(first, last, strict=True)]))
+        reached = found[~alive[found]]
+        alive[reached] = True
+    return np.where((following >= 0) & alive[following], following, -1)
 
 
 def _equivalent(

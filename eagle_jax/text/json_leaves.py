@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eagle_jax.text.automaton_parts import Part, automaton, either, literal, repeated, sequence
-from eagle_jax.text.byte_automaton import regex_automaton
+from eagle_jax.text.byte_automaton import own_automaton, regex_automaton
 from eagle_jax.text.json_regexes import (
     CHARACTER,
     FORMATS,
@@ -19,12 +19,17 @@ from eagle_jax.text.json_regexes import (
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 LARGEST = 10**18  # of a bound
+# Those that validators check and that are not known here; others describe alone.
+CHECKED_FORMATS = (
+    *("regex", "json-pointer", "relative-json-pointer", "uri-template", "uri-reference", "iri", "iri-reference"),
+    *("idn-email", "idn-hostname"),
+)
 BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 
 
 def leaf(regex: str) -> Part:
     """What an expression of this package matches."""
-    return automaton(regex_automaton(regex, is_trusted=True))
+    return automaton(own_automaton(regex))
 
 
 def literals(said: Mapping[str, Any], where: str) -> Part:
@@ -65,6 +70,10 @@ def _is_a(value: Any, kind: str) -> bool:
 
 def string(said: Mapping[str, Any], where: str) -> Part:
     least, most = count(said, "minLength", where), count(said, "maxLength", where)
+    if not isinstance(said.get("format", ""), str):
+        raise ValueError(f"{where}.format={json.dumps(said['format'])[:60]}; expected the name of one")
+    if said.get("format") not in (*FORMATS, *CHECKED_FORMATS):
+        said = {name: value for name, value in said.items() if name != "format"}  # it describes, and no more
     forms = [name for name in ("pattern", "format") if name in said]
     if len(forms) + (least is not None or most is not None) > 1:
         raise ValueError(f"{where} has {names(said)} together, which cannot be followed here; keep one of them")
@@ -76,8 +85,10 @@ def string(said: Mapping[str, Any], where: str) -> Part:
         except ValueError as error:
             raise ValueError(f"{where}.pattern={said['pattern']!r} {error}") from None
     if "format" in said:
-        if not isinstance(said["format"], str) or said["format"] not in FORMATS:
-            raise ValueError(f"{where}.format={said['format']!r} is not known here; expected one of {names(FORMATS)}")
+        if said["format"] not in FORMATS:
+            raise ValueError(
+                f"{where}.format={said['format']!r} cannot be followed here; expected one of {names(FORMATS)}"
+            )
         return leaf(f'"{FORMATS[said["format"]]}"')
     if least is not None and most is not None and least > most:
         raise ValueError(f"{where} has minLength={least} above maxLength={most}; expected at most that")
@@ -89,18 +100,22 @@ def string(said: Mapping[str, Any], where: str) -> Part:
 def number(said: Mapping[str, Any], where: str, *, whole: bool) -> Part:
     if not said.keys() & BOUNDS:
         return leaf(between(None, None) if whole else NUMBER)
-    low, high = (
-        _bound(said, *names, where, whole)
-        for names in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1))
-    )
+    low, above = _bound(said, "minimum", "exclusiveMinimum", 1, where)
+    high, below = _bound(said, "maximum", "exclusiveMaximum", -1, where)
     try:
-        return leaf(between(low, high) if whole else fractions_between(low, high))
+        if not whole:
+            return leaf(fractions_between(_whole(low, where), _whole(high, where), above=above, below=below))
+        least = None if low is None else math.floor(low) + 1 if above else math.ceil(low)
+        most = None if high is None else math.ceil(high) - 1 if below else math.floor(high)
+        return leaf(between(least, most))
     except ValueError as error:
         raise ValueError(f"{where}: {error}; expected bounds with something between") from None
 
 
-def _bound(said: Mapping[str, Any], name: str, exclusive: str, inwards: int, where: str, whole: bool) -> int | None:
-    """The tighter of two bounds, as a whole number."""
+def _bound(
+    said: Mapping[str, Any], name: str, exclusive: str, inwards: int, where: str
+) -> tuple[int | float | None, bool]:
+    """The tighter of two bounds, and whether numbers must not be it."""
     bounds = []
     for key, is_exclusive in ((name, False), (exclusive, True)):
         value = said.get(key)
@@ -108,14 +123,15 @@ def _bound(said: Mapping[str, Any], name: str, exclusive: str, inwards: int, whe
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
             raise ValueError(f"{where}.{key}={json.dumps(value)[:60]}; expected a number")
-        if not whole and (is_exclusive or value != int(value)):
-            raise ValueError(
-                f"{where}.{key}={value} of a number cannot be followed here; expected minimum and maximum that are "
-                "whole numbers"
-            )
-        edge = math.ceil(value) if inwards > 0 else math.floor(value)
-        bounds.append(edge + inwards if is_exclusive and edge == value else edge)
-    return None if not bounds else max(bounds) if inwards > 0 else min(bounds)
+        bounds.append((inwards * value, is_exclusive))
+    tightest = max(bounds, default=None)
+    return (None, False) if tightest is None else (inwards * tightest[0], tightest[1])
+
+
+def _whole(bound: int | float | None, where: str) -> int | None:
+    if bound is not None and bound != int(bound):
+        raise ValueError(f"the bound {bound} of a number (not integer) is not whole, which cannot be followed here")
+    return None if bound is None else int(bound)
 
 
 def count(said: Mapping[str, Any], name: str, where: str) -> int | None:

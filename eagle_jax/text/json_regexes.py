@@ -52,24 +52,35 @@ def between(low: int | None, high: int | None) -> str:
     return f"({'|'.join(parts)})"
 
 
-def fractions_between(low: int | None, high: int | None) -> str:
-    """Decimal numbers from `low` to `high`, either of which may be open."""
-    if low is not None and high is not None and low > high:
+def fractions_between(low: int | None, high: int | None, *, above: bool = False, below: bool = False) -> str:
+    """Decimal numbers from `low` to `high`, either of which may be open; without `low` or `high` themselves where they
+    have to be `above` or `below` them.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if low is not None and high is not None and (low > high or low == high and (above or below)):
         raise ValueError(f"no number is from {low} to {high}")
     parts = []
-    if low is None or low < 0:  # -3.5 has to be above low: its whole part is above it, or it is low itself
-        least = 0 if high is None or high >= 0 else -high
-        if low is None or -low - 1 >= least:
-            parts.append(rf"-({_magnitudes(least, None if low is None else -low - 1)})(\.[0-9]+)?")
-        if low is not None:
-            parts.append(rf"{escaped(str(low))}(\.0+)?")
+    if low is None or low < 0:
+        parts += _decimals(max(0, -(high or 0)), None if low is None else -low, "-", below and (high or 0) <= 0, above)
     if high is None or high >= 0:
-        least = max(0, low or 0)
-        if high is None or high - 1 >= least:
-            parts.append(rf"({_magnitudes(least, None if high is None else high - 1)})(\.[0-9]+)?")
-        if high is not None:
-            parts.append(rf"{high}(\.0+)?")
+        parts += _decimals(max(0, low or 0), high, "", above and (low or 0) >= 0, below)
     return f"({'|'.join(parts)})"
+
+
+def _decimals(least: int, most: int | None, sign: str, without_least: bool, without_most: bool) -> list[str]:
+    """Magnitudes from `least` >= 0 to `most`, with a sign before each."""
+    parts = []
+    if without_least:
+        if most is None or least < most:
+            parts.append(rf"{sign}{least}\.[0-9]*[1-9][0-9]*")
+        least += 1
+    if most is None or least < most:  # the whole part is below `most`
+        parts.append(rf"{sign}({_magnitudes(least, None if most is None else most - 1)})(\.[0-9]+)?")
+    if most is not None and not without_most and least <= most:
+        parts.append(rf"{sign}{most}(\.0+)?")
+    return parts
 
 
 def _magnitudes(low: int, high: int | None) -> str:

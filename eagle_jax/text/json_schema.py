@@ -55,7 +55,6 @@ def any_object() -> ByteAutomaton:
     return automaton_of(_object_of(_any_value(DEEPEST - 1)), "any JSON object")
 
 
-@functools.lru_cache(maxsize=64)
 def schema_automaton(schema: str, before: str = "", behind: str = "") -> ByteAutomaton:
     """The automaton of a schema, which is JSON itself, with texts before and behind it.
 
@@ -116,7 +115,7 @@ class _Writer:
             raise ValueError(f"{where} is false, which allows nothing; expected a schema that allows something")
         if not isinstance(schema, Mapping):
             raise ValueError(f"{where}={json.dumps(schema)[:60]}; expected an object")
-        said = {name: value for name, value in schema.items() if name not in NOTES}
+        said = {name: value for name, value in schema.items() if name not in NOTES and not name.startswith("x-")}
         if "$ref" in said:
             return self._reference(_alone(said, "$ref", where), where, within)
         for name in ("anyOf", "oneOf", "allOf"):

@@ -137,6 +137,8 @@ class CallReader:
 
     def end(self) -> list[str | ToolCall]:
         """What is left when the answer is complete."""
+        if self.calls and self._format.end.startswith(self._text.strip()):
+            self._text = ""  # the mark behind a call, cut short
         pieces = self._pieces(is_last=True)
         return pieces if self.calls or not self._space else [*pieces, self._space]
 

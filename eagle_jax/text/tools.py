@@ -151,7 +151,7 @@ def _tool(where: str, tool: Any) -> Tool:
     description, parameters = function.get("description"), function.get("parameters")
     if description is not None and not isinstance(description, str):
         raise ValueError(f"{where}.function.description={_short(description)}; expected text")
-    if parameters is not None and not isinstance(parameters, Mapping):
+    if parameters is not None and (not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object"):
         raise ValueError(f"{where}.function.parameters={_short(parameters)}; expected a JSON schema of an object")
     described = {} if description is None else {"description": description}
     empty = {"type": "object", "properties": {}}
@@ -161,9 +161,14 @@ def _tool(where: str, tool: Any) -> Tool:
 
 def _schema_of(tool: Tool, format: ToolFormat, definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The schema of a call; what its parameters define moves to the root, where their references lead."""
-    parameters = dict(tool["function"]["parameters"])
+    parameters = {"type": "object"} | tool["function"]["parameters"]
+    if not parameters.get("properties") and "additionalProperties" not in parameters and "$ref" not in parameters:
+        parameters["additionalProperties"] = False  # a function without parameters
     for key in ("$defs", "definitions"):
-        for name, schema in parameters.pop(key, {}).items():
+        stated = parameters.pop(key, {})
+        if not isinstance(stated, Mapping):
+            raise ValueError(f"the function {name_of(tool)!r} has {key}={_short(stated)}; expected schemas by name")
+        for name, schema in stated.items():
             if definitions.setdefault(key, {}).setdefault(name, schema) != schema:
                 raise ValueError(f"two tools define {name!r} differently; give one of the definitions another name")
     properties = {"name": {"const": name_of(tool)}, format.arguments: parameters}

@@ -156,7 +156,10 @@ def test_a_call_that_is_asked_for(hermes, choice, temperature):
     "fields, message",
     [
         ({"model": "plain"}, "chat template knows no tools; leave tools and what they said out, or give tool_choice"),
-        ({"tool_choice": NAMED, "response_format": {"type": "json_object"}}, "beside json_schema; an answer has one"),
+        (
+            {"tool_choice": NAMED, "response_format": {"type": "json_object"}},
+            "tools beside json_schema, whose",
+        ),
         ({"tool_choice": NAMED, "tools": [RECURSIVE]}, "recursive"),
         ({"tool_choice": "always"}, 'tool_choice="always"; expected "auto", "none", "required" or'),
         ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, 'names "go"; expected one of look'),

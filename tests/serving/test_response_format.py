@@ -71,6 +71,17 @@ def test_choices_and_expressions(client: openai.OpenAI, how: dict, option: dict)
     assert answer.choices[0].text == generate(SPELLER, "ab", max_new_tokens=20, **option, **DYNAMIC).text
 
 
+def test_no_log_probabilities_of_a_stop_string(client: openai.OpenAI):
+    how = dict(model="speller", messages=asked("?"), temperature=0, stop="d", logprobs=True)
+    answer = client.chat.completions.create(**how).choices[0]
+    assert answer.message.content == "abc" and [place.token for place in answer.logprobs.content] == ["a", "b", "c"]
+    pieces = [chunk.choices[0] for chunk in client.chat.completions.create(**how, stream=True) if chunk.choices]
+    told = [place.token for piece in pieces if piece.logprobs for place in piece.logprobs.content]
+    assert told == ["a", "b", "c"]
+    answer = client.completions.create(model="speller", prompt="ab", temperature=0, max_tokens=9, stop="ef", logprobs=1)
+    assert answer.choices[0].text == "cd" and answer.choices[0].logprobs.tokens[:2] == ["c", "d"]
+
+
 def test_any_json_object(client: openai.OpenAI):
     answer = client.chat.completions.create(
         model="speller",

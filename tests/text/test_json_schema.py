@@ -78,6 +78,11 @@ def matches(schema, text: str) -> bool:
         ({"type": "integer", "exclusiveMinimum": -3, "exclusiveMaximum": 2}, "-2 -1 0 1", "-3 2 -0"),
         ({"type": "number", "minimum": 0, "maximum": 1}, "0 0.5 1 1.0 0.999", "1.1 -0.1 2 01"),
         ({"type": "number", "minimum": -2}, "-2 -1.9 -0.5 0 7.25 12", "-2.1 -3"),
+        ({"type": "number", "exclusiveMinimum": 0}, "0.01 1 2.5", "0 0.0 -1"),
+        ({"type": "number", "exclusiveMinimum": -1, "exclusiveMaximum": 0}, "-0.5 -0.01 -0.99", "0 -1 -1.0 0.0 -0.0"),
+        ({"type": "number", "minimum": 2, "exclusiveMaximum": 3}, "2 2.0 2.99", "3 3.0 1.9"),
+        ({"type": "string", "format": "password", "minLength": 1}, '"a"', '""'),
+        ({"type": "null", "x-order": 1}, "null", "1"),
         ({"const": 'a"b'}, '"a\\"b"', '"ab"'),
         ({"enum": [1, "x"], "type": "string"}, '"x"', "1"),
         ({"properties": {"p": {"$ref": "#/$defs/q"}}, "$defs": {"q": {"type": "null"}}}, '{"p":null}', '{"p":1}'),
@@ -135,8 +140,8 @@ def test_recursive_schemas_are_refused_by_name(schema):
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"type": "integer", "multipleOf": 3}, "multipleOf"),
         ({"type": "integer", "minimum": 4, "maximum": 2}, "no whole number is from 4 to 2"),
-        ({"type": "number", "minimum": 0.5}, "whole numbers"),
-        ({"type": "string", "format": "colour"}, "format='colour'"),
+        ({"type": "number", "minimum": 0.5}, "not whole"),
+        ({"type": "string", "format": "regex"}, "format='regex'"),
         ({"type": "string", "pattern": "a(?=b)"}, "group that begins"),
         ({"type": "string", "pattern": r"\bx"}, r"has \\b"),
         ({"type": "string", "pattern": '["x]'}, "no quotes"),
@@ -224,9 +229,11 @@ def test_bounds_of_numbers(seed: int):
     rng = random.Random(seed)
     low, high = sorted(rng.randint(-1200, 1200) for _ in range(2))
     whole, fraction = (re.compile(write(low, high)) for write in (between, fractions_between))
+    inside = re.compile(fractions_between(low, high + 1, above=True, below=True))
     for number in range(-1300, 1301):
         assert bool(whole.fullmatch(str(number))) == (low <= number <= high), number
         for text in (f"{number}.5", f"{number}.0", f"-{abs(number)}.25"):
             assert bool(fraction.fullmatch(text)) == (low <= float(text) <= high), (text, low, high)
+            assert bool(inside.fullmatch(text)) == (low < float(text) < high + 1), (text, low, high)
     assert re.fullmatch(between(low, None), str(high)) and re.fullmatch(between(None, high), str(low))
     assert not re.fullmatch(between(low, None), str(low - 1)) and not re.fullmatch(between(None, high), str(high + 1))

@@ -64,7 +64,7 @@ def call(name: str, parameters: dict, key: str = "arguments") -> dict:
 
 INNER = {"type": "object", "properties": {"at": {"$ref": "#/$defs/place"}}}
 DEFINED = {"$defs": {"place": {"type": "string"}}}
-EMPTY = {"type": "object", "properties": {}}
+EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def test_the_form_of_answers_that_have_to_call():
