@@ -56,18 +56,12 @@ class Eagle3Config:
     own_embedding: bool = False
 
     def __post_init__(self):
-        if not self.taps or any(tap < 0 for tap in self.taps):
-            raise ValueError(f"taps={self.taps}; expected at least one target layer, counted from 0")
-        if self.target_hidden_size < 1:
-            raise ValueError(f"target_hidden_size={self.target_hidden_size}; expected at least 1")
+        _check_taps(self.taps, self.target_hidden_size)
         _check_draft(self.layers, self.draft_vocab_size)
         if self.norm_before_fc and self.fc_norm:
             raise ValueError("norm_before_fc and fc_norm are both set; expected at most one norm of the taps before fc")
-        if not self.own_embedding and self.layers.hidden_size != self.target_hidden_size:
-            raise ValueError(
-                f"a head of width {self.layers.hidden_size} cannot read the embeddings of a target of width "
-                f"{self.target_hidden_size}; it needs its own (own_embedding)"
-            )
+        if not self.own_embedding:
+            _check_width(self.layers.hidden_size, self.target_hidden_size, "embeddings", "its own (own_embedding)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,13 +113,99 @@ class HydraConfig:
             )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DFlashConfig:
+    """A DFlash draft head (arXiv:2602.06036): the target's residual streams are keys and values of decoder layers whose
+    queries are a block: the last token, the root, and mask tokens behind it.
+
+    Args:
+        layers: the decoder layers, described as a Llama; published heads have Qwen3's (`qk_norm`). `vocab_size` is the
+            target's. Windows may differ from layer to layer.
+        taps: target layers whose entering residual stream is read, counted from 0, in the order in which `fc` reads
+            them.
+        target_hidden_size: width of the target's residual stream.
+        block_size: slots of a block as it was trained, the root's included.
+        mask_token_id: token (of the target's vocabulary) at every slot behind the root.
+        causal_layers: layers in which a slot sees the slots up to itself, in ascending order; in the others it sees the
+            whole block.
+        sample_from_anchor: slot k guesses the token k + 1 places behind the root, not the one k places behind it; then
+            a block drafts `block_size` tokens, not one less.
+        num_target_layers: layers of the target that it was made for; None if that is not known.
+        draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
+            target's.
+        own_embedding: an embedding table of its own instead of the target's.
+        input_embedding_scale: factor of the block's embeddings.
+        output_multiplier: factor of the logits.
+        final_logit_softcapping: logits become `cap * tanh(logits / cap)`, after that factor; None leaves them.
+    """
+
+    layers: LlamaConfig
+    taps: tuple[int, ...]
+    target_hidden_size: int
+    block_size: int
+    mask_token_id: int
+    causal_layers: tuple[int, ...] = ()
+    sample_from_anchor: bool = False
+    num_target_layers: int | None = None
+    draft_vocab_size: int | None = None
+    own_embedding: bool = False
+    input_embedding_scale: float = 1.0
+    output_multiplier: float = 1.0
+    final_logit_softcapping: float | None = None
+
+    def __post_init__(self):
+        c = self.layers
+        _check_taps(self.taps, self.target_hidden_size)
+        _check_draft(c, c.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size, one_window=False)
+        if self.num_drafted < 1:
+            raise ValueError(
+                f"block_size={self.block_size}; expected at least {1 if self.sample_from_anchor else 2}, to draft a "
+                "token"
+            )
+        if not 0 <= self.mask_token_id < c.vocab_size:
+            raise ValueError(f"mask_token_id={self.mask_token_id}; expected one of the target's {c.vocab_size} tokens")
+        inside = all(0 <= layer < c.num_hidden_layers for layer in self.causal_layers)
+        if not inside or list(self.causal_layers) != sorted(set(self.causal_layers)):
+            raise ValueError(
+                f"causal_layers={self.causal_layers}; expected ascending layer numbers below {c.num_hidden_layers}"
+            )
+        if self.num_target_layers is not None and max(self.taps) > self.num_target_layers:
+            raise ValueError(f"taps={self.taps} of a target of {self.num_target_layers} layers; expected no more")
+        for name in ("input_embedding_scale", "output_multiplier", "final_logit_softcapping"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value}; expected a positive number")
+        if not self.own_embedding or self.draft_vocab_size is None:
+            _check_width(c.hidden_size, self.target_hidden_size, "embeddings and output matrix", "its own of both")
+
+    @property
+    def num_drafted(self) -> int:
+        """Tokens that one block drafts."""
+        return self.block_size if self.sample_from_anchor else self.block_size - 1
+
+
+def _check_taps(taps: tuple[int, ...], target_hidden_size: int) -> None:
+    if not taps or any(tap < 0 for tap in taps):
+        raise ValueError(f"taps={taps}; expected at least one target layer, counted from 0")
+    if target_hidden_size < 1:
+        raise ValueError(f"target_hidden_size={target_hidden_size}; expected at least 1")
+
+
+def _check_width(width: int, target_width: int, what: str, instead: str) -> None:
+    """Refuses a head that cannot use what it shares with its target."""
+    if width != target_width:
+        raise ValueError(
+            f"a head of width {width} cannot read the {what} of a target of width {target_width}; it needs {instead}"
+        )
+
+
 def _check_sizes(config: MedusaConfig | HydraConfig) -> None:
     for name in ("hidden_size", "vocab_size", "num_heads", "num_layers"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name}={getattr(config, name)}; expected at least 1")
 
 
-def _check_draft(layers: LlamaConfig, size: int) -> None:
+def _check_draft(layers: LlamaConfig, size: int, *, one_window: bool = True) -> None:
     """Refuses a draft vocabulary that is empty or larger than the target's, and layers that no head has."""
     if not 1 <= size <= layers.vocab_size:
         raise ValueError(
@@ -136,7 +216,7 @@ def _check_draft(layers: LlamaConfig, size: int) -> None:
         raise ValueError("the layers of a draft head have experts; expected dense ones, whatever the target's are")
     if layers.gemma is not None:
         raise ValueError("the layers of a draft head are Gemma's; expected Llama's, whatever the target's are")
-    if layers.full_attention_layers:
+    if one_window and layers.full_attention_layers:
         raise ValueError(
             f"full_attention_layers={layers.full_attention_layers} in a draft head; its layers share one window or none"
         )

@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.head_configs import Eagle3Config, EagleConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache
@@ -124,7 +124,7 @@ def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[AttentionInputs, Ca
     return attention_inputs(layers, positions, visible, cache, positions), cache
 
 
-def first_ids(config: EagleConfig | Eagle3Config) -> Int[Array, "d"] | None:
+def first_ids(config: EagleConfig | Eagle3Config | DFlashConfig) -> Int[Array, "d"] | None:
     """The draft vocabulary of a head that nobody chose one for: the lowest ids."""
     size = config.draft_vocab_size
     return None if size is None or size == config.layers.vocab_size else jnp.arange(size, dtype=jnp.int32)

@@ -1,0 +1,185 @@
+"""The DFlash head against a plain numpy writing of it: one whole block, with every option on and off."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.config import Rope
+from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.lm import LM
+from eagle_jax.testing import TINY
+
+TARGET = LM.init(TINY, jax.random.key(5))
+LAYERS = dataclasses.replace(TINY, num_hidden_layers=3, qk_norm=True)
+PLAIN = DFlashConfig(layers=LAYERS, taps=(2, 0, 1), target_hidden_size=32, block_size=5, mask_token_id=60)
+TEXT = np.random.default_rng(1).integers(0, TINY.vocab_size, 14)  # its last token is the root
+MODES: dict[str, dict[str, Any]] = {
+    "bidirectional": {},
+    "causal": {"causal_layers": (0, 1, 2)},
+    "causal in one layer": {"causal_layers": (1,)},
+    "sample from anchor": {"sample_from_anchor": True},
+    "window": {"layers": dataclasses.replace(LAYERS, sliding_window=3)},
+    "window in one layer": {"layers": dataclasses.replace(LAYERS, sliding_window=3, full_attention_layers=(0, 2))},
+    "own embedding": {"own_embedding": True},
+    "own output": {"draft_vocab_size": 61},
+    "draft vocabulary": {"draft_vocab_size": 20},
+    "scales and cap": {"input_embedding_scale": 3.0, "output_multiplier": 0.5, "final_logit_softcapping": 0.02},
+    "yarn": {
+        "layers": dataclasses.replace(
+            LAYERS, rope=Rope(theta=500.0, kind="yarn", factor=4.0, original_max_position_embeddings=8)
+        )
+    },
+    "no norm of heads, biases": {"layers": dataclasses.replace(LAYERS, qk_norm=False, attention_bias=True)},
+}
+
+
+def head_with(**changes: Any) -> DFlash:
+    """A head whose weights are large enough for every part of it to matter."""
+    head = DFlash.init(dataclasses.replace(PLAIN, **changes), jax.random.key(2))
+    leaves, tree = jax.tree.flatten(head.params)
+    draws = [np.random.default_rng(i).standard_normal(leaf.shape, np.float32) for i, leaf in enumerate(leaves)]
+    random = [jnp.asarray(0.2 * draw + (leaf.ndim == 1)) for draw, leaf in zip(draws, leaves, strict=True)]
+    return dataclasses.replace(head, params=jax.tree.unflatten(tree, random))
+
+
+def drafted(head: DFlash, depth: int | None = None) -> np.ndarray:
+    """The block's logits below the root, with the text's context in a cache that is longer than it."""
+    length = len(TEXT) - 1
+    taps = TARGET.causal(jnp.asarray(TEXT[None, :-1], jnp.int32), head.taps).taps
+    cache = head.empty_cache(1, 20)
+    kv = head.context(taps, jnp.arange(length, dtype=jnp.int32)[None], cache)
+    cache = cache.write(kv, jnp.zeros(1, jnp.int32), jnp.full(1, length, jnp.int32))
+    root = jnp.asarray(TEXT[-1:], jnp.int32)
+    return np.asarray(head.draft(TARGET, root, cache.length, cache, depth or head.num_drafted)[0])
+
+
+def rms(x: np.ndarray, scale: Any, eps: float) -> np.ndarray:
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * np.asarray(scale)
+
+
+def rotated(x: np.ndarray, positions: np.ndarray, rope: Rope) -> np.ndarray:
+    """Heads `[n, h, c]` at their positions; YaRN as transformers writes it."""
+    size = x.shape[-1]
+    base = rope.theta ** -(np.arange(0, size, 2) / size)
+    if rope.kind == "yarn":
+        original = rope.original_max_position_embeddings
+        find = lambda turns: size * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(rope.theta))  # noqa: E731
+        low, high = max(np.floor(find(rope.beta_fast)), 0), min(np.ceil(find(rope.beta_slow)), size - 1)
+        ramp = np.clip((np.arange(size // 2) - low) / max(high - low, 0.001), 0, 1)
+        base = base / rope.factor * ramp + base * (1 - ramp)
+    angle = positions[:, None] * base[None]
+    cos, sin = (np.tile(part, 2)[:, None] for part in (np.cos(angle), np.sin(angle)))
+    first, second = np.split(x, 2, axis=-1)
+    return x * cos + np.concatenate([-second, first], axis=-1) * sin
+
+
+def by_hand(head: DFlash) -> np.ndarray:
+    """One block, written out."""
+    c, p, length = head.config, jax.tree.map(np.asarray, head.params), len(TEXT) - 1
+    layers, eps = c.layers, c.layers.rms_norm_eps
+    size, groups = layers.head_dim, layers.num_attention_heads // layers.num_key_value_heads
+    taps = TARGET.causal(jnp.asarray(TEXT[None, :-1], jnp.int32), c.taps).taps
+    context = rms(
+        np.concatenate([tap[0] for tap in taps], axis=-1) @ p["fc"]["weight"].T, p["hidden_norm"]["scale"], eps
+    )
+    table = p["embed_tokens"]["embedding"] if c.own_embedding else np.asarray(TARGET.table)
+    x = table[[TEXT[-1]] + [c.mask_token_id] * (c.block_size - 1)] * c.input_embedding_scale
+    positions = np.arange(length + c.block_size)
+    for i in range(layers.num_hidden_layers):
+        own = p[f"layers_{i}"]
+        part = lambda name, rows, own=own["self_attn"]: rows @ own[name]["weight"].T + own[name].get("bias", 0)  # noqa: E731
+        normed = rms(x, own["input_layernorm"]["scale"], eps)
+        rows = np.concatenate([context, normed])
+        q = part("q_proj", normed).reshape(len(normed), -1, size)
+        k, v = (part(f"{name}_proj", rows).reshape(len(rows), -1, size) for name in "kv")
+        if layers.qk_norm:
+            q, k = (rms(z, own["self_attn"][f"{n}_norm"]["scale"], eps) for z, n in ((q, "q"), (k, "k")))
+        q, k = rotated(q, positions[length:], layers.rope), rotated(k, positions, layers.rope)
+        k, v = np.repeat(k, groups, axis=1), np.repeat(v, groups, axis=1)
+        distance = positions[length:, None] - positions[None]
+        seen = np.ones(distance.shape, bool)
+        if i in c.causal_layers:
+            seen &= distance >= 0
+        if layers.window(i) is not None:
+            seen &= np.abs(distance) < layers.window(i)
+        scale = layers.rope.attention_factor**2 * size**-0.5
+        scores = np.where(seen[None], np.einsum("nhc,mhc->hnm", q, k) * scale, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        x = x + part("o_proj", np.einsum("hnm,mhc->nhc", weights, v).reshape(len(x), -1))
+        normed = rms(x, own["post_attention_layernorm"]["scale"], eps)
+        gate, up = (normed @ own["mlp"][f"{name}_proj"]["weight"].T for name in ("gate", "up"))
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ own["mlp"]["down_proj"]["weight"].T
+    matrix = TARGET.output_matrix if c.draft_vocab_size is None else p["lm_head"]["weight"]
+    logits = rms(x, p["norm"]["scale"], eps) @ np.asarray(matrix).T * c.output_multiplier
+    if c.final_logit_softcapping is not None:
+        logits = np.tanh(logits / c.final_logit_softcapping) * c.final_logit_softcapping
+    return logits if c.sample_from_anchor else logits[1:]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_block_by_hand(mode: str):
+    head = head_with(**MODES[mode])
+    got, expected = drafted(head), by_hand(head)
+    assert got.shape == (head.num_drafted, head.draft_vocab_size) and np.ptp(expected, axis=0).max() > 0.01
+    np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("bidirectional", "draft vocabulary")])
+def test_every_option_changes_the_draft(mode: str):
+    plain, changed = drafted(head_with()), drafted(head_with(**MODES[mode]))
+    assert np.abs(plain - changed[: len(plain)]).max() > 1e-3 * np.abs(plain).max()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tree_that_is_less_deep_reads_the_same_slots(mode: str):
+    head = head_with(**MODES[mode])
+    np.testing.assert_allclose(drafted(head, depth=2), drafted(head)[:2], atol=1e-5)
+
+
+def test_what_the_block_sees_of_the_text():
+    """The context and its order matter; what lies in the cache behind it does not."""
+    head = head_with()
+    taps = TARGET.causal(jnp.asarray(TEXT[None, :-1], jnp.int32), head.taps).taps
+    length, root = len(TEXT) - 1, jnp.asarray(TEXT[-1:], jnp.int32)
+    positions = jnp.arange(length, dtype=jnp.int32)[None]
+    cache = head.empty_cache(1, 20)
+    kv = head.context(taps, positions, cache)
+    zero, whole = jnp.zeros(1, jnp.int32), jnp.full(1, length, jnp.int32)
+    full = cache.write(kv, zero, whole)
+    dirty = dataclasses.replace(full, v=tuple(v.at[:, :, length:].set(9.0) for v in full.v))
+    expected = head.draft(TARGET, root, whole, full, 4)
+    np.testing.assert_array_equal(head.draft(TARGET, root, whole, dirty, 4), expected)
+    swapped = cache.write(head.context(tuple(tap[:, ::-1] for tap in taps), positions, cache), zero, whole)
+    assert np.abs(head.draft(TARGET, root, whole, swapped, 4) - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"block_size": 1}, "block_size=1; expected at least 2"),
+        ({"block_size": 0, "sample_from_anchor": True}, "block_size=0; expected at least 1"),
+        ({"mask_token_id": 61}, "mask_token_id=61"),
+        ({"taps": ()}, "taps"),
+        ({"num_target_layers": 1}, "of a target of 1 layers"),
+        ({"causal_layers": (3,)}, "causal_layers"),
+        ({"causal_layers": (1, 0)}, "causal_layers"),
+        ({"output_multiplier": 0.0}, "output_multiplier"),
+        ({"target_hidden_size": 16}, "its own of both"),
+        ({"draft_vocab_size": 62}, "draft_vocab_size=62"),
+    ],
+)
+def test_configs_that_cannot_be(changes: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(PLAIN, **changes)
+
+
+def test_a_draft_vocabulary_needs_its_ids():
+    head = head_with(draft_vocab_size=20)
+    with pytest.raises(ValueError, match="came with 61 target ids"):
+        dataclasses.replace(head, vocabulary=None)
