@@ -6,9 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.head_configs import Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
@@ -120,6 +123,54 @@ def synthetic_hydra(
         head["layers_0"]["res_connection"]["weight"] = through + noise
         head["lm_head"]["weight"] = target.params["lm_head"]["weight"]
     return Hydra(params=params, config=config)
+
+
+def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed: int = 0, **flags: Any) -> DFlash:
+    """A DFlash head of one layer that learnt on the spot what a target of `synthetic_pair` says after random texts.
+
+    Args:
+        steps: updates (Adam on the cross-entropy of every slot), each with 64 of 2048 texts of 1 to 16 tokens.
+        flags: fields of `DFlashConfig` that are not its defaults; the taps are all that the target has.
+    """
+    c, texts, longest = target.config, 2048, 16
+    taps = (0, c.num_hidden_layers // 2, c.num_hidden_layers)
+    sizes: dict[str, Any] = {"taps": taps, "target_hidden_size": c.hidden_size, "layers": _one_layer(c)}
+    sizes |= {"block_size": block_size, "mask_token_id": c.vocab_size - 1}
+    head = DFlash.init(DFlashConfig(**{**sizes, **flags}), jax.random.key(seed))
+    head = dataclasses.replace(head, params=jax.tree.map(lambda x: x * 3.0 if x.ndim == 2 else x, head.params))
+    text_key, length_key, order_key = jax.random.split(jax.random.key(seed + 1), 3)
+    length = jax.random.randint(length_key, (texts,), 0, longest)  # the root's position
+    tokens = jax.random.randint(text_key, (texts, longest + head.num_drafted), 0, c.vocab_size)
+    rows = jnp.arange(texts)
+    for ahead in range(head.num_drafted):
+        hidden = target.causal(tokens).hidden[rows, length + ahead]
+        tokens = tokens.at[rows, length + ahead + 1].set(jnp.argmax(target.logits(hidden[:, None])[:, 0], axis=-1))
+    streams = target.causal(tokens[:, :longest], head.taps).taps
+
+    def loss(params: Any, chosen: Int[Array, "n"]) -> Float[Array, ""]:
+        now, start = dataclasses.replace(head, params=params), length[chosen]
+        cache = head.empty_cache(len(chosen), longest)
+        positions = jnp.broadcast_to(jnp.arange(longest, dtype=jnp.int32)[None], (len(chosen), longest))
+        kv = now.context(tuple(stream[chosen] for stream in streams), positions, cache)
+        logits = now.draft(
+            *(target, tokens[chosen, start], start, cache.write(kv, jnp.zeros_like(start), start)), head.num_drafted
+        )
+        at = start[:, None] + 1 + jnp.arange(head.num_drafted, dtype=jnp.int32)[None]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[chosen[:, None], at]).mean()
+
+    rule = optax.adam(optax.cosine_decay_schedule(1e-2, steps))
+
+    @jax.jit
+    def train(params: Any) -> Any:
+        def update(state: Any, key: jax.Array) -> Any:
+            gradient = jax.grad(loss)(state[0], jax.random.choice(key, texts, (64,), replace=False))
+            change, rest = rule.update(gradient, state[1])
+            return (optax.apply_updates(state[0], change), rest), None
+
+        return jax.lax.scan(update, (params, rule.init(params)), jax.random.split(order_key, steps))[0][0]
+
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes whole numbers and floats
+        return dataclasses.replace(head, params=train(head.params))
 
 
 def _one_layer(config: LlamaConfig) -> LlamaConfig:

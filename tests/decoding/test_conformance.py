@@ -23,6 +23,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Drafter, Plain, View
+from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.hybrid import Hybrid
@@ -37,7 +38,15 @@ from eagle_jax.models.lm import LM
 from eagle_jax.ops import VARIABLE, PackedWeight, is_leaf
 from eagle_jax.scheduling.processing import LogitsOptions, processor_of
 from eagle_jax.struct import pytree
-from eagle_jax.testing import TINY, cpu_backend, synthetic_head3, synthetic_hydra, synthetic_medusa, synthetic_pair
+from eagle_jax.testing import (
+    TINY,
+    cpu_backend,
+    synthetic_dflash,
+    synthetic_head3,
+    synthetic_hydra,
+    synthetic_medusa,
+    synthetic_pair,
+)
 from eagle_jax.text.byte_automaton import regex_automaton
 from eagle_jax.text.token_automaton import token_automaton
 
@@ -88,6 +97,16 @@ def eagle(head: Any, policy: Any, **how: Any) -> Eagle:
     return Eagle(head=for_decoding(head), policy=policy, **how)
 
 
+@functools.cache
+def dflash_head(**flags: Any) -> Any:
+    return synthetic_dflash(STORED, **flags)
+
+
+def dflash(policy: Any, **flags: Any) -> DFlashDrafter:
+    return DFlashDrafter(head=for_decoding(dflash_head(**flags)), policy=policy)
+
+
+ONE_LAYER = dataclasses.replace(CONFIG, num_hidden_layers=1)
 DRAFTERS = {
     "eagle1": lambda: eagle(HEAD, EAGLE1_TREE),
     "eagle2": lambda: eagle(HEAD, DynamicTree(60, 7, 10)),
@@ -105,6 +124,14 @@ DRAFTERS = {
     ),
     "medusa": lambda: MedusaDrafter(head=for_decoding(synthetic_medusa(STORED)), policy=DynamicTree(8, 2, 3)),
     "hydra": lambda: HydraDrafter(head=for_decoding(synthetic_hydra(STORED, prefix=True)), policy=DynamicTree(8, 2, 3)),
+    "dflash, a chain": lambda: dflash(DynamicTree(4, 2, 1)),
+    "dflash, a tree": lambda: dflash(DynamicTree(10, 2, 4)),
+    "dflash, causal": lambda: dflash(DynamicTree(7, 1, 3), causal_layers=(0,)),
+    "dflash, a window and heads with norms": lambda: dflash(
+        SureChain(4, 0.1),
+        sample_from_anchor=True,
+        layers=dataclasses.replace(ONE_LAYER, sliding_window=6, qk_norm=True),
+    ),
     "prompt lookup": lambda: PromptLookup(copied=4),
     "lookahead": lambda: Lookahead(window=3, ngram=3, guesses=2),
     "token recycling": lambda: TokenRecycling(policy=likeliest_tree(20, RANKS), width=8),

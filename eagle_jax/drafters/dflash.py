@@ -1,0 +1,92 @@
+"""DFlash drafting (arXiv:2602.06036): one forward pass over a block of mask tokens guesses all of it.
+
+What the head knows of the text are features of the target (its taps), kept as keys and values. A slot of the block sees
+no token that was drafted before it, so all nodes of one depth get the same candidates, as with Medusa's heads: the tree
+grows from marginals. A chain of each slot's best token is the published DFlash; a head with causal attention and the
+dynamic tree is JetSpec (arXiv:2606.18394), which keeps the best nodes by the sum of log-probabilities on their path.
+
+Cost of one step: keys and values of the accepted rows, and one pass of the head over the block with the output matrix,
+however deep the tree is.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.decoding.policy import TreePolicy, check_width
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.scores import Scores
+from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.drafters import guided, ranking
+from eagle_jax.drafters.base import CommittedRows, Drafter, View
+from eagle_jax.models.cache import Cache
+from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.target import PADDING_POSITION, Target
+from eagle_jax.struct import pytree, static
+
+
+@pytree
+class DFlashDrafter(Drafter):
+    """Drafts with a DFlash head over the tree that `policy` grows. Its state is the context's K/V.
+
+    Attributes:
+        head: the head.
+        policy: which nodes to keep; no deeper than a block drafts. A tree that is less deep leaves the block's last
+            slots unread.
+        coupled: at temperature > 0, rank guesses with the noise that the target will draw with.
+    """
+
+    head: DFlash
+    policy: TreePolicy = static()
+    coupled: bool = static(default=True)
+
+    def __post_init__(self):
+        if self.policy.depth > self.head.num_drafted:
+            raise ValueError(
+                f"a tree of depth {self.policy.depth} for a DFlash head whose block of {self.head.config.block_size} "
+                f"drafts {self.head.num_drafted} tokens; choose a tree no deeper than that"
+            )
+        check_width(self.policy, self.head.draft_vocab_size)
+
+    @property
+    def shape(self) -> TreeShape:
+        return self.policy
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.head.taps
+
+    def init(self, target: Target, batch: int, slots: int) -> Cache:
+        return self.head.empty_cache(batch, slots, target.activations)
+
+    def observe(self, target: Target, state: Cache, observed: CommittedRows) -> Cache:
+        steps = jnp.arange(observed.tokens.shape[1], dtype=jnp.int32)[None]
+        positions = jnp.where(steps < observed.count[:, None], observed.start[:, None] + steps, PADDING_POSITION)
+        with jax.named_scope("draft_observe"):
+            kv = self.head.context(observed.taps, positions, state)
+        return state.write(kv, observed.start, state.length + observed.count)
+
+    def propose(self, target: Target, state: Cache, view: View, mode: Sampling) -> tuple[Tree, Cache]:
+        with jax.named_scope("draft_block"):
+            logits = self.head.draft(target, view.root, view.length, state, self.policy.depth)
+
+        def scores(depth: int) -> Scores:
+            part = self.head.drafted_part
+            return ranking.scores(logits[:, depth : depth + 1], depth, view, mode, self.coupled, drafted_part=part)
+
+        def extend(
+            carry: None, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
+        ) -> tuple[Float[Array, "b f d"], None]:
+            below = scores(level).of_all()
+            return jnp.broadcast_to(below, (*tokens.shape, below.shape[-1])), carry
+
+        with jax.named_scope("draft_tree"):
+            tree = guided.grow(
+                *(self.policy, view, scores(0)[:, 0], extend, None),
+                drafted_part=self.head.drafted_part,
+                target_ids=self.head.target_ids,
+            )
+            guesses = self.head.target_ids(tree.tokens[:, 1:])  # the root is a target id already
+        return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1)), state

@@ -1,0 +1,157 @@
+"""What the DFlash drafter keeps and proposes: its state is a fresh prefill's, its trees are those of the marginals."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from states import steps_by_row
+
+from eagle_jax.decoding import sampling
+from eagle_jax.decoding.decode import compiled_advance
+from eagle_jax.decoding.policy import DynamicTree, SureChain, TreePolicy
+from eagle_jax.decoding.prefill import compiled_prefill
+from eagle_jax.decoding.sampling import GREEDY, Sampling
+from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.decoding.tree import Tree
+from eagle_jax.drafters.base import View
+from eagle_jax.drafters.dflash import DFlashDrafter
+from eagle_jax.models.dflash import DFlash
+from eagle_jax.testing import TINY, synthetic_dflash, synthetic_pair
+
+TARGET, _ = synthetic_pair(strength=0.3)
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8], [2, 7, 18]]
+SAMPLED = Sampling(sampled=True, filtered=False)
+SLOTS, BLOCK = 80, 4
+CHAIN = DynamicTree(BLOCK, BLOCK - 2, 1)
+
+
+@functools.cache
+def head(**flags: Any) -> DFlash:
+    return synthetic_dflash(TARGET, block_size=BLOCK, **flags)
+
+
+def settings_at(temperature: float) -> sampling.Settings:
+    rows = len(PROMPTS)
+    return sampling.Settings(
+        temperature=jnp.full(rows, temperature, jnp.float32),
+        top_k=jnp.zeros(rows, jnp.int32),
+        top_p=jnp.ones(rows, jnp.float32),
+        min_p=jnp.zeros(rows, jnp.float32),
+        key=sampling.request_keys([5, 6], [0, 0]),
+    )
+
+
+def prefilled(drafter: DFlashDrafter, prompts: list[list[int]], chunk: int) -> tuple[BatchParams, DecodeState]:
+    tokens = np.zeros((len(prompts), SLOTS + 8), np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = prompt
+    lengths = jnp.array([len(prompt) for prompt in prompts])
+    request = BatchParams(
+        settings=settings_at(0.0), prompt_length=lengths, limit=lengths + 40, stop_ids=jnp.full((len(lengths), 1), -1)
+    )
+    state = compiled_prefill()(
+        TARGET, drafter, request, jnp.asarray(tokens), mode=GREEDY, slots=SLOTS, chunk=chunk, logprobs=False
+    )
+    return request, state
+
+
+def after_steps(drafter: DFlashDrafter, steps: int) -> DecodeState:
+    request, state = prefilled(drafter, PROMPTS, chunk=8)
+    return compiled_advance()(TARGET, drafter, request, state, jnp.int32(steps), mode=GREEDY)
+
+
+@pytest.mark.parametrize("policy", [CHAIN, DynamicTree(9, 2, 3)], ids=["chain", "tree"])
+def test_the_state_is_a_fresh_prefills(policy: TreePolicy):
+    """After any step, whatever was accepted; and whatever chunks the prompt came in."""
+    drafter = DFlashDrafter(head=head(), policy=policy)
+    state = after_steps(drafter, 5)
+    committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
+    assert (committed > steps_by_row(state)).any(), "no draft was accepted: nothing was observed"
+    texts = [np.asarray(state.tokens)[row, : int(state.length[row])].tolist() for row in range(len(PROMPTS))]
+    _, fresh = prefilled(drafter, texts, chunk=16)
+    np.testing.assert_array_equal(state.draft.length, fresh.draft.length)
+    np.testing.assert_array_equal(state.draft.length, state.length)
+    for row, text in enumerate(texts):
+        for got, expected in zip((*state.draft.k, *state.draft.v), (*fresh.draft.k, *fresh.draft.v), strict=True):
+            rows = got[row, :, : len(text)], expected[row, :, : len(text)]
+            np.testing.assert_allclose(*rows, atol=2e-4 * float(jnp.abs(rows[1]).max()))
+
+
+def view_of(state: DecodeState, temperature: float, depth: int) -> View:
+    settings = settings_at(temperature)
+    positions = state.length[:, None] + 1 + jnp.arange(depth + 1, dtype=jnp.int32)[None]
+    noise = sampling.noise(settings, positions, TINY.vocab_size) if temperature else None
+    return View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
+
+
+@jax.jit
+def propose(drafter: DFlashDrafter, draft: Any, view: View) -> Tree:
+    mode = GREEDY if view.noise is None else SAMPLED
+    return drafter.propose(TARGET, draft, view, mode)[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("trimmed", [False, True], ids=["whole vocabulary", "a part of it"])
+def test_a_chain_is_the_best_token_of_each_slot(temperature: float, trimmed: bool):
+    """With the target's noise of its position added, as everywhere."""
+    drafts = head()
+    if trimmed:
+        ids, config = jnp.arange(3, 43, dtype=jnp.int32), dataclasses.replace(drafts.config, draft_vocab_size=40)
+        weight = TARGET.params["lm_head"]["weight"][3:43]
+        drafts = DFlash(params=drafts.params | {"lm_head": {"weight": weight}}, config=config, vocabulary=ids)
+    drafter = DFlashDrafter(head=drafts, policy=CHAIN)
+    state = after_steps(drafter, 2)
+    view = view_of(state, temperature, CHAIN.depth)
+    logits = np.asarray(drafts.draft(TARGET, view.root, view.length, state.draft, CHAIN.depth))
+    if view.noise is not None:
+        logits = logits + np.float32(temperature) * np.asarray(drafts.drafted_part(view.noise[:, : CHAIN.depth]))
+    tree = propose(drafter, state.draft, view)
+    np.testing.assert_array_equal(tree.tokens[:, 0], view.root)
+    np.testing.assert_array_equal(tree.tokens[:, 1:], np.argmax(logits, axis=-1) + (3 if trimmed else 0))
+    np.testing.assert_array_equal(tree.parent, [[-1, 0, 1, 2]] * 2)
+
+
+def test_a_tree_has_the_likeliest_paths_of_independent_slots():
+    """Best first by the product of the slots' probabilities (JetSpec): here against all paths there are."""
+    drafter = DFlashDrafter(head=head(), policy=DynamicTree(12, 2, 6))
+    state = after_steps(drafter, 2)
+    view = view_of(state, 0.0, 3)
+    tree = jax.device_get(propose(drafter, state.draft, view))
+    logits = drafter.head.draft(TARGET, view.root, view.length, state.draft, 3)
+    for row, slots in enumerate(np.asarray(jax.nn.log_softmax(logits, axis=-1))):
+        paths = {(): 0.0}
+        for slot in slots:
+            deepest = max(map(len, paths))
+            ends = [path for path in paths if len(path) == deepest]
+            best = np.argsort(-slot)[:12].tolist()
+            paths |= {(*path, token): paths[path] + slot[token] for path in ends for token in best}
+        expected = sorted(paths, key=lambda path: -paths[path])[:12]
+        tokens, parent = tree.tokens[row], tree.parent[row]
+        found = {0: ()}
+        for node in range(1, 12):
+            found[node] = (*found[int(parent[node])], int(tokens[node]))
+        assert set(found.values()) == set(expected)
+
+
+@pytest.mark.parametrize("policy", [DynamicTree(5, 3, 1), SureChain(5, 0.1)], ids=["chain", "sure chain"])
+def test_a_tree_that_is_deeper_than_the_block(policy: TreePolicy):
+    with pytest.raises(ValueError, match="depth 4 for a DFlash head whose block of 4 drafts 3 tokens"):
+        DFlashDrafter(head=head(), policy=policy)
+    anchored = dataclasses.replace(head(), config=dataclasses.replace(head().config, sample_from_anchor=True))
+    assert DFlashDrafter(head=anchored, policy=policy).shape.depth == 4
+
+
+def test_a_tree_that_is_wider_than_the_vocabulary():
+    with pytest.raises(ValueError, match="choose a narrower tree"):
+        DFlashDrafter(head=head(), policy=DynamicTree(80, 1, 62))
+
+
+def test_a_trained_head_drafts_most_of_its_block():
+    """Tokens a step, the target's own included; at most the block's 4."""
+    state = after_steps(DFlashDrafter(head=head(), policy=CHAIN), 10)
+    committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
+    assert (committed / steps_by_row(state)).mean() > 3
