@@ -8,13 +8,14 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import eagle, formats, heads, llama
+from eagle_jax.converters import dflash, eagle, formats, heads, llama
 from eagle_jax.converters.files import Weights, read_entries
 from eagle_jax.converters.head_entries import KIND
 
 TARGET = "target"
 EAGLE1 = "EAGLE-1/2 head"
 EAGLE3 = "EAGLE-3 head"
+DFLASH = "DFlash head"
 PARALLEL = {heads.MEDUSA: "Medusa heads", heads.HYDRA: "Hydra heads"}
 UNKNOWN = "unknown"
 
@@ -28,9 +29,10 @@ class Description:
     """A model folder or GGUF file, in words and numbers; every field is plain JSON.
 
     Attributes:
-        kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head`, `Medusa heads`, `Hydra heads` or `unknown`.
-        format: of a head whose it is, `safeailab or sglang`, `speculators`, `medusa` or `hydra`; of a target its
-            `model_type`, if stated.
+        kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head`, `DFlash head`, `Medusa heads`, `Hydra heads` or
+            `unknown`.
+        format: of a head whose it is, `safeailab or sglang`, `speculators`, `dflash`, `medusa` or `hydra`; of a
+            target its `model_type`, if stated.
         problem: why it would not load, in one sentence; None if it would.
         parameters: numbers in all tensors together.
         tensors: how many there are.
@@ -79,7 +81,7 @@ def describe(folder: str | pathlib.Path) -> Description:
 
 
 def _format(kind: str, entries: Mapping[str, Any], weights: Weights) -> str | None:
-    if kind in PARALLEL.values():
+    if kind == DFLASH or kind in PARALLEL.values():
         return heads.kind_of(weights.info)
     if kind in (EAGLE1, EAGLE3):
         return "speculators" if KIND in entries else "safeailab or sglang"
@@ -89,6 +91,8 @@ def _format(kind: str, entries: Mapping[str, Any], weights: Weights) -> str | No
 
 def _kind(weights: Weights) -> str:
     """What the names and shapes of tensors say, whether they make a whole model or not."""
+    if dflash.holds(weights.info):
+        return DFLASH
     try:
         spelling = formats.spelling_of(weights.info)
     except ValueError:  # names of two formats; `_check` tells
@@ -108,6 +112,8 @@ def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str
             config = llama.read_config(weights.folder)
             llama.check_target(weights, config)
             return None, _plain(config)
+        if kind == DFLASH:
+            return None, _plain(dflash.read_head(weights, {})[0])
         if kind in PARALLEL.values():
             settings = _plain(heads.read_heads(weights, None, {}).config)
             return None, settings | ({"prefix": PREFIX} if settings.get("prefix") else {})

@@ -1,4 +1,4 @@
-"""Heads of every kind, in and out: EAGLE's, Medusa's and Hydra's, told apart by the names of their tensors."""
+"""Heads of every kind, in and out: EAGLE's, DFlash's, Medusa's and Hydra's, told apart by their tensors' names."""
 
 import dataclasses
 import functools
@@ -9,18 +9,21 @@ from typing import Any
 import jax
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import eagle, hydra, medusa, names, quant_config
+from eagle_jax.converters import dflash, eagle, hydra, medusa, names, quant_config
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.head_configs import HydraConfig, MedusaConfig
 from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 
-MEDUSA, HYDRA = "medusa", "hydra"
+DFLASH, MEDUSA, HYDRA = "dflash", "medusa", "hydra"
+
+TITLES = {DFLASH: "DFlash", MEDUSA: "Medusa", HYDRA: "Hydra"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,8 @@ def load_head(
         scheme = None
     if kind_of(weights.info) is None:
         return eagle.load_eagle(weights, target, wanted_dtype, changes or {}, scheme)
+    if kind_of(weights.info) == DFLASH:
+        return dflash.load(weights, target.config, wanted_dtype, changes or {}, scheme)
     checkpoint = read_heads(weights, target.config, changes or {})
     _check_fit(weights.folder, checkpoint.config, target.config)
     first = next(key for key in names.expected(checkpoint.rules, shapes(checkpoint.config)))
@@ -91,7 +96,7 @@ def save_head(
 
     Args:
         format: of an EAGLE head `safeailab`, `sglang` or `speculators`; None is the first of them whose readers can run
-            the head. Medusa's and Hydra's have one format each, their name's.
+            the head. DFlash's, Medusa's and Hydra's have one format each, their name's.
         target: `safeailab`: also write its embedding with an EAGLE-1/2 head, for readers that insist on finding it
             there. `speculators`: say what it is.
         target_name: the target's folder or hub name, which the config names so that others' readers find it
@@ -104,9 +109,12 @@ def save_head(
     if isinstance(head, DraftHead):
         eagle.save_eagle(head, folder, format=format, target=target, target_name=target_name)
         return
-    own = MEDUSA if isinstance(head, Medusa) else HYDRA
+    own = DFLASH if isinstance(head, DFlash) else MEDUSA if isinstance(head, Medusa) else HYDRA
     if format not in (None, own):
-        raise ValueError(f"format {format!r} is not one for a {own.capitalize()} head; expected {own!r}, the only one")
+        raise ValueError(f"format {format!r} is not one for a {TITLES[own]} head; expected {own!r}, the only one")
+    if isinstance(head, DFlash):
+        dflash.save(head, pathlib.Path(folder))
+        return
     if isinstance(head, Medusa):
         table, entries, file = medusa.rules(head.config), medusa.entries_for(head.config, target_name), medusa.FILE
     else:
@@ -116,7 +124,9 @@ def save_head(
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """`medusa` or `hydra` by the names of the tensors; None for anything else."""
+    """`dflash`, `medusa` or `hydra` by the names of the tensors; None for anything else."""
+    if dflash.holds(info):
+        return DFLASH
     if medusa.holds(info):
         return MEDUSA
     return HYDRA if hydra.holds(info) else None

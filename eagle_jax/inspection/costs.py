@@ -13,6 +13,7 @@ from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 from eagle_jax.inspection.start import Drawn, Start, seconds_per_step
 from eagle_jax.loading.model import Model
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.tuning.methods import METHODS
 from eagle_jax.tuning.tree_costs import Costs
@@ -44,9 +45,13 @@ CPU = Grid(DynamicTree(32, 6, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4))
 
 
 def grid_for(model: Model) -> Grid:
-    """What is measured here: small trees on a CPU; none deeper than there are heads, none wider than the vocabulary."""
+    """What is measured here: small trees on a CPU; none deeper than the heads draft, none wider than the vocabulary."""
     grid = CPU if jax.default_backend() == "cpu" else ACCELERATOR
-    deepest = model.head.num_heads if isinstance(model.head, Medusa | Hydra) else grid.largest.depth
+    deepest = grid.largest.depth
+    if isinstance(model.head, Medusa | Hydra):
+        deepest = model.head.num_heads
+    elif isinstance(model.head, DFlash):
+        deepest = model.head.num_drafted
     steps = min(grid.largest.depth_steps, deepest - 1)
     width = grid.largest.top_k
     nodes = min(grid.largest.nodes, 1 + width + steps * width**2)

@@ -26,6 +26,7 @@ from eagle_jax.loading.folders import folder_of_head, folders_of
 from eagle_jax.loading.generation_config import generation_options
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, schemes_of
@@ -118,9 +119,9 @@ def load(
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
             `.gguf` file, or the name of a published pair (`eagle-jax models` lists them).
-        head: folder or hub name of its EAGLE-1, 2 or 3 head, or of its Medusa or Hydra heads, or the name of a pair;
-            None is the pair's head, the shipped EAGLE-1 head if no target is named either, or else none. The shipped
-            target also has an EAGLE-3 head, `head="eagle3"`.
+        head: folder or hub name of its EAGLE-1, 2 or 3 or DFlash head, or of its Medusa or Hydra heads, or the name of
+            a pair; None is the pair's head, the shipped EAGLE-1 head if no target is named either, or else none. The
+            shipped target also has an EAGLE-3 head, `head="eagle3"`.
         dtype: "float32", "bfloat16" or "float16"; None keeps the target's stored one, but is float32 on CPUs that have
             no bfloat16 instructions.
         target_config, head_config: entries that take the place of those in the target's `config.json`, or the head's,
@@ -234,7 +235,7 @@ def _load_target(
         kind = describe(folder).kind
         if not kind.endswith(("head", "heads")):
             raise
-        kind_of_head = kind if kind.endswith("heads") else f"an {kind}"
+        kind_of_head = kind if kind.endswith("heads") else f"{'an' if kind.startswith('E') else 'a'} {kind}"
         raise ValueError(
             f"{folder} holds {kind_of_head}, and was given as the target; expected a model there, and the head as head"
         ) from error
@@ -249,9 +250,9 @@ def _head_for_decoding(head: Any, sharding: Sharding | None) -> Any:
     """A head is read whole, which is a layer or a few matrices, and then spread."""
     if sharding is None:
         return _for_decoding(head, head.head_dim, sharding)
-    if isinstance(head, DraftHead):
+    if isinstance(head, DraftHead | DFlash):
         params = place_all(head.params, placing(sharding, sharding.head, head.config.layers))
-        config = dataclasses.replace(head.config, layers=widened(head.config.layers, sharding.sizes))
+        config: Any = dataclasses.replace(head.config, layers=widened(head.config.layers, sharding.sizes))
         head = dataclasses.replace(head, params=params, config=config)
     return sharding.put(_for_decoding(head, head.head_dim, sharding), sharding.head)
 

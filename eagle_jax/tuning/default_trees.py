@@ -96,6 +96,20 @@ def hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     return shrink_to(tree, 7) if small else tree
 
 
+def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:
+    """Published are a chain of all that the block drafts (DFlash), and of a causal head a tree (JetSpec, budget 128).
+
+    On CPU cores a chain ends where the head is unsure: what lies behind costs nothing to draft, but to verify.
+    """
+    depth, causal_layers = model.head.num_drafted, model.head.config.causal_layers
+    if small:
+        return shrink_to(SureChain(min(6, depth + 1), 0.3), most)
+    if len(causal_layers) < model.head.config.layers.num_hidden_layers:
+        return shrink_to(DynamicTree(depth + 1, depth - 1, 1), most)
+    width = min(7, model.head.draft_vocab_size)
+    return shrink_to(DynamicTree(min(128, 1 + width + (depth - 1) * width**2), depth - 1, width), most)
+
+
 def heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
     heads = model.head.num_heads

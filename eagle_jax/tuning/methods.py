@@ -10,6 +10,7 @@ import numpy as np
 from eagle_jax.checks import is_number, is_whole
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy
 from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.hybrid import Hybrid
@@ -20,6 +21,7 @@ from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
 from eagle_jax.drafters.token_recycling import TokenRecycling
 from eagle_jax.loading.model import Model
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -29,6 +31,7 @@ from eagle_jax.tuning.budgets import budget_for, tree_of
 from eagle_jax.tuning.default_trees import (
     ON_ACCELERATORS,
     cpu_default,
+    dflash_tree,
     draft_model_tree,
     eagle_tree,
     heads_tree,
@@ -94,6 +97,7 @@ METHODS = {
     "eagle": _with_head("EAGLE", Eagle, DraftHead, "an EAGLE head", eagle_tree),
     "eagle1": _with_head("", Eagle, Head, "an EAGLE-1 head", eagle_tree),
     "eagle3": _with_head("", Eagle, Head3, "an EAGLE-3 head", eagle_tree),
+    "dflash": _with_head("DFlash", DFlashDrafter, DFlash, "a DFlash head", dflash_tree),
     "medusa": _with_head("Medusa", MedusaDrafter, Medusa, "Medusa heads", heads_tree),
     "hydra": _with_head("Hydra", HydraDrafter, Hydra, "Hydra heads", heads_tree),
     "draft-model": Method(
@@ -119,7 +123,7 @@ METHODS = {
 }
 NAMES = ("auto", *METHODS)
 # Methods that grow dynamic trees, whose budget can be measured.
-TUNED = ("eagle", "medusa", "hydra", "draft-model")
+TUNED = ("eagle", "dflash", "medusa", "hydra", "draft-model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +235,7 @@ def on_cpu() -> bool:
 def method_of(model: Model, drafter: str) -> str:
     """The name of the method that a name means: of what the model has for "auto", and one name for all EAGLE heads."""
     if drafter == "auto":
-        drafting = [name for name in ("eagle", "medusa", "hydra", "draft-model") if METHODS[name].has(model)]
+        drafting = [name for name in TUNED if METHODS[name].has(model)]
         return drafting[0] if drafting else "none"
     alike = drafter in ("eagle1", "eagle3") and METHODS[drafter].has(model)
     return "eagle" if alike else drafter

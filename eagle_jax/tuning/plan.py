@@ -11,12 +11,13 @@ import jax.numpy as jnp
 
 from eagle_jax.checks import whole
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import heads, known_pair, target_config
+from eagle_jax.converters import dflash, heads, known_pair, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
-from eagle_jax.head_configs import Eagle3Config, EagleConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
 from eagle_jax.loading.dtypes import dtype_of
 from eagle_jax.models import layout
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, empty_cache
@@ -26,7 +27,8 @@ from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_devic
 from eagle_jax.tuning.default_trees import PUBLISHED, shrink_to
 from eagle_jax.tuning.sizes import CHUNK, slots_beside
 
-HeadConfig = EagleConfig | Eagle3Config
+HeadConfig = EagleConfig | Eagle3Config | DFlashConfig
+_KINDS: Mapping[type, Any] = {EagleConfig: Head, Eagle3Config: Head3, DFlashConfig: DFlash}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ def plan(
 
     Args:
         target: name of a published pair, or a folder with a `config.json`.
-        head: folder of an EAGLE head, of which only the files' headers are read; None is the pair's, or none.
+        head: folder of an EAGLE or DFlash head, of which only the files' headers are read; None is the pair's, or none.
         mesh: `"data:2,model:4"`; None chooses for `chips`: as few of them along `model` as leave a tenth of the memory
             free, or, if none do, as many as divide the target.
         memory: bytes of one chip.
@@ -115,9 +117,12 @@ def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaCo
     config = target_config(Path(target)) if pair is None else pair.target_sizes.config
     if head is not None:
         weights = Weights(Path(head))
-        if kind := heads.kind_of(weights.info):
+        kind = heads.kind_of(weights.info)
+        if kind == heads.DFLASH:
+            return config, dflash.read_head(weights, {})[0]
+        if kind is not None:
             raise ValueError(
-                f"{head} holds {kind.capitalize()} heads, which are not planned for; give an EAGLE head, or leave the "
+                f"{head} holds {heads.TITLES[kind]} heads, which are not planned for; give an EAGLE head, or leave the "
                 "head out"
             )
         return config, read_head(weights, default_taps(config.num_hidden_layers), {}).config
@@ -160,12 +165,12 @@ def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None)
 
 
 @functools.lru_cache(maxsize=16)
-def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> Head | Head3:
+def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> Head | Head3 | DFlash:
     """The head as it lies while decoding, of shapes."""
 
-    def made() -> Head | Head3:
-        kind: Any = Head3 if isinstance(config, Eagle3Config) else Head
-        return _for_decoding(kind.init(config, jax.random.key(0), dtype), config.layers.head_dim, scheme)
+    def made() -> Head | Head3 | DFlash:
+        head = _KINDS[type(config)].init(config, jax.random.key(0), dtype)
+        return _for_decoding(head, config.layers.head_dim, scheme)
 
     return jax.eval_shape(made)
 

@@ -12,11 +12,13 @@ from eagle_jax import api, cli
 from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.inspection import costs, start
 from eagle_jax.inspection import tune as tuning
 from eagle_jax.inspection.costs import Grid
 from eagle_jax.inspection.start import Start
 from eagle_jax.inspection.tune import draft_along
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.testing import synthetic_medusa
 from eagle_jax.tuning import budgets
 from eagle_jax.tuning import methods as drafters
@@ -134,6 +136,10 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_measured(tmp_path):
 def test_trees_no_deeper_than_there_are_heads():
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=1))
     assert tuning.grid_for(medusa).largest == DynamicTree(3, 0, 2) and tuning.grid_for(medusa).nodes == (1, 3)
+    sizes = {"layers": RANDOM.target.config, "target_hidden_size": RANDOM.target.config.hidden_size, "taps": (1,)}
+    head = DFlash.init(DFlashConfig(**sizes, block_size=2, mask_token_id=0), jax.random.key(0))
+    dflash = dataclasses.replace(RANDOM, head=head)
+    assert tuning.grid_for(dflash).largest == DynamicTree(3, 0, 2)
     assert tuning.grid_for(RANDOM).largest == DynamicTree(4, 1, 2)
 
 

@@ -1,6 +1,7 @@
 """Drafters by name: what each needs, which sizes it has, and what is refused."""
 
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -12,14 +13,17 @@ import eagle_jax
 from eagle_jax import api
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, SureChain
 from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.token_recycling import TokenRecycling
+from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.loading.folders import PAIR
-from eagle_jax.testing import synthetic_hydra, synthetic_medusa, synthetic_pair
+from eagle_jax.models.dflash import DFlash
+from eagle_jax.testing import TINY, synthetic_hydra, synthetic_medusa, synthetic_pair
 from eagle_jax.text.tokenizers import fingerprint, refuse_other_tokenizer, tokenizer_in
 from eagle_jax.tuning import methods as drafters
 from eagle_jax.tuning.default_trees import DefaultTree
@@ -31,6 +35,11 @@ WITH_HEAD = dataclasses.replace(BARE, head=HEAD)
 MEDUSA = dataclasses.replace(BARE, head=synthetic_medusa(TARGET, num_heads=4))
 
 
+def with_dflash(**flags) -> api.Model:
+    settings = dict(layers=TINY, taps=(0, 2), target_hidden_size=32, block_size=16, mask_token_id=60) | flags
+    return dataclasses.replace(BARE, head=DFlash.init(DFlashConfig(**settings), jax.random.key(0)))
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return tokenizer_in(PAIR / "target")
@@ -40,6 +49,7 @@ def test_auto_is_what_there_is():
     assert drafter_for(BARE, "auto", "auto") == Plain()
     assert isinstance(drafter_for(WITH_HEAD, "auto", "auto"), Eagle)
     assert isinstance(drafter_for(MEDUSA, "auto", "auto"), MedusaDrafter)
+    assert isinstance(drafter_for(with_dflash(), "auto", "auto"), DFlashDrafter)
     assert drafter_for(dataclasses.replace(BARE, draft=TARGET), "auto", "auto").model is TARGET
 
 
@@ -48,6 +58,8 @@ def test_published_sizes_are_asked_for_by_name():
     assert drafter_for(WITH_HEAD, "eagle", "eagle1").policy == EAGLE1_TREE
     assert drafter_for(MEDUSA, "medusa", "published").policy == MEDUSA_TREE
     assert drafter_for(dataclasses.replace(BARE, head=synthetic_hydra(TARGET)), "hydra", "published").shape.depth == 3
+    assert drafter_for(with_dflash(), "dflash", "published").policy == DynamicTree(16, 14, 1)
+    assert drafter_for(with_dflash(causal_layers=(0, 1)), "dflash", "published").policy == DynamicTree(128, 14, 7)
     assert drafter_for(BARE, "prompt-lookup", "published") == PromptLookup(copied=10)
     assert drafter_for(BARE, "token-recycling", "published").shape.nodes == 80
     assert drafter_for(BARE, "lookahead", "published").shape.nodes == 57
@@ -68,6 +80,16 @@ def test_what_a_method_needs_is_named(name):
 def test_one_head_is_enough():
     one = dataclasses.replace(BARE, head=synthetic_medusa(TARGET, num_heads=1))
     assert drafter_for(one, "auto", "auto").shape.depth == drafter_for(one, "auto", "published").shape.depth == 1
+
+
+@pytest.mark.parametrize("block_size", [2, 3, 4, 16])
+@pytest.mark.parametrize("causal_layers", [(), (0, 1)])
+def test_trees_of_any_room_fit_the_block(block_size, causal_layers):
+    model = with_dflash(block_size=block_size, causal_layers=causal_layers)
+    for small, most in itertools.product((True, False), (2, 3, 5, 9, 60, 1000)):
+        tree = METHODS["dflash"].trees(model, small, most)
+        assert tree.nodes <= most and tree.depth < block_size
+    assert drafter_for(model, "auto", "auto").shape.nodes <= 6
 
 
 def test_a_drafter_object_has_its_own_tree():
