@@ -68,11 +68,19 @@ class DFlashModule(nn.Module):
         return tuple(layer.self_attn.keys_and_values(features, None, inputs) for layer in self.layers)
 
     def __call__(
-        self, x: Float[Array, "b n h"], inputs: tuple[AttentionInputs, ...], cache: Cache
+        self,
+        x: Float[Array, "b n h"],
+        inputs: tuple[AttentionInputs, ...],
+        cache: Cache,
+        context: tuple[KV, ...] = (),
     ) -> Float[Array, "b n h"]:
-        """Normed outputs of the block's slots; `inputs` has an entry for each layer."""
+        """Normed outputs of the slots of blocks; `inputs` has an entry for each layer.
+
+        Args:
+            context: keys and values of rows of text that are not in the cache, per layer; `inputs` names them first.
+        """
         for i, layer in enumerate(self.layers):
-            x, _ = layer(x, inputs[i], (cache.k[i], cache.v[i]), None)
+            x, _ = layer(x, inputs[i], (cache.k[i], cache.v[i]), context[i] if context else None)
         return self.norm(x)
 
     def logits(self, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
@@ -147,11 +155,33 @@ class DFlash(AnyHead):
         c = self.config
         first = 0 if c.sample_from_anchor else 1
         slots = first + depth if len(c.causal_layers) == c.layers.num_hidden_layers else c.block_size
-        masks = jnp.full((len(root), slots - 1), c.mask_token_id, jnp.int32)
-        x = self.embed(target, jnp.concatenate([root[:, None], masks], axis=1))
-        positions = length[:, None] + jnp.arange(slots, dtype=jnp.int32)[None]
-        out = self._apply(x, self._block_inputs(positions, cache), cache)[:, first : first + depth]
+        x, positions = self._blocks(target, root[:, None], length[:, None], slots)
+        out = self._apply(x, self._inputs(positions, cache, slots), cache)[:, first : first + depth]
         return self.logits(target, out)
+
+    def over_text(
+        self,
+        target: Target,
+        tokens: Int[Array, "b n"],
+        taps: tuple[Float[Array, "b n t"], ...],
+        anchors: Int[Array, "b a"],
+        depth: int,
+    ) -> Float[Array, "b a p d"]:
+        """What `draft` gives below the tokens at `anchors` of whole sequences, all blocks in one pass, without a cache.
+
+        Args:
+            taps: the target's residual streams at all tokens; a block reads those before its anchor.
+            anchors: positions of the roots.
+            depth: at most `config.num_drafted` (p).
+        """
+        c, (batch, blocks) = self.config, anchors.shape
+        first, cache = 0 if c.sample_from_anchor else 1, self.empty_cache(batch, 0, target.activations)
+        rows = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
+        context = self.context(tuple(tap.astype(target.activations) for tap in taps), rows, cache)
+        x, positions = self._blocks(target, jnp.take_along_axis(tokens, anchors, axis=1), anchors, c.block_size)
+        out = self._apply(x, self._inputs(positions, cache, c.block_size, rows), cache, context)
+        read = out.reshape(batch, blocks, c.block_size, -1)[:, :, first : first + depth]
+        return self.logits(target, read.reshape(batch, blocks * depth, -1)).reshape(batch, blocks, depth, -1)
 
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
         """Embeddings of the block's tokens (target ids)."""
@@ -169,19 +199,42 @@ class DFlash(AnyHead):
         cap = c.final_logit_softcapping
         return logits if cap is None else jnp.tanh(logits / cap) * cap
 
-    def _block_inputs(self, positions: Int[Array, "b n"], cache: Cache) -> tuple[AttentionInputs, ...]:
+    def _blocks(
+        self, target: Target, roots: Int[Array, "b a"], at: Int[Array, "b a"], slots: int
+    ) -> tuple[Float[Array, "b n h"], Int[Array, "b n"]]:
+        """Embeddings and positions of blocks of `slots` each, one behind the other, whose roots stand at `at`."""
+        batch, blocks = roots.shape
+        masks = jnp.full((batch, blocks, slots - 1), self.config.mask_token_id, jnp.int32)
+        tokens = jnp.concatenate([roots[..., None], masks], axis=2).reshape(batch, blocks * slots)
+        positions = at[..., None] + jnp.arange(slots, dtype=jnp.int32)[None, None]
+        return self.embed(target, tokens), positions.reshape(batch, blocks * slots)
+
+    def _inputs(
+        self, positions: Int[Array, "b n"], cache: Cache, slots: int, context: Int[Array, "b r"] | None = None
+    ) -> tuple[AttentionInputs, ...]:
         """What the attention of each layer is given; computed once for all layers of a kind.
 
-        In a window of w a slot at position i sees positions above i - w, and below i + w: the same number both ways.
+        A slot sees slots of its own block, and rows of the context that stand before the block. In a window of w a slot
+        at position i sees positions above i - w, and below i + w: the same number both ways.
+
+        Args:
+            positions: of blocks of `slots` each.
+            context: positions of rows of text that are not in the cache; None if there are none.
         """
         layers, by_kind = self.config.layers, dict[tuple[int | None, bool], AttentionInputs]()
+        context = positions[:, :0] if context is None else context
+        block, roots = jnp.arange(positions.shape[1]) // slots, jnp.repeat(positions[:, ::slots], slots, axis=1)
+        before = context[:, None, :] < roots[:, :, None]
+        own = (block[:, None] == block[None])[None]
         ahead = positions[:, None, :] - positions[:, :, None]  # [b, n, n]: how far the seen row is behind the row
+        fresh_positions = jnp.concatenate([context, positions], axis=1)
         kinds = [(layers.window(i), i in self.config.causal_layers) for i in range(layers.num_hidden_layers)]
         for i, (window, is_causal) in enumerate(kinds):
             if (window, is_causal) not in by_kind:
-                most = 0 if is_causal else positions.shape[1] if window is None else window - 1
+                most = 0 if is_causal else slots if window is None else window - 1
+                visible = jnp.concatenate([before, own & (ahead <= most)], axis=2)
                 by_kind[window, is_causal] = attention_inputs(
-                    layers, positions, ahead <= most, cache, positions, layer=i
+                    layers, positions, visible, cache, fresh_positions, layer=i
                 )
         return tuple(by_kind[kind] for kind in kinds)
 

@@ -11,8 +11,9 @@ from jaxtyping import Int
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import load_head, resolve
 from eagle_jax.converters.eagle import default_taps
-from eagle_jax.head_configs import Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
 from eagle_jax.models.any_head import AnyHead, Params
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
@@ -22,7 +23,11 @@ from eagle_jax.ops.quantized import dense
 from eagle_jax.sharding import to_host
 from eagle_jax.training.settings import HeadConfig
 
-METHODS: Mapping[str, type[AnyHead]] = {"eagle1": Head, "eagle3": Head3, "medusa": Medusa, "hydra": Hydra}
+METHODS: Mapping[str, type[AnyHead]] = {
+    **{"eagle1": Head, "eagle3": Head3, "dflash": DFlash},
+    **{"medusa": Medusa, "hydra": Hydra},
+}
+BLOCK_SIZE = 16
 
 
 def first(
@@ -52,6 +57,8 @@ def first(
     layers = _layers(config, sizes, config.layers)
     if config.method == "eagle3":
         return _eagle3(config, layers, target, ids, key)
+    if config.method == "dflash":
+        return _dflash(config, layers, target, ids, key)
     head = Head.init(EagleConfig(layers=layers, fc_bias=config.bias), key, jnp.float32)
     return head if ids is None else head.trimmed(target, ids)
 
@@ -84,6 +91,39 @@ def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
     if not all(0 <= tap <= layers for tap in config.taps):
         raise ValueError(f"head.taps={config.taps}; expected layers 0 to {layers - 1}, or {layers} for behind the last")
     return config.taps
+
+
+def dflash_taps(config: HeadConfig, layers: int) -> tuple[int, ...]:
+    """The target layers that a DFlash head reads: those asked for, or as published five from the second to the last but
+    two, evenly.
+    """
+    if config.taps is None and layers >= 8:
+        return tuple(2 + round(i * (layers - 4) / 4) for i in range(5))
+    return taps_of(config, layers)
+
+
+def _dflash(
+    config: HeadConfig, layers: LlamaConfig, target: LM, ids: Int[np.ndarray, " d"] | None, key: jax.Array
+) -> DFlash:
+    """Begins at random, as published, beside the target's embedding and output matrix, or rows of the latter."""
+    if target.config.gemma is not None:
+        raise ValueError("method dflash for a Gemma, which scales its embeddings; expected another target")
+    assert config.mask_token_id is not None, "HeadConfig has refused it"
+    head_config = DFlashConfig(
+        layers=dataclasses.replace(layers, qk_norm=True),
+        taps=dflash_taps(config, target.config.num_hidden_layers),
+        target_hidden_size=target.config.hidden_size,
+        block_size=config.block_size or BLOCK_SIZE,
+        mask_token_id=config.mask_token_id,
+        causal_layers=tuple(range(config.layers)) if config.causal else (),
+        num_target_layers=target.config.num_hidden_layers,
+        draft_vocab_size=None if ids is None else len(ids),
+    )
+    params = DFlash.init(head_config, key, jnp.float32).params
+    if ids is None:
+        return DFlash(params=params, config=head_config)
+    params |= {"lm_head": {"weight": _output_matrix(target)[ids]}}
+    return DFlash(params=params, config=head_config, vocabulary=jnp.asarray(ids, jnp.int32))
 
 
 def _eagle3(

@@ -40,7 +40,8 @@ class Objective:
     """Weights of the loss.
 
     Args:
-        steps: draft steps trained; 1 is the published EAGLE-1 training. Medusa and Hydra have a head for each.
+        steps: draft steps trained; 1 is the published EAGLE-1 training. Medusa and Hydra have a head for each,
+            DFlash a slot.
         decay: weight of each step relative to the one before.
         feature_weight: weight of SmoothL1 between guessed and true feature (published: 1 for EAGLE-1, 0 for EAGLE-3,
             whose normed output it compares).
@@ -52,6 +53,7 @@ class Objective:
             the divergence, later acceptance.
         eta: how soon the hybrid turns.
         noise: half-width of the uniform noise on input features made of true ones.
+        anchors: blocks of each row (DFlash); other methods learn from every token.
     """
 
     steps: int = 1
@@ -61,10 +63,13 @@ class Objective:
     noise: float = 0.1
     distribution_loss: Literal["cross_entropy", "acceptance", "hybrid"] = "cross_entropy"
     eta: float = 3.0
+    anchors: int = 64
 
     def __post_init__(self):
         if self.steps < 1:
             raise ValueError(f"objective.steps={self.steps}: at least one draft step must be trained")
+        if self.anchors < 1:
+            raise ValueError(f"objective.anchors={self.anchors}; expected at least one block of each row")
         if self.decay <= 0:
             raise ValueError(f"objective.decay={self.decay}; expected more than 0, 1 weighs all steps alike")
         for name in ("feature_weight", "distribution_weight", "noise", "eta"):
@@ -77,6 +82,8 @@ EAGLE3 = Objective(steps=7, feature_weight=0.0, distribution_weight=1.0, noise=0
 
 PARALLEL = Objective(steps=5, feature_weight=0.0, distribution_weight=1.0, noise=0.0)
 """Medusa's five heads and the weights of their losses; the distribution is that of the target, as Hydra++ learns it."""
+
+DFLASH = Objective(steps=15, decay=0.867, feature_weight=0.0, distribution_weight=1.0, noise=0.0)
 
 
 @pytree

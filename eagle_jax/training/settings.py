@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from eagle_jax.training.loss import EAGLE3, PARALLEL
+from eagle_jax.training.loss import DFLASH, EAGLE3, PARALLEL
 
 
 def at_least(least: int, name: str, value: int | None) -> None:
@@ -50,21 +50,25 @@ class HeadConfig:
 
     Args:
         method: eagle1 makes heads for EAGLE-1 and EAGLE-2. With it come the published defaults of `objective` and
-            `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads.
+            `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads, of dflash the tokens of a block
+            that are learnt.
         intermediate_size: width of its MLP; the target's by default.
         num_attention_heads, num_key_value_heads: of its attention; the target's by default. Beside a small target fewer
             make drafting cheaper.
         layers: decoder layers; residual blocks in each head (medusa, hydra).
         prefix: one decoder layer over the text before the heads, which makes it Hydra++ (hydra).
         bias: whether `fc` has a bias (eagle1).
-        taps: target layers whose entering residual stream is read (eagle3); the published choice by default.
+        taps: target layers whose entering residual stream is read (eagle3, dflash); the published choice by default.
+        block_size: slots of a block, the last token's included (dflash); 16 by default.
+        mask_token_id: token of the other slots, which should be none that texts have (dflash, which needs it).
+        causal: a slot sees the block up to itself, as JetSpec's heads, not all of it (dflash).
         fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3).
         draft_vocab_size: draft only so many tokens, the most frequent of the answers; all by default.
         start: folder of an earlier head of the same method to go on from; its sizes count then. With
             `draft_vocab_size`, one of eagle1 that drafts all tokens drafts only so many from then on.
     """
 
-    method: Literal["eagle1", "eagle3", "medusa", "hydra"] = "eagle1"
+    method: Literal["eagle1", "eagle3", "dflash", "medusa", "hydra"] = "eagle1"
     intermediate_size: int | None = None
     num_attention_heads: int | None = None
     num_key_value_heads: int | None = None
@@ -72,6 +76,9 @@ class HeadConfig:
     prefix: bool = False
     bias: bool = True
     taps: tuple[int, ...] | None = None
+    block_size: int | None = None
+    mask_token_id: int | None = None
+    causal: bool = False
     fc_norm: bool = False
     norm_output: bool = False
     draft_vocab_size: int | None = None
@@ -92,12 +99,27 @@ class HeadConfig:
                 f"head.draft_vocab_size={self.draft_vocab_size} with method {self.method}; expected none: its heads "
                 "draft the whole vocabulary"
             )
-        for name, method in _OF_ONE_METHOD.items():
-            if getattr(self, name) not in (None, False) and self.method != method:
-                raise ValueError(f"head.{name} with method {self.method}; expected {method}, which alone has it")
+        for name, methods in _OF_SOME_METHODS.items():
+            value = getattr(self, name)
+            if value is not None and value is not False and self.method not in methods:
+                names = " or ".join(methods)
+                raise ValueError(f"head.{name} with method {self.method}; expected {names}, since no other has it")
+        if self.method == "dflash" and self.mask_token_id is None and self.start is None:
+            raise ValueError(
+                "method dflash and no head.mask_token_id; expected the number of a token that no text has, such as one "
+                "that the vocabulary reserves"
+            )
 
 
-_OF_ONE_METHOD = {"prefix": "hydra", "taps": "eagle3", "fc_norm": "eagle3", "norm_output": "eagle3"}
+_OF_SOME_METHODS = {
+    "prefix": ("hydra",),
+    "taps": ("eagle3", "dflash"),
+    "block_size": ("dflash",),
+    "mask_token_id": ("dflash",),
+    "causal": ("dflash",),
+    "fc_norm": ("eagle3",),
+    "norm_output": ("eagle3",),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,8 +215,9 @@ class EvaluationConfig:
             raise ValueError(f"evaluation.temperature={self.temperature}; expected 0, which is greedy, or more")
 
 
-# What the published trainings of a method differ in from the defaults above (SafeAILab/EAGLE, traineagle3;
-# FasterDecoding/Medusa and zankner/Hydra, README; the clipping and betas of theirs are the HuggingFace Trainer's).
+# What the published trainings of a method differ in from the defaults above (SafeAILab/EAGLE, traineagle3; SpecForge's
+# settings of DFlash; FasterDecoding/Medusa and zankner/Hydra, README; the clipping and betas of theirs are the
+# HuggingFace Trainer's).
 _TRAINER = {"betas": [0.9, 0.999], "decay": "cosine", "clip": "norm", "clip_at": 1.0}
 
 
@@ -202,6 +225,17 @@ PUBLISHED: Mapping[str, Any] = {
     "eagle3": {
         "objective": dataclasses.asdict(EAGLE3),
         "optimizer": {"rate": 5e-5, "warmup": 12000, "weight_decay": 0.0, "clip": "norm"},
+    },
+    "dflash": {
+        "objective": dataclasses.asdict(DFLASH),
+        "optimizer": {
+            "rate": 6e-4,
+            "warmup": 500,
+            "weight_decay": 0.0,
+            "clip": "norm",
+            "clip_at": 1.0,
+            "decay": "cosine",
+        },
     },
     "medusa": {
         "objective": dataclasses.asdict(PARALLEL),

@@ -12,11 +12,13 @@ from jax import P
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Rules, Sharding, fitting, traced_over
 from eagle_jax.struct import pytree
 from eagle_jax.training.data import Rows
+from eagle_jax.training.dflash_loss import dflash_loss
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads_loss import heads_loss
 from eagle_jax.training.loss import Objective, Report, loss
@@ -163,7 +165,7 @@ def _loss(
     whole = dataclasses.replace(head, params=rounded)
     if features is None:  # behind the barrier it is computed as it is for files, to the bit
         features = jax.lax.optimization_barrier(jax.lax.stop_gradient(hidden_states(target, tokens, head.taps)))
-    of_its_kind: Any = heads_loss if isinstance(whole, Heads) else loss
+    of_its_kind: Any = heads_loss if isinstance(whole, Heads) else dflash_loss if isinstance(whole, DFlash) else loss
     return of_its_kind(whole, target, tokens, answer, features, key, objective, remat=remat)
 
 

@@ -142,6 +142,21 @@ def test_a_tree_that_is_less_deep_reads_the_same_slots(mode: str):
     np.testing.assert_allclose(drafted(head, depth=2), drafted(head)[:2], atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "yarn"])
+def test_blocks_over_a_text_are_those_of_decoding(mode: str):
+    """Many anchors in one pass: each sees what lies before it, and nothing of the other blocks."""
+    head, tokens = head_with(**MODES[mode]), jnp.asarray(TEXT[None], jnp.int32)
+    taps = TARGET.causal(tokens, head.taps).taps
+    anchors = jnp.array([[9, 0, 13, 2]], jnp.int32)
+    together = head.over_text(TARGET, tokens, taps, anchors, head.num_drafted)[0]
+    for anchor, got in zip(anchors[0].tolist(), together, strict=True):
+        cache, length = head.empty_cache(1, 14), jnp.full(1, anchor, jnp.int32)
+        kv = head.context(taps, jnp.arange(14, dtype=jnp.int32)[None], cache)
+        cache = cache.write(kv, jnp.zeros(1, jnp.int32), length)
+        expected = head.draft(TARGET, tokens[:, anchor], length, cache, head.num_drafted)[0]
+        np.testing.assert_allclose(got, expected, atol=1e-5 * float(jnp.abs(expected).max()))
+
+
 def test_what_the_block_sees_of_the_text():
     """The context and its order matter; what lies in the cache behind it does not."""
     head = head_with()

@@ -15,6 +15,7 @@ from toy import pair
 from eagle_jax.converters import load_head, save_target
 from eagle_jax.jobs.training import train
 from eagle_jax.loading import dtypes
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.training import events
 from eagle_jax.training.run import alone, run
 from eagle_jax.training.watch import Diverged
@@ -253,6 +254,14 @@ def test_an_eagle3_head_with_a_draft_vocabulary(tmp_path):
     head = load_head(finished.head, pair()[0])
     assert head.config.draft_vocab_size == 6 and 0.9 < prepared.coverage <= 1
     assert {1, 4, 5, 6, 7} <= set(np.asarray(head.vocabulary).tolist()), "what the answers are made of"
+
+
+def test_a_dflash_head_from_features_on_disk(tmp_path):
+    changes = ("head.method=dflash", "head.block_size=4", "head.mask_token_id=28", "objective.anchors=4", "steps=3")
+    changes += (f"features.folder={tmp_path / 'features'}", "evaluation.depth=2", "optimizer.warmup=0")
+    finished = run(config(tmp_path, *changes), pair()[0], TOKENIZER)
+    head = load_head(finished.head, pair()[0])
+    assert isinstance(head, DFlash) and (head.config.block_size, head.config.num_target_layers) == (4, 2)
 
 
 def test_more_rows_than_there_are_cannot_be_asked_for(tmp_path):

@@ -1,12 +1,14 @@
 """A target and a head small enough to train in a test."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.head_configs import Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
@@ -57,4 +59,12 @@ def hydra() -> Hydra:
     layer = dataclasses.replace(CONFIG, num_hidden_layers=1, tie_word_embeddings=False)
     config = HydraConfig(hidden_size=16, vocab_size=29, num_heads=3, num_layers=1, prefix=layer)
     head = Hydra.init(config, jax.random.key(3), F32)
+    return dataclasses.replace(head, params=jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, head.params))
+
+
+def dflash(**flags: Any) -> DFlash:
+    """A DFlash head for the toy target, with blocks of 4; random weights, not small."""
+    layers = dataclasses.replace(CONFIG, tie_word_embeddings=False, qk_norm=True)
+    sizes = {"layers": layers, "taps": (0, 1, 2), "target_hidden_size": 16, "block_size": 4, "mask_token_id": 28}
+    head = DFlash.init(DFlashConfig(**sizes | flags), jax.random.key(4), F32)
     return dataclasses.replace(head, params=jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, head.params))
