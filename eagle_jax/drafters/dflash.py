@@ -13,7 +13,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
@@ -76,17 +75,8 @@ class DFlashDrafter(Drafter):
             part = self.head.drafted_part
             return ranking.scores(logits[:, depth : depth + 1], depth, view, mode, self.coupled, drafted_part=part)
 
-        def extend(
-            carry: None, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
-        ) -> tuple[Float[Array, "b f d"], None]:
-            below = scores(level).of_all()
-            return jnp.broadcast_to(below, (*tokens.shape, below.shape[-1])), carry
-
         with jax.named_scope("draft_tree"):
-            tree = guided.grow(
-                *(self.policy, view, scores(0)[:, 0], extend, None),
-                drafted_part=self.head.drafted_part,
-                target_ids=self.head.target_ids,
-            )
+            names = {"drafted_part": self.head.drafted_part, "target_ids": self.head.target_ids}
+            tree = guided.grow_by_depth(self.policy, view, scores, **names)
             guesses = self.head.target_ids(tree.tokens[:, 1:])  # the root is a target id already
         return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1)), state

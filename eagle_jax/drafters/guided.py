@@ -1,5 +1,6 @@
 """Trees without guesses that structured output does not allow."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from eagle_jax.decoding.automata import any_allowed
 from eagle_jax.decoding.policy import Carry, Extend, TreePolicy
 from eagle_jax.decoding.scores import Scores
-from eagle_jax.decoding.tree import Tree
+from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.drafters.base import View
 
 
@@ -48,6 +49,48 @@ def grow(
 
     below_root = masked(first_scores[:, None], root)[:, 0]
     return policy.grow(view.root, below_root, guided_extend, (root, carry))[0]
+
+
+def grow_by_depth(
+    policy: TreePolicy,
+    view: View,
+    scores: Callable[[int], Scores],
+    *,
+    drafted_part: Callable[[Array], Array] = lambda values: values,
+    target_ids: Callable[[Array], Array] = lambda tokens: tokens,
+) -> Tree:
+    """`grow` where the scores below a node depend on its depth alone, as those of independent heads do.
+
+    The best tokens of each depth are found once, and the tree grows over their ranks, not for each node over the whole
+    vocabulary. An automaton forbids tokens by the node, though.
+
+    Args:
+        scores: `scores(depth)`, `[b 1 v]`, of the tokens below nodes at `depth`; the policy is at least one deep.
+    """
+    if view.guide is not None:
+
+        def of_tokens(
+            carry: None, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
+        ) -> tuple[Float[Array, "b f v"], None]:
+            below = scores(level).of_all()
+            return jnp.broadcast_to(below, (*tokens.shape, below.shape[-1])), carry
+
+        names = {"drafted_part": drafted_part, "target_ids": target_ids}
+        return grow(policy, view, scores(0)[:, 0], of_tokens, None, **names)
+
+    by_depth = [scores(depth) for depth in range(policy.depth)]
+    together = Scores(jnp.concatenate([each.logits for each in by_depth], axis=1), by_depth[0].logit_scale)
+    best, tokens = together.best(policy.children)
+
+    def of_ranks(
+        carry: None, level: int, ranks: Int[Array, "b f"], parent_row: Int[Array, "b f"]
+    ) -> tuple[Float[Array, "b f k"], None]:
+        return jnp.broadcast_to(best[:, level : level + 1], (*ranks.shape, policy.children)), carry
+
+    tree = policy.grow(view.root, best[:, 0], of_ranks, None)[0]
+    slots = jnp.maximum(depth_below(tree.ancestors) - 1, 0) * policy.children + tree.tokens
+    guesses = jnp.take_along_axis(tokens.reshape(len(tokens), -1), slots[:, 1:], axis=1)
+    return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1))
 
 
 def _logits(scores: Scores | Float[Array, "b n v"]) -> Float[Array, "b n v"]:

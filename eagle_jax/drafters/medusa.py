@@ -9,7 +9,7 @@ Cost of one step: one row through each head that the tree is deep, with an outpu
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from eagle_jax.decoding.policy import StaticTree, TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
@@ -76,12 +76,5 @@ class MedusaDrafter(Drafter):
         def scores(depth: int) -> Scores:
             return ranking.scores(self.head.logits(depth, state.hidden[:, None]), depth, view, mode, self.coupled)
 
-        def extend(
-            carry: None, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
-        ) -> tuple[Float[Array, "b f v"], None]:
-            below = scores(level).of_all()
-            return jnp.broadcast_to(below, (*tokens.shape, below.shape[-1])), carry
-
         with jax.named_scope("draft_tree"):
-            tree = guided.grow(self.policy, view, scores(0)[:, 0], extend, None)
-        return tree, state
+            return guided.grow_by_depth(self.policy, view, scores), state

@@ -12,13 +12,15 @@ from states import steps_by_row
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import compiled_advance
-from eagle_jax.decoding.policy import DynamicTree, SureChain, TreePolicy
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy
 from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY, Sampling
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import View
 from eagle_jax.drafters.dflash import DFlashDrafter
+from eagle_jax.drafters.guided import grow, grow_by_depth
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.testing import TINY, synthetic_dflash, synthetic_pair
 
@@ -135,6 +137,38 @@ def test_a_tree_has_the_likeliest_paths_of_independent_slots():
         for node in range(1, 12):
             found[node] = (*found[int(parent[node])], int(tokens[node]))
         assert set(found.values()) == set(expected)
+
+
+TREES = [
+    DynamicTree(12, 2, 6),
+    DynamicTree(4, 1, 10, best_first=True),
+    EAGLE1_TREE,
+    SureChain(4, 0.2),
+    StaticTree((-1, 0)),
+]
+
+
+@pytest.mark.parametrize("policy", TREES, ids=str)
+def test_a_tree_over_ranks_is_the_one_over_the_vocabulary(policy: TreePolicy):
+    """Ties, a slot without a distribution, and scores that are scaled, too."""
+    logits = jax.random.normal(jax.random.key(3), (2, policy.depth, 61)).at[:, :, 40:50].set(1.5)
+    logits = logits.at[1, -1].set(jnp.nan)
+    tokens = jnp.array([[3, 4], [5, 6]], jnp.int32)
+    view = View(tokens=tokens, length=jnp.ones(2, jnp.int32), noise=None, settings=settings_at(0.0))
+
+    def scores(depth: int) -> Scores:
+        return Scores(logits[:, depth : depth + 1], 2.0)
+
+    def extend(carry: None, level: int, tokens: jax.Array, parent_row: jax.Array) -> tuple[Scores, None]:
+        return Scores(jnp.broadcast_to(logits[:, level : level + 1], (*tokens.shape, 61)), 2.0), None
+
+    got = jax.jit(lambda: grow_by_depth(policy, view, scores))()
+    expected = jax.jit(lambda: grow(policy, view, scores(0)[:, 0], extend, None))()
+    valid = np.asarray(expected.valid)
+    np.testing.assert_array_equal(got.valid, valid)
+    np.testing.assert_array_equal(got.parent, expected.parent)
+    np.testing.assert_array_equal(np.where(valid, got.tokens, -1), np.where(valid, expected.tokens, -1))
+    assert valid[0].sum() > 1
 
 
 @pytest.mark.parametrize("policy", [DynamicTree(5, 3, 1), SureChain(5, 0.1)], ids=["chain", "sure chain"])

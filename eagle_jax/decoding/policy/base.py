@@ -28,11 +28,13 @@ class TreePolicy(TreeShape, abc.ABC):
 
     Attributes:
         frontiers: rows of each call of `extend`, level 1 first.
+        children: of how many tokens below a node it asks the scores of at most.
     """
 
     nodes: int
     frontiers: tuple[int, ...] = dataclasses.field(init=False, repr=False)
     depth: int = dataclasses.field(init=False, repr=False)
+    children: int = dataclasses.field(init=False, repr=False)
 
     @property
     def width(self) -> int:

@@ -35,6 +35,7 @@ class SureChain(TreePolicy):
             raise ValueError(f"a chain that is to be sure to {self.least}; expected a probability from 0 to below 1")
         object.__setattr__(self, "depth", self.nodes - 1)
         object.__setattr__(self, "frontiers", (1,) * (self.nodes - 2))
+        object.__setattr__(self, "children", 1)
 
     def grow(
         self,

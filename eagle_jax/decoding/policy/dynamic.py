@@ -52,6 +52,7 @@ class DynamicTree(TreePolicy):
             )
         object.__setattr__(self, "depth", self.depth_steps + 1)
         object.__setattr__(self, "frontiers", (self.top_k,) * self.depth_steps)
+        object.__setattr__(self, "children", self.top_k)
 
     def grow(
         self,

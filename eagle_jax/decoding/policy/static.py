@@ -36,6 +36,7 @@ class StaticTree(TreePolicy):
         object.__setattr__(self, "nodes", len(self.parents))
         object.__setattr__(self, "depth", len(levels))
         object.__setattr__(self, "frontiers", tuple(len(level.frontier) for level in levels[:-1]))
+        object.__setattr__(self, "children", max((1 + int(level.rank.max()) for level in levels), default=0))
 
     def grow(
         self,
