@@ -35,7 +35,7 @@ QUESTIONS = [
     for things in ("apples", "pencils", "books", "coins")
 ]
 SAMPLING = [{"temperature": temperature, "top_p": top_p} for temperature, top_p in ((0, 1), (0.7, 1), (1, 0.95))]
-# What the requests of `--mixed` ask beside, in turns.
+# Further options of the requests of `--mixed`, in turns.
 MIXED: tuple[dict[str, Any], ...] = (
     {},
     {"repetition_penalty": 1.2},

@@ -27,7 +27,7 @@ QUESTIONS = (
 
 
 def converse(model: Model, budget: int, arguments: argparse.Namespace) -> list[Result]:
-    """Answers to the questions, each asked with all that was said before."""
+    """Answers to the questions, each behind the whole conversation so far."""
     messages: list[dict[str, str]] = []
     results: list[Result] = []
     with Engine(model, rows=1, max_tokens=arguments.max_tokens, prefix_cache_bytes=budget) as engine:

@@ -202,11 +202,11 @@ class Job:
     def _record(self, model: Model, row: Row, request: Request, result: Result) -> dict[str, Any]:
         """A row of the output. It says nothing of time, so that it is the same however it came about."""
         mean = result.stats.mean_accepted_length
-        told = _told(model, row, result)
-        reason = told.pop("finish_reason")
+        message = _message(model, row, result)
+        reason = message.pop("finish_reason")
         record: dict[str, Any] = {
             "id": row.id,
-            **told,
+            **message,
             **({"token_ids": result.token_ids} if self.token_ids else {}),
             "finish_reason": reason,
             "usage": {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)},
@@ -219,7 +219,7 @@ class Job:
         return openai.response_line(row, record) if row.form else record
 
 
-def _told(model: Model, row: Row, result: Result) -> dict[str, Any]:
+def _message(model: Model, row: Row, result: Result) -> dict[str, Any]:
     """What an answer says, the functions it calls if it may call any, and how it ended."""
     if row.tools is None:
         return {"text": result.text, "finish_reason": result.finish_reason}
