@@ -34,6 +34,11 @@ class Automata:
     mask_of_state: Int[Array | np.ndarray, "a s"]
     masks: UInt32[Array | np.ndarray, "a m w"]
 
+    @property
+    def any_row(self) -> Bool[Array, ""]:
+        """Whether any row has an automaton."""
+        return jnp.any(jnp.asarray(self.of_row) >= 0)
+
     def after(self, states: Int[Array, "b n"], tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
         """The states after one more token each; of rows without an automaton they mean nothing."""
         row = jnp.maximum(jnp.asarray(self.of_row), 0)[:, None]
@@ -65,7 +70,7 @@ class Automata:
             return jnp.where(allowed | (of_row < 0)[..., None], 0.0, FORBIDDEN)
 
         nothing = jnp.zeros((*states.shape, vocab_size), jnp.float32)
-        return jax.lax.cond(jnp.any(of_row >= 0), of_masks, lambda: nothing)
+        return jax.lax.cond(self.any_row, of_masks, lambda: nothing)
 
 
 @pytree

@@ -35,9 +35,13 @@ def grow(
     automata, root = view.guide.automata, view.guide.root[:, None]
 
     def masked(scores: Scores | Float[Array, "b n v"], states: Int[Array, "b n"]) -> Scores | Float[Array, "b n v"]:
-        bans = drafted_part(automata.bans(states))
-        # nan: a row without any guess that is allowed has no distribution, and the tree ends there
-        logits = jnp.where(any_allowed(bans), _logits(scores) + bans, jnp.nan)
+        def of_allowed() -> Float[Array, "b n v"]:
+            bans = drafted_part(automata.bans(states))
+            # nan: a row without any guess that is allowed has no distribution, and the tree ends there
+            return jnp.where(any_allowed(bans), _logits(scores) + bans, jnp.nan)
+
+        # the same program serves batches with penalties alone, which pay nothing for this
+        logits = jax.lax.cond(automata.any_row, of_allowed, lambda: _logits(scores))
         return Scores(logits, scores.logit_scale) if isinstance(scores, Scores) else jax.nn.log_softmax(logits)
 
     def guided_extend(

@@ -37,7 +37,7 @@ class Engine:
 
     One thread decodes. A new request joins the batch between two steps, and a finished one leaves it, without
     compiling and without changing what others get; an engine with nothing to do sleeps. Everything is compiled here,
-    before the first request.
+    before the first request, but programs for structured output of unusual size (docs/structured.md).
 
     Args:
         model: from `load`.

@@ -88,7 +88,7 @@ class LogitsOptions:
         Raises:
             ValueError: there are several forms, or the answer may not end where it is complete.
         """
-        named = [(name, getattr(self, name)) for name in ("choices", "regex", "json_schema")]
+        named = [(name, getattr(self, name)) for name in structured.FORMS]
         given = [structured.Form(name, value) for name, value in named if value is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0].name} and {given[1].name} both give the form of the answer; give one of them")

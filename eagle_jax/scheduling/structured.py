@@ -20,6 +20,7 @@ from eagle_jax.text.token_bytes import token_bytes
 # The least sizes of a batch's tables: one program serves all requests whose automata are no larger, as that of any JSON
 # object is not.
 MIN_AUTOMATA, MIN_STATES, MIN_CLASSES, MIN_MASKS = 4, 2048, 256, 128
+FORMS = ("choices", "regex", "json_schema")  # the options of which a request has one
 ANY_OBJECT = {"type": "object"}
 KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
 

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from eagle_jax.api import FORMATS, Engine, EngineClosed, QueueFull, Ticket, TooLong
+from eagle_jax.api import FORMATS, FORMS, Engine, EngineClosed, QueueFull, Ticket, TooLong
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 from eagle_jax.serving.protocol import Call
-from eagle_jax.serving.structured import FORMS
 
 OPENAI = {"temperature": 1.0}  # OpenAI's defaults, where they are not `generate`'s
 

@@ -3,10 +3,9 @@
 import importlib.util
 from typing import Any
 
-from eagle_jax.api import ANY_OBJECT, check_processing, schema_of_response_format
+from eagle_jax.api import ANY_OBJECT, FORMS, check_processing, schema_of_response_format
 from eagle_jax.serving.fields import Check, Fields, flag, mapping, wrong
 
-FORMS = ("choices", "regex", "json_schema")  # the options of which a request has one
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
 STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices"}

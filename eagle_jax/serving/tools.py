@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.api import FORMATS, Chat, ToolFormat, Tools, call_options, read_tools, tool_format_for
+from eagle_jax.api import FORMATS, FORMS, Chat, ToolFormat, Tools, call_options, read_tools, tool_format_for
 from eagle_jax.serving.fields import Fields, flag, wrong
-from eagle_jax.serving.structured import FORMS
 
 
 def tools_of(fields: Fields) -> Tools | None:
