@@ -21,8 +21,10 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.prefill import prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams
-from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.models.quant import schemes_of
 from eagle_jax.sharding import AXES, DATA, Sharding, widened
 from eagle_jax.tuning import plan
@@ -48,14 +50,36 @@ def platform(name: str) -> Iterator[None]:
         yield
 
 
-def configs(target: str, layers: int | None) -> tuple[LlamaConfig, plan.HeadConfig | None]:
-    """Configurations of a published pair, of which the target has only so many layers."""
+def configs(target: str, layers: int | None, block: int | None = None) -> tuple[LlamaConfig, plan.HeadConfig | None]:
+    """Configurations of a published pair, of which the target has only so many layers.
+
+    Args:
+        block: slots of a block of a DFlash head that takes the place of the pair's own.
+    """
     config, head = plan.configs(target)
+    if block is not None:
+        head = dflash(config, block)
     if layers is None:
         return config, head
     if hasattr(head, "taps"):
-        head = dataclasses.replace(head, taps=(0, layers // 2, layers))
+        head = dataclasses.replace(head, taps=tuple(min(tap, layers) for tap in head.taps))
     return dataclasses.replace(config, num_hidden_layers=layers), head
+
+
+def dflash(target: LlamaConfig, block: int) -> DFlashConfig:
+    """As published for Qwen3-8B: five layers of the target's sizes, with norms of queries and keys, and five taps."""
+    layers = dataclasses.replace(target, num_hidden_layers=5, qk_norm=True, tie_word_embeddings=False)
+    taps = tuple(2 + round(i * (target.num_hidden_layers - 4) / 4) for i in range(5))
+    sizes = {"target_hidden_size": target.hidden_size, "block_size": block}
+    return DFlashConfig(layers=layers, taps=taps, mask_token_id=target.vocab_size - 1, **sizes)
+
+
+def drafting(head: Any, policy: DynamicTree) -> Drafter:
+    """The drafter of a head, with a tree no deeper than it drafts."""
+    if isinstance(head.config, DFlashConfig):
+        depth_steps = min(policy.depth, head.num_drafted) - 1
+        return DFlashDrafter(head=head, policy=dataclasses.replace(policy, depth_steps=depth_steps))
+    return Eagle(head=head, policy=policy)
 
 
 def arguments(
@@ -78,9 +102,7 @@ def arguments(
     drafter: Any = Plain()
     if head is not None and policy is not None:
         head = dataclasses.replace(head, layers=widened(head.layers, sharding.sizes))
-        drafter = placed(
-            Eagle(head=plan.head_shapes(head, jnp.bfloat16, head_scheme), policy=policy), sharding, sharding.head
-        )
+        drafter = placed(drafting(plan.head_shapes(head, jnp.bfloat16, head_scheme), policy), sharding, sharding.head)
     rows, mode = requests * sharding.sizes[DATA], Sampling(sampled=temperature > 0, filtered=False)
     floats, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)
     settings = Settings(floats, whole, floats, floats, request_keys([0] * rows, [0] * rows))

@@ -10,6 +10,7 @@ is prefetched into fast memory the compiler counts five times, since the copy re
 compiled to prefetch as little as possible, and four are taken off again.
 
     python -m benchmarks.compile_only.tpu_step --chips v5e,v5p,v6e --nodes 16,60,256,1024
+    python -m benchmarks.compile_only.tpu_step --chips v5e,v5p,v6e,7x --nodes 60 --block 8
 """
 
 import argparse
@@ -30,8 +31,9 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.ops import VARIABLE
 from eagle_jax.sharding import Sharding, sharded
 
-TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
-BANDWIDTH = {"v5e": 819e9, "v5p": 2765e9, "v6e": 1640e9}  # bytes a second, as the compiler has it
+TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
+# Bytes a second, as the compiler has it; of a 7x those of one of a chip's two cores, each a device of its own.
+BANDWIDTH = {"v5e": 819e9, "v5p": 2765e9, "v6e": 1640e9, "7x": 3686e9}
 KERNEL, XLA = "tree_attention:tpu", "tree_attention:xla"
 NO_PREFETCH = {"xla_msa_max_outstanding_prefetches": 0}  # all but one matrix stay where they are until they are used
 SIZES = {"bf16": 2, "f32": 4, "s32": 4, "u32": 4, "s8": 1, "pred": 1}
@@ -42,13 +44,15 @@ def main() -> None:
     own.add_argument("--target", default="llama-3.1-8b-instruct", help="a name of `eagle-jax models` (%(default)s)")
     own.add_argument("--chips", default="v6e", help=f"of {', '.join(TOPOLOGIES)}")
     own.add_argument("--nodes", type=numbers, default=(16, 60), help=f"of {', '.join(map(str, TREES))}")
+    own.add_argument("--block", type=int, help="slots of a DFlash head's block, instead of the pair's head")
     own.add_argument("--attention", default=f"{KERNEL},{XLA}", help="of the backends of eagle_jax.ops")
     own.add_argument("--slots", type=int, default=2048, help="of the cache, all of them used (%(default)s)")
     own.add_argument("--requests", type=int, default=1, help="%(default)s")
     own.add_argument("--quantize", help="as for `load`: int8, int4 or int4-128, or draft:int8 and so on")
     options = own.parse_args()
     chips, quantize = options.chips.split(","), f", {options.quantize}" if options.quantize else ""
-    title = f"{options.target}, {options.requests} request(s), {options.slots} slots, bfloat16{quantize}"
+    head = "" if options.block is None else f" with DFlash-{options.block}"
+    title = f"{options.target}{head}, {options.requests} request(s), {options.slots} slots, bfloat16{quantize}"
     times = []
     for chip in chips:
         for backend in options.attention.split(","):
@@ -102,7 +106,7 @@ def predicted(chip: str, function: Any, of: tuple[Any, ...], sharding: Sharding,
 
 def arguments(layers: int | None, nodes: int | None, sharding: Sharding, options: argparse.Namespace) -> Any:
     """What a step reads, for a target of so many layers; without nodes it decodes plainly."""
-    config, head = shapes.configs(options.target, layers)
+    config, head = shapes.configs(options.target, layers, options.block)
     policy = None if nodes is None else DynamicTree(*TREES[nodes])
     how = {name: getattr(options, name) for name in ("requests", "slots", "quantize")}
     with shapes.platform("tpu"):
