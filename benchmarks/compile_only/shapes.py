@@ -16,6 +16,8 @@ from jax.sharding import AxisType, Mesh
 
 import eagle_jax  # noqa: F401  # its guard comes before the first computation
 from eagle_jax.config import LlamaConfig
+from eagle_jax.converters import known_pair
+from eagle_jax.converters.sizes import HeadSizes
 from eagle_jax.decoding.decode import advance
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.prefill import prefill
@@ -54,24 +56,16 @@ def configs(target: str, layers: int | None, block: int | None = None) -> tuple[
     """Configurations of a published pair, of which the target has only so many layers.
 
     Args:
-        block: slots of a block of a DFlash head that takes the place of the pair's own.
+        block: slots of a block of a DFlash head as published for Qwen3-8B that takes the place of the pair's own.
     """
     config, head = plan.configs(target)
-    if block is not None:
-        head = dflash(config, block)
+    if block is not None and (pair := known_pair(target)) is not None:
+        head = HeadSizes(target=pair.target_sizes, kv_heads=config.num_key_value_heads, block=block).config
     if layers is None:
         return config, head
     if hasattr(head, "taps"):
         head = dataclasses.replace(head, taps=tuple(min(tap, layers) for tap in head.taps))
     return dataclasses.replace(config, num_hidden_layers=layers), head
-
-
-def dflash(target: LlamaConfig, block: int) -> DFlashConfig:
-    """As published for Qwen3-8B: five layers of the target's sizes, with norms of queries and keys, and five taps."""
-    layers = dataclasses.replace(target, num_hidden_layers=5, qk_norm=True, tie_word_embeddings=False)
-    taps = tuple(2 + round(i * (target.num_hidden_layers - 4) / 4) for i in range(5))
-    sizes = {"target_hidden_size": target.hidden_size, "block_size": block}
-    return DFlashConfig(layers=layers, taps=taps, mask_token_id=target.vocab_size - 1, **sizes)
 
 
 def drafting(head: Any, policy: DynamicTree) -> Drafter:

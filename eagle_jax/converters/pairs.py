@@ -35,7 +35,7 @@ class Pair:
         name: what `load` knows it by.
         target: repository on the HuggingFace hub.
         head: the same, or `SHIPPED` and a folder of the package.
-        method: `EAGLE-1/2`, `EAGLE-3`, `Medusa` or `Hydra`.
+        method: `EAGLE-1/2`, `EAGLE-3`, `DFlash`, `Medusa` or `Hydra`.
         target_sizes: the target's dimensions.
         head_sizes: the head's; None where nobody has published them.
     """
@@ -139,7 +139,7 @@ _QWEN3_30B = _qwen3(layers=48, hidden=2048, intermediate=768, heads=32, kv_heads
 _QWEN3_235B = _qwen3(layers=94, hidden=4096, intermediate=1536, heads=64, kv_heads=4, experts=128)
 
 
-_EAGLE1, _EAGLE3, _MEDUSA, _HYDRA = "EAGLE-1/2", "EAGLE-3", "Medusa", "Hydra"
+_EAGLE1, _EAGLE3, _DFLASH, _MEDUSA, _HYDRA = "EAGLE-1/2", "EAGLE-3", "DFlash", "Medusa", "Hydra"
 
 # name -> repository and dimensions.
 _TARGETS: Mapping[str, tuple[str, TargetSizes]] = {
@@ -205,6 +205,10 @@ _HEADS: tuple[tuple[str, str, str, str, Mapping[str, Any] | None], ...] = (
     ("qwen3-30b-a3b", "-tengyunw", "Tengyunw/qwen3_30b_moe_eagle3", _EAGLE3, None),
     ("qwen3-235b-a22b", "", "nvidia/Qwen3-235B-A22B-Eagle3", _EAGLE3, None),
     ("qwen3-235b-a22b", "-lmsys", "lmsys/Qwen3-235B-A22B-EAGLE3", _EAGLE3, None),
+    ("qwen3-4b", "-dflash", "z-lab/Qwen3-4B-DFlash-b16", _DFLASH, {"kv_heads": 8, "block": 16}),
+    ("qwen3-8b", "-dflash", "z-lab/Qwen3-8B-DFlash-b16", _DFLASH, {"kv_heads": 8, "block": 16}),
+    ("qwen3-8b", "-jetspec", "JetSpec/jetspec-qwen3-8b", _DFLASH, None),
+    ("llama-3.1-8b-instruct", "-dflash", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat", _DFLASH, None),
     ("vicuna-7b-v1.3", "-medusa", "FasterDecoding/medusa-vicuna-7b-v1.3", _MEDUSA, None),
     ("vicuna-13b-v1.3", "-medusa", "FasterDecoding/medusa-vicuna-13b-v1.3", _MEDUSA, None),
     ("vicuna-33b-v1.3", "-medusa", "FasterDecoding/medusa-vicuna-33b-v1.3", _MEDUSA, None),

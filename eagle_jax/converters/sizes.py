@@ -3,7 +3,7 @@
 import dataclasses
 
 from eagle_jax.config import Experts, LlamaConfig, Rope
-from eagle_jax.head_configs import Eagle3Config, EagleConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
 
 # Bytes of one number. int4 has a scale of four bytes for each 32 numbers; int8's, one for each row, are not counted.
 BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
@@ -98,25 +98,32 @@ class TargetSizes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadSizes:
-    """Dimensions of a published head: one layer as wide as its target's, with key/value heads of its own.
+    """Dimensions of a published head: layers as wide as its target's, with key/value heads of their own.
+
+    EAGLE's have one layer, DFlash's five and five taps.
 
     Args:
         target: its target's.
-        kv_heads: key/value heads of its layer.
+        kv_heads: key/value heads of its layers.
         fc_bias: EAGLE-1/2: whether `fc` has a bias.
-        drafted: EAGLE-3: size of the draft vocabulary; None for EAGLE-1/2, whose output matrix is the target's.
+        drafted: EAGLE-3: size of the draft vocabulary; None for heads whose output matrix is the target's.
+        block: DFlash: slots of a block.
     """
 
     target: TargetSizes
     kv_heads: int
     fc_bias: bool = True
     drafted: int | None = None
+    block: int | None = None
 
     @property
     def count(self) -> Count:
         t = self.target
         h, q, kv = t.hidden, t.heads * t.head_dim, self.kv_heads * t.head_dim
         mlp_and_output = 3 * h * t.intermediate + q * h
+        if self.block is not None:  # fc reads five taps; two norms, and in each layer two and those of queries and keys
+            layer = h * (q + 2 * kv) + mlp_and_output
+            return Count(5 * (h * h + layer), 2 * h + 5 * (2 * h + 2 * t.head_dim))
         if self.drafted is None:  # fc reads an embedding and a feature; one norm
             biases = (q + 2 * kv) * t.qkv_bias + h * self.fc_bias
             return Count(2 * h * h + h * (q + 2 * kv) + mlp_and_output, h + biases)
@@ -124,9 +131,19 @@ class HeadSizes:
         return Count(3 * h * h + 2 * h * (q + 2 * kv) + mlp_and_output, 4 * h, h * self.drafted)
 
     @property
-    def config(self) -> EagleConfig | Eagle3Config:
+    def config(self) -> EagleConfig | Eagle3Config | DFlashConfig:
         """A head of these dimensions."""
         t = self.target
+        if self.block is not None:
+            five = dataclasses.replace(t, layers=5, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=True)
+            taps = tuple(2 + round(i * (t.layers - 4) / 4) for i in range(5))
+            return DFlashConfig(
+                layers=five.config,
+                taps=taps,
+                target_hidden_size=t.hidden,
+                block_size=self.block,
+                mask_token_id=t.vocab - 1,
+            )
         whole = dataclasses.replace(t, layers=1, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=False)
         if self.drafted is None:
             return EagleConfig(layers=whole.config, fc_bias=self.fc_bias)

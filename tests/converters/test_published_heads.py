@@ -11,10 +11,10 @@ import jax
 import pytest
 
 from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.converters import eagle, known_pair, names
+from eagle_jax.converters import dflash, eagle, known_pair, names
 from eagle_jax.converters.formats import MIDLAYER, PLAIN
 from eagle_jax.converters.pairs import PAIRS, SHIPPED
-from eagle_jax.head_configs import Eagle3Config, EagleConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +53,7 @@ EAGLE3 = (
     Fact("llama-3.3-70b-instruct", (8192, 28672, 64, 8, 128256), 1.403),
     Fact("deepseek-r1-distill-llama-8b", (4096, 14336, 32, 8, 128256), 0.4247),
 )
+DFLASH = ("qwen3-4b-dflash", "qwen3-8b-dflash")
 
 
 def layer(fact: Fact, **more: Any) -> LlamaConfig:
@@ -164,4 +165,16 @@ def test_queries_have_heads_times_head_dim_rows(dimensions: tuple[int, int, int,
 
 def test_every_known_size_is_a_fact():
     known = {pair.name for pair in PAIRS if pair.head_sizes and not pair.head.startswith(SHIPPED)}
-    assert known == {fact.pair for fact in EAGLE1 + EAGLE3}
+    assert known == {fact.pair for fact in EAGLE1 + EAGLE3} | set(DFLASH)
+
+
+@pytest.mark.parametrize("name", DFLASH)
+def test_dflash(name: str):
+    """The 8B's file is known to have 2.1 GB in bfloat16."""
+    pair = known_pair(name)
+    assert pair is not None and pair.head_sizes is not None
+    config, numbers = pair.head_sizes.config, pair.head_sizes.count.total
+    assert isinstance(config, DFlashConfig) and config.taps == (2, 10, 18, 26, 34)
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(dflash.shapes(config))) == numbers
+    if name == "qwen3-8b-dflash":
+        assert 2 * numbers / 1e9 == pytest.approx(2.1, rel=3e-3)
