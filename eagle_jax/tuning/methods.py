@@ -19,6 +19,7 @@ from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.medusa import MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
+from eagle_jax.drafters.suffix import SuffixDecoding
 from eagle_jax.drafters.token_recycling import TokenRecycling
 from eagle_jax.loading.model import Model
 from eagle_jax.models.dflash import DFlash
@@ -109,6 +110,10 @@ METHODS = {
     ),
     "token-recycling": Method("token recycling", _recycling, trees=recycling_tree),
     "prompt-lookup": Method("prompt lookup", lambda model, policy, small: PromptLookup(copied=3 if small else 10)),
+    "suffix": Method(
+        "suffix decoding",
+        lambda model, policy, small: SuffixDecoding(nodes=4, copied=3, least=0.3) if small else SuffixDecoding(),
+    ),
     "lookahead": Method(
         "Lookahead", lambda model, policy, small: Lookahead(window=2, ngram=3, guesses=2) if small else Lookahead()
     ),

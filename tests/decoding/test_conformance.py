@@ -32,6 +32,7 @@ from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.medusa import MedusaDrafter
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
+from eagle_jax.drafters.suffix import SuffixDecoding
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
@@ -133,6 +134,7 @@ DRAFTERS = {
         layers=dataclasses.replace(ONE_LAYER, sliding_window=6, qk_norm=True),
     ),
     "prompt lookup": lambda: PromptLookup(copied=4),
+    "suffix decoding": lambda: SuffixDecoding(nodes=9, copied=4),
     "lookahead": lambda: Lookahead(window=3, ngram=3, guesses=2),
     "token recycling": lambda: TokenRecycling(policy=likeliest_tree(20, RANKS), width=8),
     "rest": lambda: Rest(Datastore.of(PROMPTS + answers(Plain(), "mixed")), shortest=1, lines=8, copied=4, nodes=9),

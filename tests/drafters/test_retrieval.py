@@ -15,6 +15,7 @@ from eagle_jax.drafters.base import CommittedRows, Verification, View
 from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
+from eagle_jax.drafters.suffix import LENGTHS, SuffixDecoding
 from eagle_jax.drafters.token_recycling import TokenRecycling
 from eagle_jax.drafters.trie import Trie, graft
 from eagle_jax.testing import TINY, synthetic_pair
@@ -75,6 +76,39 @@ def test_prompt_lookup_copies_what_followed_the_last_time():
         tree = propose(drafter, (), view_of(texts))
         for row, text in enumerate(texts):
             assert paths(tree, row) == prefixes(looked_up(text, 3, 4)), text
+
+
+def voted(text: list[int], size: int, drafter: SuffixDecoding) -> dict[tuple[int, ...], float]:
+    """Paths that followed the last `size` tokens at the latest places that have them, with their shares."""
+    ends = [end for end in range(len(text) - 2, size - 2, -1) if text[end - size + 1 : end + 1] == text[-size:]]
+    lines = [text[end + 1 :] * drafter.copied for end in ends[: drafter.places] if size <= len(text)]
+    lines = [line[: min(drafter.copied, max(1, int(size * drafter.reach)))] for line in lines]
+    paths = {path for line in lines for path in prefixes(line)}
+    shares = {path: sum(tuple(line[: len(path)]) == path for line in lines) / len(lines) for path in paths}
+    return {path: share for path, share in shares.items() if share >= drafter.least}
+
+
+@pytest.mark.parametrize("reach, least", [(1.0, 0.1), (2.0, 0.4)])
+def test_suffix_decoding_takes_the_end_whose_places_agree_most(reach: float, least: float):
+    drafter = SuffixDecoding(nodes=25, copied=6, places=4, reach=reach, least=least)
+    lengths = set()
+    for _ in range(40):
+        period = RNG.integers(0, 3, RNG.integers(3, 9)).tolist()
+        texts = [(period * 8)[: RNG.integers(1, 30)], RNG.integers(0, 3, RNG.integers(1, 30)).tolist()]
+        tree = propose(drafter, (), view_of(texts))
+        for row, text in enumerate(texts):
+            every = {size: voted(text, size, drafter) for size in LENGTHS}
+            most = max(sum(shares.values()) for shares in every.values())
+            best = max(size for size, shares in every.items() if abs(sum(shares.values()) - most) < 1e-5)
+            assert paths(tree, row) == set(every[best]), text
+            lengths.add(best)
+    assert len(lengths) > 3, "or only one kind of end was tried"
+
+
+def test_suffix_decoding_keeps_what_most_places_say():
+    text = [1, 2, 3, 4, 9, 1, 2, 3, 5, 8, 1, 2, 3, 5, 8, 1, 2, 3]
+    tree = propose(SuffixDecoding(nodes=3, copied=2), (), view_of([text, [4, 6]]))
+    assert paths(tree, 0) == prefixes([5, 8]) and paths(tree, 1) == set()
 
 
 def retrieved(store: list[list[int]], text: list[int], longest: int, copied: int) -> list[list[int]]:
@@ -239,6 +273,8 @@ def test_a_guess_that_the_target_has_no_token_for_is_a_wrong_guess():
     [
         (lambda: PromptLookup(longest=1, shortest=2), "shortest"),
         (lambda: PromptLookup(copied=0), "at least 1"),
+        (lambda: SuffixDecoding(nodes=1), "tree of 1 nodes"),
+        (lambda: SuffixDecoding(reach=0.0), "reach=0.0"),
         (lambda: Lookahead(ngram=1), "ngram=1"),
         (lambda: TokenRecycling(policy=StaticTree((-1, 0, 0)), width=1), "wider table"),
         (lambda: Rest(Datastore.of([[1]]), nodes=1), "tree of 1 nodes"),
