@@ -27,6 +27,20 @@ class EagleConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskConfig:
+    """The mask rows of a P-EAGLE head (arXiv:2602.01469): they stand behind the text, for tokens that are not known.
+
+    Args:
+        token_id: token (of the target's vocabulary) whose embedding they read.
+        num_drafted: tokens that one pass drafts, as it was trained: the last row of the text drafts the first, and each
+            mask row one more.
+    """
+
+    token_id: int
+    num_drafted: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Eagle3Config:
     """An EAGLE-3 draft head: `fc` of several of the target's residual streams, then decoder layers, the first over
     `concat[embedding ; feature]`, then an output matrix of its own.
@@ -43,6 +57,7 @@ class Eagle3Config:
         fc_norm: an RMSNorm over each tap before `fc`.
         norm_output: the next draft step reads the output after the final norm instead of before it (EAGLE-3.1).
         own_embedding: an embedding table of its own instead of the target's.
+        mask: what makes it a P-EAGLE head, which drafts all tokens in one pass; None drafts one after the other.
     """
 
     layers: LlamaConfig
@@ -54,10 +69,15 @@ class Eagle3Config:
     fc_norm: bool = False
     norm_output: bool = False
     own_embedding: bool = False
+    mask: MaskConfig | None = None
 
     def __post_init__(self):
         _check_taps(self.taps, self.target_hidden_size)
         _check_draft(self.layers, self.draft_vocab_size)
+        if self.mask is not None:
+            _check_mask_token(self.mask.token_id, self.layers.vocab_size)
+            if self.mask.num_drafted < 1:
+                raise ValueError(f"num_drafted={self.mask.num_drafted}; expected at least one token of a pass")
         if self.norm_before_fc and self.fc_norm:
             raise ValueError("norm_before_fc and fc_norm are both set; expected at most one norm of the taps before fc")
         if not self.own_embedding:
@@ -162,8 +182,7 @@ class DFlashConfig:
                 f"block_size={self.block_size}; expected at least {1 if self.sample_from_anchor else 2}, to draft a "
                 "token"
             )
-        if not 0 <= self.mask_token_id < c.vocab_size:
-            raise ValueError(f"mask_token_id={self.mask_token_id}; expected one of the target's {c.vocab_size} tokens")
+        _check_mask_token(self.mask_token_id, c.vocab_size)
         inside = all(0 <= layer < c.num_hidden_layers for layer in self.causal_layers)
         if not inside or list(self.causal_layers) != sorted(set(self.causal_layers)):
             raise ValueError(
@@ -189,6 +208,11 @@ def _check_taps(taps: tuple[int, ...], target_hidden_size: int) -> None:
         raise ValueError(f"taps={taps}; expected at least one target layer, counted from 0")
     if target_hidden_size < 1:
         raise ValueError(f"target_hidden_size={target_hidden_size}; expected at least 1")
+
+
+def _check_mask_token(id_: int, vocab_size: int) -> None:
+    if not 0 <= id_ < vocab_size:
+        raise ValueError(f"mask_token_id={id_}; expected one of the target's {vocab_size} tokens")
 
 
 def _check_width(width: int, target_width: int, what: str, instead: str) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,12 +11,13 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
+from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
-from eagle_jax.models.lm import LM
+from eagle_jax.models.lm import LM, causal
 
 TINY = LlamaConfig(
     vocab_size=61,
@@ -129,33 +131,82 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
     """A DFlash head of one layer that learnt on the spot what a target of `synthetic_pair` says after random texts.
 
     Args:
-        steps: updates (Adam on the cross-entropy of every slot), each with 64 of 2048 texts of 1 to 16 tokens.
+        steps: updates (Adam on the cross-entropy of every slot), each with 64 of 2048 texts.
         flags: fields of `DFlashConfig` that are not its defaults; the taps are all that the target has.
     """
-    c, texts, longest = target.config, 2048, 16
+    c = target.config
     taps = (0, c.num_hidden_layers // 2, c.num_hidden_layers)
     sizes: dict[str, Any] = {"taps": taps, "target_hidden_size": c.hidden_size, "layers": _one_layer(c)}
     sizes |= {"block_size": block_size, "mask_token_id": c.vocab_size - 1}
     head = DFlash.init(DFlashConfig(**{**sizes, **flags}), jax.random.key(seed))
     head = dataclasses.replace(head, params=jax.tree.map(lambda x: x * 3.0 if x.ndim == 2 else x, head.params))
+
+    def draft(head: DFlash, tokens: Array, streams: tuple[Array, ...], start: Array) -> Array:
+        cache, positions = head.empty_cache(len(tokens), tokens.shape[1]), causal(*tokens.shape)[0]
+        cache = cache.write(head.context(streams, positions, cache), jnp.zeros_like(start), start)
+        root = jnp.take_along_axis(tokens, start[:, None], axis=1)[:, 0]
+        return head.draft(target, root, start, cache, head.num_drafted)
+
+    return _taught(head, target, head.num_drafted, draft, steps=steps, seed=seed)
+
+
+def synthetic_peagle(target: LM, *, num_drafted: int = 3, steps: int = 500, seed: int = 0, **flags: Any) -> Head3:
+    """A P-EAGLE head of two layers that learnt as `synthetic_dflash` does, with an embedding of its own.
+
+    Args:
+        num_drafted: tokens that one pass drafts.
+        flags: fields of `Eagle3Config` that are not its defaults; the taps are all that the target has.
+    """
+    c = target.config
+    sizes: dict[str, Any] = {"taps": (0, c.num_hidden_layers // 2, c.num_hidden_layers), "own_embedding": True}
+    sizes |= {"target_hidden_size": c.hidden_size, "draft_vocab_size": c.vocab_size}
+    sizes |= {"layers": dataclasses.replace(_one_layer(c), num_hidden_layers=2)}
+    sizes |= {"mask": MaskConfig(token_id=c.vocab_size - 1, num_drafted=num_drafted)}
+    head = Head3.init(Eagle3Config(**{**sizes, **flags}), jax.random.key(seed))
+    params = jax.tree.map(lambda x: x * 3.0 if x.ndim == 2 else x, head.params)
+    params["embed_tokens"] = {"embedding": target.table}
+    params["lm_head"] = {"weight": head.drafted_part(target.params["lm_head"]["weight"].T).T}
+    head = dataclasses.replace(head, params=params)
+
+    def draft(head: Head3, tokens: Array, streams: tuple[Array, ...], start: Array) -> Array:
+        cache, following = head.empty_cache(len(tokens), tokens.shape[1]), jnp.roll(tokens, -1, axis=1)
+        slots = head.embed(target, following), head.features(streams[0], streams), *causal(*tokens.shape)
+        out, kv = head.forward(*slots, cache)
+        last = jnp.take_along_axis(out, jnp.maximum(start - 1, 0)[:, None, None], axis=1)[:, 0]
+        return head.draft(target, last, start, cache.write(kv, jnp.zeros_like(start), start), num_drafted)
+
+    return _taught(head, target, num_drafted, draft, steps=steps, seed=seed)
+
+
+def _taught(
+    head: AnyHead,
+    target: LM,
+    num_drafted: int,
+    draft: Callable[[Any, Array, tuple[Array, ...], Array], Array],
+    *,
+    steps: int,
+    seed: int,
+) -> Any:
+    """The head after `steps` updates (Adam on the cross-entropy of every token that it drafts), each with 64 of 2048
+    texts of 1 to 16 tokens.
+
+    Args:
+        draft: `draft(head, tokens[b n], streams, start[b])`, `[b p v]`: logits of the tokens behind roots at `start`.
+    """
+    texts, longest = 2048, 16
     text_key, length_key, order_key = jax.random.split(jax.random.key(seed + 1), 3)
     length = jax.random.randint(length_key, (texts,), 0, longest)  # the root's position
-    tokens = jax.random.randint(text_key, (texts, longest + head.num_drafted), 0, c.vocab_size)
+    tokens = jax.random.randint(text_key, (texts, longest + num_drafted), 0, target.config.vocab_size)
     rows = jnp.arange(texts)
-    for ahead in range(head.num_drafted):
+    for ahead in range(num_drafted):
         hidden = target.causal(tokens).hidden[rows, length + ahead]
         tokens = tokens.at[rows, length + ahead + 1].set(jnp.argmax(target.logits(hidden[:, None])[:, 0], axis=-1))
     streams = target.causal(tokens[:, :longest], head.taps).taps
 
     def loss(params: Any, chosen: Int[Array, "n"]) -> Float[Array, ""]:
         now, start = dataclasses.replace(head, params=params), length[chosen]
-        cache = head.empty_cache(len(chosen), longest)
-        positions = jnp.broadcast_to(jnp.arange(longest, dtype=jnp.int32)[None], (len(chosen), longest))
-        kv = now.context(tuple(stream[chosen] for stream in streams), positions, cache)
-        logits = now.draft(
-            *(target, tokens[chosen, start], start, cache.write(kv, jnp.zeros_like(start), start)), head.num_drafted
-        )
-        at = start[:, None] + 1 + jnp.arange(head.num_drafted, dtype=jnp.int32)[None]
+        logits = draft(now, tokens[chosen, :longest], tuple(stream[chosen] for stream in streams), start)
+        at = start[:, None] + 1 + jnp.arange(num_drafted, dtype=jnp.int32)[None]
         return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[chosen[:, None], at]).mean()
 
     rule = optax.adam(optax.cosine_decay_schedule(1e-2, steps))

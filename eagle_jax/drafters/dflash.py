@@ -9,16 +9,13 @@ Cost of one step: keys and values of the accepted rows, and one pass of the head
 however deep the tree is.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters import guided, ranking
+from eagle_jax.drafters import marginals
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.dflash import DFlash
@@ -70,13 +67,4 @@ class DFlashDrafter(Drafter):
     def propose(self, target: Target, state: Cache, view: View, mode: Sampling) -> tuple[Tree, Cache]:
         with jax.named_scope("draft_block"):
             logits = self.head.draft(target, view.root, view.length, state, self.policy.depth)
-
-        def scores(depth: int) -> Scores:
-            part = self.head.drafted_part
-            return ranking.scores(logits[:, depth : depth + 1], depth, view, mode, self.coupled, drafted_part=part)
-
-        with jax.named_scope("draft_tree"):
-            names = {"drafted_part": self.head.drafted_part, "target_ids": self.head.target_ids}
-            tree = guided.grow_by_depth(self.policy, view, scores, **names)
-            guesses = self.head.target_ids(tree.tokens[:, 1:])  # the root is a target id already
-        return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1)), state
+        return marginals.grow(self.head, self.policy, view, logits, mode, self.coupled), state

@@ -43,26 +43,23 @@ class EagleState:
     guess: Float[Array, "b h"]
 
 
-@pytree
-class Eagle(Drafter):
-    """Drafts with a head over the tree that `policy` grows.
+@dataclasses.dataclass(frozen=True)
+class EagleDrafter(Drafter):
+    """A drafter with a head whose rows are features of the text, over the tree that `policy` grows: what all of them
+    remember.
 
     The tree grows in the head's vocabulary: scores, and the noise they are coupled to, are those of its tokens alone.
 
     Attributes:
-        head: an EAGLE-1/2 or EAGLE-3 head.
+        head: an EAGLE-1/2, EAGLE-3 or P-EAGLE head.
         policy: which nodes to expand and which to keep.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with (common random
             numbers). Off only to measure what it buys.
-        logit_scale: the head's scores are `log_softmax(logit_scale * logits)`: above 1 the tree grows deeper below
-            likely guesses and narrower elsewhere. The published methods have 1. Uncoupled sampling always has 1: there
-            a guess is right as often as the distribution says.
     """
 
     head: DraftHead
     policy: TreePolicy = static()
     coupled: bool = static(default=True)
-    logit_scale: float = static(default=LOGIT_SCALE)
 
     def __post_init__(self):
         check_width(self.policy, self.head.draft_vocab_size)
@@ -100,6 +97,19 @@ class Eagle(Drafter):
                 out, kv = jax.lax.optimization_barrier((out, kv))
                 guess = observed.last(out, state.guess)
         return EagleState(cache=state.cache.write(kv, observed.start, state.cache.length + observed.count), guess=guess)
+
+
+@pytree
+class Eagle(EagleDrafter):
+    """Drafts level by level, each reading what the head made of the level above.
+
+    Attributes:
+        logit_scale: the head's scores are `log_softmax(logit_scale * logits)`: above 1 the tree grows deeper below
+            likely guesses and narrower elsewhere. The published methods have 1. Uncoupled sampling always has 1: there
+            a guess is right as often as the distribution says.
+    """
+
+    logit_scale: float = static(default=LOGIT_SCALE)
 
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
         def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:

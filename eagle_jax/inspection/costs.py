@@ -14,6 +14,7 @@ from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 from eagle_jax.inspection.start import Drawn, Start, seconds_per_step
 from eagle_jax.loading.model import Model
 from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.tuning.methods import METHODS
 from eagle_jax.tuning.tree_costs import Costs
@@ -50,7 +51,7 @@ def grid_for(model: Model) -> Grid:
     deepest = grid.largest.depth
     if isinstance(model.head, Medusa | Hydra):
         deepest = model.head.num_heads
-    elif isinstance(model.head, DFlash):
+    elif isinstance(model.head, DFlash | DraftHead) and model.head.num_drafted is not None:
         deepest = model.head.num_drafted
     steps = min(grid.largest.depth_steps, deepest - 1)
     width = grid.largest.top_k

@@ -84,7 +84,7 @@ def tune(
 
     Args:
         model: from `load`.
-        drafter: a name that has dynamic trees: an EAGLE head's, DFlash, Medusa, Hydra, or a draft model.
+        drafter: a name that has dynamic trees: an EAGLE head's, P-EAGLE, DFlash, Medusa, Hydra, or a draft model.
         batch_sizes: answers decoded together, ascending; each is rounded up as batches are.
         prompts: what acceptance is measured on; None takes a few questions.
         max_new_tokens: length of the answers that caches are made for.

@@ -114,6 +114,12 @@ class DraftHead(AnyHead):
         return self.config.layers.vocab_size if size is None else size
 
     @property
+    def num_drafted(self) -> int | None:
+        """Tokens that one pass drafts (P-EAGLE); None where each pass drafts one, from the output of the one before."""
+        mask = self.config.mask if isinstance(self.config, Eagle3Config) else None
+        return None if mask is None else mask.num_drafted
+
+    @property
     def head_dim(self) -> int:
         return self.config.layers.head_dim
 

@@ -25,6 +25,7 @@ from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.llama import Attention, DecoderLayer, through
+from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
 from eagle_jax.ops import KV, AttentionInputs
 from eagle_jax.sharding import constrain
@@ -85,6 +86,9 @@ class Eagle3Head(nn.Module):
         if c.norm_before_fc:
             self.input_norm = RMSNorm(eps, self.dtype)
         self.fc = Linear(c.layers.hidden_size, dtype=self.dtype)
+        if c.mask is not None:
+            width = len(c.taps) * c.target_hidden_size
+            self.mask_hidden = self.param("mask_hidden", nn.initializers.normal(1.0), (width,), self.dtype)
         rest = [DecoderLayer(c.layers, self.dtype) for _ in range(1, c.layers.num_hidden_layers)]
         self.layers: list[Any] = [FirstLayer(c, self.dtype), *rest]
         self.norm = RMSNorm(eps, self.dtype)
@@ -98,6 +102,10 @@ class Eagle3Head(nn.Module):
             taps = tuple(norm(tap) for norm, tap in zip(self.fc_norm, taps, strict=True))
         side_by_side = constrain(jnp.concatenate(taps, axis=-1))
         return self.fc(self.input_norm(side_by_side) if self.config.norm_before_fc else side_by_side)
+
+    def mask_feature(self, dtype: DTypeLike) -> Float[Array, "1 1 h"]:
+        """What mask rows read in place of a feature."""
+        return self.fuse(tuple(jnp.split(self.mask_hidden.astype(dtype)[None, None], len(self.config.taps), axis=-1)))
 
     def __call__(
         self,
@@ -133,12 +141,14 @@ class Eagle3Head(nn.Module):
         if self.config.own_embedding:
             self.embed(jnp.zeros(taps[0].shape[:2], jnp.int32))
         features = self.fuse(taps)
+        if self.config.mask is not None:
+            self.mask_feature(features.dtype)
         self.logits(self(features, features, inputs, cache, ())[0])
 
 
 @pytree
 class Head3(DraftHead):
-    """An EAGLE-3 head with its weights. The embedding is the target's, unless it brings its own."""
+    """An EAGLE-3 or P-EAGLE head with its weights. The embedding is the target's, unless it brings its own."""
 
     config: Eagle3Config = static()
 
@@ -164,6 +174,34 @@ class Head3(DraftHead):
 
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         return self._apply(out, method=Eagle3Head.logits)
+
+    def mask_rows(self, target: Target, batch: int, rows: int) -> tuple[Float[Array, "b n h"], Float[Array, "b n h"]]:
+        """Embeddings and features of mask rows, n in each row of a batch."""
+        assert self.config.mask is not None
+        embedding = self.embed(target, jnp.full((1, 1), self.config.mask.token_id, jnp.int32))
+        feature = self._apply(embedding.dtype, method=Eagle3Head.mask_feature)
+        shape = batch, rows, embedding.shape[-1]
+        return jnp.broadcast_to(embedding, shape), jnp.broadcast_to(feature, shape).astype(embedding.dtype)
+
+    def draft(
+        self, target: Target, out: Float[Array, "b h"], length: Int[Array, "b"], cache: Cache, depth: int
+    ) -> Float[Array, "b p d"]:
+        """Logits in float32, over the draft vocabulary, of the tokens 1 to `depth` (p) places behind the root, all from
+        one pass over mask rows.
+
+        Args:
+            out: the output at the last row of text, which `forward` made together with its keys and values.
+            length: the root's position: the rows of text before it are in `cache`.
+            depth: at most `config.mask.num_drafted`. A mask row sees those before it alone, so those that are not read
+                are not computed.
+        """
+        outs = out[:, None]
+        if depth > 1:
+            steps, chain = causal(len(out), depth - 1)
+            rows = self.mask_rows(target, *steps.shape)
+            masks, _ = self.forward(*rows, length[:, None] + steps, chain, cache)
+            outs = jnp.concatenate([outs, masks], axis=1)
+        return self.logits(target, outs)
 
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"] | None:
         if self.config.layers.hidden_size != self.config.target_hidden_size:

@@ -110,6 +110,12 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree |
     return shrink_to(DynamicTree(min(128, 1 + width + (depth - 1) * width**2), depth - 1, width), most)
 
 
+def peagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:
+    """Published is a chain of all that one pass drafts. On CPU cores it ends where the head is unsure."""
+    depth = model.head.num_drafted
+    return shrink_to(SureChain(min(6, depth + 1), 0.3) if small else DynamicTree(depth + 1, depth - 1, 1), most)
+
+
 def heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
     heads = model.head.num_heads

@@ -17,6 +17,7 @@ from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.medusa import MedusaDrafter
+from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
 from eagle_jax.drafters.suffix import SuffixDecoding
@@ -37,6 +38,7 @@ from eagle_jax.tuning.default_trees import (
     eagle_tree,
     heads_tree,
     hybrid_tree,
+    peagle_tree,
     recycling_tree,
 )
 
@@ -72,8 +74,13 @@ def _with_head(
         make=lambda model, policy, small: make(head=model.head, policy=policy),
         trees=trees,
         needs=(name, "head"),
-        has=lambda model: isinstance(model.head, kind),
+        has=lambda model: isinstance(model.head, kind) and (make is PEagle) == _in_one_pass(model.head),
     )
+
+
+def _in_one_pass(head: Any) -> bool:
+    """Whether it is a P-EAGLE head, which never learnt to go on from its own output as other EAGLE heads do."""
+    return isinstance(head, DraftHead) and head.num_drafted is not None
 
 
 def _recycling(model: Any, policy: TreePolicy, small: bool) -> Drafter:
@@ -98,6 +105,7 @@ METHODS = {
     "eagle": _with_head("EAGLE", Eagle, DraftHead, "an EAGLE head", eagle_tree),
     "eagle1": _with_head("", Eagle, Head, "an EAGLE-1 head", eagle_tree),
     "eagle3": _with_head("", Eagle, Head3, "an EAGLE-3 head", eagle_tree),
+    "peagle": _with_head("P-EAGLE", PEagle, Head3, "a P-EAGLE head", peagle_tree),
     "dflash": _with_head("DFlash", DFlashDrafter, DFlash, "a DFlash head", dflash_tree),
     "medusa": _with_head("Medusa", MedusaDrafter, Medusa, "Medusa heads", heads_tree),
     "hydra": _with_head("Hydra", HydraDrafter, Hydra, "Hydra heads", heads_tree),
@@ -123,12 +131,12 @@ METHODS = {
         _hybrid,
         trees=hybrid_tree,
         needs=("an EAGLE head", "head"),
-        has=lambda model: isinstance(model.head, DraftHead),
+        has=lambda model: isinstance(model.head, DraftHead) and not _in_one_pass(model.head),
     ),
 }
 NAMES = ("auto", *METHODS)
 # Methods that grow dynamic trees, whose budget can be measured.
-TUNED = ("eagle", "dflash", "medusa", "hydra", "draft-model")
+TUNED = ("eagle", "peagle", "dflash", "medusa", "hydra", "draft-model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +200,7 @@ def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
     if not method.has(model):
         what, argument = method.needs
         option = "draft-model" if argument == "draft" else argument
-        lacks = "the model has a head of another kind" if argument == "head" and model.head else "the model has none"
+        lacks = _other_head(model) if argument == "head" and model.head else "the model has none"
         raise ValueError(f'drafter="{name}" needs {what}, and {lacks}; load it with {argument}= (--{option})')
     if method.trees is None and policy is not None:
         if name != "none":
@@ -204,6 +212,15 @@ def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
     if policy is not None:
         _made(model, name, policy, False)  # a method may refuse a tree
     return Choice(model, name, policy, by_batch=tree_is(tree, "auto"))
+
+
+def _other_head(model: Model) -> str:
+    """What a model has whose head is of another method."""
+    for name in TUNED:
+        what, argument = METHODS[name].needs
+        if argument == "head" and METHODS[name].has(model):
+            return f'the model has {what}, which drafts with drafter="{name}"'
+    return "the model has a head of another kind"
 
 
 def drafter_for(model: Model, drafter: str | Drafter, tree: Any, rows: int = 1) -> Drafter:

@@ -30,6 +30,7 @@ from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.medusa import MedusaDrafter
+from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
 from eagle_jax.drafters.suffix import SuffixDecoding
@@ -47,6 +48,7 @@ from eagle_jax.testing import (
     synthetic_hydra,
     synthetic_medusa,
     synthetic_pair,
+    synthetic_peagle,
 )
 from eagle_jax.text.byte_automaton import regex_automaton
 from eagle_jax.text.token_automaton import token_automaton
@@ -107,6 +109,11 @@ def dflash(policy: Any, **flags: Any) -> DFlashDrafter:
     return DFlashDrafter(head=for_decoding(dflash_head(**flags)), policy=policy)
 
 
+@functools.cache
+def peagle_head() -> Any:
+    return synthetic_peagle(STORED)
+
+
 ONE_LAYER = dataclasses.replace(CONFIG, num_hidden_layers=1)
 DRAFTERS = {
     "eagle1": lambda: eagle(HEAD, EAGLE1_TREE),
@@ -133,6 +140,8 @@ DRAFTERS = {
         sample_from_anchor=True,
         layers=dataclasses.replace(ONE_LAYER, sliding_window=6, qk_norm=True),
     ),
+    "peagle, a chain": lambda: PEagle(head=for_decoding(peagle_head()), policy=DynamicTree(4, 2, 1)),
+    "peagle, a tree": lambda: PEagle(head=for_decoding(peagle_head()), policy=DynamicTree(10, 2, 4)),
     "prompt lookup": lambda: PromptLookup(copied=4),
     "suffix decoding": lambda: SuffixDecoding(nodes=9, copied=4),
     "lookahead": lambda: Lookahead(window=3, ngram=3, guesses=2),
