@@ -64,16 +64,16 @@ def convert(
     shapes = eagle.shapes(checkpoint.config)
     into = names.slots((form.eagle3 if checkpoint.spelling.eagle3 else form.eagle1).rules, shapes)
     keys = [
-        (path, key, new)
+        (path, key, new, into[path])
         for path, slot in names.slots(checkpoint.spelling.rules, shapes).items()
         for key, new in zip(slot.keys, into[path].keys, strict=True)
     ]
-    entries |= quant_config.entry({new: weights.info[key].rounding for path, key, new in keys if is_matrix(path)})
+    entries |= quant_config.entry({new: weights.info[key].rounding for path, key, new, _ in keys if is_matrix(path)})
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for _, key, new in keys:
+        for _, key, new, slot in keys:
             for part, value in weights.parts(key):
-                yield new + part.removeprefix(key), value
+                yield new + part.removeprefix(key), value.reshape(slot.shape) if slot.ones else value
         if checkpoint.vocabulary is not None:
             yield from mapping_tensors(checkpoint.vocabulary, checkpoint.config.layers.vocab_size)
         if not checkpoint.spelling.eagle3 and EMBEDDING in weights.info and format == "safeailab":

@@ -15,6 +15,7 @@ from eagle_jax.converters.head_entries import KIND
 TARGET = "target"
 EAGLE1 = "EAGLE-1/2 head"
 EAGLE3 = "EAGLE-3 head"
+PEAGLE = "P-EAGLE head"
 DFLASH = "DFlash head"
 PARALLEL = {heads.MEDUSA: "Medusa heads", heads.HYDRA: "Hydra heads"}
 UNKNOWN = "unknown"
@@ -29,8 +30,8 @@ class Description:
     """A model folder or GGUF file, in words and numbers; every field is plain JSON.
 
     Attributes:
-        kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head`, `DFlash head`, `Medusa heads`, `Hydra heads` or
-            `unknown`.
+        kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head`, `P-EAGLE head`, `DFlash head`, `Medusa heads`, `Hydra heads`
+            or `unknown`.
         format: of a head whose it is, `safeailab or sglang`, `speculators`, `dflash`, `medusa` or `hydra`; of a
             target its `model_type`, if stated.
         problem: why it would not load, in one sentence; None if it would.
@@ -83,7 +84,7 @@ def describe(folder: str | pathlib.Path) -> Description:
 def _format(kind: str, entries: Mapping[str, Any], weights: Weights) -> str | None:
     if kind == DFLASH or kind in PARALLEL.values():
         return heads.kind_of(weights.info)
-    if kind in (EAGLE1, EAGLE3):
+    if kind in (EAGLE1, EAGLE3, PEAGLE):
         return "speculators" if KIND in entries else "safeailab or sglang"
     family = entries.get("model_type")
     return family if kind == TARGET and isinstance(family, str) else None
@@ -98,7 +99,7 @@ def _kind(weights: Weights) -> str:
     except ValueError:  # names of two formats; `_check` tells
         return UNKNOWN
     if spelling is not None:
-        return EAGLE3 if spelling.eagle3 else EAGLE1
+        return EAGLE1 if not spelling.eagle3 else PEAGLE if formats.MASK in weights.info else EAGLE3
     if llama.EMBEDDING in weights.info:  # Medusa-2's heads lie in their target's folder
         return TARGET
     parallel = heads.kind_of(weights.info)
@@ -121,7 +122,7 @@ def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str
     except ValueError as error:
         return str(error), dict(entries)
     settings = _plain(checkpoint.config)
-    if kind == EAGLE3 and not checkpoint.taps_stated:
+    if kind in (EAGLE3, PEAGLE) and not checkpoint.taps_stated:
         settings["taps"] = TAPS_BY_DEFAULT
     return None, settings
 

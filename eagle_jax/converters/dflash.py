@@ -10,6 +10,7 @@ Some configs state `block_size` within `dflash_config`, some the mask token and 
 `target_layer_ids` name layers that the stream *leaves*, `aux_hidden_state_layer_ids` those that it *enters*, one more.
 """
 
+import dataclasses
 import functools
 import pathlib
 import re
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import hf_families, hf_rope, hf_values, names, quant_config
+from eagle_jax.converters import hf_families, hf_rope, hf_values, names, quant_config, window
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, OUTPUT
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
@@ -98,7 +99,9 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     """
     path = weights.folder / "config.json"
     try:
-        config = read_config(weights.info, quant_config.without({**read_json(path), **changes}))
+        entries = {**read_json(path), **window.other_changes(changes)}
+        config = read_config(weights.info, quant_config.without(entries))
+        config = dataclasses.replace(config, layers=window.overruled(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     drafted = config.draft_vocab_size

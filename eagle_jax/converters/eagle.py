@@ -1,4 +1,4 @@
-"""Draft heads in and out: EAGLE-1, 2 and 3, in the format of their authors, of SGLang, and of vLLM's speculators."""
+"""Draft heads in and out: EAGLE-1, 2, 3 and P-EAGLE, in the format of their authors, of SGLang, and of speculators."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.converters import formats, names, quant_config
+from eagle_jax.converters import formats, names, quant_config, window
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, OUTPUT, Spelling
 from eagle_jax.converters.head_config import eagle1_config, eagle3_config
@@ -122,7 +122,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
     """
     folder, info = weights.folder, weights.info
     path = folder / "config.json"
-    entries = {**read_json(path), **changes}
+    entries = {**read_json(path), **window.other_changes(changes)}
     spelling = formats.spelling_of(info)
     if spelling is None:
         check_method(entries)
@@ -139,6 +139,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
             )
         else:
             config = eagle1_config(info, stated, spelling)
+        config = dataclasses.replace(config, layers=window.overruled(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     aside = [KEPT, OFFSETS] if spelling.eagle3 or config.draft_vocab_size is not None else []

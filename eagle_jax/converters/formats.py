@@ -3,7 +3,8 @@
     EAGLE-1/2   plain      fc, layers.{i}.*             SafeAILab, SGLang, HASS
                 fused      fusion_fc, transformer.*     vLLM speculators ("eagle")
     EAGLE-3     midlayer   fc, midlayer.*, norm, ...    SafeAILab, SpecForge, SGLang
-                numbered   fc, layers.{i}.*, norm, ...  vLLM speculators ("eagle3")
+                numbered   fc, layers.{i}.*, norm, ...  vLLM speculators ("eagle3", "peagle"), DeepSpec
+    P-EAGLE     either, with mask_hidden
 
 Heads are written in one of three formats. Each has its spelling, the flags that its readers honour, and the number of
 decoder layers that they can run; what they would silently read as another head is refused.
@@ -19,6 +20,7 @@ from eagle_jax.head_configs import Eagle3Config, EagleConfig
 EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 OFFSETS, KEPT = "d2t", "t2d"
+MASK = "mask_hidden"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ _AROUND_EAGLE3 = (
     Rule("fc_norm.{i}.weight", "fc_norm_{i}/scale"),
     Rule("input_norm.weight", "input_norm/scale"),
     Rule("norm.weight", "norm/scale"),
+    Rule(MASK, "mask_hidden", ones=2),  # NeMo writes one of them
     _LM_HEAD,
     Rule(EMBEDDING, "embed_tokens/embedding"),
 )
@@ -100,7 +103,7 @@ FORMATS: Mapping[str, Format] = {
         eagle1=FUSED,
         eagle3=NUMBERED,
         eagle1_flags=("attention_bias", "mlp_bias"),
-        eagle3_flags=(*FLAGS, "attention_bias", "mlp_bias", "qk_norm"),
+        eagle3_flags=(*FLAGS, "mask", "attention_bias", "mlp_bias", "qk_norm"),
     ),
 }
 
@@ -140,7 +143,7 @@ def check_expressible(name: str, config: EagleConfig | Eagle3Config) -> None:
             "trimmed, or in the safeailab format"
         )
     honoured = form.eagle3_flags if eagle3 else form.eagle1_flags
-    for flag in FLAGS + LAYER_FLAGS:
+    for flag in (*FLAGS, "mask", *LAYER_FLAGS):
         if (getattr(config, flag, False) or getattr(layers, flag, False)) and flag not in honoured:
             instead = _where(flag, eagle3)
             raise ValueError(f"readers of the {name} format know no {flag} and would run another head{instead}")

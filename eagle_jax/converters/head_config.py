@@ -11,7 +11,8 @@ from typing import Any
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import hf_config, hf_families, hf_rope, hf_values
 from eagle_jax.converters.formats import EMBEDDING, FLAGS, KEPT, OFFSETS, OUTPUT, Spelling
-from eagle_jax.converters.head_entries import Stated
+from eagle_jax.converters.head_entries import NUM_TAPS, Stated
+from eagle_jax.converters.mask_entries import mask_config
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.head_configs import Eagle3Config, EagleConfig
 
@@ -43,6 +44,8 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
     """The configuration of an EAGLE-3 head that reads these layers. Raises ValueError where there is none."""
     hidden, columns = _matrix(info, "fc.weight")
     _agree(stated.layer.get("hidden_size"), hidden, "hidden_size", "fc.weight")
+    if stated.num_taps not in (None, len(taps)):
+        raise ValueError(f"{NUM_TAPS}={stated.num_taps}, and the head reads {len(taps)} target layers, {list(taps)}")
     width = columns // len(taps)
     if columns % len(taps) or (EMBEDDING not in info and width != hidden):
         raise ValueError(
@@ -75,13 +78,15 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
     for name, value in shown.items():
         if stated.flags.get(name, value) != value:
             raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {_there(value)}")
+    flags: dict[str, Any] = {name: stated.flags.get(name, shown.get(name, False)) for name in FLAGS}
     return Eagle3Config(
         layers=layers,
         taps=taps,
         target_hidden_size=width,
         draft_vocab_size=drafted,
         own_embedding=EMBEDDING in info,
-        **{name: stated.flags.get(name, shown.get(name, False)) for name in FLAGS},
+        mask=mask_config(info, stated.mask),
+        **flags,
     )
 
 

@@ -13,12 +13,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import hf_families, hf_rope, hf_values
+from eagle_jax.converters import hf_families, hf_rope, hf_values, mask_entries
 from eagle_jax.converters.formats import FLAGS
 from eagle_jax.converters.hf_keys import Tables, check_head
 
 KIND, LAYER = "speculators_model_type", "transformer_layer_config"
-TAPS = "eagle_aux_hidden_state_layer_ids"
+PEAGLE = "peagle"
+TAPS, NUM_TAPS = "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states"
+LEFT = "target_layer_ids"  # DeepSpec's: layers that the streams leave
 
 # Keys about the decoder layers; those of experts are the target's, and a head has none.
 _LAYER_READ = frozenset(
@@ -37,9 +39,15 @@ _LAYER_FIXED = {name: value for name, value in _FIXED.items() if name not in _LA
 _ROPE_FIXED = {f"rope_scaling.{name}": (1.0, None) for name in ("attn_factor", "extrapolation_factor")}
 
 _OLD_FC_NORM = "use_aux_norm"  # what SGLang called `fc_norm` at first
-_EAGLE3_READ = frozenset({*FLAGS, _OLD_FC_NORM, "draft_vocab_size", "target_hidden_size", "eagle_config", TAPS})
-_EAGLE3_FIXED: Mapping[str, tuple[Any, ...]] = {"num_aux_hidden_states": (3, None)}
-_EAGLE3_IGNORED = frozenset({"target_model_type"})
+_EAGLE3_READ = frozenset(
+    {*FLAGS, _OLD_FC_NORM, "draft_vocab_size", "target_hidden_size", "eagle_config", TAPS, NUM_TAPS, LEFT}
+)
+# DeepSpec's note how a head was trained and for what target.
+_EAGLE3_IGNORED = mask_entries.IGNORED | frozenset(
+    """
+    target_model_type ttt_length step_loss_decay draft_num_hidden_layers num_target_layers target_model_name_or_path
+    """.split()
+)
 
 # `eagle_config`, as NVIDIA's and SpecForge's heads have it.
 _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
@@ -54,18 +62,20 @@ _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
 }
 
 # Around `transformer_layer_config`.
-_OUTER_READ = frozenset({KIND, LAYER, "architectures", *FLAGS, "draft_vocab_size", "target_hidden_size", TAPS})
+_OUTER_READ = mask_entries.READ.union(
+    {KIND, LAYER, "architectures", *FLAGS, "draft_vocab_size", "target_hidden_size", TAPS}
+)
 _OUTER_FIXED = _LAYER_FIXED | {"layernorms": (False,)}
-_OUTER_IGNORED = hf_families.IGNORED | frozenset(
+_OUTER_IGNORED = hf_families.IGNORED.union(
+    mask_entries.IGNORED,
     """
     speculators_config speculators_version embed_requires_grad has_no_defaults_at_init base_model_ep_plan auto_map
     model_type tie_word_embeddings fusion_bias transformer_layer_architecture
-    """.split()
+    """.split(),
 )
 
 # Other methods' heads, of which some have tensors like EAGLE's, by a part of the name of their class.
 _OTHER_METHODS: Mapping[str, str] = {
-    "peagle": "P-EAGLE",
     "dflash": "DFlash",
     "dflare": "DFlare",
     "dspark": "DSpark",
@@ -106,6 +116,8 @@ class Stated:
         taps: target layers whose entering residual stream is read; None leaves it to the target.
         draft_vocab_size, target_hidden_size: as stated, or None.
         flags: EAGLE-3 flags that are stated.
+        num_taps: how many layers are read, or None.
+        mask: P-EAGLE's mask rows.
     """
 
     layer: Mapping[str, Any]
@@ -113,6 +125,8 @@ class Stated:
     draft_vocab_size: int | None = None
     target_hidden_size: int | None = None
     flags: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    num_taps: int | None = None
+    mask: mask_entries.StatedMask = mask_entries.StatedMask()
 
 
 def read_entries(entries: Mapping[str, Any], *, eagle3: bool) -> Stated:
@@ -134,7 +148,7 @@ def check_method(entries: Mapping[str, Any]) -> None:
     for name in (*classes, str(entries.get(KIND))):
         for part, method in _OTHER_METHODS.items():
             if part in name.lower().replace("-", ""):
-                raise ValueError(f"{name!r} is a {method} head; expected an EAGLE-1, 2 or 3 head")
+                raise ValueError(f"{name!r} is a {method} head; expected an EAGLE-1, 2 or 3 or a P-EAGLE head")
     odd = next((name for name in classes if not _EAGLE_CLASS.search(name)), None)
     if odd is not None:
         raise ValueError(f"architectures names {odd!r}, which is not known; expected a class of EAGLE heads")
@@ -152,11 +166,10 @@ def _read(entries: Mapping[str, Any], tables: Tables, where: str = "") -> None:
 
 def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     trimmed = {"draft_vocab_size"}
-    read = _LAYER_READ | (_EAGLE3_READ if eagle3 else trimmed)
-    fixed = {**_LAYER_FIXED, **_EAGLE3_FIXED} if eagle3 else _LAYER_FIXED
+    read = _LAYER_READ | (_EAGLE3_READ | mask_entries.READ if eagle3 else trimmed)
     neutral = hf_families.IGNORED | (_EAGLE3_IGNORED if eagle3 else frozenset())
     refusals = hf_values.Refusals()
-    refusals.of(_read, entries, Tables(read=read, fixed=fixed, neutral=neutral))
+    refusals.of(_read, entries, Tables(read=read, fixed=_LAYER_FIXED, neutral=neutral))
     if not eagle3:
         refusals.check()
     # NeMo writes the target's number of layers; the tensors show the head's.
@@ -171,20 +184,32 @@ def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     inner_tables = Tables(read=frozenset({TAPS}), fixed=_INNER_FIXED, neutral=frozenset())
     refusals.of(_read, inner, inner_tables, "eagle_config")
     refusals.check()
-    left, entered = _layers(inner, least=-1), _layers(entries, least=0)
-    taps = None if left is None else tuple(layer + 1 for layer in left)
-    if taps is not None and entered is not None and taps != entered:
-        raise ValueError(
-            f"{TAPS} is {list(entered)}, layers that the streams enter, and {list(left or ())} in eagle_config, layers "
-            "that they leave; expected the latter to be one less, or one of the two alone"
-        )
-    return _eagle3(entries, entries, entered if taps is None else taps)
+    return _eagle3(entries, entries, _taps(inner, entries))
+
+
+def _taps(inner: Mapping[str, Any], entries: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Layers whose entering residual stream is read, of a flat config and its `eagle_config`."""
+    entered = _layers(entries, TAPS, least=0)
+    within, beside = _layers(inner, TAPS, least=-1), _layers(entries, LEFT, least=-1)
+    for left, where in ((within, "in eagle_config"), (beside, f"in {LEFT}")):
+        if left is None:
+            continue
+        taps = tuple(layer + 1 for layer in left)
+        if entered is not None and taps != entered:
+            raise ValueError(
+                f"{TAPS} is {list(entered)}, layers that the streams enter, and {list(left)} {where}, layers that they "
+                "leave; expected the latter to be one less, or one of the two alone"
+            )
+        entered = taps
+    return entered
 
 
 def _nested(entries: Mapping[str, Any], eagle3: bool) -> Stated:
-    expected = "eagle3" if eagle3 else "eagle"
-    if entries[KIND] != expected:
-        raise ValueError(f"{KIND}={entries[KIND]!r}, and the tensors are those of {expected!r}; expected them to agree")
+    expected = ("eagle3", PEAGLE) if eagle3 else ("eagle",)
+    if entries[KIND] not in expected:
+        raise ValueError(
+            f"{KIND}={entries[KIND]!r}, and the tensors are those of {expected[0]!r}; expected them to agree"
+        )
     refusals = hf_values.Refusals()
     outer = Tables(read=_OUTER_READ, fixed=_OUTER_FIXED, neutral=_OUTER_IGNORED | _verifier(entries))
     refusals.of(_read, entries, outer)
@@ -205,16 +230,19 @@ def _nested(entries: Mapping[str, Any], eagle3: bool) -> Stated:
         raise ValueError(
             "the config has no norm_before_residual, which speculators takes for false and vLLM for true; state it"
         )
-    return _eagle3(entries, layer, _layers(entries, least=0))
+    return _eagle3(entries, layer, _layers(entries, TAPS, least=0))
 
 
 def _eagle3(entries: Mapping[str, Any], layer: Mapping[str, Any], taps: tuple[int, ...] | None) -> Stated:
+    stated = [*(entries.get("architectures") or []), entries.get(KIND)]
     return Stated(
         layer=layer,
         taps=taps,
         draft_vocab_size=_optional(entries, "draft_vocab_size"),
         target_hidden_size=_optional(entries, "target_hidden_size"),
         flags={name: hf_values.flag(entries, name, False) for name in FLAGS if entries.get(name) is not None},
+        num_taps=_optional(entries, NUM_TAPS),
+        mask=mask_entries.read(entries, any(PEAGLE in str(name).lower().replace("-", "") for name in stated)),
     )
 
 
@@ -223,13 +251,13 @@ def _verifier(entries: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name in entries if name.startswith("verifier_"))
 
 
-def _layers(entries: Mapping[str, Any], least: int) -> tuple[int, ...] | None:
-    layers = entries.get(TAPS)
+def _layers(entries: Mapping[str, Any], name: str, least: int) -> tuple[int, ...] | None:
+    layers = entries.get(name)
     if layers is None:
         return None
     whole = isinstance(layers, list) and layers and all(type(layer) is int and layer >= least for layer in layers)
     if not whole or sorted(set(layers)) != layers:
-        raise ValueError(f"{TAPS} is {layers!r}; expected layer numbers in ascending order")
+        raise ValueError(f"{name} is {layers!r}; expected layer numbers in ascending order")
     return tuple(layers)
 
 

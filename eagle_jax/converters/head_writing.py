@@ -6,7 +6,7 @@ from typing import Any
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import hf_families, hf_rope
 from eagle_jax.converters.formats import FLAGS, check_expressible
-from eagle_jax.converters.head_entries import KIND, LAYER, TAPS
+from eagle_jax.converters.head_entries import KIND, LAYER, PEAGLE, TAPS
 from eagle_jax.head_configs import Eagle3Config, EagleConfig
 
 # speculators' own version that has these keys, and the drafted tokens that its configs suggest.
@@ -76,9 +76,10 @@ def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) 
     context = max(layers.max_position_embeddings, verifier.max_position_embeddings)
     if layers.rope.kind != "dynamic":
         layers = dataclasses.replace(layers, max_position_embeddings=context)
-    eagle3 = isinstance(config, Eagle3Config)
-    method = "eagle3" if eagle3 else "eagle"
-    proposal = {"proposal_type": "greedy", "speculative_tokens": SPECULATIVE_TOKENS}
+    mask = config.mask if isinstance(config, Eagle3Config) else None
+    method = "eagle" if isinstance(config, EagleConfig) else "eagle3" if mask is None else PEAGLE
+    tokens = SPECULATIVE_TOKENS if mask is None else mask.num_drafted
+    proposal = {"proposal_type": "greedy", "speculative_tokens": tokens}
     entries: dict[str, Any] = {
         KIND: method,
         "speculators_version": SPECULATORS_VERSION,
@@ -100,9 +101,11 @@ def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) 
             "layernorms": False,
         }
     entries |= {flag: getattr(config, flag) for flag in FLAGS}
+    if mask is not None:
+        entries |= {"mask_token_id": mask.token_id}
     wider = config.target_hidden_size != config.layers.hidden_size
     return entries | {
-        "architectures": ["Eagle3Speculator"],
+        "architectures": ["Eagle3Speculator" if mask is None else "PEagleSpeculator"],
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_hidden_size if wider else None,
         TAPS: list(config.taps),

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import dflash, eagle, hydra, medusa, names, quant_config
+from eagle_jax.converters import dflash, eagle, hydra, medusa, names, quant_config, window
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
@@ -56,7 +56,8 @@ def load_head(
         folder: a head's folder; of Medusa-2 that of the whole model, which is the target too.
         target: the model it drafts for.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the first matrix is stored in.
-        changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
+        changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`;
+            `sliding_window` is the window of its attention, however the config states windows.
         scheme: what to round its matrices to; None keeps what the folder holds. A head that is stored rounded stays
             as it is: that changes no text.
 
@@ -143,13 +144,14 @@ def read_heads(weights: Weights, target: LlamaConfig | None, changes: Mapping[st
         ValueError: heads that are not understood.
     """
     path = weights.folder / "config.json"
-    entries = {**read_json(path), **changes}
+    entries = {**read_json(path), **window.other_changes(changes)}
     try:
         entries = quant_config.without(entries)
         if kind_of(weights.info) == MEDUSA:
+            window.refuse(changes, "Medusa heads")
             checkpoint, aside = _medusa(weights, entries)
         else:
-            checkpoint, aside = _hydra(weights, entries, target)
+            checkpoint, aside = _hydra(weights, entries, target, changes)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     names.check(weights, checkpoint.rules, shapes(checkpoint.config), aside)
@@ -171,8 +173,14 @@ def _medusa(weights: Weights, entries: Mapping[str, Any]) -> tuple[Found, tuple[
     return Found(config=config, rules=medusa.rules(config, prefix)), medusa.ASIDE if prefix else ()
 
 
-def _hydra(weights: Weights, entries: Mapping[str, Any], target: LlamaConfig | None) -> tuple[Found, tuple[str, ...]]:
+def _hydra(
+    weights: Weights, entries: Mapping[str, Any], target: LlamaConfig | None, changes: Mapping[str, Any]
+) -> tuple[Found, tuple[str, ...]]:
     config = hydra.read_config(weights.info, entries, target)
+    if config.prefix is None:
+        window.refuse(changes, "Hydra heads without a layer before them")
+    else:
+        config = dataclasses.replace(config, prefix=window.overruled(config.prefix, changes))
     return Found(config=config, rules=hydra.rules(config)), () if config.prefix is None else hydra.ASIDE
 
 

@@ -30,10 +30,14 @@ class Rule:
     """One kind of parameter; `{i}` in both patterns is a number, such as the layer's.
 
     With `{j}` in its key the parameter is a stack, which lies on disk in as many tensors as its first axis is long.
+
+    Attributes:
+        ones: axes of length 1 that the tensor has before the parameter's; files may have fewer of them.
     """
 
     key: str
     path: str
+    ones: int = 0
 
 
 def linear(key: str, path: str) -> tuple[Rule, Rule]:
@@ -67,12 +71,18 @@ class Slot:
         shape: the shape of each.
         stacked: whether the parameter is the stack of these tensors.
         leaf: the parameter, or its shape.
+        ones: leading axes of `shape` that files may leave out.
     """
 
     keys: tuple[str, ...]
     shape: tuple[int, ...]
     stacked: bool
     leaf: Any
+    ones: int = 0
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether a file may have a tensor in this shape."""
+        return any(shape == self.shape[left_out:] for left_out in range(self.ones + 1))
 
 
 def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
@@ -84,10 +94,9 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
         pattern = path if number is None or path in by_path else f"{path[: number.start()]}{{i}}{path[number.end() :]}"
         if pattern not in by_path:
             raise ValueError(f"this format has no name for the parameter {path}; save the model in another one")
-        key = by_path[pattern].key
-        if number is not None:
-            key = key.replace("{i}", number.group())
-        by_slot[path] = _slot(key, leaf)
+        rule = by_path[pattern]
+        key = rule.key if number is None else rule.key.replace("{i}", number.group())
+        by_slot[path] = _slot(key, leaf, rule.ones)
     return by_slot
 
 
@@ -96,10 +105,10 @@ def expected(rules: Iterable[Rule], params: Params) -> dict[str, tuple[int, ...]
     return {key: slot.shape for slot in slots(rules, params).values() for key in slot.keys}
 
 
-def _slot(key: str, leaf: Any) -> Slot:
+def _slot(key: str, leaf: Any, ones: int) -> Slot:
     shape = tuple(leaf.shape)
     if "{j}" not in key:
-        return Slot((key,), shape, stacked=False, leaf=leaf)
+        return Slot((key,), (1,) * ones + shape, stacked=False, leaf=leaf, ones=ones)
     return Slot(tuple(key.replace("{j}", str(j)) for j in range(shape[0])), shape[1:], stacked=True, leaf=leaf)
 
 
@@ -164,7 +173,7 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
         raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
     for path, slot in slots(rules, shapes).items():
         for key in slot.keys:
-            _check_tensor(key, weights.info[key], slot.shape, is_matrix(path))
+            _check_tensor(key, weights.info[key], slot, is_matrix(path))
             if weights.info[key].rounding != weights.info[slot.keys[0]].rounding:
                 raise ValueError(f"tensors {slot.keys[0]} and {key} are rounded differently; expected experts alike")
 
@@ -179,7 +188,7 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
                 rounded = packed.Rounded(np.asarray(part.codes), np.asarray(part.scales))
                 yield from packed.tensors(key, rounded, part.bits)
             else:
-                yield key, np.ascontiguousarray(part)
+                yield key, np.ascontiguousarray(part).reshape(slot.shape)
 
 
 def float_dtype(dtype: Any) -> jnp.dtype:
@@ -217,9 +226,9 @@ def refuse_rounded(weights: Weights) -> None:
             )
 
 
-def _check_tensor(key: str, info: TensorInfo, shape: tuple[int, ...], matrix: bool) -> None:
-    if info.shape != shape:
-        raise ValueError(f"tensor {key} in {info.file} has shape {list(info.shape)}; expected {list(shape)}")
+def _check_tensor(key: str, info: TensorInfo, slot: Slot, matrix: bool) -> None:
+    if not slot.fits(info.shape):
+        raise ValueError(f"tensor {key} in {info.file} has shape {list(info.shape)}; expected {list(slot.shape)}")
     if info.dtype not in FLOATS and not (matrix and info.rounding is not None):
         raise ValueError(
             f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)}"
@@ -241,13 +250,13 @@ def _read_rounded(weights: Weights, path: str, slot: Slot, dtype: jnp.dtype, pla
 
 def _read(weights: Weights, slot: Slot, dtype: jnp.dtype) -> jax.Array:
     if not slot.stacked:  # changing the dtype is the device's work
-        return _to_device(weights.take(slot.keys[0]), dtype)
+        return _to_device(weights.take(slot.keys[0]).reshape(slot.leaf.shape), dtype)
     return jnp.asarray(_read_host(weights, slot, dtype))
 
 
 def _read_host(weights: Weights, slot: Slot, dtype: jnp.dtype) -> np.ndarray:
     if not slot.stacked:
-        return weights.take(slot.keys[0]).astype(dtype)
+        return weights.take(slot.keys[0]).reshape(slot.leaf.shape).astype(dtype)
     stack = np.empty((len(slot.keys), *slot.shape), dtype)
     for part, key in zip(stack, slot.keys, strict=True):
         part[...] = weights.take(key)

@@ -119,13 +119,14 @@ def load(
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
             `.gguf` file, or the name of a published pair (`eagle-jax models` lists them).
-        head: folder or hub name of its EAGLE-1, 2 or 3 or DFlash head, or of its Medusa or Hydra heads, or the name of
-            a pair; None is the pair's head, the shipped EAGLE-1 head if no target is named either, or else none. The
-            shipped target also has an EAGLE-3 head, `head="eagle3"`.
+        head: folder or hub name of its EAGLE-1, 2 or 3, P-EAGLE or DFlash head, or of its Medusa or Hydra heads, or the
+            name of a pair; None is the pair's head, the shipped EAGLE-1 head if no target is named either, or else
+            none. The shipped target also has an EAGLE-3 head, `head="eagle3"`.
         dtype: "float32", "bfloat16" or "float16"; None keeps the target's stored one, but is float32 on CPUs that have
             no bfloat16 instructions.
         target_config, head_config: entries that take the place of those in the target's `config.json`, or the head's,
-            such as `{"rope_theta": 10000.0}`.
+            such as `{"rope_theta": 10000.0}`. `{"sliding_window": 512}` lets a head's attention see only the last 512
+            rows of the text, which changes no text.
         mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
             `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
             device. docs/sharding.md tells more.

@@ -231,10 +231,10 @@ def test_changes_take_the_place_of_entries(tmp_path: pathlib.Path):
 
 def test_keys_of_a_head_that_say_nothing_are_passed_over(tmp_path: pathlib.Path, caplog):
     """NeMo's configs hold flags that are off, and the target's number of layers."""
-    stated = entries(head3()) | {"parallel_drafting": False, "mask_token_id": None, "num_hidden_layers": 36}
+    stated = entries(head3()) | {"parallel_drafting": False, "num_hidden_layers": 36}
     stated["eagle_config"] |= {"eh_proj": {}}
     assert_same(load_head(write(tmp_path, tensors(head3()), stated), target()), head3())
-    assert [line.split(": ")[1] for line in caplog.messages] == ["parallel_drafting, mask_token_id", "eh_proj"]
+    assert [line.split(": ")[1] for line in caplog.messages] == ["eh_proj"]
 
 
 def test_rope_base_where_none_is_named(tmp_path: pathlib.Path):

@@ -114,7 +114,8 @@ CASES: dict[str, Case] = {
     "3: fc with a bias": Case("eagle3", tensor("fc.bias", ones(8)), ("fc.bias [8]",)),
     "3: norm missing": Case("eagle3", without("norm.weight"), ("norm.weight",)),
     "3: output matrix missing": Case("eagle3", without("lm_head.weight"), ("lm_head.weight",)),
-    "3: another method's tensor": Case("eagle3", tensor("mask_hidden", ones(1, 24)), ("mask_hidden [1, 24]",)),
+    "3: another method's tensor": Case("eagle3", tensor("mask_embed", ones(1, 24)), ("mask_embed [1, 24]",)),
+    "3: P-EAGLE's tensor": Case("eagle3", tensor("mask_hidden", ones(1, 24)), ("a P-EAGLE head", "no mask token")),
     "3: layers of SGLang's own": Case(
         "eagle3",
         tensor("additional_layers.0.mlp.up_proj.weight", ones(12, 8)),
@@ -193,7 +194,7 @@ CASES: dict[str, Case] = {
     "3: another target width": Case("eagle3", says(target_hidden_size=4), ("target_hidden_size=4", "8", "fc.weight")),
     "3: an unknown key": Case("eagle3", says(logit_bias=2.0), ("logit_bias=2.0", "not known")),
     "3: several unknown keys": Case(
-        "eagle3", says(block_size=16, parallel_drafting=True), ("block_size=16", "parallel_drafting=True", "not known")
+        "eagle3", says(block_size=16, num_anchors=4), ("block_size=16", "num_anchors=4", "not known")
     ),
     "3: a YaRN setting of SGLang's": Case(
         "eagle3",
@@ -201,10 +202,11 @@ CASES: dict[str, Case] = {
         ("rope_scaling.attn_factor=3.0", "1.0"),
     ),
     "3: a DFlash head": Case("eagle3", says(architectures=["DFlashDraftModel"]), ("a DFlash head", "EAGLE-1, 2 or 3")),
-    "3: a P-EAGLE head": Case("eagle3", says(architectures=["PEagleDraftModel"]), ("a P-EAGLE head",)),
+    "3: a P-EAGLE class": Case("eagle3", says(architectures=["PEagleDraftModel"]), ("P-EAGLE head", "mask_hidden")),
+    "3: parallel drafting": Case("eagle3", says(parallel_drafting=True, mask_token_id=3), ("no tensor mask_hidden",)),
     "3: another class": Case("eagle3", says(architectures=["OwnDraftModel"]), ("'OwnDraftModel'", "not known")),
     "3: a number for a flag": Case("eagle3", says(norm_output=1), ("norm_output=1", "true or false")),
-    "3: five taps": Case("eagle3", says(num_aux_hidden_states=5), ("num_aux_hidden_states=5", "3")),
+    "3: five taps": Case("eagle3", says(num_aux_hidden_states=5), ("num_aux_hidden_states=5", "reads 3 target layers")),
     "3: taps that are no layers": Case("eagle3", says(eagle_config={TAPS: [0, "x", 2]}), (TAPS, "'x'")),
     "3: taps out of order": Case("eagle3", says(eagle_config={TAPS: [1, 0, -1]}), (TAPS, "[1, 0, -1]", "ascending")),
     "3: two taps": Case(
