@@ -6,6 +6,8 @@ the same noise (coupled) or by probability alone (uncoupled); the text is the sa
     python -m benchmarks.decode.acceptance --questions QUESTIONS.jsonl
 """
 
+from collections.abc import Sequence
+
 import eagle_jax
 from benchmarks.common.command import begin, numbers, parser, prompts
 from benchmarks.common.tables import progress, show
@@ -38,15 +40,19 @@ def main() -> None:
             drafter=Eagle(head=model.head, policy=DynamicTree(*options.tree), coupled=coupled),
             progress=progress,
         )
-        stats = [result.stats for result in results if result.stats.steps]
-        steps = sum(one.steps for one in stats)
-        depths = zip(*([share * one.steps for share in one.accepted_by_depth] for one in stats), strict=True)
-        reached = [sum(depth) / steps for depth in depths]
+        reached = reached_depths(results)
         length = 1 + sum(reached)
         greedy = greedy or length
         rows.append((name, length, f"{length / greedy:.0%}", " ".join(f"{share:.2f}" for share in reached)))
     columns = ("sampling", "mean acceptance length", "of greedy", "share of steps that reach depth 1, 2, ...")
     show(f"{len(asked)} questions, tree {options.tree}", columns, rows)
+
+
+def reached_depths(results: Sequence[eagle_jax.Result]) -> list[float]:
+    """The share of all steps that reach depth 1, 2, ...; with 1 added their sum is the mean acceptance length."""
+    stats = [result.stats for result in results if result.stats.steps]
+    depths = zip(*([share * one.steps for share in one.accepted_by_depth] for one in stats), strict=True)
+    return [sum(depth) / sum(one.steps for one in stats) for depth in depths]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import load_head, resolve
 from eagle_jax.converters.eagle import default_taps
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
 from eagle_jax.models.any_head import AnyHead, Params
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
@@ -24,7 +24,7 @@ from eagle_jax.sharding import to_host
 from eagle_jax.training.settings import HeadConfig
 
 METHODS: Mapping[str, type[AnyHead]] = {
-    **{"eagle1": Head, "eagle3": Head3, "dflash": DFlash},
+    **{"eagle1": Head, "eagle3": Head3, "peagle": Head3, "dflash": DFlash},
     **{"medusa": Medusa, "hydra": Hydra},
 }
 BLOCK_SIZE = 16
@@ -55,8 +55,8 @@ def first(
     if config.method in ("medusa", "hydra"):
         return _parallel(config, target, sizes, steps, key)
     layers = _layers(config, sizes, config.layers)
-    if config.method == "eagle3":
-        return _eagle3(config, layers, target, ids, key)
+    if config.method in ("eagle3", "peagle"):
+        return _eagle3(config, layers, target, ids, key, steps)
     if config.method == "dflash":
         return _dflash(config, layers, target, ids, key)
     head = Head.init(EagleConfig(layers=layers, fc_bias=config.bias), key, jnp.float32)
@@ -66,8 +66,8 @@ def first(
 def _earlier(config: HeadConfig, folder: str, target: LM, ids: Int[np.ndarray, " d"] | None) -> AnyHead:
     """A head of the same method, with which come objective and optimizer; one that drafts all is cut to `ids`."""
     head = load_head(resolve(folder), target, "float32")
-    if not isinstance(head, METHODS[config.method]):
-        method = next(name for name, kind in METHODS.items() if isinstance(head, kind))
+    method = method_of(head)
+    if method != config.method:
         raise ValueError(
             f"head.start={folder} holds a head of {method} and head.method is {config.method}; set head.method: "
             f"{method}, or name another head"
@@ -82,6 +82,13 @@ def _earlier(config: HeadConfig, folder: str, target: LM, ids: Int[np.ndarray, "
             "tokens of its own; leave head.draft_vocab_size out, or name a head that drafts all"
         )
     return head.trimmed(target, ids)
+
+
+def method_of(head: AnyHead) -> str:
+    """The method that trains such a head."""
+    if isinstance(head, Head3) and head.config.mask is not None:
+        return "peagle"
+    return next(name for name, kind in METHODS.items() if isinstance(head, kind))
 
 
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
@@ -127,12 +134,13 @@ def _dflash(
 
 
 def _eagle3(
-    config: HeadConfig, layers: LlamaConfig, target: LM, ids: Int[np.ndarray, " d"] | None, key: jax.Array
+    config: HeadConfig, layers: LlamaConfig, target: LM, ids: Int[np.ndarray, " d"] | None, key: jax.Array, steps: int
 ) -> Head3:
     """Begins with the target's final norm and output matrix, and an `fc` that passes on the highest tap: what it drafts
-    is at first what the target would say there, which is far better than chance.
+    is at first what the target would say there, which is far better than chance. P-EAGLE's has an embedding of its own,
+    to learn the mask token's, and begins with the target's.
     """
-    head_config = _eagle3_config(config, layers, target.config, None if ids is None else len(ids))
+    head_config = _eagle3_config(config, layers, target.config, None if ids is None else len(ids), steps)
     params = Head3.init(head_config, key, jnp.float32).params
     highest = jnp.eye(layers.hidden_size, dtype=jnp.float32)
     output = _output_matrix(target)
@@ -141,10 +149,20 @@ def _eagle3(
         "norm": jax.tree.map(lambda p: jnp.asarray(p, jnp.float32), to_host(target.params["norm"])),
         "lm_head": {"weight": output if ids is None else output[ids]},
     }
+    if head_config.own_embedding:
+        params |= {"embed_tokens": {"embedding": jnp.asarray(to_host(target.table), jnp.float32)}}
     return Head3(params=params, config=head_config, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
 
 
-def _eagle3_config(config: HeadConfig, layers: LlamaConfig, target: LlamaConfig, drafted: int | None) -> Eagle3Config:
+def _eagle3_config(
+    config: HeadConfig, layers: LlamaConfig, target: LlamaConfig, drafted: int | None, steps: int = 1
+) -> Eagle3Config:
+    mask = None
+    if config.method == "peagle":
+        if target.gemma is not None:
+            raise ValueError("method peagle for a Gemma, which scales its embeddings; expected another target")
+        assert config.mask_token_id is not None, "HeadConfig has refused it"
+        mask = MaskConfig(token_id=config.mask_token_id, num_drafted=steps)
     return Eagle3Config(
         layers=layers,
         taps=taps_of(config, target.num_hidden_layers),
@@ -152,6 +170,8 @@ def _eagle3_config(config: HeadConfig, layers: LlamaConfig, target: LlamaConfig,
         draft_vocab_size=drafted or target.vocab_size,
         fc_norm=config.fc_norm,
         norm_output=config.norm_output,
+        own_embedding=mask is not None,
+        mask=mask,
     )
 
 

@@ -28,11 +28,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.any_head import AnyHead
-from eagle_jax.models.cache import KV
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import argmax
 from eagle_jax.struct import pytree
+from eagle_jax.training.earlier_steps import sight, with_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Objective:
 
     Args:
         steps: draft steps trained; 1 is the published EAGLE-1 training. Medusa and Hydra have a head for each,
-            DFlash a slot.
+            DFlash a slot, P-EAGLE a row.
         decay: weight of each step relative to the one before.
         feature_weight: weight of SmoothL1 between guessed and true feature (published: 1 for EAGLE-1, 0 for EAGLE-3,
             whose normed output it compares).
@@ -53,7 +53,9 @@ class Objective:
             the divergence, later acceptance.
         eta: how soon the hybrid turns.
         noise: half-width of the uniform noise on input features made of true ones.
-        anchors: blocks of each row (DFlash); other methods learn from every token.
+        anchors: blocks of each row (DFlash), or tokens of it behind which mask rows are put (P-EAGLE, whose first step
+            learns from every token, as other methods do).
+        down_sample_ratio, down_sample_ratio_min: step d, counted from 0, has max(ratio ** d, min) of these (P-EAGLE).
     """
 
     steps: int = 1
@@ -64,6 +66,8 @@ class Objective:
     distribution_loss: Literal["cross_entropy", "acceptance", "hybrid"] = "cross_entropy"
     eta: float = 3.0
     anchors: int = 64
+    down_sample_ratio: float = 0.7
+    down_sample_ratio_min: float = 0.2
 
     def __post_init__(self):
         if self.steps < 1:
@@ -72,6 +76,9 @@ class Objective:
             raise ValueError(f"objective.anchors={self.anchors}; expected at least one block of each row")
         if self.decay <= 0:
             raise ValueError(f"objective.decay={self.decay}; expected more than 0, 1 weighs all steps alike")
+        for name in ("down_sample_ratio", "down_sample_ratio_min"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"objective.{name}={getattr(self, name)}; expected a share above 0, up to 1")
         for name in ("feature_weight", "distribution_weight", "noise", "eta"):
             if getattr(self, name) < 0:
                 raise ValueError(f"objective.{name}={getattr(self, name)}; expected 0 or more")
@@ -84,6 +91,8 @@ PARALLEL = Objective(steps=5, feature_weight=0.0, distribution_weight=1.0, noise
 """Medusa's five heads and the weights of their losses; the distribution is that of the target, as Hydra++ learns it."""
 
 DFLASH = Objective(steps=15, decay=0.867, feature_weight=0.0, distribution_weight=1.0, noise=0.0)
+
+PEAGLE = Objective(steps=8, decay=1.0, feature_weight=0.0, distribution_weight=1.0, noise=0.0, anchors=512)
 
 
 @pytree
@@ -156,46 +165,19 @@ def loss(
     return weighted(parts, objective)
 
 
-def weighted(parts: Sequence[tuple], objective: Objective) -> tuple[Float[Array, ""], Report]:
-    """The loss out of its parts by draft step, and these."""
+def weighted(
+    parts: Sequence[tuple], objective: Objective, counts: Float[Array, "steps"] | None = None
+) -> tuple[Float[Array, ""], Report]:
+    """The loss out of its parts by draft step, and these.
+
+    Args:
+        counts: slots of each step, for all slots to weigh alike; None lets steps weigh alike. Both before `decay`.
+    """
     report = Report(*(jnp.stack(column) for column in zip(*parts, strict=True)))
     weight = objective.decay ** jnp.arange(len(parts), dtype=jnp.float32)
+    weight = weight if counts is None else weight * jnp.maximum(counts, 1e-6)
     per_step = objective.feature_weight * report.feature + objective.distribution_weight * report.distribution
     return jnp.sum(per_step * weight) / jnp.sum(weight), report
-
-
-def sight(slots: int, step: int) -> Bool[Array, "n n"]:
-    """Which keys of step 0 the queries of draft step `step` see; of every later step each query sees one key.
-
-    With four slots and step 1 (the slot before the first has nothing true behind it, only itself), and below it what
-    `with_step` makes of the later steps' keys, so that the one to see stands at the query's own slot:
-
-              step 0            step 2 sees of step 1
-              0 1 2 3           at slot  0 1 2 3
-        0     . . . .           the key  0 0 1 2
-        1     1 . . .
-        2     1 1 . .
-        3     1 1 1 .
-    """
-    query, key = jnp.arange(slots)[:, None], jnp.arange(slots)[None]
-    return key <= query - step
-
-
-def with_step(earlier_kv: tuple[KV, ...], own: tuple[KV, ...]) -> tuple[KV, ...]:
-    """What stands beside the next draft step: keys and values of step 0, and behind them those of every later step.
-
-    The chain that a query continues is one slot longer than in the step before, so the later steps' rows move by one.
-    """
-    if not earlier_kv:
-        return own
-
-    def joined(old: Float[Array, "b k _ c"], new: Float[Array, "b k n c"]) -> Float[Array, "b k _ c"]:
-        batch, heads, slots, size = new.shape
-        later = jnp.concatenate([old[:, :, slots:], new], axis=2).reshape(batch, heads, -1, slots, size)
-        moved = jnp.concatenate([later[:, :, :, :1], later[:, :, :, :-1]], axis=3)
-        return jnp.concatenate([old[:, :, :slots], moved.reshape(batch, heads, -1, size)], axis=2)
-
-    return tuple((joined(old_k, k), joined(old_v, v)) for (old_k, old_v), (k, v) in zip(earlier_kv, own, strict=True))
 
 
 def drafted(answer: Bool[Array, "b n"], step: int) -> Bool[Array, "b m"]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from eagle_jax.training.loss import DFLASH, EAGLE3, PARALLEL
+from eagle_jax.training.loss import DFLASH, EAGLE3, PARALLEL, PEAGLE
 
 
 def at_least(least: int, name: str, value: int | None) -> None:
@@ -51,24 +51,26 @@ class HeadConfig:
     Args:
         method: eagle1 makes heads for EAGLE-1 and EAGLE-2. With it come the published defaults of `objective` and
             `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads, of dflash the tokens of a block
-            that are learnt.
+            that are learnt, of peagle those that one pass drafts.
         intermediate_size: width of its MLP; the target's by default.
         num_attention_heads, num_key_value_heads: of its attention; the target's by default. Beside a small target fewer
             make drafting cheaper.
         layers: decoder layers; residual blocks in each head (medusa, hydra).
         prefix: one decoder layer over the text before the heads, which makes it Hydra++ (hydra).
         bias: whether `fc` has a bias (eagle1).
-        taps: target layers whose entering residual stream is read (eagle3, dflash); the published choice by default.
+        taps: target layers whose entering residual stream is read (eagle3, peagle, dflash); the published choice by
+            default.
         block_size: slots of a block, the last token's included (dflash); 16 by default.
-        mask_token_id: token of the other slots, which should be none that texts have (dflash, which needs it).
+        mask_token_id: token of the other slots (dflash) or of mask rows (peagle), which should be none that texts
+            have; both need it.
         causal: a slot sees the block up to itself, as JetSpec's heads, not all of it (dflash).
-        fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3).
+        fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3); peagle has the former too.
         draft_vocab_size: draft only so many tokens, the most frequent of the answers; all by default.
         start: folder of an earlier head of the same method to go on from; its sizes count then. With
             `draft_vocab_size`, one of eagle1 that drafts all tokens drafts only so many from then on.
     """
 
-    method: Literal["eagle1", "eagle3", "dflash", "medusa", "hydra"] = "eagle1"
+    method: Literal["eagle1", "eagle3", "peagle", "dflash", "medusa", "hydra"] = "eagle1"
     intermediate_size: int | None = None
     num_attention_heads: int | None = None
     num_key_value_heads: int | None = None
@@ -104,20 +106,20 @@ class HeadConfig:
             if value is not None and value is not False and self.method not in methods:
                 names = " or ".join(methods)
                 raise ValueError(f"head.{name} with method {self.method}; expected {names}, since no other has it")
-        if self.method == "dflash" and self.mask_token_id is None and self.start is None:
+        if self.method in _OF_SOME_METHODS["mask_token_id"] and self.mask_token_id is None and self.start is None:
             raise ValueError(
-                "method dflash and no head.mask_token_id; expected the number of a token that no text has, such as one "
-                "that the vocabulary reserves"
+                f"method {self.method} and no head.mask_token_id; expected the number of a token that no text has, "
+                "such as one that the vocabulary reserves"
             )
 
 
 _OF_SOME_METHODS = {
     "prefix": ("hydra",),
-    "taps": ("eagle3", "dflash"),
+    "taps": ("eagle3", "peagle", "dflash"),
     "block_size": ("dflash",),
-    "mask_token_id": ("dflash",),
+    "mask_token_id": ("dflash", "peagle"),
     "causal": ("dflash",),
-    "fc_norm": ("eagle3",),
+    "fc_norm": ("eagle3", "peagle"),
     "norm_output": ("eagle3",),
 }
 
@@ -225,6 +227,17 @@ PUBLISHED: Mapping[str, Any] = {
     "eagle3": {
         "objective": dataclasses.asdict(EAGLE3),
         "optimizer": {"rate": 5e-5, "warmup": 12000, "weight_decay": 0.0, "clip": "norm"},
+    },
+    "peagle": {
+        "objective": dataclasses.asdict(PEAGLE),
+        "optimizer": {
+            "rate": 1e-4,
+            "warmup": 500,
+            "weight_decay": 0.0,
+            "clip": "norm",
+            "clip_at": 1.0,
+            "decay": "cosine",
+        },
     },
     "dflash": {
         "objective": dataclasses.asdict(DFLASH),

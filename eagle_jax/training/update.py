@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Rules, Sharding, fitting, traced_over
@@ -23,6 +24,7 @@ from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads_loss import heads_loss
 from eagle_jax.training.loss import Objective, Report, loss
 from eagle_jax.training.optimizer import norm_of
+from eagle_jax.training.peagle_loss import peagle_loss
 from eagle_jax.workarounds import exact_reduction_options
 
 EVERYWHERE: Rules = ()  # every device has all of it
@@ -165,8 +167,16 @@ def _loss(
     whole = dataclasses.replace(head, params=rounded)
     if features is None:  # behind the barrier it is computed as it is for files, to the bit
         features = jax.lax.optimization_barrier(jax.lax.stop_gradient(hidden_states(target, tokens, head.taps)))
-    of_its_kind: Any = heads_loss if isinstance(whole, Heads) else dflash_loss if isinstance(whole, DFlash) else loss
-    return of_its_kind(whole, target, tokens, answer, features, key, objective, remat=remat)
+    return _loss_of(whole)(whole, target, tokens, answer, features, key, objective, remat=remat)
+
+
+def _loss_of(head: AnyHead) -> Any:
+    """The loss of the head's method."""
+    if isinstance(head, Heads):
+        return heads_loss
+    if isinstance(head, DFlash):
+        return dflash_loss
+    return peagle_loss if isinstance(head, Head3) and head.config.mask is not None else loss
 
 
 @functools.cache

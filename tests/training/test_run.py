@@ -16,6 +16,7 @@ from eagle_jax.converters import load_head, save_target
 from eagle_jax.jobs.training import train
 from eagle_jax.loading import dtypes
 from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.training import events
 from eagle_jax.training.run import alone, run
 from eagle_jax.training.watch import Diverged
@@ -262,6 +263,15 @@ def test_a_dflash_head_from_features_on_disk(tmp_path):
     finished = run(config(tmp_path, *changes), pair()[0], TOKENIZER)
     head = load_head(finished.head, pair()[0])
     assert isinstance(head, DFlash) and (head.config.block_size, head.config.num_target_layers) == (4, 2)
+
+
+def test_a_peagle_head(tmp_path):
+    """Its embedding is written with it, and it is measured as deep as it drafts."""
+    changes = ("head.method=peagle", "head.layers=2", "head.mask_token_id=28", "objective.steps=3")
+    changes += ("objective.anchors=4", "steps=3", "evaluation.depth=4", "optimizer.warmup=0")
+    finished = run(config(tmp_path, *changes), pair()[0], TOKENIZER)
+    head = load_head(finished.head, pair()[0])
+    assert isinstance(head, Head3) and head.num_drafted == 3 and head.config.own_embedding
 
 
 def test_more_rows_than_there_are_cannot_be_asked_for(tmp_path):

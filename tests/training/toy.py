@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -60,6 +60,16 @@ def hydra() -> Hydra:
     config = HydraConfig(hidden_size=16, vocab_size=29, num_heads=3, num_layers=1, prefix=layer)
     head = Hydra.init(config, jax.random.key(3), F32)
     return dataclasses.replace(head, params=jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, head.params))
+
+
+def peagle(**flags: Any) -> Head3:
+    """A P-EAGLE head of two layers for the toy target, which drafts 4 tokens; random weights, not small."""
+    layers = dataclasses.replace(CONFIG, tie_word_embeddings=False)
+    sizes = {"layers": layers, "taps": (0, 1, 2), "target_hidden_size": 16, "draft_vocab_size": 29}
+    sizes |= {"own_embedding": True, "mask": MaskConfig(token_id=28, num_drafted=4)}
+    head = Head3.init(Eagle3Config(**sizes | flags), jax.random.key(4), F32)
+    params = jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, head.params)
+    return dataclasses.replace(head, params=params)
 
 
 def dflash(**flags: Any) -> DFlash:

@@ -1,0 +1,141 @@
+"""What a P-EAGLE head is trained on: the target's next-token distribution at rows of text and at mask rows behind it.
+
+The rows of text are EAGLE-3's: slot i holds a feature of token i and the embedding of token i + 1, and guesses token
+i + 2. Behind some of them, the anchors, stand mask rows, as behind the last row of a text when drafting: the row of
+depth d at slot a + d, which guesses token a + d + 2 and sees the text up to its anchor and its own rollout alone:
+
+    depth            0 0 0 0 0   1 1 1   2
+    anchor           0 1 2 3 4   0 2 3   2
+    slot             0 1 2 3 4   1 3 4   4
+    anchor 2,   1    x x x . .   . x .   .
+    depth       2    x x x . .   . x .   x
+
+Depth d has max(r ** d, r_min) of the anchors, chosen at random (conditional-on-distribution sampling, arXiv:2602.01469,
+section 3): deep rows are many and say little. Subsets are nested, so that a rollout is whole: a row's predecessors are
+there. All rows go through the head in one pass, and all that count weigh alike, whatever their depth.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.models.eagle3 import Head3
+from eagle_jax.models.lm import LM
+from eagle_jax.struct import pytree, static
+from eagle_jax.training.dflash_loss import choose_anchors
+from eagle_jax.training.loss import Objective, Report, Truth, drafted, parts_of, weighted
+
+
+@pytree
+class Sample:
+    """The rows of a pass, depth after depth: all slots of the text, then the mask rows.
+
+    Attributes:
+        anchor, depth: of each row; it stands at slot `anchor + depth`.
+        chosen: whether it is one of those that its depth should have; the others fill fixed shapes.
+        sizes: rows of each depth.
+    """
+
+    anchor: Int[Array, "b r"]
+    depth: Int[Array, "r"]
+    chosen: Bool[Array, "b r"]
+    sizes: tuple[int, ...] = static()
+
+    @property
+    def visible(self) -> Bool[Array, "b r r"]:
+        """Which rows each row sees: text up to its anchor, and mask rows of its rollout up to itself."""
+        same = self.anchor[:, :, None] == self.anchor[:, None, :]
+        text = (self.depth == 0)[None, None, :] & (self.anchor[:, None, :] <= self.anchor[:, :, None])
+        return text | same & (self.depth[None, :] <= self.depth[:, None])[None]
+
+
+def peagle_loss(
+    head: Head3,
+    target: LM,
+    tokens: Int[Array, "b n"],
+    answer: Bool[Array, "b n"],
+    features: Float[Array, "b n f"],
+    key: jax.Array,
+    objective: Objective,
+    *,
+    remat: bool = False,
+) -> tuple[Float[Array, ""], Report]:
+    """Weighted loss and its parts by depth; see `loss.loss`. Depths beyond `objective.steps` are left out.
+
+    Args:
+        key: chooses the anchors, and seeds the noise.
+    """
+    if objective.feature_weight:
+        raise ValueError(
+            f"feature_weight={objective.feature_weight} with a P-EAGLE head; expected 0: mask rows guess no features"
+        )
+    steps, slots = min(objective.steps, head.num_drafted or 1), answer.shape[1] - 1
+    sample_key, noise_key = jax.random.split(key)
+    sample = choose_rows(answer, steps, objective, sample_key)
+    hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
+    entering = head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps))
+    if objective.noise:
+        width = objective.noise
+        entering = entering + jax.random.uniform(noise_key, entering.shape, minval=-width, maxval=width)
+    out = (jax.checkpoint(_outputs) if remat else _outputs)(head, target, tokens, entering, sample)
+
+    truth, parts, counts, first = Truth.of(head, target, hidden[:, 1:]), [], [], 0
+    for depth, size in enumerate(sample.sizes):
+        rows = slice(first, first + size)
+        at, first = sample.anchor[:, rows] + depth, first + size
+        there = jnp.minimum(at, slots - 1)  # a row behind the text counts for nothing
+        mask = sample.chosen[:, rows] & (at < slots) & jnp.take_along_axis(drafted(answer, depth), there, axis=1)
+        part = functools.partial(_part, head, target, objective=objective)
+        parts.append((jax.checkpoint(part) if remat else part)(out[:, rows], truth, there, mask))
+        counts.append(jnp.sum(mask).astype(jnp.float32))
+    return weighted(parts, objective, jnp.stack(counts))
+
+
+def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, key: jax.Array) -> Sample:
+    """The rows to train `steps` depths with. Anchors are slots whose root and own guess are of an answer."""
+    batch, slots = answer.shape[0], answer.shape[1] - 1
+    anchors, found = choose_anchors(answer[:, 1:], objective.anchors, key)
+    rank, count = jnp.arange(anchors.shape[1]), jnp.sum(found, axis=1)[:, None].astype(jnp.float32)
+    text = jnp.broadcast_to(jnp.arange(slots, dtype=jnp.int32)[None], (batch, slots))
+    sizes, columns, chosen = [slots], [text], [jnp.ones((batch, slots), bool)]
+    for depth in range(1, steps):
+        share = max(objective.down_sample_ratio**depth, objective.down_sample_ratio_min)
+        size = math.ceil(share * anchors.shape[1])
+        sizes.append(size)
+        columns.append(anchors[:, :size])
+        chosen.append(rank[None, :size] < jnp.ceil(share * count).astype(jnp.int32))
+    depths = jnp.concatenate([jnp.full(size, depth, jnp.int32) for depth, size in enumerate(sizes)])
+    return Sample(jnp.concatenate(columns, axis=1), depths, jnp.concatenate(chosen, axis=1), tuple(sizes))
+
+
+def _outputs(
+    head: Head3, target: LM, tokens: Int[Array, "b n"], entering: Float[Array, "b m h"], sample: Sample
+) -> Float[Array, "b r h"]:
+    """The head's outputs at all rows, in one pass."""
+    batch, slots, _ = entering.shape
+    embeddings, feature = head.mask_rows(target, batch, sample.anchor.shape[1] - slots)
+    embeddings = jnp.concatenate([head.embed(target, tokens[:, 1:]), embeddings], axis=1)
+    features = jnp.concatenate([entering.astype(head.dtype), feature.astype(head.dtype)], axis=1)
+    positions = sample.anchor + sample.depth[None]
+    return head.forward(embeddings, features, positions, sample.visible, head.empty_cache(batch, 0))[0]
+
+
+def _part(
+    head: Head3,
+    target: LM,
+    out: Float[Array, "b c h"],
+    truth: Truth,
+    at: Int[Array, "b c"],
+    mask: Bool[Array, "b c"],
+    objective: Objective,
+) -> tuple[Array, Array, Array]:
+    """One depth's part of each of `Report`'s fields; its rows stand at slots `at`."""
+
+    def there(values: Array) -> Array:
+        return jax.vmap(lambda row, index: row[index])(values, at)
+
+    logits = head.logits(target, out.astype(jnp.float32))
+    return parts_of(head, logits, None, jax.tree.map(there, truth), mask, objective)
