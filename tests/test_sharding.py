@@ -27,9 +27,10 @@ from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, MaskConfig
 from eagle_jax.models import layout
 from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import quantize_params, scheme_of
 from eagle_jax.scheduling import programs
@@ -83,6 +84,13 @@ def decoded(target, drafter, sharding):
 def dflash_head() -> DFlash:
     sizes = {"layers": CONFIG, "taps": (0, 1), "target_hidden_size": CONFIG.hidden_size}
     return DFlash.init(DFlashConfig(**sizes, block_size=4, mask_token_id=5, own_embedding=True), jax.random.key(1))
+
+
+def peagle_head() -> Head3:
+    sizes = {"layers": CONFIG, "taps": (0, 1), "target_hidden_size": CONFIG.hidden_size, "own_embedding": True}
+    mask = MaskConfig(token_id=5, num_drafted=3)
+    config = Eagle3Config(**sizes, draft_vocab_size=CONFIG.vocab_size, mask=mask)
+    return Head3.init(config, jax.random.key(1))
 
 
 def answers(state) -> list[list[int]]:
@@ -150,11 +158,13 @@ def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["hydra", "dflash", "token-recycling"])  # weights of their own; a table per request
+# weights of their own; a table per request
+@pytest.mark.parametrize("method", ["hydra", "dflash", "peagle", "token-recycling"])
 def test_other_drafters_give_the_same_text_on_several_devices(pair, plainly, method):
     target = pair[0]
     sharding = sharding_of("data:2,model:2", CONFIG)
-    model = types.SimpleNamespace(head=laid(dflash_head() if method == "dflash" else synthetic_hydra(target)))
+    heads = {"dflash": dflash_head, "peagle": peagle_head}
+    model = types.SimpleNamespace(head=laid(heads[method]() if method in heads else synthetic_hydra(target)))
     policy = None if METHODS[method].trees is None else METHODS[method].trees(model, True)
     state, loop = decoded(laid(target), METHODS[method].make(model, policy, True), sharding)
     assert answers(state) == plainly
@@ -214,7 +224,7 @@ def test_every_matrix_is_spread_in_both_layouts(pair):
     """What stays whole is small: norms, routers, biases of sums."""
     target, head = pair
     models = [(target, TARGET), (LM.init(MIXTURE, jax.random.key(0)), TARGET)]
-    models += [(head, HEAD), (dflash_head(), HEAD), (synthetic_head3(target, taps=(0, 1)), HEAD)]
+    models += [(head, HEAD), (dflash_head(), HEAD), (peagle_head(), HEAD), (synthetic_head3(target, taps=(0, 1)), HEAD)]
     for model, rules in models:
         for params in (model.params, laid(model).params):
             for path, leaf in jax.tree_util.tree_leaves_with_path(params):

@@ -12,13 +12,14 @@ from eagle_jax import api, cli
 from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, MaskConfig
 from eagle_jax.inspection import costs, start
 from eagle_jax.inspection import tune as tuning
 from eagle_jax.inspection.costs import Grid
 from eagle_jax.inspection.start import Start
 from eagle_jax.inspection.tune import draft_along
 from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.testing import synthetic_medusa
 from eagle_jax.tuning import budgets
 from eagle_jax.tuning import methods as drafters
@@ -140,6 +141,10 @@ def test_trees_no_deeper_than_there_are_heads():
     head = DFlash.init(DFlashConfig(**sizes, block_size=2, mask_token_id=0), jax.random.key(0))
     dflash = dataclasses.replace(RANDOM, head=head)
     assert tuning.grid_for(dflash).largest == DynamicTree(3, 0, 2)
+    mask = MaskConfig(token_id=0, num_drafted=1)
+    config = Eagle3Config(**sizes, draft_vocab_size=RANDOM.target.config.vocab_size, mask=mask)
+    peagle = dataclasses.replace(RANDOM, head=Head3.init(config, jax.random.key(0)))
+    assert tuning.grid_for(peagle).largest == DynamicTree(3, 0, 2)
     assert tuning.grid_for(RANDOM).largest == DynamicTree(4, 1, 2)
 
 

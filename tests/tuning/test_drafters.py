@@ -18,11 +18,13 @@ from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.medusa import MEDUSA_TREE, MedusaDrafter
+from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.token_recycling import TokenRecycling
-from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, MaskConfig
 from eagle_jax.loading.folders import PAIR
 from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.testing import TINY, synthetic_hydra, synthetic_medusa, synthetic_pair
 from eagle_jax.text.tokenizers import fingerprint, refuse_other_tokenizer, tokenizer_in
 from eagle_jax.tuning import methods as drafters
@@ -40,6 +42,12 @@ def with_dflash(**flags) -> api.Model:
     return dataclasses.replace(BARE, head=DFlash.init(DFlashConfig(**settings), jax.random.key(0)))
 
 
+def with_peagle(num_drafted: int = 8) -> api.Model:
+    mask = MaskConfig(token_id=60, num_drafted=num_drafted)
+    config = Eagle3Config(layers=TINY, taps=(0, 2), target_hidden_size=32, draft_vocab_size=61, mask=mask)
+    return dataclasses.replace(BARE, head=Head3.init(config, jax.random.key(0)))
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return tokenizer_in(PAIR / "target")
@@ -50,6 +58,7 @@ def test_auto_is_what_there_is():
     assert isinstance(drafter_for(WITH_HEAD, "auto", "auto"), Eagle)
     assert isinstance(drafter_for(MEDUSA, "auto", "auto"), MedusaDrafter)
     assert isinstance(drafter_for(with_dflash(), "auto", "auto"), DFlashDrafter)
+    assert isinstance(drafter_for(with_peagle(), "auto", "auto"), PEagle)
     assert drafter_for(dataclasses.replace(BARE, draft=TARGET), "auto", "auto").model is TARGET
 
 
@@ -60,6 +69,7 @@ def test_published_sizes_are_asked_for_by_name():
     assert drafter_for(dataclasses.replace(BARE, head=synthetic_hydra(TARGET)), "hydra", "published").shape.depth == 3
     assert drafter_for(with_dflash(), "dflash", "published").policy == DynamicTree(16, 14, 1)
     assert drafter_for(with_dflash(causal_layers=(0, 1)), "dflash", "published").policy == DynamicTree(128, 14, 7)
+    assert drafter_for(with_peagle(), "peagle", "published").policy == DynamicTree(9, 7, 1)
     assert drafter_for(BARE, "prompt-lookup", "published") == PromptLookup(copied=10)
     assert drafter_for(BARE, "token-recycling", "published").shape.nodes == 80
     assert drafter_for(BARE, "lookahead", "published").shape.nodes == 57
@@ -90,6 +100,24 @@ def test_trees_of_any_room_fit_the_block(block_size, causal_layers):
         tree = METHODS["dflash"].trees(model, small, most)
         assert tree.nodes <= most and tree.depth < block_size
     assert drafter_for(model, "auto", "auto").shape.nodes <= 6
+
+
+@pytest.mark.parametrize("num_drafted", [1, 2, 3, 12])
+def test_trees_of_any_room_fit_a_pass(num_drafted):
+    model = with_peagle(num_drafted)
+    for small, most in itertools.product((True, False), (2, 3, 5, 9, 60, 1000)):
+        tree = METHODS["peagle"].trees(model, small, most)
+        assert tree.nodes <= most and tree.depth <= num_drafted
+    assert drafter_for(model, "auto", "auto").shape.nodes <= 6
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle3", "hybrid", "medusa"])
+def test_a_head_of_another_method_is_named(name):
+    """P-EAGLE's heads have the class of EAGLE-3's, and EAGLE-3's are no P-EAGLE heads."""
+    with pytest.raises(ValueError, match='and the model has a P-EAGLE head, which drafts with drafter="peagle"; load'):
+        choose(with_peagle(), name, "auto")
+    with pytest.raises(ValueError, match="needs a P-EAGLE head, and the model has an EAGLE head, which drafts with"):
+        choose(WITH_HEAD, "peagle", "auto")
 
 
 def test_a_drafter_object_has_its_own_tree():
