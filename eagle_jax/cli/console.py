@@ -57,14 +57,21 @@ def sentence(error: Exception) -> str:
 
 
 def load(
-    target: str | None, head: str | None, dtype: str | None, *, target_config: str | None = None, **more: Any
+    target: str | None,
+    head: str | None,
+    dtype: str | None,
+    *,
+    target_config: str | None = None,
+    head_config: str | None = None,
+    **more: Any,
 ) -> api.Model:
     """`api.load` behind a spinner that says what is being loaded; of `more`, what is not None is passed on.
 
-    `target_config` is a JSON object, as `--target-config` takes it.
+    `target_config` and `head_config` are JSON objects, as `--target-config` takes one.
     """
-    if target_config is not None:
-        more["target_config"] = options.parse_entries(target_config, "--target-config")
+    for name, entries in (("target_config", target_config), ("head_config", head_config)):
+        if entries is not None:
+            more[name] = options.parse_entries(entries, f"--{name.replace('_', '-')}")
     with err.status(f"Loading {target or 'the shipped pair'}"):
         return api.load(target, head, dtype=dtype, **{name: path for name, path in more.items() if path is not None})
 

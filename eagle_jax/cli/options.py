@@ -27,7 +27,7 @@ Head = Annotated[
     typer.Option(
         "--head",
         metavar="PATH|NAME",
-        help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, Medusa or Hydra heads, or eagle3, the shipped target's second.",
+        help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, Medusa or Hydra heads, or eagle3, the toy's second.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -45,6 +45,15 @@ TargetConfig = Annotated[
         "--target-config",
         metavar="JSON",
         help="Entries that take the place of those in the model's config.json, such as '{\"rope_theta\": 10000}'.",
+        rich_help_panel=MODEL,
+    ),
+]
+HeadConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--head-config",
+        metavar="JSON",
+        help="The same for the head's, such as '{\"sliding_window\": 512}', the window of its attention.",
         rich_help_panel=MODEL,
     ),
 ]

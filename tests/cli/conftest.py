@@ -72,6 +72,7 @@ class Fake:
     asked_again: list[tuple] = dataclasses.field(default_factory=list)
     quantized: list[str | None] = dataclasses.field(default_factory=list)
     target_configs: list[Any] = dataclasses.field(default_factory=list)
+    head_configs: list[Any] = dataclasses.field(default_factory=list)
     meshes: list[str | None] = dataclasses.field(default_factory=list)
     rounded: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     done: int | None = None
@@ -166,6 +167,7 @@ class Fake:
         **drafting,
     ):
         self.target_configs.append(target_config)
+        self.head_configs.append(drafting.pop("head_config", None))
         self.meshes.append(mesh)
         self.loads.append((target, head, dtype))
         self.quantized.append(quantize)

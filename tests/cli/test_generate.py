@@ -161,6 +161,14 @@ def test_entries_of_the_targets_config(fake, run):
     assert shown.exit_code == 2 and "--target-config [1] is no JSON object" in shown.stderr
 
 
+def test_entries_of_the_heads_config(fake, run):
+    assert run("generate", "--head-config", '{"sliding_window": 512}', "Hi.").exit_code == 0
+    assert run("chat", "--head-config", '{"sliding_window": null}', input="").exit_code == 0
+    assert fake.head_configs == [{"sliding_window": 512}, {"sliding_window": None}]
+    shown = run("generate", "--head-config", "512", "Hi.")
+    assert shown.exit_code == 2 and "--head-config 512 is no JSON object" in shown.stderr
+
+
 def test_options_that_depend_on_the_text(fake, run):
     more = ["--set", "repetition_penalty=1.1", "--set", 'bad_words=["very"]', "--set", 'logit_bias={"3": 2}']
     assert run("generate", "--raw", "hi", *more).exit_code == 0
