@@ -119,7 +119,7 @@ def test_a_chain_is_the_best_token_of_each_slot(temperature: float, trimmed: boo
 
 def test_a_tree_has_the_likeliest_paths_of_independent_slots():
     """Best first by the product of the slots' probabilities (JetSpec): here against all paths there are."""
-    drafter = DFlashDrafter(head=head(), policy=DynamicTree(12, 2, 6))
+    drafter = DFlashDrafter(head=head(), policy=DynamicTree(12, 2, 11, 11))
     state = after_steps(drafter, 2)
     view = view_of(state, 0.0, 3)
     tree = jax.device_get(propose(drafter, state.draft, view))
@@ -141,6 +141,7 @@ def test_a_tree_has_the_likeliest_paths_of_independent_slots():
 
 TREES = [
     DynamicTree(12, 2, 6),
+    DynamicTree(30, 2, 6, 29),
     DynamicTree(4, 1, 10, best_first=True),
     EAGLE1_TREE,
     SureChain(4, 0.2),
