@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import yaml
 
-from eagle_jax.training.loss import Objective
+from eagle_jax.training.objective import Objective
 from eagle_jax.training.settings import (
     PUBLISHED,
     CheckpointConfig,

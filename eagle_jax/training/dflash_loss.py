@@ -8,8 +8,8 @@ behind the anchor is compared with what the target made of the text up to there,
     anchor 4  . . . .[e m m m]      guesses f, g, h from a, b, c, d and e
 
 The authors learn from the text's own tokens, with a decay of exp(-1/7) in blocks of 16 and exp(-1/4) in blocks of 8
-(arXiv:2602.06036); JetSpec from the target's distribution (arXiv:2606.18394), which is taken here: the text is the
-target's, and its distribution says more than one token drawn from it.
+(arXiv:2602.06036); JetSpec from the target's distribution (arXiv:2606.18394), which is taken here unless the objective
+says otherwise: the text is the target's, and its distribution says more than one token drawn from it.
 """
 
 import functools
@@ -20,7 +20,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.lm import LM
-from eagle_jax.training.loss import Objective, Report, Truth, parts_of, weighted
+from eagle_jax.training.objective import Objective
+from eagle_jax.training.parts import (
+    Report,
+    Truth,
+    d_pace_weights,
+    mean,
+    next_tokens,
+    parts_of,
+    stacked,
+    text_cross_entropy,
+    weighted,
+)
 
 
 def dflash_loss(
@@ -60,8 +71,9 @@ def dflash_loss(
 
     # what the target made of the anchor and of the tokens behind it; the last of a row count for nothing
     at = anchors[..., None] + jnp.arange(steps, dtype=jnp.int32)[None, None]
-    rows = jnp.minimum(at, slots - 1).reshape(len(anchors), -1, 1)
-    truth = Truth.of(head, target, jnp.take_along_axis(hidden, rows, axis=1))
+    rows = jnp.minimum(at, slots - 1).reshape(len(anchors), -1)
+    following = jnp.take_along_axis(next_tokens(tokens), rows, axis=1)
+    truth = Truth.of(head, target, jnp.take_along_axis(hidden, rows[..., None], axis=1), following)
     truth = jax.tree.map(lambda part: part.reshape(*at.shape, *part.shape[2:]), truth)
     mask = chosen[..., None] & _answered(answer, at + 1)
     parts = [
@@ -70,7 +82,18 @@ def dflash_loss(
         )
         for k in range(steps)
     ]
+    if objective.position_weights == "d_pace":
+        return objective.distribution_weight * d_pace_loss(logits, truth.following, mask), stacked(parts)
     return weighted(parts, objective)
+
+
+def d_pace_loss(
+    logits: Float[Array, "b a p d"], following: Int[Array, "b a p"], mask: Bool[Array, "b a p"]
+) -> Float[Array, ""]:
+    """The text's cross-entropy with D-PACE's weights (`parts.d_pace_weights`), over the number of slots that count."""
+    losses, drafted = text_cross_entropy(logits, following), following >= 0
+    weights = d_pace_weights(jnp.where(drafted, losses, jnp.inf), mask)
+    return mean(jnp.where(drafted, weights * losses, 0.0), mask)
 
 
 def choose_anchors(

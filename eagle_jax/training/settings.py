@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from eagle_jax.training.loss import DFLASH, EAGLE3, PARALLEL
+from eagle_jax.training.objective import DFLASH, EAGLE3, PARALLEL
 
 
 def at_least(least: int, name: str, value: int | None) -> None:

@@ -15,7 +15,7 @@ from eagle_jax.training.data import Rows
 from eagle_jax.training.dflash_loss import choose_anchors, dflash_loss
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads import dflash_taps, first
-from eagle_jax.training.loss import DFLASH
+from eagle_jax.training.objective import DFLASH
 from eagle_jax.training.settings import HeadConfig, OptimizerConfig
 from eagle_jax.training.update import begin, evaluate, update, without_params
 
