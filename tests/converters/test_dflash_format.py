@@ -13,7 +13,17 @@ from folders import assert_same, config, refused, target, write
 
 import eagle_jax
 from eagle_jax.config import Rope
-from eagle_jax.converters import convert, describe, dflash, load_head, load_target, names, save_head, save_target
+from eagle_jax.converters import (
+    convert,
+    describe,
+    dflash,
+    dflash_config,
+    load_head,
+    load_target,
+    names,
+    save_head,
+    save_target,
+)
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.vocabulary import mapping_tensors
 from eagle_jax.head_configs import DFlashConfig
@@ -57,7 +67,7 @@ def on_disk(kind: str = "plain") -> tuple[dict[str, np.ndarray], dict[str, Any]]
     values = dict(names.tensors(dflash.RULES, head.params))
     if head.vocabulary is not None:
         values |= mapping_tensors(np.asarray(head.vocabulary), 11)
-    return values, dflash.entries_for(head.config, "float32")
+    return values, dflash_config.entries_for(head.config, "float32")
 
 
 def loaded(folder: pathlib.Path, **changes: Any) -> DFlash:
@@ -99,7 +109,7 @@ def test_a_published_config():
         **{"vocab_size": 151936},
     }
     head = filled("plain")
-    read = dflash.read_config({"fc.weight": TensorInfo((2560, 5 * 2560), "bfloat16", pathlib.Path())}, stated)
+    read = dflash_config.read_config({"fc.weight": TensorInfo((2560, 5 * 2560), "bfloat16", pathlib.Path())}, stated)
     assert (read.taps, read.block_size, read.mask_token_id) == ((2, 10, 18, 26, 34), 16, 151669)
     assert (read.num_drafted, read.causal_layers, read.draft_vocab_size) == (15, (), None)
     assert read.layers.qk_norm and not read.layers.tie_word_embeddings and read.layers.sliding_window is None
