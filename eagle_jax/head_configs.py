@@ -134,6 +134,7 @@ class DFlashConfig:
         draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
             target's.
         own_embedding: an embedding table of its own instead of the target's.
+        own_mask_embedding: a vector of its own at the mask tokens' slots, in the place of that token's embedding.
         input_embedding_scale: factor of the block's embeddings.
         output_multiplier: factor of the logits.
         final_logit_softcapping: logits become `cap * tanh(logits / cap)`, after that factor; None leaves them.
@@ -149,6 +150,7 @@ class DFlashConfig:
     num_target_layers: int | None = None
     draft_vocab_size: int | None = None
     own_embedding: bool = False
+    own_mask_embedding: bool = False
     input_embedding_scale: float = 1.0
     output_multiplier: float = 1.0
     final_logit_softcapping: float | None = None

@@ -9,6 +9,7 @@
 `dflash_config` reads and writes `config.json`.
 """
 
+import dataclasses
 import functools
 import pathlib
 import re
@@ -20,16 +21,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import names, quant_config
-from eagle_jax.converters.dflash_config import entries_for, read_config
+from eagle_jax.converters import dflash_nested, names, pickles, quant_config
+from eagle_jax.converters.dflash_config import ARCHITECTURE, entries_for, read_config
+from eagle_jax.converters.eagle import own_embedding
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, OUTPUT
+from eagle_jax.converters.head_entries import KIND
+from eagle_jax.converters.head_writing import Verifier
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
+
+MASK = "mask_embedding"  # a tensor among the others, or alone in a file of PyTorch's beside them
+_READ_ASIDE = ("embed_tokens", MASK)
 
 RULES = (
     names.Rule("fc.weight", "fc/weight"),
@@ -38,7 +46,11 @@ RULES = (
     *names.decoder_layer(""),
     names.Rule(OUTPUT, "lm_head/weight"),
     names.Rule(EMBEDDING, "embed_tokens/embedding"),
+    names.Rule(MASK, MASK),
 )
+
+
+FORMATS = ("dflash", "speculators")
 
 
 def holds(info: Mapping[str, TensorInfo]) -> bool:
@@ -46,20 +58,27 @@ def holds(info: Mapping[str, TensorInfo]) -> bool:
     return "hidden_norm.weight" in info and "fc.weight" in info
 
 
-def load(
-    weights: Weights, target: LlamaConfig, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None
-) -> DFlash:
-    """The head in these files; see `heads.load_head`."""
+def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> DFlash:
+    """The head in these files; see `heads.load_head`. An embedding with the values of the target's is dropped."""
     config, ids = read_head(weights, changes)
-    _check_fit(weights.folder, config, target)
+    _check_fit(weights.folder, config, target.config)
+    own = own_embedding(weights, config, target) if config.own_embedding else None
+    config = dataclasses.replace(config, own_embedding=own is not None)
     chosen = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
-    params = names.read_params(weights, RULES, shapes(config), chosen, scheme=scheme)
+    needed = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
+    params = names.read_params(weights, RULES, needed, chosen, scheme=scheme)
+    if own is not None:
+        params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
+    mask = mask_embedding(weights, config.layers.hidden_size)
+    if mask is not None:
+        params[MASK] = jnp.asarray(mask).astype(chosen)
     return DFlash(params=params, config=config, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
 
 
-def save(head: DFlash, folder: pathlib.Path) -> None:
+def save(head: DFlash, folder: pathlib.Path, format: str, verifier: Verifier) -> None:
     """Writes a head; see `heads.save_head`."""
-    entries = entries_for(head.config, head.dtype.name) | quant_config.describing(RULES, head.stored_params)
+    entries = entries_of(format, head.config, head.dtype.name, verifier)
+    entries |= quant_config.describing(RULES, head.stored_params)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         yield from names.tensors(RULES, head.stored_params)
@@ -80,12 +99,44 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     """
     path = weights.folder / "config.json"
     try:
-        config = read_config(weights.info, quant_config.without({**read_json(path), **changes}))
+        entries = quant_config.without({**read_json(path), **changes})
+        flat = dflash_nested.flattened(entries, ARCHITECTURE) if KIND in entries else entries
+        config = read_config(weights.info, flat)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     drafted = config.draft_vocab_size
-    names.check(weights, RULES, shapes(config), () if drafted is None else map(re.escape, (OFFSETS, KEPT)))
+    aside = [dflash_nested.VERIFIER_TENSORS, MASK] if KIND in entries else [MASK]
+    aside += [] if drafted is None else map(re.escape, (OFFSETS, KEPT))
+    names.check(weights, RULES, shapes(config), aside)
+    config = dataclasses.replace(config, own_mask_embedding=MASK in weights.info or _mask_file(weights).exists())
     return config, None if drafted is None else read_vocabulary(weights, drafted, config.layers.vocab_size)
+
+
+def mask_embedding(weights: Weights, size: int) -> np.ndarray | None:
+    """The vector `[size]` that takes the place of the mask token's embedding; None if there is none.
+
+    Raises:
+        ValueError: it is of another size, or there are two.
+    """
+    side = _mask_file(weights)
+    if MASK in weights.info and side.exists():
+        raise ValueError(f"{weights.folder} holds a tensor {MASK} and {side.name}; expected one of them")
+    if MASK not in weights.info and not side.exists():
+        return None
+    vector = weights.take(MASK) if MASK in weights.info else pickles.load_tensor(side)
+    if vector.size != size:
+        raise ValueError(f"{MASK} in {weights.folder} has shape {list(vector.shape)}; expected {size} numbers")
+    return vector.reshape(size)
+
+
+def _mask_file(weights: Weights) -> pathlib.Path:
+    return weights.folder / f"{MASK}.pt"
+
+
+def entries_of(format: str, config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[str, Any]:
+    """The `config.json` of a head in the authors' format ("dflash"), or in that of speculators."""
+    nested = format == "speculators"
+    return dflash_nested.entries_for(config, dtype, verifier) if nested else entries_for(config, dtype)
 
 
 @functools.cache

@@ -63,7 +63,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
     for name in ("block_size", "mask_token_id"):
         if either[name] is None:
             raise ValueError(f"the config has no {name}; expected the one that the head was trained with")
-    numbers = {name: hf_values.number(either, name) for name in _NUMBERS if either[name] is not None}
+    numbers: dict[str, Any] = {name: hf_values.number(either, name) for name in _NUMBERS if either[name] is not None}
     return DFlashConfig(
         layers=layers,
         taps=taps,

@@ -52,6 +52,9 @@ class DFlashModule(nn.Module):
         c, layers = self.config, self.config.layers
         if c.own_embedding:
             self.embed_tokens = Embedding(layers.vocab_size, layers.hidden_size, self.dtype)
+        if c.own_mask_embedding:
+            normal = nn.initializers.normal(0.02)
+            self.mask_embedding = self.param("mask_embedding", normal, (layers.hidden_size,), self.dtype)
         self.fc = Linear(layers.hidden_size, dtype=self.dtype)
         self.hidden_norm = RMSNorm(layers.rms_norm_eps, self.dtype)
         self.layers = [DecoderLayer(layers, self.dtype) for _ in range(layers.num_hidden_layers)]
@@ -207,7 +210,14 @@ class DFlash(AnyHead):
         masks = jnp.full((batch, blocks, slots - 1), self.config.mask_token_id, jnp.int32)
         tokens = jnp.concatenate([roots[..., None], masks], axis=2).reshape(batch, blocks * slots)
         positions = at[..., None] + jnp.arange(slots, dtype=jnp.int32)[None, None]
-        return self.embed(target, tokens), positions.reshape(batch, blocks * slots)
+        x = self.embed(target, tokens)
+        if self.config.own_mask_embedding:
+            own = self.params["mask_embedding"].astype(x.dtype) * jnp.asarray(
+                self.config.input_embedding_scale, x.dtype
+            )
+            is_root = jnp.arange(blocks * slots) % slots == 0
+            x = jnp.where(is_root[None, :, None], x, own[None, None])
+        return x, positions.reshape(batch, blocks * slots)
 
     def _inputs(
         self, positions: Int[Array, "b n"], cache: Cache, slots: int, context: Int[Array, "b r"] | None = None

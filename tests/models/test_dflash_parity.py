@@ -26,6 +26,7 @@ MODES: dict[str, dict[str, Any]] = {
     "window": {"layers": dataclasses.replace(LAYERS, sliding_window=3)},
     "window in one layer": {"layers": dataclasses.replace(LAYERS, sliding_window=3, full_attention_layers=(0, 2))},
     "own embedding": {"own_embedding": True},
+    "own embedding of masks": {"own_mask_embedding": True, "input_embedding_scale": 3.0},
     "own output": {"draft_vocab_size": 61},
     "draft vocabulary": {"draft_vocab_size": 20},
     "scales and cap": {"input_embedding_scale": 3.0, "output_multiplier": 0.5, "final_logit_softcapping": 0.02},
@@ -88,7 +89,10 @@ def by_hand(head: DFlash) -> np.ndarray:
         np.concatenate([tap[0] for tap in taps], axis=-1) @ p["fc"]["weight"].T, p["hidden_norm"]["scale"], eps
     )
     table = p["embed_tokens"]["embedding"] if c.own_embedding else np.asarray(TARGET.table)
-    x = table[[TEXT[-1]] + [c.mask_token_id] * (c.block_size - 1)] * c.input_embedding_scale
+    x = table[[TEXT[-1]] + [c.mask_token_id] * (c.block_size - 1)]
+    if c.own_mask_embedding:
+        x = np.concatenate([x[:1], np.tile(p["mask_embedding"], (c.block_size - 1, 1))])
+    x = x * c.input_embedding_scale
     positions = np.arange(length + c.block_size)
     for i in range(layers.num_hidden_layers):
         own = p[f"layers_{i}"]
