@@ -152,9 +152,8 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
         cache = head.empty_cache(len(chosen), longest)
         positions = jnp.broadcast_to(jnp.arange(longest, dtype=jnp.int32)[None], (len(chosen), longest))
         kv = now.context(tuple(stream[chosen] for stream in streams), positions, cache)
-        logits = now.draft(
-            *(target, tokens[chosen, start], start, cache.write(kv, jnp.zeros_like(start), start)), head.num_drafted
-        )
+        written = cache.write(kv, jnp.zeros_like(start), start)
+        logits = now.draft(target, tokens[chosen, start], start, written, head.num_drafted).logits
         at = start[:, None] + 1 + jnp.arange(head.num_drafted, dtype=jnp.int32)[None]
         return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[chosen[:, None], at]).mean()
 

@@ -69,7 +69,7 @@ class DFlashDrafter(Drafter):
 
     def propose(self, target: Target, state: Cache, view: View, mode: Sampling) -> tuple[Tree, Cache]:
         with jax.named_scope("draft_block"):
-            logits = self.head.draft(target, view.root, view.length, state, self.policy.depth)
+            logits = self.head.draft(target, view.root, view.length, state, self.policy.depth).logits
 
         def scores(depth: int) -> Scores:
             part = self.head.drafted_part

@@ -67,7 +67,7 @@ def dflash_loss(
             for tap, key in zip(taps, keys, strict=True)
         ]
     over_text = functools.partial(head.over_text, target, depth=steps)
-    logits = (jax.checkpoint(over_text) if remat else over_text)(tokens, tuple(taps), anchors)
+    logits = (jax.checkpoint(over_text) if remat else over_text)(tokens, tuple(taps), anchors).logits
 
     # what the target made of the anchor and of the tokens behind it; the last of a row count for nothing
     at = anchors[..., None] + jnp.arange(steps, dtype=jnp.int32)[None, None]

@@ -108,7 +108,7 @@ def test_a_chain_is_the_best_token_of_each_slot(temperature: float, trimmed: boo
     drafter = DFlashDrafter(head=drafts, policy=CHAIN)
     state = after_steps(drafter, 2)
     view = view_of(state, temperature, CHAIN.depth)
-    logits = np.asarray(drafts.draft(TARGET, view.root, view.length, state.draft, CHAIN.depth))
+    logits = np.asarray(drafts.draft(TARGET, view.root, view.length, state.draft, CHAIN.depth).logits)
     if view.noise is not None:
         logits = logits + np.float32(temperature) * np.asarray(drafts.drafted_part(view.noise[:, : CHAIN.depth]))
     tree = propose(drafter, state.draft, view)
@@ -123,7 +123,7 @@ def test_a_tree_has_the_likeliest_paths_of_independent_slots():
     state = after_steps(drafter, 2)
     view = view_of(state, 0.0, 3)
     tree = jax.device_get(propose(drafter, state.draft, view))
-    logits = drafter.head.draft(TARGET, view.root, view.length, state.draft, 3)
+    logits = drafter.head.draft(TARGET, view.root, view.length, state.draft, 3).logits
     for row, slots in enumerate(np.asarray(jax.nn.log_softmax(logits, axis=-1))):
         paths = {(): 0.0}
         for slot in slots:

@@ -43,7 +43,9 @@ def test_each_slot_is_measured_on_what_it_would_draft(flags: dict):
         cache, length = head.empty_cache(1, 12), jnp.full(1, anchor, jnp.int32)
         kv = head.context(tuple(tap[row][None] for tap in taps), jnp.arange(12, dtype=jnp.int32)[None], cache)
         cache = cache.write(kv, jnp.zeros(1, jnp.int32), length)
-        return jax.nn.log_softmax(head.draft(target, tokens[row, anchor][None], length, cache, steps)[0], axis=-1)
+        return jax.nn.log_softmax(
+            head.draft(target, tokens[row, anchor][None], length, cache, steps).logits[0], axis=-1
+        )
 
     losses: list[list[float]] = [[] for _ in range(steps)]
     agreements: list[list[bool]] = [[] for _ in range(steps)]
