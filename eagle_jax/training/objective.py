@@ -25,6 +25,8 @@ class Objective:
         eta: how soon the hybrid turns.
         text_weight: weight of the cross-entropy of the text's own next token beside that loss; DSpark's 0.1 of it and
             0.9 of the L1 distance are 0.1 and 1.8 of "tv".
+        confidence_weight: weight of the confidence head's loss (DSpark).
+        selector_weight: weight of the selector's loss (DFlash 2).
         position_weights: how much the slots of a block weigh (DFlash): "decay" of their number alone, or "d_pace"
             (arXiv:2605.18810) as much as the expected number of accepted tokens gains by them, which the head's own
             probabilities of the text tell; with "text" alone.
@@ -40,6 +42,8 @@ class Objective:
     distribution_loss: Literal["cross_entropy", "text", "tv", "acceptance", "hybrid"] = "cross_entropy"
     eta: float = 3.0
     text_weight: float = 0.0
+    confidence_weight: float = 1.0
+    selector_weight: float = 1.0
     position_weights: Literal["decay", "d_pace"] = "decay"
     anchors: int = 64
 
@@ -50,7 +54,8 @@ class Objective:
             raise ValueError(f"objective.anchors={self.anchors}; expected at least one block of each row")
         if self.decay <= 0:
             raise ValueError(f"objective.decay={self.decay}; expected more than 0, 1 weighs all steps alike")
-        for name in ("feature_weight", "distribution_weight", "noise", "eta", "text_weight"):
+        weights = [field.name for field in dataclasses.fields(self) if field.name.endswith("_weight")]
+        for name in (*weights, "noise", "eta"):
             if getattr(self, name) < 0:
                 raise ValueError(f"objective.{name}={getattr(self, name)}; expected 0 or more")
         if self.text_weight and self.distribution_loss == "text":
@@ -72,3 +77,11 @@ PARALLEL = Objective(steps=5, feature_weight=0.0, distribution_weight=1.0, noise
 """Medusa's five heads and the weights of their losses; the distribution is that of the target, as Hydra++ learns it."""
 
 DFLASH = Objective(steps=15, decay=0.867, feature_weight=0.0, distribution_weight=1.0, noise=0.0)
+
+DSPARK = dataclasses.replace(
+    DFLASH, steps=7, decay=0.779, distribution_loss="tv", distribution_weight=1.8, text_weight=0.1
+)
+"""0.1 of the text's cross-entropy, 0.9 of the L1 distance, and the confidence head's loss; decay exp(-1/4)."""
+
+DFLASH2 = dataclasses.replace(DFLASH, steps=7, decay=0.779)
+"""DFlash's in blocks of 8, and the selector's loss."""

@@ -29,12 +29,18 @@ class Report:
         agreement: share of slots where head and target have the same most likely token.
         text: cross-entropy of the text's own next token, in nats, among the tokens that the head drafts; None unless
             the objective weighs it.
+        confidence: loss of the confidence head, in nats; None without one.
+        selector: loss of the selector, in nats; None without one.
+        candidates: share of slots where the text's token is among the selector's candidates.
     """
 
     feature: Float[Array, "steps"]
     distribution: Float[Array, "steps"]
     agreement: Float[Array, "steps"]
     text: Float[Array, "steps"] | None = None
+    confidence: Float[Array, "steps"] | None = None
+    selector: Float[Array, "steps"] | None = None
+    candidates: Float[Array, "steps"] | None = None
 
 
 def weighted(parts: Sequence[Parts], objective: Objective) -> tuple[Float[Array, ""], Report]:
@@ -47,8 +53,9 @@ def weighted(parts: Sequence[Parts], objective: Objective) -> tuple[Float[Array,
     report = stacked(parts)
     weight = objective.decay ** jnp.arange(len(parts), dtype=jnp.float32)
     per_step = objective.feature_weight * report.feature + objective.distribution_weight * report.distribution
-    if report.text is not None:
-        per_step = per_step + objective.text_weight * report.text
+    for name in ("text", "confidence", "selector"):
+        if getattr(report, name) is not None:
+            per_step = per_step + getattr(objective, f"{name}_weight") * getattr(report, name)
     return jnp.sum(per_step * weight) / jnp.sum(weight), report
 
 
@@ -86,7 +93,7 @@ def distribution_loss(
     return weight * mean(divergence, counted) + (1 - weight) * mean(1 - shared, mask)
 
 
-def overlap(logits: Float[Array, "b n d"], truth: "Truth") -> Float[Array, "b n"]:
+def overlap(logits: Float[Array, "*slots d"], truth: "Truth") -> Float[Array, "*slots"]:
     """The sum of min(p, q) over the drafted tokens: how often a sample of q is accepted, p being the target's."""
     true = jax.nn.softmax(truth.logits, axis=-1) * truth.share[..., None]
     return jnp.sum(jnp.minimum(true, jax.nn.softmax(logits, axis=-1)), axis=-1)

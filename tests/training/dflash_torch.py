@@ -1,13 +1,30 @@
 """PyTorch's answers for a case of the losses of DFlash heads: each block by itself, each slot by itself, in float64."""
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from dflash_cases import BLOCK, EPS, HEAD_DIM, HEADS, KV_HEADS, LAYERS, MASK, TAPS, THETA, Case, state, text
+from dflash_cases import (
+    BLOCK,
+    CANDIDATES,
+    EPS,
+    GROUP,
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    MASK,
+    RANK,
+    TAPS,
+    THETA,
+    Case,
+    state,
+    text,
+)
 from torch import Tensor
-from torch.nn.functional import cross_entropy, linear, silu
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, linear, silu
 
 Named = Mapping[str, Tensor]
 
@@ -19,34 +36,95 @@ def answers(case: Case) -> dict[str, np.ndarray]:
     given |= {name: value.double() for name, value in given.items() if value.is_floating_point()}
     given["tokens"] = given["tokens"].long()
     blocks = [
-        (row, anchor, slots(case, params, given, row, anchor))
+        (row, anchor, *slots(case, params, given, row, anchor))
         for row, answer in enumerate(given["answer"])
         for anchor in range(len(answer) - 1)
         if answer[anchor] and answer[anchor + 1]
     ]
-    value, agreement = loss(case, given, blocks)
+    value, agreement = loss(case, params, given, blocks)
     value.backward()
     gradients = {f"gradient/{name}": part.grad.float().numpy() for name, part in params.items()}
     return {"loss": value.detach().numpy(), "agreement": agreement, **gradients}
 
 
-def slots(case: Case, params: Named, given: Named, row: int, anchor: int) -> Tensor:
-    """Logits of the slots that draft, of a block at a token of a row."""
+def slots(case: Case, params: Named, given: Named, row: int, anchor: int) -> tuple[Tensor, Tensor]:
+    """Outputs and logits of the slots that draft, of a block at a token of a row."""
     taps = torch.cat([given["taps"][i, row, :anchor] for i in range(TAPS)], dim=-1)
     context = norm(linear(taps, params["fc.weight"]), params["hidden_norm.weight"])
     x = given["embedding"][[int(given["tokens"][row, anchor])] + [MASK] * (BLOCK - 1)]
     for i in range(LAYERS):
         part = {name: params[f"layers.{i}.{name}.weight"] for name in names(params, f"layers.{i}.")}
-        x = x + attention(part, norm(x, part["input_layernorm"]), context, anchor, case.entries["causal"])
-        y = norm(x, part["post_attention_layernorm"])
+        before, behind = convolutions(params, f"layers.{i}.attention_conv", y := norm(x, part["input_layernorm"]))
+        x = x + behind(attention(part, before(y), context, anchor, case.entries["causal"]))
+        before, behind = convolutions(params, f"layers.{i}.mlp_conv", y := norm(x, part["post_attention_layernorm"]))
+        y = before(y)
         gated = silu(linear(y, part["mlp.gate_proj"])) * linear(y, part["mlp.up_proj"])
-        x = x + linear(gated, part["mlp.down_proj"])
+        x = x + behind(linear(gated, part["mlp.down_proj"]))
     out = norm(x, params["norm.weight"])[0 if case.entries["anchored"] else 1 :]
-    return linear(out, params.get("lm_head.weight", given["output"]))
+    return out, linear(out, params.get("lm_head.weight", given["output"]))
 
 
 def names(params: Named, prefix: str) -> list[str]:
-    return [name[len(prefix) : -len(".weight")] for name in params if name.startswith(prefix)]
+    return [name[len(prefix) : -len(".weight")] for name in params if name.startswith(prefix) and "weight" in name]
+
+
+def convolutions(params: Named, name: str, x: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """What is applied before and behind a sublayer that reads `x`: nothing where there are none."""
+    if f"{name}.base_kernel" not in params:
+        return (lambda y: y), (lambda y: y)
+    made = linear(x, params[f"{name}.kernel_projection.weight"]).view(len(x), 2, 2, -1)
+
+    def applied(side: int, y: Tensor) -> Tensor:
+        rows = []
+        for t in range(len(y)):
+            row = torch.zeros_like(y[t])
+            for back in range(min(t, 1) + 1):
+                kernel = params[f"{name}.base_kernel"][side, back] + made[t, side, back].repeat_interleave(GROUP)
+                row = row + kernel * y[t - back]
+            rows.append(row)
+        return torch.stack(rows)
+
+    return functools.partial(applied, 0), functools.partial(applied, 1)
+
+
+def with_markov(
+    case: Case, params: Named, out: Tensor, logits: Tensor, previous: int, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A slot's logits behind a token, and what is remembered of the path."""
+    kind = case.entries["markov"]
+    if kind is None:
+        return logits, state
+    code = params["markov_head.markov_w1.weight"][previous]
+    if kind == "gated":
+        joint = torch.cat([out, code])
+        read = (
+            code * linear(joint, params["markov_head.gate_proj.weight"], params["markov_head.gate_proj.bias"]).sigmoid()
+        )
+    elif kind == "rnn":
+        joint = torch.cat([state, code, out])
+        joint = linear(joint, params["markov_head.joint_proj.weight"], params["markov_head.joint_proj.bias"])
+        gate, new, read = joint[:RANK].sigmoid(), joint[RANK : 2 * RANK].tanh(), joint[2 * RANK :].tanh()
+        state = gate * state + (1 - gate) * new
+    else:
+        read = code
+    return logits + linear(read, params["markov_head.markov_w2.weight"]), state
+
+
+def of_confidence(params: Named, out: Tensor, previous: int, accepted: Tensor) -> Tensor:
+    read = torch.cat([out, params["markov_head.markov_w1.weight"][previous]])
+    logit = linear(read, params["confidence_head.proj.weight"], params["confidence_head.proj.bias"])[0]
+    return binary_cross_entropy_with_logits(logit, accepted.detach())
+
+
+def of_selector(params: Named, out: Tensor, logits: Tensor, previous: int, said: int) -> Tensor:
+    """Of the text's token among a slot's candidates, the last of which gives way to it."""
+    best = logits.topk(CANDIDATES).indices.tolist()
+    best = best if said in best else [*best[:-1], said]
+    code = params["candidate_selector.predecessor_codebook"][previous] * linear(
+        out, params["candidate_selector.hidden_projection.weight"]
+    )
+    scores = logits[best] + params["candidate_selector.successor_codebook"][best] @ code
+    return -scores.log_softmax(dim=-1)[best.index(said)]
 
 
 def attention(part: Named, x: Tensor, context: Tensor, anchor: int, causal: bool) -> Tensor:
@@ -76,48 +154,64 @@ def rotated(x: Tensor, positions: Tensor) -> Tensor:
     return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], dim=-1)
 
 
-def loss(case: Case, given: Named, blocks: list[tuple[int, int, Tensor]]) -> tuple[Tensor, np.ndarray]:
-    """Out of the logits of all blocks, slot by slot; and how often head and target agree."""
+def loss(
+    case: Case, params: Named, given: Named, blocks: list[tuple[int, int, Tensor, Tensor]]
+) -> tuple[Tensor, np.ndarray]:
+    """Out of the outputs and logits of all blocks, slot by slot; and how often head and target agree."""
     told = case.objective
-    drafts = len(blocks[0][2])
-    losses: list[list[Tensor]] = [[] for _ in range(drafts)]
-    texts: list[list[Tensor]] = [[] for _ in range(drafts)]
-    agreements: list[list[bool]] = [[] for _ in range(drafts)]
-    paced, counted = torch.zeros(()).double(), 0
-    for row, anchor, logits in blocks:
-        confidences, on_texts = [], []
+    drafts, paced_slots = len(blocks[0][2]), 0
+    kinds = ("main", "text", "confidence", "selector", "agreement")
+    found: dict[str, list[list[Tensor]]] = {kind: [[] for _ in range(drafts)] for kind in kinds}
+    paced = {"text": torch.zeros(()).double(), "selector": torch.zeros(()).double()}
+    for row, anchor, outputs, unary in blocks:
+        path, by_slot = torch.zeros(RANK).double(), []
         for slot in range(drafts):
             at = anchor + slot + 1
             if at >= given["tokens"].shape[1] or not given["answer"][row, at]:
                 break
-            aim, said = linear(given["hidden"][row, at - 1], given["output"]), int(given["tokens"][row, at])
-            one = on_slot(logits[slot], aim, given["drafted"], told.get("distribution_loss", "cross_entropy"))
-            losses[slot] += [] if one is None else [one]
+            previous, said = (int(given["tokens"][row, place]) for place in (at - 1, at))
+            logits, path = with_markov(case, params, outputs[slot], unary[slot], previous, path)
+            aim = linear(given["hidden"][row, at - 1], given["output"])
             place = (given["drafted"] == said).nonzero()
-            on_text = cross_entropy(logits[slot], place[0, 0]) if len(place) else None
-            texts[slot] += [] if on_text is None else [on_text]
-            confidences.append(0.0 if on_text is None else math.exp(-on_text.item()))
-            on_texts.append(on_text)
-            agreements[slot].append(int(given["drafted"][logits[slot].argmax()]) == int(aim.argmax()))
-        counted += len(on_texts)
-        reached = np.cumprod([0.5 * confidence + 0.5 for confidence in confidences])
-        paced = paced + sum(
-            float(reached[slot:].sum()) * on_text for slot, on_text in enumerate(on_texts) if on_text is not None
-        )
-    agreement = np.array([np.mean(each) for each in agreements], np.float32)
+            losses = {"main": on_slot(logits, aim, given["drafted"], told.get("distribution_loss", "cross_entropy"))}
+            if len(place):
+                losses["text"] = cross_entropy(logits, place[0, 0])
+            if case.entries["confidence"]:
+                accepted = 1 - on_slot(logits, aim, given["drafted"], "tv")
+                losses["confidence"] = of_confidence(params, outputs[slot], previous, accepted)
+            if case.entries["selector"] and len(place):
+                losses["selector"] = of_selector(params, outputs[slot], unary[slot], previous, int(place[0, 0]))
+            losses["agreement"] = (given["drafted"][logits.argmax()] == aim.argmax()).double()
+            for kind, value in losses.items():
+                found[kind][slot] += [] if value is None else [value]
+            by_slot.append(losses)
+        paced_slots += len(by_slot)
+        paced = {kind: total + by_pace([losses.get(kind) for losses in by_slot]) for kind, total in paced.items()}
+    agreement = np.array([float(torch.stack(each).mean()) for each in found["agreement"]], np.float32)
+    weights = {
+        "text" if told.get("distribution_loss") == "text" else "main": told["distribution_weight"],
+        **({"text": told["text_weight"]} if told.get("text_weight") else {}),
+        **({"confidence": told.get("confidence_weight", 1.0)} if case.entries["confidence"] else {}),
+        **({"selector": told.get("selector_weight", 1.0)} if case.entries["selector"] else {}),
+    }
     if told.get("position_weights") == "d_pace":
-        return told["distribution_weight"] * paced / counted, agreement
-    weights = [told["decay"] ** slot for slot in range(drafts)]
-    main = losses if told.get("distribution_loss") != "text" else texts
+        return sum(weight * paced[kind] for kind, weight in weights.items()) / paced_slots, agreement
+    decays = [told["decay"] ** slot for slot in range(drafts)]
     total = sum(
-        weight
-        * (
-            told["distribution_weight"] * torch.stack(main[slot]).mean()
-            + told.get("text_weight", 0.0) * torch.stack(texts[slot]).mean()
-        )
-        for slot, weight in enumerate(weights)
+        decay * weight * torch.stack(found[kind][slot]).mean()
+        for slot, decay in enumerate(decays)
+        for kind, weight in weights.items()
     )
-    return total / sum(weights), agreement
+    return total / sum(decays), agreement
+
+
+def by_pace(losses: list[Tensor | None]) -> Tensor:
+    """A block's cross-entropies with D-PACE's weights; None is a token that is not drafted."""
+    reached = np.cumprod([0.5 if one is None else 0.5 * math.exp(-one.item()) + 0.5 for one in losses])
+    return sum(
+        (float(reached[slot:].sum()) * one for slot, one in enumerate(losses) if one is not None),
+        start=torch.zeros(()).double(),
+    )
 
 
 def on_slot(logits: Tensor, aim: Tensor, drafted: Tensor, kind: str) -> Tensor | None:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from dflash_cases import (
     BLOCK,
+    CANDIDATES,
     CASES,
     EPS,
+    GROUP,
     HEAD_DIM,
     HEADS,
     HIDDEN,
@@ -23,6 +25,7 @@ from dflash_cases import (
     LAYERS,
     LENGTH,
     MASK,
+    RANK,
     TAPS,
     THETA,
     VOCABULARY,
@@ -32,6 +35,7 @@ from dflash_cases import (
 )
 
 from eagle_jax.config import LlamaConfig, Rope
+from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.lm import LM
@@ -84,6 +88,10 @@ def made(case: Case) -> tuple[LM, DFlash]:
         causal_layers=tuple(range(LAYERS)) if case.entries["causal"] else (),
         sample_from_anchor=case.entries["anchored"],
         draft_vocab_size=drafted or None,
+        markov=MarkovConfig(RANK, case.entries["markov"]) if case.entries["markov"] else None,
+        confidence=ConfidenceConfig(with_markov=True) if case.entries["confidence"] else None,
+        convolution=ConvolutionConfig(2, GROUP) if case.entries["convolution"] else None,
+        selector=SelectorConfig(RANK, CANDIDATES) if case.entries["selector"] else None,
     )
     head = DFlash.init(config, jax.random.key(0))
     params = jax.tree_util.tree_map_with_path(lambda path, _: jnp.asarray(drawn[published(path)]), head.params)
@@ -93,7 +101,9 @@ def made(case: Case) -> tuple[LM, DFlash]:
 
 def published(path: tuple) -> str:
     """The name of a weight in a published head."""
-    name = jax.tree_util.keystr(path, simple=True, separator=".").replace("scale", "weight")
+    name = (
+        jax.tree_util.keystr(path, simple=True, separator=".").replace("scale", "weight").replace("embedding", "weight")
+    )
     return name.replace("layers_", "layers.")
 
 
