@@ -3,6 +3,7 @@
 import dataclasses
 
 from eagle_jax.config import LlamaConfig
+from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,6 +139,8 @@ class DFlashConfig:
     """A DFlash draft head (arXiv:2602.06036): the target's residual streams are keys and values of decoder layers whose
     queries are a block: the last token, the root, and mask tokens behind it.
 
+    With a Markov and a confidence head it is DSpark (arXiv:2607.05147), with convolutions and a selector DFlash 2.
+
     Args:
         layers: the decoder layers, described as a Llama; published heads have Qwen3's (`qk_norm`). `vocab_size` is the
             target's. Windows may differ from layer to layer.
@@ -154,9 +157,13 @@ class DFlashConfig:
         draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
             target's.
         own_embedding: an embedding table of its own instead of the target's.
+        own_mask_embedding: a vector of its own at the mask tokens' slots, in the place of that token's embedding.
         input_embedding_scale: factor of the block's embeddings.
         output_multiplier: factor of the logits.
         final_logit_softcapping: logits become `cap * tanh(logits / cap)`, after that factor; None leaves them.
+        convolution: short convolutions in the layers; None is none.
+        markov, selector: how a slot's logits depend on the token before; at most one of them, None is not at all.
+        confidence: a confidence head; None is none.
     """
 
     layers: LlamaConfig
@@ -169,9 +176,14 @@ class DFlashConfig:
     num_target_layers: int | None = None
     draft_vocab_size: int | None = None
     own_embedding: bool = False
+    own_mask_embedding: bool = False
     input_embedding_scale: float = 1.0
     output_multiplier: float = 1.0
     final_logit_softcapping: float | None = None
+    convolution: ConvolutionConfig | None = None
+    markov: MarkovConfig | None = None
+    selector: SelectorConfig | None = None
+    confidence: ConfidenceConfig | None = None
 
     def __post_init__(self):
         c = self.layers
@@ -196,11 +208,27 @@ class DFlashConfig:
                 raise ValueError(f"{name}={value}; expected a positive number")
         if not self.own_embedding or self.draft_vocab_size is None:
             _check_width(c.hidden_size, self.target_hidden_size, "embeddings and output matrix", "its own of both")
+        _check_edges(self)
 
     @property
     def num_drafted(self) -> int:
         """Tokens that one block drafts."""
         return self.block_size if self.sample_from_anchor else self.block_size - 1
+
+
+def _check_edges(c: DFlashConfig) -> None:
+    """Refuses parts of DSpark's and DFlash 2's heads that cannot be, or not together."""
+    if c.markov is not None and c.selector is not None:
+        raise ValueError("markov and selector are both set; expected at most one: each tells what follows a token")
+    drafted = c.layers.vocab_size if c.draft_vocab_size is None else c.draft_vocab_size
+    if c.selector is not None and c.selector.top_k > drafted:
+        raise ValueError(f"selector.top_k={c.selector.top_k}; expected no more than the {drafted} tokens drafted")
+    if c.convolution is not None and c.layers.hidden_size % c.convolution.group_size:
+        raise ValueError(
+            f"convolution.group_size={c.convolution.group_size} does not divide the width {c.layers.hidden_size}"
+        )
+    if c.confidence is not None and c.confidence.with_markov and c.markov is None:
+        raise ValueError("confidence.with_markov without a Markov head; expected one, whose embedding it reads")
 
 
 def _check_taps(taps: tuple[int, ...], target_hidden_size: int) -> None:

@@ -145,7 +145,7 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
         cache, positions = head.empty_cache(len(tokens), tokens.shape[1]), causal(*tokens.shape)[0]
         cache = cache.write(head.context(streams, positions, cache), jnp.zeros_like(start), start)
         root = jnp.take_along_axis(tokens, start[:, None], axis=1)[:, 0]
-        return head.draft(target, root, start, cache, head.num_drafted)
+        return head.draft(target, root, start, cache, head.num_drafted).logits
 
     return _taught(head, target, head.num_drafted, draft, steps=steps, seed=seed)
 

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 LAYERS = (
     ("platform", "struct", "durable", "workarounds", "checks"),
     ("jsonl",),
-    ("config", "head_configs", "sharding"),
+    ("config", "dflash_parts", "head_configs", "sharding"),
     ("ops",),
     (
         "decoding.tree",

@@ -17,7 +17,7 @@ import eagle_jax
 from benchmarks.common.command import begin, parser
 from benchmarks.common.tables import show
 from eagle_jax.training import data, prepare
-from eagle_jax.training.loss import Objective
+from eagle_jax.training.objective import Objective
 from eagle_jax.training.update import accepted_length, evaluate, without_params
 
 

@@ -32,7 +32,7 @@ from eagle_jax.converters import load_target, save_head
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.training import heads, optimizer
-from eagle_jax.training.loss import EAGLE3, Objective
+from eagle_jax.training.objective import EAGLE3, Objective
 from eagle_jax.training.settings import HeadConfig, OptimizerConfig
 from eagle_jax.training.update import begin, update, without_params
 

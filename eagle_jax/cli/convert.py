@@ -16,8 +16,10 @@ def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub name of a head, or a .gguf file.")],
     folder: Annotated[pathlib.Path, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
     to: Annotated[
-        Literal["safeailab", "sglang", "speculators"] | None,
-        typer.Option("--to", help="Of a head. safeailab: the authors' code; sglang; speculators: vLLM."),
+        Literal["safeailab", "sglang", "speculators", "dflash"] | None,
+        typer.Option(
+            "--to", help="Of a head. safeailab: the authors' code; sglang; speculators: vLLM; dflash: DFlash's authors."
+        ),
     ] = None,
     target: Annotated[
         str | None,
@@ -62,7 +64,7 @@ def convert(
         _convert_gguf(source, folder, dtype, {"--to": to, "--target": target, "--head-config": head_config})
         return
     if to is None or dtype is not None:
-        raise ValueError("a head is converted with --to safeailab, sglang or speculators, and without --dtype")
+        raise ValueError("a head is converted with --to safeailab, sglang, speculators or dflash, and without --dtype")
     changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
     with err.status("Converting"):
         api.convert(source, folder, to, target=target, changes=changes)

@@ -182,7 +182,8 @@ Tree = Annotated[
         "--tree",
         metavar="TREE",
         help="auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, "
-        "nodes,least of a chain as 6,0.8 (it ends where its path is less probable), or the nodes' parents as -1,0,0,1.",
+        "with the beam behind them if it is not top-k, nodes,least of a chain as 6,0.8 (it ends where its path is less "
+        "probable), or the nodes' parents as -1,0,0,1.",
         rich_help_panel=DRAFTING,
     ),
 ]
@@ -230,9 +231,9 @@ Repeats = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 
 
-def parse_tree(text: str, what: str = "--tree") -> str | tuple[int, int, int] | tuple[int, float] | list[int]:
-    """The api's `tree` for what was typed: a name, a budget of three numbers, a chain's size and how sure it is, or
-    parents, which start with -1.
+def parse_tree(text: str, what: str = "--tree") -> str | tuple[int, ...] | tuple[int, float] | list[int]:
+    """The api's `tree` for what was typed: a name, a budget of three or four numbers, a chain's size and how sure it
+    is, or parents, which start with -1.
 
     `said` names the option in messages.
     """
@@ -248,11 +249,12 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int, int, int] | 
         numbers = []
     if numbers and numbers[0] == -1:
         return numbers
-    if len(numbers) == 3:
-        return (numbers[0], numbers[1], numbers[2])
+    if len(numbers) in (3, 4):
+        return tuple(numbers)
     raise ValueError(
         f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
-        "nodes,least of a chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
+        "the same with a beam such as 60,7,10,59, nodes,least of a chain such as 6,0.8, or the parent of each node "
+        "such as -1,0,0,1"
     )
 
 

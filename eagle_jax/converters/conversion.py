@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters import eagle, formats, heads, names, quant_config
+from eagle_jax.converters import dflash, eagle, formats, heads, names, quant_config
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.formats import EMBEDDING
 from eagle_jax.converters.head_writing import Verifier, entries_for
@@ -33,7 +33,7 @@ def convert(
     Args:
         source: folder or hub name of a head, in any of the formats.
         folder: where to write it; made if it is not there.
-        format: `safeailab`, `sglang` or `speculators`.
+        format: of an EAGLE head `safeailab`, `sglang` or `speculators`; of DFlash's `dflash` or `speculators`.
         target: folder or hub name of the target, or the name of a published pair; only `config.json` is read.
             `speculators` needs it, to name it; so does an EAGLE-3 head whose config names no tapped layers, for their
             default.
@@ -44,17 +44,24 @@ def convert(
         ValueError: no head, one that is not understood, one that the format's readers would misread, or no target
             where one is needed.
     """
-    form, folder = formats.named(format), pathlib.Path(folder)
+    folder = pathlib.Path(folder)
+    if format != heads.DFLASH:
+        formats.named(format)
     if format == "speculators" and target is None:
         raise ValueError("a speculators config names the target, and none was given; give its folder or hub name")
     resolved = resolve(source)
     _check_places(resolved, folder, target)
     name, facts = _read_target(target)
     weights = Weights(resolved)
-    if heads.kind_of(weights.info) is not None:
+    kind = heads.kind_of(weights.info)
+    if kind == heads.DFLASH:
+        _convert_dflash(weights, folder, format, changes or {}, _verifier(name, facts))
+        return
+    if kind is not None:
         raise ValueError(
-            f"{resolved} holds {heads.kind_of(weights.info)} heads, which have no other format; expected an EAGLE head"
+            f"{resolved} holds {kind} heads, which have no other format; expected an EAGLE head or one of DFlash"
         )
+    form = formats.named(format)
     checkpoint = eagle.read_head(
         weights, eagle.default_taps(facts["num_hidden_layers"]) if facts else None, changes or {}
     )
@@ -78,6 +85,32 @@ def convert(
             yield from mapping_tensors(checkpoint.vocabulary, checkpoint.config.layers.vocab_size)
         if not checkpoint.spelling.eagle3 and EMBEDDING in weights.info and format == "safeailab":
             yield EMBEDDING, weights.take(EMBEDDING)
+
+    write_folder(folder, entries, tensors())
+
+
+def _convert_dflash(
+    weights: Weights, folder: pathlib.Path, format: str, changes: Mapping[str, Any], verifier: Verifier
+) -> None:
+    """Its tensors are called the same in both formats; those of the target are left behind."""
+    if format not in dflash.FORMATS:
+        raise ValueError(
+            f"format {format!r} is not one for a DFlash head; expected one of {', '.join(map(repr, dflash.FORMATS))}"
+        )
+    config, ids = dflash.read_head(weights, changes)
+    keys = {slot.keys[0]: path for path, slot in names.slots(dflash.RULES, dflash.shapes(config)).items()}
+    entries = dflash.entries_of(format, config, names.stored_dtype(weights, "fc.weight").name, verifier)
+    entries |= quant_config.entry({key: weights.info[key].rounding for key, path in keys.items() if is_matrix(path)})
+
+    def tensors() -> Iterator[tuple[str, np.ndarray]]:
+        for key in keys:
+            if key != dflash.MASK:
+                yield from weights.parts(key)
+        mask = dflash.mask_embedding(weights, config.layers.hidden_size)
+        if mask is not None:
+            yield dflash.MASK, mask
+        if ids is not None:
+            yield from mapping_tensors(ids, config.layers.vocab_size)
 
     write_folder(folder, entries, tensors())
 

@@ -82,6 +82,8 @@ def describe(folder: str | pathlib.Path) -> Description:
 
 
 def _format(kind: str, entries: Mapping[str, Any], weights: Weights) -> str | None:
+    if kind == DFLASH and KIND in entries:
+        return "speculators"
     if kind == DFLASH or kind in PARALLEL.values():
         return heads.kind_of(weights.info)
     if kind in (EAGLE1, EAGLE3, PEAGLE):

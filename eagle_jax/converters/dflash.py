@@ -6,8 +6,7 @@
     config.json                   a Qwen3's keys, block_size, num_target_layers, and in `dflash_config`
                                   mask_token_id and target_layer_ids
 
-Some configs state `block_size` within `dflash_config`, some the mask token and the layers outside it; both are read.
-`target_layer_ids` name layers that the stream *leaves*, `aux_hidden_state_layer_ids` those that it *enters*, one more.
+`dflash_config` reads and writes `config.json`.
 """
 
 import dataclasses
@@ -22,20 +21,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import hf_families, hf_rope, hf_values, names, quant_config, window
+from eagle_jax.converters import dflash_nested, names, pickles, quant_config, window
+from eagle_jax.converters.dflash_config import ARCHITECTURE, entries_for, read_config
+from eagle_jax.converters.eagle import own_embedding
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, OUTPUT
-from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
-from eagle_jax.converters.hf_keys import Tables, check_head
+from eagle_jax.converters.head_entries import KIND
+from eagle_jax.converters.head_writing import Verifier
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 
-FAMILY, ARCHITECTURE = "qwen3", "DFlashDraftModel"
-NESTED, LEFT, ENTERED = "dflash_config", "target_layer_ids", "aux_hidden_state_layer_ids"
+MASK = "mask_embedding"  # a tensor among the others, or alone in a file of PyTorch's beside them
+_READ_ASIDE = ("embed_tokens", MASK)
 
 RULES = (
     names.Rule("fc.weight", "fc/weight"),
@@ -44,20 +46,11 @@ RULES = (
     *names.decoder_layer(""),
     names.Rule(OUTPUT, "lm_head/weight"),
     names.Rule(EMBEDDING, "embed_tokens/embedding"),
+    names.Rule(MASK, MASK),
 )
 
-# Factors and a cap of Gemma-like targets, whose absence says that there is none.
-_NUMBERS = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")
-_EITHER = frozenset({"block_size", "mask_token_id", LEFT, "sample_from_anchor", *_NUMBERS})
-_OUTER = _EITHER | {NESTED, ENTERED, "is_causal", "num_target_layers", "draft_vocab_size", "target_hidden_size"}
-_INNER = _EITHER | {"causal", "causal_head"}
-_INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "projector_type": ("dflash", None),
-    "use_swa": (False, None),
-    "swa_window_size": (None,),
-    "attention_sink_bias": (False, None),
-}
-_IGNORED = frozenset({"auto_map", "num_anchors", "loss_decay_gamma", "attention_backend"})
+
+FORMATS = ("dflash", "speculators")
 
 
 def holds(info: Mapping[str, TensorInfo]) -> bool:
@@ -65,20 +58,27 @@ def holds(info: Mapping[str, TensorInfo]) -> bool:
     return "hidden_norm.weight" in info and "fc.weight" in info
 
 
-def load(
-    weights: Weights, target: LlamaConfig, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None
-) -> DFlash:
-    """The head in these files; see `heads.load_head`."""
+def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> DFlash:
+    """The head in these files; see `heads.load_head`. An embedding with the values of the target's is dropped."""
     config, ids = read_head(weights, changes)
-    _check_fit(weights.folder, config, target)
+    _check_fit(weights.folder, config, target.config)
+    own = own_embedding(weights, config, target) if config.own_embedding else None
+    config = dataclasses.replace(config, own_embedding=own is not None)
     chosen = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
-    params = names.read_params(weights, RULES, shapes(config), chosen, scheme=scheme)
+    needed = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
+    params = names.read_params(weights, RULES, needed, chosen, scheme=scheme)
+    if own is not None:
+        params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
+    mask = mask_embedding(weights, config.layers.hidden_size)
+    if mask is not None:
+        params[MASK] = jnp.asarray(mask).astype(chosen)
     return DFlash(params=params, config=config, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
 
 
-def save(head: DFlash, folder: pathlib.Path) -> None:
+def save(head: DFlash, folder: pathlib.Path, format: str, verifier: Verifier) -> None:
     """Writes a head; see `heads.save_head`."""
-    entries = entries_for(head.config, head.dtype.name) | quant_config.describing(RULES, head.stored_params)
+    entries = entries_of(format, head.config, head.dtype.name, verifier)
+    entries |= quant_config.describing(RULES, head.stored_params)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         yield from names.tensors(RULES, head.stored_params)
@@ -99,179 +99,51 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     """
     path = weights.folder / "config.json"
     try:
-        entries = {**read_json(path), **window.other_changes(changes)}
-        config = read_config(weights.info, quant_config.without(entries))
+        entries = quant_config.without({**read_json(path), **window.other_changes(changes)})
+        flat = dflash_nested.flattened(entries, ARCHITECTURE) if KIND in entries else entries
+        config = read_config(weights.info, flat)
         config = dataclasses.replace(config, layers=window.overruled(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     drafted = config.draft_vocab_size
-    names.check(weights, RULES, shapes(config), () if drafted is None else map(re.escape, (OFFSETS, KEPT)))
+    aside = [dflash_nested.VERIFIER_TENSORS, MASK] if KIND in entries else [MASK]
+    aside += [] if drafted is None else map(re.escape, (OFFSETS, KEPT))
+    names.check(weights, RULES, shapes(config), aside)
+    config = dataclasses.replace(config, own_mask_embedding=MASK in weights.info or _mask_file(weights).exists())
     return config, None if drafted is None else read_vocabulary(weights, drafted, config.layers.vocab_size)
 
 
-def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> DFlashConfig:
-    """What a `config.json` says, with what only tensors tell. Every key is accounted for.
+def mask_embedding(weights: Weights, size: int) -> np.ndarray | None:
+    """The vector `[size]` that takes the place of the mask token's embedding; None if there is none.
 
     Raises:
-        ValueError: another method's config, keys that may change the head, or what has to be stated is not.
+        ValueError: it is of another size, or there are two.
     """
-    classes = entries.get("architectures") or [ARCHITECTURE]
-    if classes != [ARCHITECTURE]:
-        raise ValueError(
-            f"architectures {classes!r} are not supported; expected {[ARCHITECTURE]!r}: heads of other methods (DFlash "
-            "2, DSpark, Domino) have its tensors too, and draft otherwise"
-        )
-    if entries.get("model_type", FAMILY) != FAMILY:
-        raise ValueError(
-            f"model_type {entries['model_type']!r} is not supported; expected {FAMILY!r}, whose layers it has"
-        )
-    inner = entries.get(NESTED) or {}
-    if not isinstance(inner, Mapping):
-        raise ValueError(f"{NESTED} is {inner!r}; expected an object")
-    _check_keys(entries, inner)
-    layers = _layers(entries)
-    fc = info["fc.weight"].shape if "fc.weight" in info else ()
-    taps = _taps(entries, inner)
-    if len(fc) != 2 or fc[1] % len(taps):
-        raise ValueError(
-            f"fc.weight has shape {list(fc)}; expected a multiple of {len(taps)} columns, one for each tap"
-        )
-    either = {name: _either(entries, inner, name) for name in _EITHER}
-    for name in ("block_size", "mask_token_id"):
-        if either[name] is None:
-            raise ValueError(f"the config has no {name}; expected the one that the head was trained with")
-    numbers = {name: hf_values.number(either, name) for name in _NUMBERS if either[name] is not None}
-    return DFlashConfig(
-        layers=layers,
-        taps=taps,
-        target_hidden_size=_agreeing(entries, "target_hidden_size", fc[1] // len(taps)),
-        block_size=hf_values.integer(either, "block_size"),
-        mask_token_id=hf_values.integer(either, "mask_token_id"),
-        causal_layers=_causal_layers(entries, inner, layers),
-        sample_from_anchor=hf_values.flag(either, "sample_from_anchor", False),
-        num_target_layers=_optional(entries, "num_target_layers"),
-        draft_vocab_size=_draft_vocab_size(info, entries, layers.vocab_size),
-        own_embedding=EMBEDDING in info,
-        **numbers,
-    )
+    side = _mask_file(weights)
+    if MASK in weights.info and side.exists():
+        raise ValueError(f"{weights.folder} holds a tensor {MASK} and {side.name}; expected one of them")
+    if MASK not in weights.info and not side.exists():
+        return None
+    vector = weights.take(MASK) if MASK in weights.info else pickles.load_tensor(side)
+    if vector.size != size:
+        raise ValueError(f"{MASK} in {weights.folder} has shape {list(vector.shape)}; expected {size} numbers")
+    return vector.reshape(size)
 
 
-def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
-    """The `config.json` of a head; `read_config` reads it back.
+def _mask_file(weights: Weights) -> pathlib.Path:
+    return weights.folder / f"{MASK}.pt"
 
-    Raises:
-        ValueError: the format has no words for it.
-    """
-    layers = config.layers
-    if not layers.qk_norm:
-        raise ValueError("the layers of a DFlash head on disk are Qwen3's; these have no norms of queries and keys")
-    inner: dict[str, Any] = {"mask_token_id": config.mask_token_id, LEFT: [tap - 1 for tap in config.taps]}
-    defaults = {"input_embedding_scale": 1.0, "output_multiplier": 1.0, "final_logit_softcapping": None}
-    inner |= {name: getattr(config, name) for name in _NUMBERS if getattr(config, name) != defaults[name]}
-    entries = config_to_hf(layers) | {"architectures": [ARCHITECTURE], "torch_dtype": dtype}
-    entries |= {"block_size": config.block_size, NESTED: inner}
-    everywhere = tuple(range(layers.num_hidden_layers))
-    if config.causal_layers in ((), everywhere):
-        entries["is_causal"] = bool(config.causal_layers)
-        inner |= {"causal_head": True} if config.causal_layers else {}
-    elif config.causal_layers != tuple(i for i in everywhere if layers.window(i) is not None):
-        raise ValueError(
-            f"causal_layers={config.causal_layers}: a config says so of all layers, of none, or of those with a window"
-        )
-    if config.num_target_layers is not None:
-        entries["num_target_layers"] = config.num_target_layers
-    if config.sample_from_anchor:
-        entries["sample_from_anchor"] = True
-    if config.target_hidden_size != layers.hidden_size:
-        entries["target_hidden_size"] = config.target_hidden_size
-    if config.draft_vocab_size is not None:
-        entries["draft_vocab_size"] = config.draft_vocab_size
-    return entries
+
+def entries_of(format: str, config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[str, Any]:
+    """The `config.json` of a head in the authors' format ("dflash"), or in that of speculators."""
+    nested = format == "speculators"
+    return dflash_nested.entries_for(config, dtype, verifier) if nested else entries_for(config, dtype)
 
 
 @functools.cache
 def shapes(config: DFlashConfig) -> names.Params:
     """The parameter tree, of shapes; not to be changed."""
     return jax.eval_shape(functools.partial(DFlash.init, config), jax.random.key(0)).params
-
-
-def _check_keys(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
-    """Accounts for every key, at once in both objects."""
-    tables, refusals = hf_families.tables_of(FAMILY), hf_values.Refusals()
-    fixed = {key: values for key, values in tables.fixed.items() if key not in _OUTER}
-    outer = Tables(read=tables.read | _OUTER, fixed=fixed, neutral=hf_families.IGNORED | _IGNORED)
-    refusals.of(check_head, {**entries, **hf_rope.unread_settings(entries)}, outer)
-    refusals.of(check_head, inner, Tables(read=_INNER, fixed=_INNER_FIXED, neutral=_IGNORED))
-    refusals.check()
-
-
-def _layers(entries: Mapping[str, Any]) -> LlamaConfig:
-    """The decoder layers: the entries that a Qwen3 has, read as a Qwen3's."""
-    rotary = [entries, *(entries.get(key) for key in ("rope_parameters", "rope_scaling"))]
-    if not any(isinstance(part, Mapping) and part.get("rope_theta") is not None for part in rotary):
-        raise ValueError("the config has no rope_theta, here or in rope_parameters; expected the one of the training")
-    read = hf_families.tables_of(FAMILY).read
-    own = {name: value for name, value in entries.items() if name in read}
-    own |= {"architectures": [hf_families.FAMILIES[FAMILY].architecture], "tie_word_embeddings": False}
-    return config_from_hf({"model_type": FAMILY, **own})
-
-
-def _taps(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[int, ...]:
-    """The layers whose entering residual stream is read."""
-    left, entered = _either(entries, inner, LEFT), entries.get(ENTERED)
-    for name, ids, least in ((LEFT, left, -1), (ENTERED, entered, 0)):
-        whole = isinstance(ids, list) and ids and all(type(layer) is int and layer >= least for layer in ids)
-        if ids is not None and (not whole or len(set(ids)) < len(ids)):
-            raise ValueError(f"{name} is {ids!r}; expected layer numbers, each once")
-    taps = entered if left is None else [layer + 1 for layer in left]
-    if taps is None:
-        raise ValueError(
-            f"the config has no {LEFT}; expected the target layers that the head was trained to read: others fit its "
-            "tensors as well, so there is no default"
-        )
-    if entered is not None and taps != entered:
-        raise ValueError(
-            f"{LEFT} is {left}, layers that the streams leave, and {ENTERED} is {entered}, layers that they enter; "
-            "expected the latter to be one more, or one of the two alone"
-        )
-    return tuple(taps)
-
-
-def _causal_layers(entries: Mapping[str, Any], inner: Mapping[str, Any], layers: LlamaConfig) -> tuple[int, ...]:
-    """Layers whose attention is causal within the block: those with a window, where nothing says all or none."""
-    everywhere = range(layers.num_hidden_layers)
-    for of, name in ((entries, "is_causal"), (inner, "causal"), (inner, "causal_head")):
-        if of.get(name) is not None:
-            return tuple(everywhere) if hf_values.flag(of, name, False) else ()
-    return tuple(i for i in everywhere if layers.window(i) is not None)
-
-
-def _either(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
-    """What one of the two objects states; None where neither does."""
-    stated = [of[name] for of in (inner, entries) if of.get(name) is not None]
-    if len(stated) == 2 and stated[0] != stated[1]:
-        raise ValueError(f"{name} is {stated[0]!r} in {NESTED} and {stated[1]!r} outside it; expected them to agree")
-    return stated[0] if stated else None
-
-
-def _optional(entries: Mapping[str, Any], name: str) -> int | None:
-    return None if entries.get(name) is None else hf_values.integer(entries, name)
-
-
-def _agreeing(entries: Mapping[str, Any], name: str, shown: int) -> int:
-    """What a tensor shows, which the config may state."""
-    if hf_values.integer(entries, name, shown) != shown:
-        raise ValueError(f"{name}={entries[name]} in the config, and the tensors make {shown}; expected them to agree")
-    return shown
-
-
-def _draft_vocab_size(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], vocab_size: int) -> int | None:
-    """Rows of the head's own output matrix; None if it uses the target's, which makes all tokens."""
-    rows = info[OUTPUT].shape[0] if OUTPUT in info and info[OUTPUT].shape else None
-    if rows is None and entries.get("draft_vocab_size") not in (None, vocab_size):
-        raise ValueError(f"draft_vocab_size={entries['draft_vocab_size']}, and there is no {OUTPUT}; expected one")
-    _agreeing(entries, "draft_vocab_size", vocab_size if rows is None else rows)
-    return rows
 
 
 def _check_fit(folder: pathlib.Path, config: DFlashConfig, target: LlamaConfig) -> None:

@@ -20,7 +20,7 @@ from eagle_jax.converters.head_writing import Verifier, entries_for
 from eagle_jax.converters.hf_config import config_to_hf
 from eagle_jax.converters.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.writing import write_folder
-from eagle_jax.head_configs import Eagle3Config, EagleConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
@@ -62,7 +62,7 @@ def load_eagle(
     check_fit(checkpoint, sizes.vocab_size, sizes.hidden_size, sizes.num_hidden_layers)
     config, own = checkpoint.config, None
     if isinstance(config, Eagle3Config) and config.own_embedding:
-        own = _own_embedding(weights, config, target)
+        own = own_embedding(weights, config, target)
         config = dataclasses.replace(config, own_embedding=own is not None)
     chosen = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
     needed = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
@@ -88,13 +88,7 @@ def save_eagle(
     """Writes a head; see `heads.save_head`."""
     format = formats.plainest(head.config) if format is None else format
     form = formats.named(format)
-    verifier = Verifier(name=target_name)
-    if target is not None:
-        described = config_to_hf(target.config)
-        context = described["max_position_embeddings"]
-        verifier = Verifier(
-            name=target_name, architectures=tuple(described["architectures"]), max_position_embeddings=context
-        )
+    verifier = verifier_for(target, target_name)
     eagle1 = isinstance(head.config, EagleConfig)
     rules = (form.eagle1 if eagle1 else form.eagle3).rules
     entries = entries_for(format, head.config, head.dtype.name, verifier)
@@ -108,6 +102,15 @@ def save_eagle(
             yield EMBEDDING, np.asarray(target.table.astype(head.dtype))
 
     write_folder(pathlib.Path(folder), entries, tensors())
+
+
+def verifier_for(target: LM | None, name: str | None) -> Verifier:
+    """A target as configs of speculators name it."""
+    if target is None:
+        return Verifier(name=name)
+    described = config_to_hf(target.config)
+    context = described["max_position_embeddings"]
+    return Verifier(name=name, architectures=tuple(described["architectures"]), max_position_embeddings=context)
 
 
 def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: Mapping[str, Any]) -> Checkpoint:
@@ -210,7 +213,7 @@ def _taps(taps: tuple[int, ...] | None) -> tuple[int, ...]:
     return taps
 
 
-def _own_embedding(weights: Weights, config: Eagle3Config, target: LM) -> np.ndarray | None:
+def own_embedding(weights: Weights, config: Eagle3Config | DFlashConfig, target: LM) -> np.ndarray | None:
     """The embedding that came with a head; None if its values are the target's, rounded either way."""
     table = weights.take(EMBEDDING)
     # A Gemma multiplies its embeddings by a constant, and a head does not.

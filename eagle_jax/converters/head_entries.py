@@ -66,7 +66,7 @@ _OUTER_READ = mask_entries.READ.union(
     {KIND, LAYER, "architectures", *FLAGS, "draft_vocab_size", "target_hidden_size", TAPS}
 )
 _OUTER_FIXED = _LAYER_FIXED | {"layernorms": (False,)}
-_OUTER_IGNORED = hf_families.IGNORED.union(
+OUTER_IGNORED = hf_families.IGNORED.union(
     mask_entries.IGNORED,
     """
     speculators_config speculators_version embed_requires_grad has_no_defaults_at_init base_model_ep_plan auto_map
@@ -211,7 +211,7 @@ def _nested(entries: Mapping[str, Any], eagle3: bool) -> Stated:
             f"{KIND}={entries[KIND]!r}, and the tensors are those of {expected[0]!r}; expected them to agree"
         )
     refusals = hf_values.Refusals()
-    outer = Tables(read=_OUTER_READ, fixed=_OUTER_FIXED, neutral=_OUTER_IGNORED | _verifier(entries))
+    outer = Tables(read=_OUTER_READ, fixed=_OUTER_FIXED, neutral=OUTER_IGNORED | verifier_keys(entries))
     refusals.of(_read, entries, outer)
     inner = entries.get(LAYER)
     if not isinstance(inner, Mapping):
@@ -246,7 +246,7 @@ def _eagle3(entries: Mapping[str, Any], layer: Mapping[str, Any], taps: tuple[in
     )
 
 
-def _verifier(entries: Mapping[str, Any]) -> frozenset[str]:
+def verifier_keys(entries: Mapping[str, Any]) -> frozenset[str]:
     """What speculators notes of the target."""
     return frozenset(name for name in entries if name.startswith("verifier_"))
 

@@ -49,8 +49,8 @@ def load_head(
 ) -> AnyHead:
     """The head in a folder: `config.json` and weights, safetensors first, else PyTorch's files through PyTorch.
 
-    An embedding that comes with an EAGLE head is dropped for the target's: unread from an EAGLE-1/2 head, which was
-    trained with the target's; from an EAGLE-3 head if it has the same values.
+    An embedding that comes with a head is dropped for the target's: unread from an EAGLE-1/2 head, which was trained
+    with the target's; from an EAGLE-3 or DFlash head if it has the same values.
 
     Args:
         folder: a head's folder; of Medusa-2 that of the whole model, which is the target too.
@@ -74,7 +74,7 @@ def load_head(
     if kind_of(weights.info) is None:
         return eagle.load_eagle(weights, target, wanted_dtype, changes or {}, scheme)
     if kind_of(weights.info) == DFLASH:
-        return dflash.load(weights, target.config, wanted_dtype, changes or {}, scheme)
+        return dflash.load(weights, target, wanted_dtype, changes or {}, scheme)
     checkpoint = read_heads(weights, target.config, changes or {})
     _check_fit(weights.folder, checkpoint.config, target.config)
     first = next(key for key in names.expected(checkpoint.rules, shapes(checkpoint.config)))
@@ -97,7 +97,8 @@ def save_head(
 
     Args:
         format: of an EAGLE head `safeailab`, `sglang` or `speculators`; None is the first of them whose readers can run
-            the head. DFlash's, Medusa's and Hydra's have one format each, their name's.
+            the head. Of a DFlash head `dflash`, the authors', or `speculators`. Medusa's and Hydra's have one format
+            each, their name's.
         target: `safeailab`: also write its embedding with an EAGLE-1/2 head, for readers that insist on finding it
             there. `speculators`: say what it is.
         target_name: the target's folder or hub name, which the config names so that others' readers find it
@@ -110,12 +111,13 @@ def save_head(
     if isinstance(head, DraftHead):
         eagle.save_eagle(head, folder, format=format, target=target, target_name=target_name)
         return
+    if isinstance(head, DFlash) and format in (None, *dflash.FORMATS):
+        dflash.save(head, pathlib.Path(folder), format or DFLASH, eagle.verifier_for(target, target_name))
+        return
     own = DFLASH if isinstance(head, DFlash) else MEDUSA if isinstance(head, Medusa) else HYDRA
     if format not in (None, own):
-        raise ValueError(f"format {format!r} is not one for a {TITLES[own]} head; expected {own!r}, the only one")
-    if isinstance(head, DFlash):
-        dflash.save(head, pathlib.Path(folder))
-        return
+        others = "or 'speculators'" if own == DFLASH else "the only one"
+        raise ValueError(f"format {format!r} is not one for a {TITLES[own]} head; expected {own!r}, {others}")
     if isinstance(head, Medusa):
         table, entries, file = medusa.rules(head.config), medusa.entries_for(head.config, target_name), medusa.FILE
     else:

@@ -21,16 +21,41 @@ class TorchFile:
         }
 
     def take(self, name: str) -> np.ndarray:
-        import ml_dtypes
-        import torch
+        return _array(self._tensors.pop(name))
 
-        tensor = self._tensors.pop(name).detach().contiguous()
-        if tensor.dtype == torch.bfloat16:
-            return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return tensor.numpy()
+
+def load_tensor(path: pathlib.Path) -> np.ndarray:
+    """The one tensor in a file by `torch.save`, by itself or by a name."""
+    held = _load(path)
+    import torch
+
+    tensors = list(held.values()) if isinstance(held, dict) else [held]
+    if len(tensors) != 1 or not isinstance(tensors[0], torch.Tensor):
+        raise ValueError(f"{path} holds something other than one tensor; expected that alone")
+    return _array(tensors[0])
+
+
+def _array(tensor: Any) -> np.ndarray:
+    import ml_dtypes
+    import torch
+
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
 
 
 def _load_pickle(path: pathlib.Path) -> dict[str, Any]:
+    """The named tensors of a file."""
+    tensors = _load(path)
+    import torch
+
+    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+        raise ValueError(f"{path} holds something other than named tensors; expected a state dict")
+    return dict(tensors)
+
+
+def _load(path: pathlib.Path) -> Any:
     try:
         import torch
     except ImportError as error:
@@ -39,15 +64,12 @@ def _load_pickle(path: pathlib.Path) -> dict[str, Any]:
 
     # Weights only: nothing in the file may run. Files older than PyTorch 1.6 are no zip archives and cannot be mapped.
     try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path} is damaged, or holds more than plain tensors, which is not loaded") from error
     except (RuntimeError, EOFError, OSError) as error:
         reason = first_sentence(error) or type(error).__name__
         raise ValueError(f"{path} is not a whole PyTorch file ({reason}); copy or download it again") from error
-    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
-        raise ValueError(f"{path} holds something other than named tensors; expected a state dict")
-    return dict(tensors)
 
 
 def _is_zip(path: pathlib.Path) -> bool:

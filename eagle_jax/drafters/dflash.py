@@ -66,5 +66,5 @@ class DFlashDrafter(Drafter):
 
     def propose(self, target: Target, state: Cache, view: View, mode: Sampling) -> tuple[Tree, Cache]:
         with jax.named_scope("draft_block"):
-            logits = self.head.draft(target, view.root, view.length, state, self.policy.depth)
+            logits = self.head.draft(target, view.root, view.length, state, self.policy.depth).logits
         return marginals.grow(self.head, self.policy, view, logits, mode, self.coupled), state

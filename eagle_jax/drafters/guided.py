@@ -66,7 +66,8 @@ def grow_by_depth(
     """`grow` where the scores below a node depend on its depth alone, as those of independent heads do.
 
     The best tokens of each depth are found once, and the tree grows over their ranks, not for each node over the whole
-    vocabulary. An automaton forbids tokens by the node, though.
+    vocabulary. An automaton forbids tokens by the node, though: then each row of a frontier has scores of all tokens,
+    and a beam that is wide for the sake of exactness is narrowed.
 
     Args:
         scores: `scores(depth)`, `[b 1 v]`, of the tokens below nodes at `depth`; the policy is at least one deep.
@@ -80,7 +81,7 @@ def grow_by_depth(
             return jnp.broadcast_to(below, (*tokens.shape, below.shape[-1])), carry
 
         names = {"drafted_part": drafted_part, "target_ids": target_ids}
-        return grow(policy, view, scores(0)[:, 0], of_tokens, None, **names)
+        return grow(policy.narrowed, view, scores(0)[:, 0], of_tokens, None, **names)
 
     by_depth = [scores(depth) for depth in range(policy.depth)]
     together = Scores(jnp.concatenate([each.logits for each in by_depth], axis=1), by_depth[0].logit_scale)

@@ -12,6 +12,9 @@ The context is not changed from layer to layer: each layer's keys and values are
 the target computed. The block's own keys and values are thrown away with the block. Slot k stands k places behind the
 root and guesses the token at its place, or the one behind it (`sample_from_anchor`).
 
+The slots of a DFlash head know nothing of each other's tokens. DSpark and DFlash 2 add what a token makes of the logits
+of the slot behind it (`edges`); DFlash 2 also has short convolutions in its layers (`short_conv`).
+
 What block rows r (root) and m (masks) see of the block, bidirectional and causal:
 
              r m m m           r m m m
@@ -21,81 +24,38 @@ What block rows r (root) and m (masks) see of the block, bidirectional and causa
         m    1 1 1 1      m    1 1 1 1
 """
 
-import flax.linen as nn
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from eagle_jax import ops
 from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.attention_inputs import attention_inputs
+from eagle_jax.models.block_inputs import block_inputs
 from eagle_jax.models.cache import Cache
+from eagle_jax.models.dflash_module import DFlashModule
 from eagle_jax.models.draft_head import first_ids, one_slot
-from eagle_jax.models.layers import Embedding, Linear, RMSNorm
-from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import causal, empty_cache
 from eagle_jax.models.target import Target
-from eagle_jax.ops import KV, AttentionInputs, activation_dtype
-from eagle_jax.sharding import constrain
+from eagle_jax.ops import KV, activation_dtype
 from eagle_jax.struct import pytree, static
 
 
-class DFlashModule(nn.Module):
-    """`fc` and its norm for the context, the layers, and what reads logits off them."""
+class BlockOutput(NamedTuple):
+    """What the head makes of slots.
 
-    config: DFlashConfig
-    dtype: DTypeLike = jnp.float32
+    Attributes:
+        out: outputs of the last layer, behind its norm.
+        logits: over the draft vocabulary, in float32, whatever the tokens before are (marginals).
+    """
 
-    def setup(self):
-        c, layers = self.config, self.config.layers
-        if c.own_embedding:
-            self.embed_tokens = Embedding(layers.vocab_size, layers.hidden_size, self.dtype)
-        self.fc = Linear(layers.hidden_size, dtype=self.dtype)
-        self.hidden_norm = RMSNorm(layers.rms_norm_eps, self.dtype)
-        self.layers = [DecoderLayer(layers, self.dtype) for _ in range(layers.num_hidden_layers)]
-        self.norm = RMSNorm(layers.rms_norm_eps, self.dtype)
-        if c.draft_vocab_size is not None:
-            self.lm_head = Linear(c.draft_vocab_size, dtype=self.dtype, result=jnp.float32)
-
-    def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        return self.embed_tokens(tokens)
-
-    def context(self, taps: tuple[Float[Array, "b r t"], ...], inputs: AttentionInputs) -> tuple[KV, ...]:
-        """Keys and values of rows of true text, per layer."""
-        features = self.hidden_norm(self.fc(constrain(jnp.concatenate(taps, axis=-1))))
-        return tuple(layer.self_attn.keys_and_values(features, None, inputs) for layer in self.layers)
-
-    def __call__(
-        self,
-        x: Float[Array, "b n h"],
-        inputs: tuple[AttentionInputs, ...],
-        cache: Cache,
-        context: tuple[KV, ...] = (),
-    ) -> Float[Array, "b n h"]:
-        """Normed outputs of the slots of blocks; `inputs` has an entry for each layer.
-
-        Args:
-            context: keys and values of rows of text that are not in the cache, per layer; `inputs` names them first.
-        """
-        for i, layer in enumerate(self.layers):
-            x, _ = layer(x, inputs[i], (cache.k[i], cache.v[i]), context[i] if context else None)
-        return self.norm(x)
-
-    def logits(self, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
-        return self.lm_head(out)
-
-    def initialise(self, taps: tuple[Float[Array, "b n t"], ...], inputs: AttentionInputs, cache: Cache) -> None:
-        """Touches every parameter once."""
-        c = self.config
-        if c.own_embedding:
-            self.embed(jnp.zeros(taps[0].shape[:2], jnp.int32))
-        self.context(taps, inputs)
-        row = jnp.zeros((*taps[0].shape[:2], c.layers.hidden_size), self.dtype)
-        out = self(row, (inputs,) * c.layers.num_hidden_layers, cache)
-        if c.draft_vocab_size is not None:
-            self.logits(out)
+    out: Float[Array, "*slots h"]
+    logits: Float[Array, "*slots d"]
 
 
 @pytree
@@ -141,8 +101,8 @@ class DFlash(AnyHead):
 
     def draft(
         self, target: Target, root: Int[Array, "b"], length: Int[Array, "b"], cache: Cache, depth: int
-    ) -> Float[Array, "b p d"]:
-        """Logits in float32, over the draft vocabulary, of the tokens 1 to `depth` (p) places behind the root.
+    ) -> BlockOutput:
+        """The slots `[b p]` of the tokens 1 to `depth` (p) places behind the root.
 
         The whole block is computed as it was trained, whatever `depth` is, unless its attention is causal: then what
         lies behind the last slot that is read changes nothing.
@@ -156,8 +116,8 @@ class DFlash(AnyHead):
         first = 0 if c.sample_from_anchor else 1
         slots = first + depth if len(c.causal_layers) == c.layers.num_hidden_layers else c.block_size
         x, positions = self._blocks(target, root[:, None], length[:, None], slots)
-        out = self._apply(x, self._inputs(positions, cache, slots), cache)[:, first : first + depth]
-        return self.logits(target, out)
+        out = self._apply(x, block_inputs(c, positions, cache, slots), cache, slots)[:, first : first + depth]
+        return BlockOutput(out, self.logits(target, out))
 
     def over_text(
         self,
@@ -166,8 +126,8 @@ class DFlash(AnyHead):
         taps: tuple[Float[Array, "b n t"], ...],
         anchors: Int[Array, "b a"],
         depth: int,
-    ) -> Float[Array, "b a p d"]:
-        """What `draft` gives below the tokens at `anchors` of whole sequences, all blocks in one pass, without a cache.
+    ) -> BlockOutput:
+        """What `draft` gives below the tokens at `anchors` of whole sequences, `[b a p]`, in one pass without a cache.
 
         Args:
             taps: the target's residual streams at all tokens; a block reads those before its anchor.
@@ -179,9 +139,59 @@ class DFlash(AnyHead):
         rows = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
         context = self.context(tuple(tap.astype(target.activations) for tap in taps), rows, cache)
         x, positions = self._blocks(target, jnp.take_along_axis(tokens, anchors, axis=1), anchors, c.block_size)
-        out = self._apply(x, self._inputs(positions, cache, c.block_size, rows), cache, context)
+        inputs = block_inputs(c, positions, cache, c.block_size, rows)
+        out = self._apply(x, inputs, cache, c.block_size, context)
         read = out.reshape(batch, blocks, c.block_size, -1)[:, :, first : first + depth]
-        return self.logits(target, read.reshape(batch, blocks * depth, -1)).reshape(batch, blocks, depth, -1)
+        logits = self.logits(target, read.reshape(batch, blocks * depth, -1)).reshape(batch, blocks, depth, -1)
+        return BlockOutput(read, logits)
+
+    def edge_logits(
+        self,
+        slots: BlockOutput,
+        previous: Int[Array, "*rows"],
+        state: Float[Array, "*rows s"],
+        candidates: Int[Array, "*slots k"] | None = None,
+    ) -> tuple[Float[Array, "*rows k"], Float[Array, "*rows s"]]:
+        """Logits of what follows given tokens, and the state of the paths that they end.
+
+        Args:
+            slots: one slot for each row of tokens, or of shapes that broadcast to them.
+            previous: the tokens before (target ids).
+            state: of the paths above, as the slot before gave it; `path_state` for the first slot.
+            candidates: with a selector, the tokens (draft ids) that the logits are of; None is `self.candidates`.
+                Without one the logits are of the whole draft vocabulary.
+        """
+        if self.config.selector is not None:
+            candidates = self.candidates(slots.logits) if candidates is None else candidates
+            unary = jnp.take_along_axis(slots.logits, candidates, axis=-1)
+            return unary + self._apply(slots.out, previous, candidates, method=DFlashModule.pair_scores), state
+        if self.config.markov is not None:
+            bias, state = self._apply(slots.out, previous, state, method=DFlashModule.edge_bias)
+            return slots.logits + bias, state
+        return jnp.broadcast_to(slots.logits, (*previous.shape, slots.logits.shape[-1])), state
+
+    def path_state(self, rows: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "*rows s"]:
+        """What a Markov head of kind `rnn` remembers of paths that begin; without numbers (s = 0) in all others.
+
+        Args:
+            dtype: that of the slots' outputs.
+        """
+        markov = self.config.markov
+        return jnp.zeros((*rows, markov.rank if markov is not None and markov.kind == "rnn" else 0), dtype)
+
+    def candidates(self, logits: Float[Array, "*slots d"]) -> Int[Array, "*slots k"]:
+        """The slots' best tokens (draft ids), best first, which a selector chooses from."""
+        assert self.config.selector is not None, "a head without a selector has no candidates"
+        return ops.top_k(logits, self.config.selector.top_k)[1]
+
+    def confidence_logits(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
+        """Logits of `confidence`, for a loss."""
+        logits = self._apply(slots.out, previous, method=DFlashModule.confidence)
+        return jnp.broadcast_to(logits, previous.shape)
+
+    def confidence(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
+        """The probability that the token drafted at a slot is accepted, given the tokens before (target ids)."""
+        return jax.nn.sigmoid(self.confidence_logits(slots, previous))
 
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
         """Embeddings of the block's tokens (target ids)."""
@@ -207,36 +217,14 @@ class DFlash(AnyHead):
         masks = jnp.full((batch, blocks, slots - 1), self.config.mask_token_id, jnp.int32)
         tokens = jnp.concatenate([roots[..., None], masks], axis=2).reshape(batch, blocks * slots)
         positions = at[..., None] + jnp.arange(slots, dtype=jnp.int32)[None, None]
-        return self.embed(target, tokens), positions.reshape(batch, blocks * slots)
-
-    def _inputs(
-        self, positions: Int[Array, "b n"], cache: Cache, slots: int, context: Int[Array, "b r"] | None = None
-    ) -> tuple[AttentionInputs, ...]:
-        """What the attention of each layer is given; computed once for all layers of a kind.
-
-        A slot sees slots of its own block, and rows of the context that stand before the block. In a window of w a slot
-        at position i sees positions above i - w, and below i + w: the same number both ways.
-
-        Args:
-            positions: of blocks of `slots` each.
-            context: positions of rows of text that are not in the cache; None if there are none.
-        """
-        layers, by_kind = self.config.layers, dict[tuple[int | None, bool], AttentionInputs]()
-        context = positions[:, :0] if context is None else context
-        block, roots = jnp.arange(positions.shape[1]) // slots, jnp.repeat(positions[:, ::slots], slots, axis=1)
-        before = context[:, None, :] < roots[:, :, None]
-        own = (block[:, None] == block[None])[None]
-        ahead = positions[:, None, :] - positions[:, :, None]  # [b, n, n]: how far the seen row is behind the row
-        fresh_positions = jnp.concatenate([context, positions], axis=1)
-        kinds = [(layers.window(i), i in self.config.causal_layers) for i in range(layers.num_hidden_layers)]
-        for i, (window, is_causal) in enumerate(kinds):
-            if (window, is_causal) not in by_kind:
-                most = 0 if is_causal else slots if window is None else window - 1
-                visible = jnp.concatenate([before, own & (ahead <= most)], axis=2)
-                by_kind[window, is_causal] = attention_inputs(
-                    layers, positions, visible, cache, fresh_positions, layer=i
-                )
-        return tuple(by_kind[kind] for kind in kinds)
+        x = self.embed(target, tokens)
+        if self.config.own_mask_embedding:
+            own = self.params["mask_embedding"].astype(x.dtype) * jnp.asarray(
+                self.config.input_embedding_scale, x.dtype
+            )
+            is_root = jnp.arange(blocks * slots) % slots == 0
+            x = jnp.where(is_root[None, :, None], x, own[None, None])
+        return x, positions.reshape(batch, blocks * slots)
 
     @property
     def taps(self) -> tuple[int, ...]:

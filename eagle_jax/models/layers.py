@@ -32,11 +32,12 @@ class Linear(nn.Module):
     use_bias: bool = False
     dtype: DTypeLike = jnp.float32
     result: DTypeLike | None = None
+    init: Any = nn.initializers.normal(0.02)
 
     @nn.compact
     def weights(self, inputs: int) -> ops.Affine:
         shape = (self.features,) if isinstance(self.features, int) else self.features
-        weight = parameter(self, "weight", nn.initializers.normal(0.02), (*shape, inputs), self.dtype)
+        weight = parameter(self, "weight", self.init, (*shape, inputs), self.dtype)
         bias = self.param("bias", nn.initializers.zeros, shape, self.dtype) if self.use_bias else None
         return ops.Affine(weight, bias)
 

@@ -9,6 +9,7 @@ backends: each is imported where it is chosen, and can be deleted, and everythin
     tree_attention    a tree of fresh tokens over the committed prefix and over itself
     attention_block   residual + o(attention(qkv(norm(x))))
     mlp_block         x + down(silu(gate(norm(x))) * up(norm(x)))
+    feed_forward      down(silu(gate(x)) * up(x)), by `linear`
     top_k, argmax     the largest of rows over a vocabulary
 """
 
@@ -17,7 +18,7 @@ from eagle_jax.ops.attention_case import Case
 from eagle_jax.ops.dispatch import VARIABLE
 from eagle_jax.ops.embed import embed
 from eagle_jax.ops.linear import linear, matmul
-from eagle_jax.ops.mlp_block import mlp_block
+from eagle_jax.ops.mlp_block import feed_forward, mlp_block
 from eagle_jax.ops.packing import PackedWeight, Transposed, is_leaf, pack, pack_for_backend, unpack
 from eagle_jax.ops.precision import activation_dtype, precision
 from eagle_jax.ops.rms_norm import rms_norm
@@ -43,6 +44,7 @@ __all__ = [
     "attention_block",
     "computed_once",
     "embed",
+    "feed_forward",
     "is_leaf",
     "keys_and_values",
     "linear",

@@ -24,12 +24,18 @@ def mlp_block(
 
 def reference(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
     """The block operation by operation."""
-    normed = rms_norm(x, weights.norm)
+    y = feed_forward(rms_norm(x, weights.norm), weights, num_valid)
+    return x + (y if weights.post_norm is None else rms_norm(y, weights.post_norm))
+
+
+def feed_forward(
+    x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""] | None = None
+) -> Float[Array, "b n h"]:
+    """`down(silu(gate(x)) * up(x))`, where norms and the residual are others' work."""
     if isinstance(weights.gate_up, Affine):
-        both = linear(normed, weights.gate_up, num_valid=num_valid)
+        both = linear(x, weights.gate_up, num_valid=num_valid)
         gate, up = both[..., 0, :], both[..., 1, :]
     else:
-        gate, up = (linear(normed, part, num_valid=num_valid) for part in weights.gate_up)
+        gate, up = (linear(x, part, num_valid=num_valid) for part in weights.gate_up)
     activated = jax.nn.gelu(gate, approximate=True) if weights.gelu else jax.nn.silu(gate)
-    y = linear(activated * up, weights.down, num_valid=num_valid)
-    return x + (y if weights.post_norm is None else rms_norm(y, weights.post_norm))
+    return linear(activated * up, weights.down, num_valid=num_valid)

@@ -47,6 +47,8 @@ HEAD: Rules = (
     *_VOCABULARY,
     (r"fc/weight$", P(None, MODEL)),
     (r"fc/weight/data$", P(MODEL, None)),
+    (r"markov_w1/embedding$|(predecessor|successor)_codebook$|markov_w2/weight$", P(MODEL, None)),
+    (r"markov_w2/weight/data$", P(None, MODEL)),
     *_LAYERS,
     *_WHOLE,
 )

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import yaml
 
-from eagle_jax.training.loss import Objective
+from eagle_jax.training.objective import Objective
+from eagle_jax.training.published import PUBLISHED
 from eagle_jax.training.settings import (
-    PUBLISHED,
     CheckpointConfig,
     Data,
     EvaluationConfig,

@@ -8,8 +8,9 @@ behind the anchor is compared with what the target made of the text up to there,
     anchor 4  . . . .[e m m m]      guesses f, g, h from a, b, c, d and e
 
 The authors learn from the text's own tokens, with a decay of exp(-1/7) in blocks of 16 and exp(-1/4) in blocks of 8
-(arXiv:2602.06036); JetSpec from the target's distribution (arXiv:2606.18394), which is taken here: the text is the
-target's, and its distribution says more than one token drawn from it.
+(arXiv:2602.06036); JetSpec from the target's distribution (arXiv:2606.18394), which is taken here unless the objective
+says otherwise: the text is the target's, and its distribution says more than one token drawn from it. What DSpark's and
+DFlash 2's heads learn beside it is in `edges_loss`.
 """
 
 import functools
@@ -18,9 +19,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.lm import LM
-from eagle_jax.training.loss import Objective, Report, Truth, parts_of, weighted
+from eagle_jax.training.edges_loss import confidence_loss, logits_given_text, selector_loss
+from eagle_jax.training.objective import Objective
+from eagle_jax.training.parts import (
+    Parts,
+    Report,
+    Truth,
+    d_pace_weights,
+    mean,
+    next_tokens,
+    overlap,
+    parts_of,
+    stacked,
+    text_cross_entropy,
+    weighted,
+)
 
 
 def dflash_loss(
@@ -44,7 +59,7 @@ def dflash_loss(
             f"feature_weight={objective.feature_weight} with a DFlash head; expected 0: it drafts tokens and guesses "
             "no features"
         )
-    steps, slots = min(objective.steps, head.num_drafted), answer.shape[1]
+    steps, length = min(objective.steps, head.num_drafted), answer.shape[1]
     anchor_key, noise_key = jax.random.split(key)
     anchors, chosen = choose_anchors(answer, objective.anchors, anchor_key)
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
@@ -56,21 +71,63 @@ def dflash_loss(
             for tap, key in zip(taps, keys, strict=True)
         ]
     over_text = functools.partial(head.over_text, target, depth=steps)
-    logits = (jax.checkpoint(over_text) if remat else over_text)(tokens, tuple(taps), anchors)
+    slots = (jax.checkpoint(over_text) if remat else over_text)(tokens, tuple(taps), anchors)
 
     # what the target made of the anchor and of the tokens behind it; the last of a row count for nothing
     at = anchors[..., None] + jnp.arange(steps, dtype=jnp.int32)[None, None]
-    rows = jnp.minimum(at, slots - 1).reshape(len(anchors), -1, 1)
-    truth = Truth.of(head, target, jnp.take_along_axis(hidden, rows, axis=1))
+    rows = jnp.minimum(at, length - 1).reshape(len(anchors), -1)
+    previous, following = (jnp.take_along_axis(ids, rows, axis=1) for ids in (tokens, next_tokens(tokens)))
+    truth = Truth.of(head, target, jnp.take_along_axis(hidden, rows[..., None], axis=1), following)
     truth = jax.tree.map(lambda part: part.reshape(*at.shape, *part.shape[2:]), truth)
     mask = chosen[..., None] & _answered(answer, at + 1)
-    parts = [
-        parts_of(
-            head, logits[:, :, k], None, jax.tree.map(lambda part, k=k: part[:, :, k], truth), mask[..., k], objective
-        )
-        for k in range(steps)
-    ]
-    return weighted(parts, objective)
+    return _of_blocks(head, slots, previous.reshape(at.shape), truth, mask, objective)
+
+
+def _of_blocks(
+    head: DFlash,
+    slots: BlockOutput,
+    previous: Int[Array, "b a p"],
+    truth: Truth,
+    mask: Bool[Array, "b a p"],
+    objective: Objective,
+) -> tuple[Float[Array, ""], Report]:
+    """The loss of slots, given the text's tokens before them and what the target says there."""
+    logits, drafted = logits_given_text(head, slots, previous), mask & (truth.following >= 0)
+    others: dict[str, tuple[Array, Array]] = {}  # losses beside those on the distribution, and the slots they are of
+    if head.config.confidence is not None:
+        others["confidence"] = confidence_loss(head, slots, previous, overlap(logits, truth)), mask
+    if head.config.selector is not None:
+        losses, present = selector_loss(head, slots, previous, truth.following)
+        others |= {"selector": (losses, drafted), "candidates": (present.astype(jnp.float32), mask)}
+
+    def part(k: int) -> Parts:
+        true = jax.tree.map(lambda part: part[:, :, k], truth)
+        own = parts_of(head, logits[:, :, k], None, true, mask[..., k], objective)
+        return own | {name: mean(losses[..., k], counted[..., k]) for name, (losses, counted) in others.items()}
+
+    parts = [part(k) for k in range(mask.shape[2])]
+    if objective.position_weights == "decay":
+        return weighted(parts, objective)
+    text = jnp.where(drafted, text_cross_entropy(logits, truth.following), 0.0)
+    loss = objective.distribution_weight * d_pace_loss(text, drafted, mask)
+    if "selector" in others:
+        loss += objective.selector_weight * d_pace_loss(others["selector"][0], drafted, mask)
+    if "confidence" in others:
+        loss += objective.confidence_weight * mean(*others["confidence"])
+    return loss, stacked(parts)
+
+
+def d_pace_loss(
+    losses: Float[Array, "b a p"], drafted: Bool[Array, "b a p"], mask: Bool[Array, "b a p"]
+) -> Float[Array, ""]:
+    """Cross-entropies of the text's tokens with D-PACE's weights (`parts.d_pace_weights`), over the number of slots in
+    `mask`.
+
+    Args:
+        drafted: slots among them whose token the head drafts; it has no chance at the others.
+    """
+    weights = d_pace_weights(jnp.where(drafted, losses, jnp.inf), mask)
+    return mean(jnp.where(drafted, weights * losses, 0.0), mask)
 
 
 def choose_anchors(

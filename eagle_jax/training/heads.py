@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jaxtyping import Int
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import load_head, resolve
 from eagle_jax.converters.eagle import default_taps
+from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
 from eagle_jax.models.any_head import AnyHead, Params
 from eagle_jax.models.dflash import DFlash
@@ -23,11 +25,8 @@ from eagle_jax.ops.quantized import dense
 from eagle_jax.sharding import to_host
 from eagle_jax.training.settings import HeadConfig
 
-METHODS: Mapping[str, type[AnyHead]] = {
-    **{"eagle1": Head, "eagle3": Head3, "peagle": Head3, "dflash": DFlash},
-    **{"medusa": Medusa, "hydra": Hydra},
-}
-BLOCK_SIZE = 16
+METHODS: Mapping[type[AnyHead], str] = {Head: "eagle1", Head3: "eagle3", Medusa: "medusa", Hydra: "hydra"}
+BLOCK_SIZES = {"dflash": 16, "dspark": 7, "dflash2": 8}
 
 
 def first(
@@ -57,7 +56,7 @@ def first(
     layers = _layers(config, sizes, config.layers)
     if config.method in ("eagle3", "peagle"):
         return _eagle3(config, layers, target, ids, key, steps)
-    if config.method == "dflash":
+    if config.method in BLOCK_SIZES:
         return _dflash(config, layers, target, ids, key)
     head = Head.init(EagleConfig(layers=layers, fc_bias=config.bias), key, jnp.float32)
     return head if ids is None else head.trimmed(target, ids)
@@ -85,10 +84,15 @@ def _earlier(config: HeadConfig, folder: str, target: LM, ids: Int[np.ndarray, "
 
 
 def method_of(head: AnyHead) -> str:
-    """The method that trains such a head."""
+    """The method of a head, as `HeadConfig.method` names it."""
     if isinstance(head, Head3) and head.config.mask is not None:
         return "peagle"
-    return next(name for name, kind in METHODS.items() if isinstance(head, kind))
+    if not isinstance(head, DFlash):
+        return METHODS[type(head)]
+    c = head.config
+    if c.selector is not None or c.convolution is not None:
+        return "dflash2"
+    return "dflash" if c.markov is None and c.confidence is None else "dspark"
 
 
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
@@ -112,25 +116,53 @@ def dflash_taps(config: HeadConfig, layers: int) -> tuple[int, ...]:
 def _dflash(
     config: HeadConfig, layers: LlamaConfig, target: LM, ids: Int[np.ndarray, " d"] | None, key: jax.Array
 ) -> DFlash:
-    """Begins at random, as published, beside the target's embedding and output matrix, or rows of the latter."""
+    """Begins at random, as published, beside the target's embedding and output matrix, or rows of the latter; a
+    selector chooses at first what the slots alone would.
+    """
     if target.config.gemma is not None:
-        raise ValueError("method dflash for a Gemma, which scales its embeddings; expected another target")
+        raise ValueError(f"method {config.method} for a Gemma, which scales its embeddings; expected another target")
     assert config.mask_token_id is not None, "HeadConfig has refused it"
     head_config = DFlashConfig(
-        layers=dataclasses.replace(layers, qk_norm=True),
+        layers=dataclasses.replace(layers, qk_norm=True, sliding_window=_window(config)),
         taps=dflash_taps(config, target.config.num_hidden_layers),
         target_hidden_size=target.config.hidden_size,
-        block_size=config.block_size or BLOCK_SIZE,
+        block_size=config.block_size or BLOCK_SIZES[config.method],
+        sample_from_anchor=config.method == "dspark",
         mask_token_id=config.mask_token_id,
         causal_layers=tuple(range(config.layers)) if config.causal else (),
         num_target_layers=target.config.num_hidden_layers,
         draft_vocab_size=None if ids is None else len(ids),
+        **_edges(config, target.config.vocab_size if ids is None else len(ids)),
     )
     params = DFlash.init(head_config, key, jnp.float32).params
+    if head_config.selector is not None:
+        selector = params["candidate_selector"]
+        blank = jnp.zeros_like(selector["successor_codebook"])
+        params |= {"candidate_selector": selector | {"successor_codebook": blank}}
     if ids is None:
         return DFlash(params=params, config=head_config)
     params |= {"lm_head": {"weight": _output_matrix(target)[ids]}}
     return DFlash(params=params, config=head_config, vocabulary=jnp.asarray(ids, jnp.int32))
+
+
+def _window(config: HeadConfig) -> int | None:
+    return 2048 if config.method == "dflash2" and config.window is None else config.window
+
+
+def _edges(config: HeadConfig, drafted: int) -> dict[str, Any]:
+    """What DSpark's and DFlash 2's heads have beside a DFlash head, as fields of its config."""
+    if config.method == "dspark":
+        has_confidence = config.confidence is None or config.confidence
+        return {
+            "markov": MarkovConfig(config.markov_rank or 256, config.markov or "vanilla"),
+            "confidence": ConfidenceConfig(with_markov=True) if has_confidence else None,
+        }
+    if config.method == "dflash2":
+        return {
+            "convolution": ConvolutionConfig(config.conv_kernel_size or 2, config.conv_group_size or 16),
+            "selector": SelectorConfig(config.selector_rank or 256, min(config.selector_top_k or 16, drafted)),
+        }
+    return {}
 
 
 def _eagle3(

@@ -20,7 +20,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
-from eagle_jax.training.loss import Objective, Report, Truth, drafted, parts_of, weighted
+from eagle_jax.training.loss import drafted
+from eagle_jax.training.objective import Objective
+from eagle_jax.training.parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 
 
 def heads_loss(
@@ -42,12 +44,12 @@ def heads_loss(
         )
     embeddings = target.embed(tokens[:, 1:])
     hidden = features.astype(jnp.float32)
-    truth = Truth.of(head, target, hidden[:, 1:])
+    truth = Truth.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
     read = hidden[:, :-1]
     if objective.noise:
         read = read + jax.random.uniform(key, read.shape, minval=-objective.noise, maxval=objective.noise)
 
-    def part(level: int, x: Float[Array, "b m w"]) -> tuple[Array, Array, Array]:
+    def part(level: int, x: Float[Array, "b m w"]) -> Parts:
         # at slot i + level the truth and the mask are those of a draft step that began `level` slots before
         ahead, mask = jax.tree.map(lambda values: values[:, level:], (truth, drafted(answer, level)))
         return parts_of(head, head.logits(level, x), None, ahead, mask, objective)

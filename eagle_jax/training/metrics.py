@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.durable import replacing
-from eagle_jax.training.loss import Report
+from eagle_jax.training.parts import Report
 
 
 class Metrics:
@@ -55,11 +55,9 @@ class Metrics:
 
 def numbers(loss: float, report: Report) -> dict[str, Any]:
     """Loss and its parts by draft step."""
-    parts = {field.name: np.asarray(getattr(report, field.name)) for field in dataclasses.fields(report)}
-    return {
-        "loss": loss,
-        **{name: [round(float(value), 5) for value in part] for name, part in parts.items()},
-    }
+    parts = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    lists = {name: np.asarray(part).tolist() for name, part in parts.items() if part is not None}
+    return {"loss": loss, **{name: [round(value, 5) for value in part] for name, part in lists.items()}}
 
 
 def _lines(path: Path, after: int) -> list[bytes]:

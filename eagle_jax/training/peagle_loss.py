@@ -26,7 +26,9 @@ from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree, static
 from eagle_jax.training.dflash_loss import choose_anchors
-from eagle_jax.training.loss import Objective, Report, Truth, drafted, parts_of, weighted
+from eagle_jax.training.loss import drafted
+from eagle_jax.training.objective import Objective
+from eagle_jax.training.parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 
 
 @pytree
@@ -82,7 +84,7 @@ def peagle_loss(
         entering = entering + jax.random.uniform(noise_key, entering.shape, minval=-width, maxval=width)
     out = (jax.checkpoint(_outputs) if remat else _outputs)(head, target, tokens, entering, sample)
 
-    truth, parts, counts, first = Truth.of(head, target, hidden[:, 1:]), [], [], 0
+    truth, parts, counts, first = Truth.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:]), [], [], 0
     for depth, size in enumerate(sample.sizes):
         rows = slice(first, first + size)
         at, first = sample.anchor[:, rows] + depth, first + size
@@ -131,7 +133,7 @@ def _part(
     at: Int[Array, "b c"],
     mask: Bool[Array, "b c"],
     objective: Objective,
-) -> tuple[Array, Array, Array]:
+) -> Parts:
     """One depth's part of each of `Report`'s fields; its rows stand at slots `at`."""
 
     def there(values: Array) -> Array:

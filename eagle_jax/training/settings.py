@@ -1,10 +1,7 @@
 """Settings of a training run, each a part of its YAML file."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal
-
-from eagle_jax.training.loss import DFLASH, EAGLE3, PARALLEL, PEAGLE
+from typing import Literal
 
 
 def at_least(least: int, name: str, value: int | None) -> None:
@@ -50,27 +47,33 @@ class HeadConfig:
 
     Args:
         method: eagle1 makes heads for EAGLE-1 and EAGLE-2. With it come the published defaults of `objective` and
-            `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads, of dflash the tokens of a block
-            that are learnt, of peagle those that one pass drafts.
+            `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads, of dflash, dspark and dflash2
+            the tokens of a block that are learnt, of peagle those that one pass drafts.
         intermediate_size: width of its MLP; the target's by default.
         num_attention_heads, num_key_value_heads: of its attention; the target's by default. Beside a small target fewer
             make drafting cheaper.
         layers: decoder layers; residual blocks in each head (medusa, hydra).
         prefix: one decoder layer over the text before the heads, which makes it Hydra++ (hydra).
         bias: whether `fc` has a bias (eagle1).
-        taps: target layers whose entering residual stream is read (eagle3, peagle, dflash); the published choice by
-            default.
-        block_size: slots of a block, the last token's included (dflash); 16 by default.
-        mask_token_id: token of the other slots (dflash) or of mask rows (peagle), which should be none that texts
-            have; both need it.
+        taps: target layers whose entering residual stream is read (all but eagle1, medusa and hydra); the published
+            choice by default.
+        block_size: slots of a block, the last token's included (dflash, dspark, dflash2); 16, 7 and 8 by default.
+        mask_token_id: token of the other slots (dflash, dspark, dflash2) or of mask rows (peagle), which should be none
+            that texts have; all of them need it.
         causal: a slot sees the block up to itself, as JetSpec's heads, not all of it (dflash).
+        window: how many positions back attention sees (dflash, dspark, dflash2); all by default, but 2048 with dflash2.
+        markov_rank, markov: width of the Markov head, 256 by default, and its kind, vanilla, gated or rnn (dspark).
+        confidence: whether it has a confidence head, which it has by default (dspark).
+        conv_kernel_size, conv_group_size: slots that a short convolution reads, 2 by default, and channels that share
+            a kernel, 16 (dflash2).
+        selector_rank, selector_top_k: width of the selector's codes, 256 by default, and its candidates, 16 (dflash2).
         fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3); peagle has the former too.
         draft_vocab_size: draft only so many tokens, the most frequent of the answers; all by default.
         start: folder of an earlier head of the same method to go on from; its sizes count then. With
             `draft_vocab_size`, one of eagle1 that drafts all tokens drafts only so many from then on.
     """
 
-    method: Literal["eagle1", "eagle3", "peagle", "dflash", "medusa", "hydra"] = "eagle1"
+    method: Literal["eagle1", "eagle3", "peagle", "dflash", "dspark", "dflash2", "medusa", "hydra"] = "eagle1"
     intermediate_size: int | None = None
     num_attention_heads: int | None = None
     num_key_value_heads: int | None = None
@@ -81,6 +84,14 @@ class HeadConfig:
     block_size: int | None = None
     mask_token_id: int | None = None
     causal: bool = False
+    window: int | None = None
+    markov_rank: int | None = None
+    markov: Literal["vanilla", "gated", "rnn"] | None = None
+    confidence: bool | None = None
+    conv_kernel_size: int | None = None
+    conv_group_size: int | None = None
+    selector_rank: int | None = None
+    selector_top_k: int | None = None
     fc_norm: bool = False
     norm_output: bool = False
     draft_vocab_size: int | None = None
@@ -88,7 +99,7 @@ class HeadConfig:
 
     def __post_init__(self):
         at_least(1, "head.layers", self.layers)
-        for name in ("intermediate_size", "num_attention_heads", "num_key_value_heads"):
+        for name in (*_SIZES, "intermediate_size", "num_attention_heads", "num_key_value_heads"):
             at_least(1, f"head.{name}", getattr(self, name))
         at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
         if self.start is not None and self.draft_vocab_size is not None and self.method != "eagle1":
@@ -103,7 +114,8 @@ class HeadConfig:
             )
         for name, methods in _OF_SOME_METHODS.items():
             value = getattr(self, name)
-            if value is not None and value is not False and self.method not in methods:
+            is_set = value is not None and (value is not False or name == "confidence")
+            if is_set and self.method not in methods:
                 names = " or ".join(methods)
                 raise ValueError(f"head.{name} with method {self.method}; expected {names}, since no other has it")
         if self.method in _OF_SOME_METHODS["mask_token_id"] and self.mask_token_id is None and self.start is None:
@@ -113,12 +125,17 @@ class HeadConfig:
             )
 
 
+BLOCKS = ("dflash", "dspark", "dflash2")
+_SIZES = ("window", "markov_rank", "conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 _OF_SOME_METHODS = {
     "prefix": ("hydra",),
-    "taps": ("eagle3", "peagle", "dflash"),
-    "block_size": ("dflash",),
-    "mask_token_id": ("dflash", "peagle"),
+    "taps": ("eagle3", "peagle", *BLOCKS),
+    "block_size": BLOCKS,
+    "mask_token_id": ("peagle", *BLOCKS),
     "causal": ("dflash",),
+    "window": BLOCKS,
+    **dict.fromkeys(("markov_rank", "markov", "confidence"), ("dspark",)),
+    **dict.fromkeys(("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"), ("dflash2",)),
     "fc_norm": ("eagle3", "peagle"),
     "norm_output": ("eagle3",),
 }
@@ -139,7 +156,7 @@ class FeaturesConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The update rule and its schedule; the defaults are those of the published EAGLE-1 training (`PUBLISHED` has
+    """The update rule and its schedule; the defaults are those of the published EAGLE-1 training (`published` has
     EAGLE-3's).
 
     Args:
@@ -215,47 +232,3 @@ class EvaluationConfig:
         at_least(1, "evaluation.limit", self.limit)
         if self.temperature < 0:
             raise ValueError(f"evaluation.temperature={self.temperature}; expected 0, which is greedy, or more")
-
-
-# What the published trainings of a method differ in from the defaults above (SafeAILab/EAGLE, traineagle3; SpecForge's
-# settings of DFlash; FasterDecoding/Medusa and zankner/Hydra, README; the clipping and betas of theirs are the
-# HuggingFace Trainer's).
-_TRAINER = {"betas": [0.9, 0.999], "decay": "cosine", "clip": "norm", "clip_at": 1.0}
-
-
-PUBLISHED: Mapping[str, Any] = {
-    "eagle3": {
-        "objective": dataclasses.asdict(EAGLE3),
-        "optimizer": {"rate": 5e-5, "warmup": 12000, "weight_decay": 0.0, "clip": "norm"},
-    },
-    "peagle": {
-        "objective": dataclasses.asdict(PEAGLE),
-        "optimizer": {
-            "rate": 1e-4,
-            "warmup": 500,
-            "weight_decay": 0.0,
-            "clip": "norm",
-            "clip_at": 1.0,
-            "decay": "cosine",
-        },
-    },
-    "dflash": {
-        "objective": dataclasses.asdict(DFLASH),
-        "optimizer": {
-            "rate": 6e-4,
-            "warmup": 500,
-            "weight_decay": 0.0,
-            "clip": "norm",
-            "clip_at": 1.0,
-            "decay": "cosine",
-        },
-    },
-    "medusa": {
-        "objective": dataclasses.asdict(PARALLEL),
-        "optimizer": _TRAINER | {"rate": 1e-3, "weight_decay": 0.0},
-    },
-    "hydra": {
-        "objective": dataclasses.asdict(PARALLEL) | {"steps": 4},
-        "optimizer": _TRAINER | {"rate": 5e-4, "warmup": 100, "final": 0.33, "weight_decay": 0.1},
-    },
-}

@@ -23,6 +23,8 @@ from eagle_jax.platform import cache_folder
 
 VERSION = 1
 
+TreeNumbers = tuple[int, int, int] | tuple[int, int, int, int] | tuple[int, float]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -35,8 +37,8 @@ class Budget:
         method: name of the way to draft.
         rows: answers decoded together.
         slots: of the caches.
-        tree: (nodes, depth, top_k) of the fastest tree, or (nodes, least) of a chain; None if none is faster than plain
-            decoding.
+        tree: (nodes, depth, top_k) of the fastest tree, and its beam if that is another number than top_k, or
+            (nodes, least) of a chain; None if none is faster than plain decoding.
         plain: tokens a second of plain decoding, all rows together.
         speed: tokens a second with the tree.
     """
@@ -47,7 +49,7 @@ class Budget:
     method: str
     rows: int
     slots: int
-    tree: tuple[int, int, int] | tuple[int, float] | None
+    tree: TreeNumbers | None
     plain: float
     speed: float
 
@@ -89,11 +91,13 @@ def tree_of(budget: Budget) -> DynamicTree | SureChain | None:
     return SureChain(*budget.tree) if len(budget.tree) == 2 else DynamicTree(*budget.tree)
 
 
-def numbers_of(tree: DynamicTree | SureChain | None) -> tuple[int, int, int] | tuple[int, float] | None:
+def numbers_of(tree: DynamicTree | SureChain | None) -> TreeNumbers | None:
     """`Budget.tree` of a tree."""
     if isinstance(tree, SureChain):
         return tree.nodes, tree.least
-    return None if tree is None else (tree.nodes, tree.depth_steps, tree.top_k)
+    if tree is None or tree.beam is None:
+        return None if tree is None else (tree.nodes, tree.depth_steps, tree.top_k)
+    return tree.nodes, tree.depth_steps, tree.top_k, tree.beam
 
 
 def place(model: Model, method: str) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from eagle_jax.decoding.policy import DynamicTree, SureChain, TreePolicy, likeliest_tree
+from eagle_jax.decoding.policy import DynamicTree, SureChain, TreePolicy, likeliest_tree, num_candidates
 from eagle_jax.drafters.medusa import MEDUSA_TREE
 from eagle_jax.drafters.token_recycling import RANKS
 
@@ -71,11 +71,17 @@ def _in_bfloat16(model: Any) -> bool:
 
 
 def shrink_to(tree: DynamicTree | SureChain, most: int) -> DynamicTree | SureChain:
-    """The tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep."""
+    """The tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep. One with a
+    beam has the likeliest nodes of those that it had.
+    """
     if tree.nodes <= most:
         return tree
     if isinstance(tree, SureChain):
         return dataclasses.replace(tree, nodes=most)
+    if tree.beam is not None:
+        beam, steps = max(1, tree.beam * most // tree.nodes), min(tree.depth_steps, most - 2)
+        nodes = min(most, 1 + num_candidates(steps, tree.top_k, beam))
+        return dataclasses.replace(tree, nodes=nodes, depth_steps=steps, beam=beam)
     width = max(1, tree.top_k * most // tree.nodes)
     steps = min(tree.depth_steps, most - 2, most.bit_length())
     return DynamicTree(min(most, 1 + width + steps * width**2), steps, width)
@@ -97,7 +103,8 @@ def hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
 
 
 def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:
-    """Published are a chain of all that the block drafts (DFlash), and of a causal head a tree (JetSpec, budget 128).
+    """Published are a chain of all that the block drafts (DFlash), and of a causal head the likeliest paths over the
+    slots' seven best tokens (JetSpec, budget 128).
 
     On CPU cores a chain ends where the head is unsure: what lies behind costs nothing to draft, but to verify.
     """
@@ -107,7 +114,8 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree |
     if len(causal_layers) < model.head.config.layers.num_hidden_layers:
         return shrink_to(DynamicTree(depth + 1, depth - 1, 1), most)
     width = min(7, model.head.draft_vocab_size)
-    return shrink_to(DynamicTree(min(128, 1 + width + (depth - 1) * width**2), depth - 1, width), most)
+    nodes = min(128, 1 + num_candidates(depth - 1, width, beam=127))
+    return shrink_to(DynamicTree(nodes, depth - 1, width, beam=nodes - 1), most)
 
 
 def peagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:

@@ -264,8 +264,8 @@ def method_of(model: Model, drafter: str) -> str:
 
 
 def asked_tree(tree: Any) -> TreePolicy | None:
-    """The tree that was asked for: "eagle1", (nodes, depth, top_k), (nodes, least), a list of parents, or a
-    `TreePolicy`.
+    """The tree that was asked for: "eagle1", (nodes, depth, top_k), the same with a beam, (nodes, least), a list of
+    parents, or a `TreePolicy`.
 
     None for "auto" and "published", which every method has its own for.
     """
@@ -280,7 +280,7 @@ def asked_tree(tree: Any) -> TreePolicy | None:
         numbers = tuple(int(number) for number in listed)
         if numbers[0] == -1:
             return StaticTree(numbers)
-        if len(numbers) == 3:
+        if len(numbers) in (3, 4):
             return DynamicTree(*numbers)
     if isinstance(listed, Sequence) and len(listed) == 2 and is_whole(listed[0]):
         nodes, least = listed
@@ -288,8 +288,8 @@ def asked_tree(tree: Any) -> TreePolicy | None:
             return SureChain(int(nodes), float(least))
     raise ValueError(
         f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
-        "(60, 7, 10), (nodes, least) of a chain such as (6, 0.8), the parents of its nodes such as [-1, 0, 0, 1], or "
-        "a TreePolicy"
+        "(60, 7, 10), (nodes, depth, top_k, beam), (nodes, least) of a chain such as (6, 0.8), the parents of its "
+        "nodes such as [-1, 0, 0, 1], or a TreePolicy"
     )
 
 

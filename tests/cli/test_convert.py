@@ -31,10 +31,13 @@ def test_arguments(fake, run):
     ("arguments", "sentence"),
     [
         (["--to", "gguf"], "'gguf' is not one of 'safeailab', 'sglang', 'speculators'"),
-        ([], "a head is converted with --to safeailab, sglang or speculators"),
+        ([], "a head is converted with --to safeailab, sglang, speculators or dflash"),
         (["--to", "sglang", "--head-config", "{"], "--head-config is not valid JSON"),
         (["--to", "sglang", "--head-config", "[" * 100_000], "--head-config is not valid JSON"),
-        (["--to", "sglang", "--dtype", "float32"], "a head is converted with --to safeailab, sglang or speculators"),
+        (
+            ["--to", "sglang", "--dtype", "float32"],
+            "a head is converted with --to safeailab, sglang, speculators or dflash",
+        ),
         (["--to", "sglang", "--head-config", "[1]"], "--head-config [1] is no JSON object"),
     ],
 )

@@ -13,7 +13,17 @@ from folders import assert_same, config, refused, target, write
 
 import eagle_jax
 from eagle_jax.config import Rope
-from eagle_jax.converters import convert, describe, dflash, load_head, load_target, names, save_head, save_target
+from eagle_jax.converters import (
+    convert,
+    describe,
+    dflash,
+    dflash_config,
+    load_head,
+    load_target,
+    names,
+    save_head,
+    save_target,
+)
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.vocabulary import mapping_tensors
 from eagle_jax.head_configs import DFlashConfig
@@ -33,6 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "anchored, with biases": {"sample_from_anchor": True, "layers": dataclasses.replace(LAYERS, attention_bias=True)},
     "own matrices": {"own_embedding": True, "draft_vocab_size": 11, "target_hidden_size": 8, "num_target_layers": None},
     "draft vocabulary": {"draft_vocab_size": 5},
+    "an embedding of masks": {"own_mask_embedding": True},
     "numbers": {"input_embedding_scale": 2.0, "output_multiplier": 0.5, "final_logit_softcapping": 20.0},
     "yarn": {
         "layers": dataclasses.replace(
@@ -57,7 +68,7 @@ def on_disk(kind: str = "plain") -> tuple[dict[str, np.ndarray], dict[str, Any]]
     values = dict(names.tensors(dflash.RULES, head.params))
     if head.vocabulary is not None:
         values |= mapping_tensors(np.asarray(head.vocabulary), 11)
-    return values, dflash.entries_for(head.config, "float32")
+    return values, dflash_config.entries_for(head.config, "float32")
 
 
 def loaded(folder: pathlib.Path, **changes: Any) -> DFlash:
@@ -99,7 +110,7 @@ def test_a_published_config():
         **{"vocab_size": 151936},
     }
     head = filled("plain")
-    read = dflash.read_config({"fc.weight": TensorInfo((2560, 5 * 2560), "bfloat16", pathlib.Path())}, stated)
+    read = dflash_config.read_config({"fc.weight": TensorInfo((2560, 5 * 2560), "bfloat16", pathlib.Path())}, stated)
     assert (read.taps, read.block_size, read.mask_token_id) == ((2, 10, 18, 26, 34), 16, 151669)
     assert (read.num_drafted, read.causal_layers, read.draft_vocab_size) == (15, (), None)
     assert read.layers.qk_norm and not read.layers.tie_word_embeddings and read.layers.sliding_window is None
@@ -193,11 +204,40 @@ def test_what_is_refused(changes: dict[str, Any], words: tuple[str, ...], tmp_pa
 
 def test_other_methods_tensors_are_refused_by_name(tmp_path: pathlib.Path):
     values, entries = on_disk()
-    for name in ("markov_head.markov_w1.weight", "candidate_selector.hidden_projection.weight", "mask_embedding"):
+    for name in ("markov_head.markov_w1.weight", "candidate_selector.hidden_projection.weight", "mask_vector"):
         with refused(ValueError, name, "does not describe"):
             load_head(write(tmp_path, values | {name: np.zeros((2, 8), np.float32)}, entries), target())
     told = describe(tmp_path)
-    assert told.kind == "DFlash head" and told.problem is not None and "mask_embedding" in told.problem
+    assert told.kind == "DFlash head" and told.problem is not None and "mask_vector" in told.problem
+
+
+def test_an_embedding_of_masks_in_a_file_of_its_own(tmp_path: pathlib.Path):
+    """As MiMo-V2.5's drafter has it: without it every slot reads an untrained row of the target's table."""
+    torch = pytest.importorskip("torch")
+    values, entries = on_disk()
+    folder, vector = write(tmp_path, values, entries), np.arange(8, dtype=np.float32)
+    expected = dataclasses.replace(
+        filled("plain"),
+        params=filled("plain").params | {"mask_embedding": jnp.asarray(vector)},
+        config=dataclasses.replace(PLAIN, own_mask_embedding=True),
+    )
+    for held in (
+        torch.from_numpy(vector),
+        torch.from_numpy(vector)[None],
+        {"mask_embedding": torch.from_numpy(vector)},
+    ):
+        torch.save(held, folder / "mask_embedding.pt")
+        assert_same(load_head(folder, target()), expected)  # type: ignore[arg-type]
+    convert(folder, tmp_path / "again", "dflash")
+    assert_same(load_head(tmp_path / "again", target()), expected)  # type: ignore[arg-type]
+    torch.save(torch.zeros(5), folder / "mask_embedding.pt")
+    with refused(ValueError, "mask_embedding", "[5]", "expected 8 numbers"):
+        load_head(folder, target())
+    torch.save([torch.zeros(8), torch.zeros(8)], folder / "mask_embedding.pt")
+    with refused(ValueError, "mask_embedding.pt", "other than one tensor"):
+        load_head(folder, target())
+    with refused(ValueError, "a tensor mask_embedding and mask_embedding.pt", "one of them"):
+        load_head(write(folder, values | {"mask_embedding": vector}, entries), target())
 
 
 def test_a_target_that_scales_its_embeddings(tmp_path: pathlib.Path):
@@ -220,7 +260,7 @@ def test_no_words_for_it(tmp_path: pathlib.Path):
     with refused(ValueError, "'sglang'", "DFlash head", "'dflash'"):
         save_head(plain, tmp_path, format="sglang")
     save_head(plain, tmp_path)
-    with refused(ValueError, "dflash heads", "no other format"):
+    with refused(ValueError, "'sglang'", "'dflash', 'speculators'"):
         convert(tmp_path, tmp_path / "there", "sglang")
 
 

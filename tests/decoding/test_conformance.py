@@ -134,6 +134,7 @@ DRAFTERS = {
     "hydra": lambda: HydraDrafter(head=for_decoding(synthetic_hydra(STORED, prefix=True)), policy=DynamicTree(8, 2, 3)),
     "dflash, a chain": lambda: dflash(DynamicTree(4, 2, 1)),
     "dflash, a tree": lambda: dflash(DynamicTree(10, 2, 4)),
+    "dflash, the likeliest paths": lambda: dflash(DynamicTree(14, 2, 3, 13)),
     "dflash, causal": lambda: dflash(DynamicTree(7, 1, 3), causal_layers=(0,)),
     "dflash, a window and heads with norms": lambda: dflash(
         SureChain(4, 0.1),

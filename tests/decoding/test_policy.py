@@ -82,6 +82,8 @@ def rounded_up(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
         (DynamicTree(6, 5, 1), 3),
         (DynamicTree(2, 0, 1), 3),
         (DynamicTree(5, 0, 4), 4),
+        (DynamicTree(40, 4, 5, 12), 9),
+        (DynamicTree(12, 3, 4, 2), 5),
     ],
 )
 def test_dynamic_tree_is_the_obvious_reference(policy: DynamicTree, vocab: int, kind: Callable[..., np.ndarray]):
@@ -90,7 +92,11 @@ def test_dynamic_tree_is_the_obvious_reference(policy: DynamicTree, vocab: int, 
     tree, calls = grow(policy, tables)
     for row, table in enumerate(tables):
         expected = tree_reference.dynamic_tree(
-            policy.nodes, policy.depth_steps, policy.top_k, lambda path, table=table: look_up(table, path)
+            policy.nodes,
+            policy.depth_steps,
+            policy.top_k,
+            lambda path, table=table: look_up(table, path),
+            beam=policy.beam,
         )
         assert paths(tree, row)[1:] == [path for path, _ in expected]
         assert tree.valid[row].tolist() == [True, *(bool(score > -np.inf) for _, score in expected)]
@@ -101,6 +107,76 @@ def test_dynamic_tree_is_the_obvious_reference(policy: DynamicTree, vocab: int, 
 def test_the_references_meaning_of_60_7_10():
     tree = DynamicTree(60, 7, 10)
     assert (tree.nodes, tree.depth, tree.width, tree.frontiers) == (60, 8, 10, (10,) * 7)
+
+
+def by_depth(kind: Callable[..., np.ndarray], depth: int, vocab: int, seed: int) -> np.ndarray:
+    """Scores of 40 rows that depend on the depth of a node alone `[40, depth, v]`."""
+    return kind(np.random.default_rng(seed), (40, depth, vocab)).astype(np.float32)
+
+
+def of_marginals(policy: TreePolicy, scores: np.ndarray) -> Tree:
+    """The tree over scores of each depth."""
+
+    def extend(carry: None, level: int, tokens: jax.Array, parent_row: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.broadcast_to(scores[:, level : level + 1], (*tokens.shape, scores.shape[2])), carry
+
+    roots = jnp.arange(len(scores), dtype=jnp.int32)
+    return jax.jit(lambda: policy.grow(roots, jnp.asarray(scores[:, 0]), extend, None)[0])()
+
+
+BEST_FIRST = [
+    (DynamicTree(60, 6, 5, 59), 9),
+    (DynamicTree(24, 3, 3, 1000), 4),
+    (DynamicTree(9, 7, 1, 8), 3),
+    (DynamicTree(30, 2, 7, 29), 7),
+]
+
+
+@pytest.mark.parametrize("kind", [distinct, tied, rounded_up])
+@pytest.mark.parametrize(("policy", "vocab"), BEST_FIRST)
+@pytest.mark.parametrize("conditional", [False, True])
+def test_a_wide_beam_finds_the_likeliest_paths(
+    policy: DynamicTree, vocab: int, kind: Callable[..., np.ndarray], conditional: bool
+):
+    """Of independent marginals, and of scores that hang on the whole path."""
+    assert policy.is_exact
+    if conditional:
+        tables = kind(np.random.default_rng(vocab), (40, HASHES, vocab)).astype(np.float32)
+        tree = grow(policy, tables)[0]
+    else:
+        tables = by_depth(kind, policy.depth, vocab, seed=vocab)
+        tree = of_marginals(policy, tables)
+    for row, table in enumerate(tables):
+
+        def scores(path: Path, table: np.ndarray = table) -> np.ndarray:
+            if conditional:
+                return look_up(table, path)
+            return np.where(np.isnan(table[len(path)]), -np.inf, np.minimum(table[len(path)], 0)).astype(np.float32)
+
+        expected = tree_reference.best_first_tree(policy.nodes, policy.depth, policy.top_k, scores)
+        got = [path for path, valid in zip(paths(tree, row), tree.valid[row].tolist(), strict=True) if valid][1:]
+        assert set(got) == {path for path, _ in expected} and len(got) == len(expected)
+    assert_well_formed(tree, policy)
+
+
+def test_a_beam_as_narrow_as_the_children_misses_some():
+    """What EAGLE-2's frontier costs: the same tree with a beam of top_k is a less likely one."""
+    scores = by_depth(distinct, 4, 6, seed=2) * 0.2
+    narrow, wide = (of_marginals(DynamicTree(40, 3, 4, beam), scores) for beam in (None, 39))
+
+    def likely(tree: Tree, row: int) -> float:
+        return sum(np.exp(sum(scores[row, at, token] for at, token in enumerate(path))) for path in paths(tree, row))
+
+    sums = np.array([[likely(tree, row) for tree in (narrow, wide)] for row in range(len(scores))])
+    assert (sums[:, 1] >= sums[:, 0]).all() and (sums[:, 1] > sums[:, 0] + 1e-3).any()
+
+
+def test_frontiers_end_with_the_candidates():
+    assert DynamicTree(60, 3, 3, 59).frontiers == (3, 9, 27)
+    assert DynamicTree(40, 3, 3, 20).frontiers == (3, 9, 20) and DynamicTree(10, 3, 3, 2).frontiers == (2, 2, 2)
+    assert DynamicTree(128, 14, 7, 127).narrowed == DynamicTree(128, 14, 7)
+    assert DynamicTree(40, 2, 3, 30).narrowed.beam == 30, "it has too few candidates otherwise"
+    assert not DynamicTree(60, 7, 10).is_exact and DynamicTree(9, 3, 10).is_exact
 
 
 @settings(max_examples=30, deadline=None)
@@ -192,10 +268,12 @@ def test_parents_that_are_not_whole_numbers_are_refused(index: object):
         ((1, 7, 10), "a dynamic tree of 1 nodes; expected at least 2"),
         ((60, 7, 0), "top_k = 0; expected at least 1"),
         ((60, -1, 10), "-1 expansions; expected 0 or more"),
+        ((60, 7, 10, 0), "beam = 0; expected a frontier of at least 1 node"),
+        ((42, 2, 3, 9), "2 expansions with top_k 3 and beam 9 find only 39; ask for at most 40 nodes"),
         ((16, 3, 2), "3 expansions with top_k 2 find only 14; ask for at most 15 nodes"),
     ],
 )
-def test_impossible_dynamic_trees_are_refused(arguments: tuple[int, int, int], sentence: str):
+def test_impossible_dynamic_trees_are_refused(arguments: tuple[int, ...], sentence: str):
     with pytest.raises(ValueError, match=sentence):
         DynamicTree(*arguments)
 

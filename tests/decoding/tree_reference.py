@@ -1,7 +1,9 @@
 """Slow, obvious writings of what the decoding core does, in numpy and Python loops."""
 
+import heapq
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -34,25 +36,52 @@ def best(scores: np.ndarray, count: int) -> list[int]:
 
 
 def dynamic_tree(
-    nodes: int, depth_steps: int, top_k: int, scores: Callable[[tuple[int, ...]], np.ndarray]
+    nodes: int, depth_steps: int, top_k: int, scores: Callable[[tuple[int, ...]], np.ndarray], beam: int | None = None
 ) -> list[tuple[tuple[int, ...], np.float32]]:
     """The (path of tokens, score) of every node of the EAGLE-2 tree but the root, in order.
 
-    `scores(path)` gives the log-probabilities of every token after a path.
+    `scores(path)` gives the log-probabilities of every token after a path; `beam` is the width of a frontier.
     """
+    beam = top_k if beam is None else beam
 
     def children(path: tuple[int, ...], score: np.float32) -> list[tuple[tuple[int, ...], np.float32]]:
         below = scores(path)
         return [((*path, token), np.float32(score + below[token])) for token in best(below, top_k)]
 
-    frontier = children((), np.float32(0))
-    found = list(frontier)
+    block = children((), np.float32(0))
+    found = list(block)
     for _ in range(depth_steps):
+        frontier = [block[i] for i in best(np.array([score for _, score in block]), beam)]
         block = [child for path, score in frontier for child in children(path, score)]
-        frontier = [block[i] for i in best(np.array([score for _, score in block]), top_k)]
         found += block
     kept = best(np.array([score for _, score in found]), nodes - 1)
     return [found[i] for i in sorted(kept)]
+
+
+def best_first_tree(
+    nodes: int, depth: int, top_k: int, scores: Callable[[tuple[int, ...]], np.ndarray]
+) -> list[tuple[tuple[int, ...], np.float32]]:
+    """The same of the likeliest paths of all, as far as there are any, likeliest first: a heap of nodes, of which the
+    best is taken and its children are put in. Of equal ones that count which are less deep, then those of the better
+    parent, then those of the lower token.
+    """
+    heap: list[tuple[Any, ...]] = []
+
+    def put(path: tuple[int, ...], score: np.float32, above: tuple) -> None:
+        below = scores(path)
+        for rank, token in enumerate(best(below, top_k)):
+            child = np.float32(score + below[token])
+            if child > -np.inf:
+                heapq.heappush(heap, (-child, len(path), (above, rank), (*path, token)))
+
+    put((), np.float32(0), ())
+    found = []
+    while heap and len(found) < nodes - 1:
+        negative, _, order, path = heapq.heappop(heap)
+        found.append((path, -negative))
+        if len(path) < depth:
+            put(path, -negative, (negative, order))
+    return found
 
 
 def warp(

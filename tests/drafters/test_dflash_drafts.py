@@ -108,7 +108,7 @@ def test_a_chain_is_the_best_token_of_each_slot(temperature: float, trimmed: boo
     drafter = DFlashDrafter(head=drafts, policy=CHAIN)
     state = after_steps(drafter, 2)
     view = view_of(state, temperature, CHAIN.depth)
-    logits = np.asarray(drafts.draft(TARGET, view.root, view.length, state.draft, CHAIN.depth))
+    logits = np.asarray(drafts.draft(TARGET, view.root, view.length, state.draft, CHAIN.depth).logits)
     if view.noise is not None:
         logits = logits + np.float32(temperature) * np.asarray(drafts.drafted_part(view.noise[:, : CHAIN.depth]))
     tree = propose(drafter, state.draft, view)
@@ -119,11 +119,11 @@ def test_a_chain_is_the_best_token_of_each_slot(temperature: float, trimmed: boo
 
 def test_a_tree_has_the_likeliest_paths_of_independent_slots():
     """Best first by the product of the slots' probabilities (JetSpec): here against all paths there are."""
-    drafter = DFlashDrafter(head=head(), policy=DynamicTree(12, 2, 6))
+    drafter = DFlashDrafter(head=head(), policy=DynamicTree(12, 2, 11, 11))
     state = after_steps(drafter, 2)
     view = view_of(state, 0.0, 3)
     tree = jax.device_get(propose(drafter, state.draft, view))
-    logits = drafter.head.draft(TARGET, view.root, view.length, state.draft, 3)
+    logits = drafter.head.draft(TARGET, view.root, view.length, state.draft, 3).logits
     for row, slots in enumerate(np.asarray(jax.nn.log_softmax(logits, axis=-1))):
         paths = {(): 0.0}
         for slot in slots:
@@ -141,6 +141,7 @@ def test_a_tree_has_the_likeliest_paths_of_independent_slots():
 
 TREES = [
     DynamicTree(12, 2, 6),
+    DynamicTree(30, 2, 6, 29),
     DynamicTree(4, 1, 10, best_first=True),
     EAGLE1_TREE,
     SureChain(4, 0.2),

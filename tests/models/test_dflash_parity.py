@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from eagle_jax.config import Rope
+from eagle_jax.dflash_parts import ConvolutionConfig
 from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.lm import LM
@@ -26,6 +27,7 @@ MODES: dict[str, dict[str, Any]] = {
     "window": {"layers": dataclasses.replace(LAYERS, sliding_window=3)},
     "window in one layer": {"layers": dataclasses.replace(LAYERS, sliding_window=3, full_attention_layers=(0, 2))},
     "own embedding": {"own_embedding": True},
+    "own embedding of masks": {"own_mask_embedding": True, "input_embedding_scale": 3.0},
     "own output": {"draft_vocab_size": 61},
     "draft vocabulary": {"draft_vocab_size": 20},
     "scales and cap": {"input_embedding_scale": 3.0, "output_multiplier": 0.5, "final_logit_softcapping": 0.02},
@@ -34,6 +36,8 @@ MODES: dict[str, dict[str, Any]] = {
             LAYERS, rope=Rope(theta=500.0, kind="yarn", factor=4.0, original_max_position_embeddings=8)
         )
     },
+    "convolutions": {"convolution": ConvolutionConfig(2, 8)},
+    "long convolutions, causal": {"convolution": ConvolutionConfig(3, 16), "causal_layers": (0, 1, 2)},
     "no norm of heads, biases": {"layers": dataclasses.replace(LAYERS, qk_norm=False, attention_bias=True)},
 }
 
@@ -55,7 +59,7 @@ def drafted(head: DFlash, depth: int | None = None) -> np.ndarray:
     kv = head.context(taps, jnp.arange(length, dtype=jnp.int32)[None], cache)
     cache = cache.write(kv, jnp.zeros(1, jnp.int32), jnp.full(1, length, jnp.int32))
     root = jnp.asarray(TEXT[-1:], jnp.int32)
-    return np.asarray(head.draft(TARGET, root, cache.length, cache, depth or head.num_drafted)[0])
+    return np.asarray(head.draft(TARGET, root, cache.length, cache, depth or head.num_drafted).logits[0])
 
 
 def rms(x: np.ndarray, scale: Any, eps: float) -> np.ndarray:
@@ -78,8 +82,35 @@ def rotated(x: np.ndarray, positions: np.ndarray, rope: Rope) -> np.ndarray:
     return x * cos + np.concatenate([-second, first], axis=-1) * sin
 
 
+def convolved(own: dict, side: int, x: np.ndarray, read: np.ndarray, group_size: int) -> np.ndarray:
+    """A short convolution of slots `x`, whose kernel is made of the sublayer's input `read`; slot by slot."""
+    base, channels = own["base_kernel"], x.shape[1]
+    dynamic = read @ own["kernel_projection"]["weight"].T
+    taps, y = base.shape[1], np.zeros_like(x)
+    for t in range(len(x)):
+        for j in range(min(taps, t + 1)):
+            for channel in range(channels):
+                column = (side * taps + j) * (channels // group_size) + channel // group_size
+                y[t, channel] += (base[side, j, channel] + dynamic[t, column]) * x[t - j, channel]
+    return y
+
+
 def by_hand(head: DFlash) -> np.ndarray:
-    """One block, written out."""
+    """The logits of one block, written out."""
+    return read_by_hand(head, out_by_hand(head))
+
+
+def read_by_hand(head: DFlash, out: np.ndarray) -> np.ndarray:
+    """Logits of slots' outputs."""
+    c = head.config
+    matrix = TARGET.output_matrix if c.draft_vocab_size is None else head.params["lm_head"]["weight"]
+    logits = out @ np.asarray(matrix).T * c.output_multiplier
+    cap = c.final_logit_softcapping
+    return logits if cap is None else np.tanh(logits / cap) * cap
+
+
+def out_by_hand(head: DFlash) -> np.ndarray:
+    """Outputs of the slots of one block that draft."""
     c, p, length = head.config, jax.tree.map(np.asarray, head.params), len(TEXT) - 1
     layers, eps = c.layers, c.layers.rms_norm_eps
     size, groups = layers.head_dim, layers.num_attention_heads // layers.num_key_value_heads
@@ -88,12 +119,19 @@ def by_hand(head: DFlash) -> np.ndarray:
         np.concatenate([tap[0] for tap in taps], axis=-1) @ p["fc"]["weight"].T, p["hidden_norm"]["scale"], eps
     )
     table = p["embed_tokens"]["embedding"] if c.own_embedding else np.asarray(TARGET.table)
-    x = table[[TEXT[-1]] + [c.mask_token_id] * (c.block_size - 1)] * c.input_embedding_scale
+    x = table[[TEXT[-1]] + [c.mask_token_id] * (c.block_size - 1)]
+    if c.own_mask_embedding:
+        x = np.concatenate([x[:1], np.tile(p["mask_embedding"], (c.block_size - 1, 1))])
+    x = x * c.input_embedding_scale
     positions = np.arange(length + c.block_size)
     for i in range(layers.num_hidden_layers):
         own = p[f"layers_{i}"]
         part = lambda name, rows, own=own["self_attn"]: rows @ own[name]["weight"].T + own[name].get("bias", 0)  # noqa: E731
-        normed = rms(x, own["input_layernorm"]["scale"], eps)
+        side = lambda name, *rows, own=own: (  # noqa: E731
+            rows[1] if c.convolution is None else convolved(own[name], *rows, c.convolution.group_size)
+        )
+        read = rms(x, own["input_layernorm"]["scale"], eps)
+        normed = side("attention_conv", 0, read, read)
         rows = np.concatenate([context, normed])
         q = part("q_proj", normed).reshape(len(normed), -1, size)
         k, v = (part(f"{name}_proj", rows).reshape(len(rows), -1, size) for name in "kv")
@@ -111,15 +149,15 @@ def by_hand(head: DFlash) -> np.ndarray:
         scores = np.where(seen[None], np.einsum("nhc,mhc->hnm", q, k) * scale, -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        x = x + part("o_proj", np.einsum("hnm,mhc->nhc", weights, v).reshape(len(x), -1))
-        normed = rms(x, own["post_attention_layernorm"]["scale"], eps)
+        made = part("o_proj", np.einsum("hnm,mhc->nhc", weights, v).reshape(len(x), -1))
+        x = x + side("attention_conv", 1, made, read)
+        read = rms(x, own["post_attention_layernorm"]["scale"], eps)
+        normed = side("mlp_conv", 0, read, read)
         gate, up = (normed @ own["mlp"][f"{name}_proj"]["weight"].T for name in ("gate", "up"))
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ own["mlp"]["down_proj"]["weight"].T
-    matrix = TARGET.output_matrix if c.draft_vocab_size is None else p["lm_head"]["weight"]
-    logits = rms(x, p["norm"]["scale"], eps) @ np.asarray(matrix).T * c.output_multiplier
-    if c.final_logit_softcapping is not None:
-        logits = np.tanh(logits / c.final_logit_softcapping) * c.final_logit_softcapping
-    return logits if c.sample_from_anchor else logits[1:]
+        made = (gate / (1 + np.exp(-gate)) * up) @ own["mlp"]["down_proj"]["weight"].T
+        x = x + side("mlp_conv", 1, made, read)
+    out = rms(x, p["norm"]["scale"], eps)
+    return out if c.sample_from_anchor else out[1:]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -148,12 +186,12 @@ def test_blocks_over_a_text_are_those_of_decoding(mode: str):
     head, tokens = head_with(**MODES[mode]), jnp.asarray(TEXT[None], jnp.int32)
     taps = TARGET.causal(tokens, head.taps).taps
     anchors = jnp.array([[9, 0, 13, 2]], jnp.int32)
-    together = head.over_text(TARGET, tokens, taps, anchors, head.num_drafted)[0]
+    together = head.over_text(TARGET, tokens, taps, anchors, head.num_drafted).logits[0]
     for anchor, got in zip(anchors[0].tolist(), together, strict=True):
         cache, length = head.empty_cache(1, 14), jnp.full(1, anchor, jnp.int32)
         kv = head.context(taps, jnp.arange(14, dtype=jnp.int32)[None], cache)
         cache = cache.write(kv, jnp.zeros(1, jnp.int32), length)
-        expected = head.draft(TARGET, tokens[:, anchor], length, cache, head.num_drafted)[0]
+        expected = head.draft(TARGET, tokens[:, anchor], length, cache, head.num_drafted).logits[0]
         np.testing.assert_allclose(got, expected, atol=1e-5 * float(jnp.abs(expected).max()))
 
 
@@ -168,10 +206,10 @@ def test_what_the_block_sees_of_the_text():
     zero, whole = jnp.zeros(1, jnp.int32), jnp.full(1, length, jnp.int32)
     full = cache.write(kv, zero, whole)
     dirty = dataclasses.replace(full, v=tuple(v.at[:, :, length:].set(9.0) for v in full.v))
-    expected = head.draft(TARGET, root, whole, full, 4)
-    np.testing.assert_array_equal(head.draft(TARGET, root, whole, dirty, 4), expected)
+    expected = head.draft(TARGET, root, whole, full, 4).logits
+    np.testing.assert_array_equal(head.draft(TARGET, root, whole, dirty, 4).logits, expected)
     swapped = cache.write(head.context(tuple(tap[:, ::-1] for tap in taps), positions, cache), zero, whole)
-    assert np.abs(head.draft(TARGET, root, whole, swapped, 4) - expected).max() > 1e-3
+    assert np.abs(head.draft(TARGET, root, whole, swapped, 4).logits - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize(

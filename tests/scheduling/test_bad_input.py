@@ -86,7 +86,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     *[({"logprobs": x}, "logprobs=.*; expected True or False") for x in ("no", None, 3)],
     *[
         ({"tree": t}, "tree=.* is not a tree; expected")
-        for t in ("eagle3", "", None, 60, (), [], (60, 7), (60, 7, 10, 1))
+        for t in ("eagle3", "", None, 60, (), [], (60, 7), (60, 7, 10, 59, 1))
     ],
     *[
         ({"tree": t}, "tree=.* is not a tree; expected")

@@ -46,6 +46,11 @@ CASES = tuple(
         "eagle3_published": {"objective": PUBLISHED3, "drafted": 13},
         "eagle3_norms": {"objective": PUBLISHED3 | {"feature_weight": 0.3}, "norms": True},
         "eagle3_acceptance": {"objective": PUBLISHED3 | {"steps": 2, "distribution_loss": "acceptance"}, "drafted": 13},
+        "eagle1_text": {"objective": PUBLISHED1 | {"steps": 2, "distribution_loss": "text"}, "drafted": 13},
+        "eagle3_tv_and_text": {
+            "objective": PUBLISHED3 | {"steps": 2, "distribution_loss": "tv", "text_weight": 0.1},
+            "drafted": 13,
+        },
         "eagle3_hybrid": {
             "objective": PUBLISHED3 | {"steps": 2, "distribution_loss": "hybrid", "eta": 2.0},
             "drafted": 13,

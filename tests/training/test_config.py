@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from eagle_jax.training.config import read_config
-from eagle_jax.training.loss import EAGLE3
+from eagle_jax.training.objective import EAGLE3
 
 TEXT = """
 out: runs/a
@@ -91,15 +91,17 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         ("objective.distribution_weight=-1", "objective.distribution_weight=-1.0; expected 0 or more"),
         (
             "objective.distribution_loss=kl",
-            "objective.distribution_loss='kl'; expected cross_entropy or acceptance or hybrid",
+            "objective.distribution_loss='kl'; expected cross_entropy or text or tv or acceptance or hybrid",
         ),
+        ("objective.text_weight=-1", "objective.text_weight=-1.0; expected 0 or more"),
+        ("objective.position_weights=d_pace", "distribution_loss=cross_entropy; expected text"),
         ("objective.eta=-1", "objective.eta=-1.0; expected 0 or more"),
         ("evaluation.temperature=-1", "evaluation.temperature=-1.0; expected 0, which is greedy, or more"),
         ("seed=-1", "seed=-1; expected a whole number from 0 to 9223372036854775807"),
         ("seed=9223372036854775808", "expected a whole number from 0 to 9223372036854775807"),
         (
             "head.taps=[0, 3]",
-            "head.taps with method eagle1; expected eagle3 or peagle or dflash, since no other has it",
+            "head.taps with method eagle1; expected eagle3 or peagle or dflash or dspark or dflash2",
         ),
         ("head.fc_norm=true", "head.fc_norm with method eagle1; expected eagle3"),
         ("head.norm_output=true", "head.norm_output with method eagle1; expected eagle3"),

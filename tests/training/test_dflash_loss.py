@@ -9,13 +9,15 @@ import pytest
 from toy import dflash, pair
 
 from eagle_jax.converters import load_head, save_head
+from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.training import optimizer
 from eagle_jax.training.data import Rows
 from eagle_jax.training.dflash_loss import choose_anchors, dflash_loss
 from eagle_jax.training.features import hidden_states
-from eagle_jax.training.heads import dflash_taps, first
-from eagle_jax.training.loss import DFLASH
+from eagle_jax.training.heads import dflash_taps, first, method_of
+from eagle_jax.training.metrics import numbers
+from eagle_jax.training.objective import DFLASH
 from eagle_jax.training.settings import HeadConfig, OptimizerConfig
 from eagle_jax.training.update import begin, evaluate, update, without_params
 
@@ -43,7 +45,9 @@ def test_each_slot_is_measured_on_what_it_would_draft(flags: dict):
         cache, length = head.empty_cache(1, 12), jnp.full(1, anchor, jnp.int32)
         kv = head.context(tuple(tap[row][None] for tap in taps), jnp.arange(12, dtype=jnp.int32)[None], cache)
         cache = cache.write(kv, jnp.zeros(1, jnp.int32), length)
-        return jax.nn.log_softmax(head.draft(target, tokens[row, anchor][None], length, cache, steps)[0], axis=-1)
+        return jax.nn.log_softmax(
+            head.draft(target, tokens[row, anchor][None], length, cache, steps).logits[0], axis=-1
+        )
 
     losses: list[list[float]] = [[] for _ in range(steps)]
     agreements: list[list[bool]] = [[] for _ in range(steps)]
@@ -121,6 +125,56 @@ def test_the_head_that_a_run_begins_with(causal: bool, tmp_path):
     np.testing.assert_array_equal(some.params["lm_head"]["weight"], table[np.array([3, 5, 17])])
 
 
+def test_the_heads_that_tie_tokens_together():
+    """DSpark and DFlash 2 as published, and with every size given."""
+    target, _ = pair()
+    spark = first(HeadConfig(method="dspark", mask_token_id=28), target, None, jax.random.key(0))
+    assert isinstance(spark, DFlash) and method_of(spark) == "dspark"
+    c = spark.config
+    assert (c.block_size, c.num_drafted, c.sample_from_anchor, c.layers.sliding_window) == (7, 7, True, None)
+    assert (c.markov, c.confidence) == (MarkovConfig(256, "vanilla"), ConfidenceConfig(with_markov=True))
+    second = first(HeadConfig(method="dflash2", mask_token_id=28), target, None, jax.random.key(0))
+    assert isinstance(second, DFlash) and method_of(second) == "dflash2"
+    c = second.config
+    assert (c.block_size, c.num_drafted, c.layers.sliding_window, c.causal_layers) == (8, 7, 2048, ())
+    assert (c.convolution, c.selector) == (ConvolutionConfig(2, 16), SelectorConfig(256, 16))
+    assert not second.params["candidate_selector"]["successor_codebook"].any(), "it chooses as the slots do at first"
+    given = HeadConfig(method="dspark", mask_token_id=28, markov_rank=3, markov="gated", confidence=False, window=9)
+    c = first(given, target, np.arange(5, dtype=np.int32), jax.random.key(0)).config
+    assert (c.markov, c.confidence, c.draft_vocab_size) == (MarkovConfig(3, "gated"), None, 5)
+    assert c.layers.sliding_window == 9
+    sizes = {"selector_rank": 3, "selector_top_k": 4, "conv_kernel_size": 3, "conv_group_size": 8}
+    c = first(HeadConfig(method="dflash2", mask_token_id=28, **sizes), target, None, jax.random.key(0)).config
+    assert (c.convolution, c.selector) == (ConvolutionConfig(3, 8), SelectorConfig(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        ({"markov": MarkovConfig(4, "vanilla"), "confidence": ConfidenceConfig(with_markov=True)}, ("confidence",)),
+        ({"selector": SelectorConfig(4, 3)}, ("selector", "candidates")),
+    ],
+    ids=["dspark", "dflash2"],
+)
+def test_what_ties_tokens_together_is_reported(flags: dict, parts: tuple[str, ...]):
+    """By slot, and its weight is that of the objective; without one there is no such number."""
+    target, _ = pair()
+    tokens = jnp.asarray(TOKENS)
+    features = jax.jit(lambda target: hidden_states(target, tokens, (0, 1, 2)))(target)
+    text = tokens, jnp.asarray(ANSWER), features, jax.random.key(0)
+    loss = jax.jit(dflash_loss, static_argnums=6)
+    value, report = loss(dflash(**flags), target, *text, EVERY)
+    _, plain = loss(dflash(), target, *text, EVERY)
+    assert all(getattr(report, name).shape == (3,) and getattr(plain, name) is None for name in parts)
+    assert set(numbers(1.0, plain)) == {"loss", "feature", "distribution", "agreement"}
+    assert set(numbers(1.0, report)) == {"loss", "feature", "distribution", "agreement", *parts}
+    weight = {"confidence_weight": 3.0, "selector_weight": 3.0}
+    heavier, _ = loss(dflash(**flags), target, *text, dataclasses.replace(EVERY, **weight))
+    decay = 0.867 ** np.arange(3)
+    extra = 2 * (decay * np.asarray(getattr(report, parts[0]))).sum() / decay.sum()
+    np.testing.assert_allclose(heavier - value, extra, rtol=1e-4)
+
+
 def test_published_taps():
     """Entering layers; z-lab names those that are left, one less: Qwen3-4B 1, 9, 17, 25, 33, Qwen3.6-27B 1, 16, ..."""
     settings = HeadConfig(method="dflash", mask_token_id=1)
@@ -133,5 +187,13 @@ def test_settings_that_cannot_be():
         HeadConfig(method="dflash")
     with pytest.raises(ValueError, match="head.block_size with method eagle3; expected dflash"):
         HeadConfig(method="eagle3", block_size=8)
+    with pytest.raises(ValueError, match="head.markov_rank with method dflash; expected dspark"):
+        HeadConfig(method="dflash", mask_token_id=1, markov_rank=8)
+    with pytest.raises(ValueError, match="head.confidence with method dflash2; expected dspark"):
+        HeadConfig(method="dflash2", mask_token_id=1, confidence=False)
+    with pytest.raises(ValueError, match="method dspark and no head.mask_token_id"):
+        HeadConfig(method="dspark")
+    with pytest.raises(ValueError, match="head.selector_top_k=0"):
+        HeadConfig(method="dflash2", mask_token_id=1, selector_top_k=0)
     with pytest.raises(ValueError, match="objective.anchors=0"):
         dataclasses.replace(DFLASH, anchors=0)

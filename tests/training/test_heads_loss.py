@@ -13,7 +13,7 @@ from eagle_jax.training import optimizer
 from eagle_jax.training.data import Rows
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads_loss import heads_loss
-from eagle_jax.training.loss import PARALLEL
+from eagle_jax.training.objective import PARALLEL
 from eagle_jax.training.settings import OptimizerConfig
 from eagle_jax.training.update import begin, evaluate, update, without_params
 

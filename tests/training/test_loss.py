@@ -11,7 +11,9 @@ from toy import head3, pair
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
 from eagle_jax.training import loss as L
+from eagle_jax.training import parts
 from eagle_jax.training.features import hidden_states
+from eagle_jax.training.objective import EAGLE3, Objective
 
 # One program each: op by op every shape of every op would be compiled by itself.
 loss = jax.jit(L.loss, static_argnums=6)
@@ -31,7 +33,7 @@ def test_smooth_l1_is_the_published_formula():
             for h in range(5):
                 d = abs(float(guess[b, n, h]) - float(truth[b, n, h]))
                 expected[b, n] += (0.5 * d * d if d < 1 else d - 0.5) / 5
-    np.testing.assert_allclose(L.smooth_l1(jnp.asarray(guess), jnp.asarray(truth)), expected, rtol=1e-5)
+    np.testing.assert_allclose(parts.smooth_l1(jnp.asarray(guess), jnp.asarray(truth)), expected, rtol=1e-5)
 
 
 def test_soft_cross_entropy_against_numpy():
@@ -40,7 +42,9 @@ def test_soft_cross_entropy_against_numpy():
     distribution = np.exp(true_logits) / np.exp(true_logits).sum(-1, keepdims=True)
     guessed = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     expected = -(distribution * np.log(guessed)).sum(-1)
-    np.testing.assert_allclose(L.soft_cross_entropy(jnp.asarray(logits), jnp.asarray(true_logits)), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        parts.soft_cross_entropy(jnp.asarray(logits), jnp.asarray(true_logits)), expected, rtol=1e-5
+    )
 
 
 def test_drafted_slots_need_root_and_drafted_token_in_the_answer():
@@ -106,7 +110,7 @@ def test_loss_is_the_weighted_mean_of_its_parts():
     target, head = pair()
     tokens = jax.random.randint(jax.random.key(2), (2, 12), 0, 29)
     answer = jnp.asarray(np.arange(12) >= 4)[None].repeat(2, axis=0)
-    objective = L.Objective(steps=3, decay=0.5, feature_weight=2.0, distribution_weight=0.3, noise=0.0)
+    objective = Objective(steps=3, decay=0.5, feature_weight=2.0, distribution_weight=0.3, noise=0.0)
     value, report = loss(head, target, tokens, answer, forward(target, tokens), jax.random.key(0), objective)
     per_step = 2.0 * np.asarray(report.feature) + 0.3 * np.asarray(report.distribution)
     assert report.agreement.shape == (3,)
@@ -118,9 +122,9 @@ def test_cross_entropy_is_bounded_by_the_entropy_of_the_true_law():
     tokens = jax.random.randint(jax.random.key(2), (1, 10), 0, 29)
     features = forward(target, tokens)
     answer = jnp.ones((1, 10), bool)
-    exact = L.Objective(noise=0.0, feature_weight=0.0, distribution_weight=1.0)
+    exact = Objective(noise=0.0, feature_weight=0.0, distribution_weight=1.0)
     value, report = loss(head, target, tokens, answer, features, jax.random.key(0), exact)
-    entropy = L.soft_cross_entropy(target.logits(features), target.logits(features))
+    entropy = parts.soft_cross_entropy(target.logits(features), target.logits(features))
     assert float(value) > float(jnp.mean(entropy)) - 1e-5, (
         "a cross-entropy is never below the true distribution's entropy"
     )
@@ -135,13 +139,13 @@ def test_eagle3_steps_are_the_published_ones():
     states = jax.jit(hidden_states, static_argnums=2)(target, tokens, head.taps)
     hidden, *taps = jnp.split(states, 4, axis=-1)
     np.testing.assert_array_equal(taps[0], target.embed(tokens))
-    objective = dataclasses.replace(L.EAGLE3, steps=3)
+    objective = dataclasses.replace(EAGLE3, steps=3)
     _, report = loss(head, target, tokens, answer, states, jax.random.key(0), objective)
 
     @jax.jit
     def run(features: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         out = head.causal(head.embed(target, tokens[:, 1:]), features)
-        return out[0], head.logits(target, out)[0], L.smooth_l1(head.guess(out), hidden[:, 1:])[0]
+        return out[0], head.logits(target, out)[0], parts.smooth_l1(head.guess(out), hidden[:, 1:])[0]
 
     true_features = np.asarray(head.features(hidden, tuple(taps)))[:, :-1]
     true_logits = np.asarray(target.logits(hidden))[0, 1:]
@@ -172,12 +176,12 @@ def test_features_of_another_width_cannot_be_compared():
     (target, _), narrow = pair(), head3(drafted=29, width=12)
     tokens = jnp.zeros((1, 5), jnp.int32)
     text = tokens, jnp.ones((1, 5), bool), hidden_states(target, tokens, narrow.taps), jax.random.key(0)
-    _, report = loss(narrow, target, *text, dataclasses.replace(L.EAGLE3, steps=1))
+    _, report = loss(narrow, target, *text, dataclasses.replace(EAGLE3, steps=1))
     np.testing.assert_array_equal(report.feature, [0])
     with pytest.raises(ValueError, match="feature_weight=0.5 with a head of another width"):
-        L.loss(narrow, target, *text, dataclasses.replace(L.EAGLE3, steps=1, feature_weight=0.5))
+        L.loss(narrow, target, *text, dataclasses.replace(EAGLE3, steps=1, feature_weight=0.5))
 
 
 def test_at_least_one_step():
     with pytest.raises(ValueError, match="steps=0"):
-        L.Objective(steps=0)
+        Objective(steps=0)

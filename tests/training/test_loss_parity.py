@@ -18,7 +18,8 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
-from eagle_jax.training.loss import Objective, loss
+from eagle_jax.training.loss import loss
+from eagle_jax.training.objective import Objective
 
 pytestmark = pytest.mark.parity
 

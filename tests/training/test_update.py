@@ -11,7 +11,8 @@ from toy import pair
 from eagle_jax.training import optimizer
 from eagle_jax.training.data import Rows
 from eagle_jax.training.features import hidden_states
-from eagle_jax.training.loss import Objective, loss
+from eagle_jax.training.loss import loss
+from eagle_jax.training.objective import Objective
 from eagle_jax.training.settings import OptimizerConfig
 from eagle_jax.training.update import accepted_length, begin, evaluate, update, without_params
 

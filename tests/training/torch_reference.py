@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, silu, smooth_l1_loss
+from torch.nn.functional import cross_entropy, linear, silu, smooth_l1_loss
 
 Params = Mapping[str, Tensor]
 
@@ -62,6 +62,7 @@ def loss(
     distribution_weight: float,
     distribution_loss: str = "cross_entropy",
     eta: float = 3.0,
+    text_weight: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The loss without noise, and the agreement by draft step `[steps]`."""
     n = text.tokens.shape[1]
@@ -77,7 +78,14 @@ def loss(
         counts = torch.zeros(text.tokens.shape[0], n - 1, dtype=torch.bool)
         counts[:, : n - 2 - step] = text.answer[:, 1:].unfold(1, step + 2, 1).all(dim=-1)
         logits = draft_logits(params, sizes, out, text)
-        part = distribution_weight * _on_distributions(logits, aim, counts, text.drafted, distribution_loss, eta)
+        said = moved(text.tokens[:, 1:, None], step + 1)[..., 0]
+        on_text = _on_text(logits, said, counts, text.drafted)
+        if distribution_loss == "text":
+            part = distribution_weight * on_text
+        else:
+            part = distribution_weight * _on_distributions(logits, aim, counts, text.drafted, distribution_loss, eta)
+        if text_weight:
+            part = part + text_weight * on_text
         if feature_weight:
             guess = normed(params, sizes, out) if "norm.weight" in params else out
             apart = smooth_l1_loss(guess, moved(text.hidden[:, 1:], step), reduction="none").mean(dim=-1)
@@ -104,11 +112,27 @@ def _on_distributions(
     whole = aim.softmax(dim=-1)
     whole = whole if drafted is None else whole[..., drafted]
     alpha = torch.minimum(whole, ours.exp()).sum(dim=-1)
+    if kind == "tv":  # half of the L1 distance over the whole vocabulary, of which the head drafts a part
+        apart = (aim.softmax(dim=-1)[counts] - _over_all(ours.exp()[counts], aim.shape[-1], drafted)).abs()
+        return 0.5 * apart.sum(dim=-1).mean()
     if kind == "acceptance":
         return -alpha.log()[counts].mean()
     divergence = (cross + (theirs.exp() * theirs).sum(dim=-1))[held].mean()
     share = math.exp(-eta * float(alpha[counts].detach().mean()))
     return share * divergence + (1 - share) * (1 - alpha[counts]).mean()
+
+
+def _over_all(q: Tensor, size: int, drafted: Tensor | None) -> Tensor:
+    """Probabilities of drafted tokens as those of all."""
+    return q if drafted is None else q.new_zeros(len(q), size).index_copy(1, drafted, q)
+
+
+def _on_text(logits: Tensor, said: Tensor, counts: Tensor, drafted: Tensor | None) -> Tensor:
+    """Cross-entropy of the text's own tokens, where the head drafts them."""
+    if drafted is not None:
+        counts = counts & torch.isin(said, drafted)
+        said = torch.searchsorted(drafted, said).clamp(max=len(drafted) - 1)
+    return cross_entropy(logits[counts], said[counts])
 
 
 def first_features(params: Params, sizes: Sizes, text: Text) -> Tensor:

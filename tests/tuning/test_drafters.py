@@ -68,7 +68,7 @@ def test_published_sizes_are_asked_for_by_name():
     assert drafter_for(MEDUSA, "medusa", "published").policy == MEDUSA_TREE
     assert drafter_for(dataclasses.replace(BARE, head=synthetic_hydra(TARGET)), "hydra", "published").shape.depth == 3
     assert drafter_for(with_dflash(), "dflash", "published").policy == DynamicTree(16, 14, 1)
-    assert drafter_for(with_dflash(causal_layers=(0, 1)), "dflash", "published").policy == DynamicTree(128, 14, 7)
+    assert drafter_for(with_dflash(causal_layers=(0, 1)), "dflash", "published").policy == DynamicTree(128, 14, 7, 127)
     assert drafter_for(with_peagle(), "peagle", "published").policy == DynamicTree(9, 7, 1)
     assert drafter_for(BARE, "prompt-lookup", "published") == PromptLookup(copied=10)
     assert drafter_for(BARE, "token-recycling", "published").shape.nodes == 80

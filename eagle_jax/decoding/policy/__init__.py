@@ -2,7 +2,7 @@
 
 from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, check_width, keep_best
 from eagle_jax.decoding.policy.chain import SureChain
-from eagle_jax.decoding.policy.dynamic import DynamicTree
+from eagle_jax.decoding.policy.dynamic import DynamicTree, num_candidates
 from eagle_jax.decoding.policy.static import EAGLE1_TREE, NO_TREE, StaticTree, likeliest_tree
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "check_width",
     "keep_best",
     "likeliest_tree",
+    "num_candidates",
 ]

@@ -41,6 +41,11 @@ class TreePolicy(TreeShape, abc.ABC):
         """Most rows of one call of `extend`; 0 if it is never called."""
         return max(self.frontiers, default=0)
 
+    @property
+    def narrowed(self) -> "TreePolicy":
+        """A policy of the same shape whose frontiers cost less, where a row of one is dear."""
+        return self
+
     @abc.abstractmethod
     def grow(
         self,

@@ -18,23 +18,30 @@ class DynamicTree(TreePolicy):
     """Expand the best leaves level by level, then keep the best candidates of all levels (EAGLE-2, arXiv:2406.16858).
 
     Level 1 has the `top_k` best tokens below the root. Each of `depth_steps` expansions gives every node of the
-    frontier its `top_k` best children, and the `top_k` best of these are the next frontier. A node's score is the sum
+    frontier its `top_k` best children, and the `beam` best of these are the next frontier. A node's score is the sum
     of log-probabilities on its path. Of all candidates the `nodes - 1` best make the tree, in the order in which they
     were found.
 
-    Candidate f is one of the first top_k, children of the root, or in a block of top_k x top_k for each expansion, in
+    In EAGLE-2 a frontier is as wide as a node has children. With a beam of `nodes - 1` or more the tree is the exact
+    best-first one: the `nodes - 1` likeliest paths of all, where each token is among the `top_k` best below its parent
+    (JetSpec, arXiv:2606.18394). No level of that tree has more nodes, and those that it has are its level's best. A
+    drafter that runs its network over each frontier pays for every row of it, one of marginals only for scores.
+
+    Candidate f is one of the first top_k, children of the root, or in a block of top_k for each node of a frontier, in
     which element a * top_k + c is the c-th child of the a-th node of the frontier. Children never score above their
     parents and come after them, and ties go to the lower f, so the parent of every kept candidate is kept.
 
     Args:
         nodes: nodes of the tree, root included.
         depth_steps: expansions; the longest drafted path is one longer.
-        top_k: children of a node, and nodes of a frontier.
+        top_k: children of a node.
+        beam: nodes of a frontier, as far as there are so many candidates; None is `top_k`, as published (EAGLE-2).
         best_first: number the nodes by their scores instead, so that a tree tells which smaller ones it contains.
     """
 
     depth_steps: int
     top_k: int
+    beam: int | None = None
     best_first: bool = dataclasses.field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self):
@@ -44,15 +51,35 @@ class DynamicTree(TreePolicy):
             raise ValueError(f"a dynamic tree with top_k = {self.top_k}; expected at least 1 child below a node")
         if self.depth_steps < 0:
             raise ValueError(f"a dynamic tree with {self.depth_steps} expansions; expected 0 or more")
-        candidates = self.top_k + self.depth_steps * self.top_k**2
+        if self.beam is not None and self.beam < 1:
+            raise ValueError(f"a dynamic tree with beam = {self.beam}; expected a frontier of at least 1 node")
+        candidates = num_candidates(self.depth_steps, self.top_k, self.beam)
         if self.nodes - 1 > candidates:
+            beam = "" if self.beam is None else f" and beam {self.beam}"
             raise ValueError(
-                f"a dynamic tree of {self.nodes} nodes, but {self.depth_steps} expansions with top_k {self.top_k} find"
-                f" only {candidates}; ask for at most {candidates + 1} nodes, root included, or more depth or top_k"
+                f"a dynamic tree of {self.nodes} nodes, but {self.depth_steps} expansions with top_k {self.top_k}{beam}"
+                f" find only {candidates}; ask for at most {candidates + 1} nodes, root included, or more depth or "
+                "top_k"
             )
         object.__setattr__(self, "depth", self.depth_steps + 1)
-        object.__setattr__(self, "frontiers", (self.top_k,) * self.depth_steps)
+        object.__setattr__(self, "frontiers", _frontiers(self.depth_steps, self.top_k, self.beam))
         object.__setattr__(self, "children", self.top_k)
+
+    @property
+    def narrowed(self) -> "DynamicTree":
+        """Without a beam that is wider than published, if there are candidates enough for all nodes."""
+        if (
+            self.beam is None
+            or self.beam <= self.top_k
+            or self.nodes - 1 > num_candidates(self.depth_steps, self.top_k)
+        ):
+            return self
+        return dataclasses.replace(self, beam=None)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether these are the likeliest of all paths."""
+        return (self.top_k if self.beam is None else self.beam) >= self.nodes - 1
 
     def grow(
         self,
@@ -62,23 +89,41 @@ class DynamicTree(TreePolicy):
         carry: Carry,
     ) -> tuple[Tree, Carry]:
         batch, k = len(root_tokens), self.top_k
-        score, token = best(first_scores, k)  # the frontier
+        score, token = best(first_scores, k)  # the frontier, cut to the beam below
         index = jnp.broadcast_to(jnp.arange(k, dtype=jnp.int32), (batch, k))  # its candidate numbers
-        parent_row = jnp.zeros_like(index)
         scores, tokens, parents = [score], [token], [jnp.full_like(index, -1)]  # the candidates
+        parent_row, first = jnp.zeros_like(index), k  # first is the number of the next level's first candidate
 
-        for level in range(1, self.depth_steps + 1):
+        for level, width in enumerate(self.frontiers, start=1):
+            score, token, index, parent_row = (part[:, :width] for part in (score, token, index, parent_row))
             with jax.named_scope(f"level_{level}"):
                 below, carry = extend(carry, level, token, parent_row)
                 child_score, child_token = best(below, k)
-                scores.append((score[:, :, None] + child_score).reshape(batch, k * k))
-                tokens.append(child_token.reshape(batch, k * k))
+                scores.append((score[:, :, None] + child_score).reshape(batch, width * k))
+                tokens.append(child_token.reshape(batch, width * k))
                 parents.append(jnp.repeat(index, k, axis=1))
 
-                score, pick = by_row(lambda x: lax.top_k(x, k))(scores[-1])
-                token = jnp.take_along_axis(tokens[-1], pick, axis=1)
-                index = pick + (k + (level - 1) * k * k)
-                parent_row = pick // k
+                if level < len(self.frontiers):
+                    next_width = self.frontiers[level]
+                    score, pick = by_row(lambda x, count=next_width: lax.top_k(x, count))(scores[-1])
+                    token = jnp.take_along_axis(tokens[-1], pick, axis=1)
+                    index = pick + first
+                    parent_row = pick // k
+                first += width * k
 
         all_candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))
         return keep_best(self, root_tokens, *all_candidates, best_first=self.best_first), carry
+
+
+def num_candidates(depth_steps: int, top_k: int, beam: int | None = None) -> int:
+    """Nodes, the root not included, of the largest tree of that depth and width."""
+    return top_k * (1 + sum(_frontiers(depth_steps, top_k, beam)))
+
+
+def _frontiers(depth_steps: int, top_k: int, beam: int | None) -> tuple[int, ...]:
+    """Rows of the frontiers: as many as a beam lets through of the level's candidates."""
+    sizes, candidates = [], top_k
+    for _ in range(depth_steps):
+        sizes.append(min(top_k if beam is None else beam, candidates))
+        candidates = sizes[-1] * top_k
+    return tuple(sizes)
