@@ -220,8 +220,7 @@ def test_through_the_front_door(tmp_path: pathlib.Path):
     model = eagle_jax.load(written_target(tmp_path / "target"), tmp_path / "head", head_config={"num_depths": 3})
     ask = {"max_new_tokens": 12, "temperature": 0.7, "seed": 3}
     plain = eagle_jax.generate(model, [3, 1, 4], drafter="none", **ask)
-    for drafter, tree in (("auto", "auto"), ("peagle", "published"), ("peagle", (6, 1, 2))):
-        assert eagle_jax.generate(model, [3, 1, 4], drafter=drafter, tree=tree, **ask).token_ids == plain.token_ids
+    assert eagle_jax.generate(model, [3, 1, 4], drafter="peagle", tree=(6, 1, 2), **ask).token_ids == plain.token_ids
     rounded = eagle_jax.load(tmp_path / "target", tmp_path / "head", quantize="draft:int8")
     assert eagle_jax.generate(rounded, [3, 1, 4], **ask).token_ids == plain.token_ids
     assert plan(tmp_path / "target", tmp_path / "head", nodes=4).head > 0
