@@ -1,5 +1,7 @@
 """DFlash heads on disk, in their authors' format (z-lab/dflash); JetSpec's is the same with `causal_head`.
 
+DFlash 2's and DSpark's heads have more tensors and keys (`dflash_edges`).
+
     fc.weight [h, n t]            n of the target's residual streams, side by side, to one feature
     hidden_norm.weight, norm.weight, layers.{i}.*    Qwen3's decoder layers
     lm_head.weight, embed_tokens.weight, d2t, t2d    absent in the authors' own: the target's serve the head
@@ -21,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import dflash_nested, names, pickles, quant_config, window
+from eagle_jax.converters import dflash_edges, dflash_nested, names, pickles, quant_config, window
 from eagle_jax.converters.dflash_config import ARCHITECTURE, entries_for, read_config
 from eagle_jax.converters.eagle import own_embedding
 from eagle_jax.converters.files import Weights, read_json
@@ -47,8 +49,8 @@ RULES = (
     names.Rule(OUTPUT, "lm_head/weight"),
     names.Rule(EMBEDDING, "embed_tokens/embedding"),
     names.Rule(MASK, MASK),
+    *dflash_edges.RULES,
 )
-
 
 FORMATS = ("dflash", "speculators")
 
@@ -66,7 +68,7 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     config = dataclasses.replace(config, own_embedding=own is not None)
     chosen = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
     needed = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
-    params = names.read_params(weights, RULES, needed, chosen, scheme=scheme)
+    params = names.read_params(weights, dflash_edges.stored(RULES, weights.info), needed, chosen, scheme=scheme)
     if own is not None:
         params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
     mask = mask_embedding(weights, config.layers.hidden_size)
@@ -108,7 +110,7 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     drafted = config.draft_vocab_size
     aside = [dflash_nested.VERIFIER_TENSORS, MASK] if KIND in entries else [MASK]
     aside += [] if drafted is None else map(re.escape, (OFFSETS, KEPT))
-    names.check(weights, RULES, shapes(config), aside)
+    names.check(weights, dflash_edges.stored(RULES, weights.info), shapes(config), aside)
     config = dataclasses.replace(config, own_mask_embedding=MASK in weights.info or _mask_file(weights).exists())
     return config, None if drafted is None else read_vocabulary(weights, drafted, config.layers.vocab_size)
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import hf_families, hf_rope, hf_values
+from eagle_jax.converters import dflash_edges, hf_families, hf_rope, hf_values
 from eagle_jax.converters.formats import EMBEDDING, OUTPUT
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hf_keys import Tables, check_head
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.head_configs import DFlashConfig
 
-FAMILY, ARCHITECTURE = "qwen3", "DFlashDraftModel"
+FAMILY, ARCHITECTURE = "qwen3", dflash_edges.DFLASH
 NESTED, LEFT, ENTERED = "dflash_config", "target_layer_ids", "aux_hidden_state_layer_ids"
 
 # Factors and a cap of Gemma-like targets, whose absence says that there is none.
@@ -24,7 +24,6 @@ _EITHER = frozenset({"block_size", "mask_token_id", LEFT, "sample_from_anchor", 
 _OUTER = _EITHER | {NESTED, ENTERED, "is_causal", "num_target_layers", "draft_vocab_size", "target_hidden_size"}
 _INNER = _EITHER | {"causal", "causal_head"}
 _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "projector_type": ("dflash", None),
     "use_swa": (False, None),
     "swa_window_size": (None,),
     "attention_sink_bias": (False, None),
@@ -38,12 +37,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
     Raises:
         ValueError: another method's config, keys that may change the head, or what has to be stated is not.
     """
-    classes = entries.get("architectures") or [ARCHITECTURE]
-    if classes != [ARCHITECTURE]:
-        raise ValueError(
-            f"architectures {classes!r} are not supported; expected {[ARCHITECTURE]!r}: heads of other methods (DFlash "
-            "2, DSpark, Domino) have its tensors too, and draft otherwise"
-        )
+    method = dflash_edges.method_of(entries.get("architectures") or [ARCHITECTURE])
     if entries.get("model_type", FAMILY) != FAMILY:
         raise ValueError(
             f"model_type {entries['model_type']!r} is not supported; expected {FAMILY!r}, whose layers it has"
@@ -51,7 +45,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
     inner = entries.get(NESTED) or {}
     if not isinstance(inner, Mapping):
         raise ValueError(f"{NESTED} is {inner!r}; expected an object")
-    _check_keys(entries, inner)
+    _check_keys(entries, inner, method)
     layers = _layers(entries)
     fc = info["fc.weight"].shape if "fc.weight" in info else ()
     taps = _taps(entries, inner)
@@ -59,7 +53,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
         raise ValueError(
             f"fc.weight has shape {list(fc)}; expected a multiple of {len(taps)} columns, one for each tap"
         )
-    either = {name: _either(entries, inner, name) for name in _EITHER}
+    either = {name: _either(entries, inner, name) for name in _EITHER | dflash_edges.KEYS[method]}
     for name in ("block_size", "mask_token_id"):
         if either[name] is None:
             raise ValueError(f"the config has no {name}; expected the one that the head was trained with")
@@ -70,12 +64,13 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
         target_hidden_size=_agreeing(entries, "target_hidden_size", fc[1] // len(taps)),
         block_size=hf_values.integer(either, "block_size"),
         mask_token_id=hf_values.integer(either, "mask_token_id"),
-        causal_layers=_causal_layers(entries, inner, layers),
-        sample_from_anchor=hf_values.flag(either, "sample_from_anchor", False),
+        causal_layers=_causal_layers(entries, inner, layers, () if method == "dspark" else None),
+        sample_from_anchor=hf_values.flag(either, "sample_from_anchor", method == "dspark"),
         num_target_layers=_optional(entries, "num_target_layers"),
         draft_vocab_size=_draft_vocab_size(info, entries, layers.vocab_size),
         own_embedding=EMBEDDING in info,
         **numbers,
+        **dflash_edges.fields(method, either),
     )
 
 
@@ -88,23 +83,31 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
     layers = config.layers
     if not layers.qk_norm:
         raise ValueError("the layers of a DFlash head on disk are Qwen3's; these have no norms of queries and keys")
+    architecture, parts = dflash_edges.entries_for(config)
     inner: dict[str, Any] = {"mask_token_id": config.mask_token_id, LEFT: [tap - 1 for tap in config.taps]}
     defaults = {"input_embedding_scale": 1.0, "output_multiplier": 1.0, "final_logit_softcapping": None}
     inner |= {name: getattr(config, name) for name in _NUMBERS if getattr(config, name) != defaults[name]}
-    entries = config_to_hf(layers) | {"architectures": [ARCHITECTURE], "torch_dtype": dtype}
-    entries |= {"block_size": config.block_size, NESTED: inner}
+    entries = config_to_hf(layers) | {"architectures": [architecture], "torch_dtype": dtype}
+    if architecture == dflash_edges.SPECFORGE:
+        inner["projector_type"] = "dspark"
+    inner |= parts
+    at_the_top = architecture == dflash_edges.DEEPSPEC
+    entries |= {"block_size": config.block_size, **(inner if at_the_top else {NESTED: inner})}
+    inner = entries if at_the_top else inner
     everywhere = tuple(range(layers.num_hidden_layers))
     if config.causal_layers in ((), everywhere):
         entries["is_causal"] = bool(config.causal_layers)
-        inner |= {"causal_head": True} if config.causal_layers else {}
+        inner |= {"causal_head": True} if config.causal_layers and not at_the_top else {}
     elif config.causal_layers != tuple(i for i in everywhere if layers.window(i) is not None):
         raise ValueError(
             f"causal_layers={config.causal_layers}: a config says so of all layers, of none, or of those with a window"
         )
     if config.num_target_layers is not None:
         entries["num_target_layers"] = config.num_target_layers
-    if config.sample_from_anchor:
+    if config.sample_from_anchor and architecture in (ARCHITECTURE, dflash_edges.DFLASH2):
         entries["sample_from_anchor"] = True
+    if at_the_top:
+        entries["num_anchors"] = dflash_edges.ANCHORS
     if config.target_hidden_size != layers.hidden_size:
         entries["target_hidden_size"] = config.target_hidden_size
     if config.draft_vocab_size is not None:
@@ -112,13 +115,15 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
     return entries
 
 
-def _check_keys(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
+def _check_keys(entries: Mapping[str, Any], inner: Mapping[str, Any], method: str) -> None:
     """Accounts for every key, at once in both objects."""
     tables, refusals = hf_families.tables_of(FAMILY), hf_values.Refusals()
+    parts, ignored = dflash_edges.KEYS[method], _IGNORED | dflash_edges.IGNORED[method]
     fixed = {key: values for key, values in tables.fixed.items() if key not in _OUTER}
-    outer = Tables(read=tables.read | _OUTER, fixed=fixed, neutral=hf_families.IGNORED | _IGNORED)
+    outer = Tables(read=tables.read | _OUTER | parts, fixed=fixed, neutral=hf_families.IGNORED | ignored)
     refusals.of(check_head, {**entries, **hf_rope.unread_settings(entries)}, outer)
-    refusals.of(check_head, inner, Tables(read=_INNER, fixed=_INNER_FIXED, neutral=_IGNORED))
+    fixed = {**_INNER_FIXED, "projector_type": (method, None)}
+    refusals.of(check_head, inner, Tables(read=_INNER | parts, fixed=fixed, neutral=ignored))
     refusals.check()
 
 
@@ -154,13 +159,17 @@ def _taps(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[int, ..
     return tuple(taps)
 
 
-def _causal_layers(entries: Mapping[str, Any], inner: Mapping[str, Any], layers: LlamaConfig) -> tuple[int, ...]:
-    """Layers whose attention is causal within the block: those with a window, where nothing says all or none."""
+def _causal_layers(
+    entries: Mapping[str, Any], inner: Mapping[str, Any], layers: LlamaConfig, default: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Layers whose attention is causal within the block: where nothing says all or none, `default`, or with None those
+    with a window.
+    """
     everywhere = range(layers.num_hidden_layers)
     for of, name in ((entries, "is_causal"), (inner, "causal"), (inner, "causal_head")):
         if of.get(name) is not None:
             return tuple(everywhere) if hf_values.flag(of, name, False) else ()
-    return tuple(i for i in everywhere if layers.window(i) is not None)
+    return tuple(i for i in everywhere if layers.window(i) is not None) if default is None else default
 
 
 def _either(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:

@@ -27,7 +27,7 @@ from eagle_jax.models.lm import LM, causal
 from eagle_jax.training import optimizer
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads import first
-from eagle_jax.training.loss import PEAGLE
+from eagle_jax.training.objective import PEAGLE
 from eagle_jax.training.peagle_loss import Sample, choose_rows, peagle_loss
 from eagle_jax.training.settings import HeadConfig, OptimizerConfig
 from eagle_jax.training.update import accepted_length, begin, update, without_params
