@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
-from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
@@ -129,7 +129,8 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
     """A DFlash head of one layer that learnt on the spot what a target of `synthetic_pair` says after random texts.
 
     Args:
-        steps: updates (Adam on the cross-entropy of every slot), each with 64 of 2048 texts of 1 to 16 tokens.
+        steps: updates (Adam on the cross-entropy of every slot, given the true token before it, too, where the head
+            reads that), each with 64 of 2048 texts of 1 to 16 tokens. A confidence head learns nothing.
         flags: fields of `DFlashConfig` that are not its defaults; the taps are all that the target has.
     """
     c, texts, longest = target.config, 2048, 16
@@ -153,9 +154,9 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
         positions = jnp.broadcast_to(jnp.arange(longest, dtype=jnp.int32)[None], (len(chosen), longest))
         kv = now.context(tuple(stream[chosen] for stream in streams), positions, cache)
         written = cache.write(kv, jnp.zeros_like(start), start)
-        logits = now.draft(target, tokens[chosen, start], start, written, head.num_drafted).logits
-        at = start[:, None] + 1 + jnp.arange(head.num_drafted, dtype=jnp.int32)[None]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[chosen[:, None], at]).mean()
+        slots = now.draft(target, tokens[chosen, start], start, written, head.num_drafted)
+        at = start[:, None] + jnp.arange(head.num_drafted + 1, dtype=jnp.int32)[None]
+        return _block_loss(now, slots, tokens[chosen[:, None], at])
 
     rule = optax.adam(optax.cosine_decay_schedule(1e-2, steps))
 
@@ -170,6 +171,27 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
 
     with jax.numpy_dtype_promotion("standard"):  # optax mixes whole numbers and floats
         return dataclasses.replace(head, params=train(head.params))
+
+
+def _block_loss(head: DFlash, slots: BlockOutput, text: Int[Array, "b _"]) -> Float[Array, ""]:
+    """Cross-entropy of what follows the first token of `text`, by the slots and by what follows each true token."""
+    entropy = optax.softmax_cross_entropy_with_integer_labels
+    loss = entropy(slots.logits, text[:, 1:]).mean()
+    if head.config.markov is None and head.config.selector is None:
+        return loss
+    state = head.path_state((len(text), 1), slots.out.dtype)
+    for k in range(head.num_drafted):
+        slot = BlockOutput(*(part[:, k : k + 1] for part in slots))
+        true, candidates = text[:, k + 1 : k + 2], None
+        if head.config.selector is not None:  # the true token is one of them, if need be in the last one's place
+            candidates = head.candidates(slot.logits)
+            candidates = candidates.at[..., -1].set(
+                jnp.where(jnp.any(candidates == true[..., None], axis=-1), candidates[..., -1], true)
+            )
+            true = jnp.argmax(candidates == true[..., None], axis=-1)
+        logits, state = head.edge_logits(slot, text[:, k : k + 1], state, candidates)
+        loss += entropy(logits, true).mean()
+    return loss
 
 
 def _one_layer(config: LlamaConfig) -> LlamaConfig:
