@@ -77,7 +77,7 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
 
     if view.guide is not None:  # an automaton forbids tokens by the node, not ranks
         names = {"drafted_part": head.drafted_part, "target_ids": head.target_ids}
-        return guided.grow(policy, view, everywhere(0, view.root[:, None])[:, 0], of_tokens, None, **names)
+        return guided.grow(policy.narrowed, view, everywhere(0, view.root[:, None])[:, 0], of_tokens, None, **names)
 
     def of_ranks(
         carry: None, level: int, ranks: Int[Array, "b f"], parent_row: Int[Array, "b f"]

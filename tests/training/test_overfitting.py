@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,12 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.decoding.state import BatchParams
+from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.training import optimizer
-from eagle_jax.training.objective import DFLASH
+from eagle_jax.training.objective import DFLASH, DFLASH2, DSPARK, Objective
 from eagle_jax.training.settings import OptimizerConfig
 from eagle_jax.training.update import begin, update, without_params
 
@@ -58,19 +60,41 @@ def conversation() -> list[int]:
     return text
 
 
+TEXT = dataclasses.replace(DFLASH, distribution_loss="text")
+HEADS: dict[str, tuple[dict[str, Any], Objective]] = {
+    "dflash": ({}, TEXT),
+    "dflash, d_pace": ({}, dataclasses.replace(TEXT, position_weights="d_pace")),
+    "dspark": (
+        {
+            "block_size": 3,
+            "sample_from_anchor": True,
+            "markov": MarkovConfig(8, "vanilla"),
+            "confidence": ConfidenceConfig(with_markov=True),
+        },
+        DSPARK,
+    ),
+    "dflash2": (
+        {"convolution": ConvolutionConfig(2, 4), "selector": SelectorConfig(8, 4)},
+        dataclasses.replace(DFLASH2, distribution_loss="text"),
+    ),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dflash", "dflash, d_pace"])
+@pytest.mark.parametrize("name", HEADS)
 def test_a_conversation_learnt_by_heart_is_drafted(name: str):
-    head = dflash()
-    objective = dataclasses.replace(DFLASH, anchors=NEW, distribution_loss="text")
-    if name == "dflash, d_pace":
-        objective = dataclasses.replace(objective, position_weights="d_pace")
+    """Nearly all of every block: three tokens, and the target's own. A head that learnt nothing drafts nothing."""
+    flags, objective = HEADS[name]
+    head, objective = dflash(**flags), dataclasses.replace(objective, anchors=NEW)
     text = np.array(conversation(), np.int32)[None, None]
     answer = (np.arange(text.shape[2]) >= len(PROMPT))[None, None]
     rule = optimizer.make(OptimizerConfig(rate=1e-2, warmup=0, clip="norm", clip_at=1.0), UPDATES)
     state, bare = begin(head, rule, jax.random.key(0)), without_params(head)
     for _ in range(UPDATES):
-        state, _ = update(state, bare, pair()[0], text, answer, rule=rule, objective=objective)
+        state, outcome = update(state, bare, pair()[0], text, answer, rule=rule, objective=objective)
+
+    if outcome.report.selector is not None:
+        assert outcome.report.selector.max() < 0.5 and outcome.report.candidates.min() > 0.9
 
     def length(head: AnyHead) -> float:
         said, mean = decoded(DFlashDrafter(head=head, policy=DynamicTree(4, 2, 1)))

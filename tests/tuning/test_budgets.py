@@ -28,7 +28,7 @@ def empty(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def found(rows: int, tree: tuple[int, int, int] | None, slots: int = 128, model: api.Model = RANDOM) -> Budget:
+def found(rows: int, tree: budgets.TreeNumbers | None, slots: int = 128, model: api.Model = RANDOM) -> Budget:
     device, fingerprint, mesh, method = place(model, "eagle")
     where = dict(device=device, model=fingerprint, mesh=dict(mesh), method=method)
     return Budget(**where, rows=rows, slots=slots, tree=tree, plain=100.0, speed=150.0)
@@ -40,6 +40,14 @@ def test_what_is_kept_is_read_again():
     keep([found(1, (4, 2, 1))])
     assert read() == [found(1, (4, 2, 1)), found(4, None)]
     assert budget_for(RANDOM, "eagle", 1) == found(1, (4, 2, 1))
+
+
+def test_a_tree_with_a_beam_is_kept_as_it_was_drafted():
+    tree = DynamicTree(12, 3, 3, 11)
+    keep([found(1, budgets.numbers_of(tree)), found(4, budgets.numbers_of(DynamicTree(12, 3, 3)))])
+    assert [one.tree for one in read()] == [(12, 3, 3, 11), (12, 3, 3)]
+    assert budgets.tree_of(budget_for(RANDOM, "eagle", 1)) == tree
+    assert budgets.tree_of(budget_for(RANDOM, "eagle", 4)) == DynamicTree(12, 3, 3)
 
 
 def test_loads_between_and_beyond_those_that_were_measured():
