@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
 from eagle_jax.models.any_head import AnyHead
-from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
@@ -131,7 +131,8 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
     """A DFlash head of one layer that learnt on the spot what a target of `synthetic_pair` says after random texts.
 
     Args:
-        steps: updates (Adam on the cross-entropy of every slot), each with 64 of 2048 texts.
+        steps: updates (Adam on the cross-entropy of every slot, given the true token before it, too, where the head
+            reads that), each with 64 of 2048 texts. A confidence head learns nothing.
         flags: fields of `DFlashConfig` that are not its defaults; the taps are all that the target has.
     """
     c = target.config
@@ -141,13 +142,13 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
     head = DFlash.init(DFlashConfig(**{**sizes, **flags}), jax.random.key(seed))
     head = dataclasses.replace(head, params=jax.tree.map(lambda x: x * 3.0 if x.ndim == 2 else x, head.params))
 
-    def draft(head: DFlash, tokens: Array, streams: tuple[Array, ...], start: Array) -> Array:
+    def block_loss(head: DFlash, tokens: Array, streams: tuple[Array, ...], start: Array, text: Array) -> Array:
         cache, positions = head.empty_cache(len(tokens), tokens.shape[1]), causal(*tokens.shape)[0]
         cache = cache.write(head.context(streams, positions, cache), jnp.zeros_like(start), start)
         root = jnp.take_along_axis(tokens, start[:, None], axis=1)[:, 0]
-        return head.draft(target, root, start, cache, head.num_drafted).logits
+        return _block_loss(head, head.draft(target, root, start, cache, head.num_drafted), text)
 
-    return _taught(head, target, head.num_drafted, draft, steps=steps, seed=seed)
+    return _taught(head, target, head.num_drafted, block_loss, steps=steps, seed=seed)
 
 
 def synthetic_peagle(target: LM, *, num_drafted: int = 3, steps: int = 500, seed: int = 0, **flags: Any) -> Head3:
@@ -168,30 +169,31 @@ def synthetic_peagle(target: LM, *, num_drafted: int = 3, steps: int = 500, seed
     params["lm_head"] = {"weight": head.drafted_part(target.params["lm_head"]["weight"].T).T}
     head = dataclasses.replace(head, params=params)
 
-    def draft(head: Head3, tokens: Array, streams: tuple[Array, ...], start: Array) -> Array:
+    def block_loss(head: Head3, tokens: Array, streams: tuple[Array, ...], start: Array, text: Array) -> Array:
         cache, following = head.empty_cache(len(tokens), tokens.shape[1]), jnp.roll(tokens, -1, axis=1)
         slots = head.embed(target, following), head.features(streams[0], streams), *causal(*tokens.shape)
         out, kv = head.forward(*slots, cache)
         last = jnp.take_along_axis(out, jnp.maximum(start - 1, 0)[:, None, None], axis=1)[:, 0]
-        return head.draft(target, last, start, cache.write(kv, jnp.zeros_like(start), start), num_drafted)
+        logits = head.draft(target, last, start, cache.write(kv, jnp.zeros_like(start), start), num_drafted)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, text[:, 1:]).mean()
 
-    return _taught(head, target, num_drafted, draft, steps=steps, seed=seed)
+    return _taught(head, target, num_drafted, block_loss, steps=steps, seed=seed)
 
 
 def _taught(
     head: AnyHead,
     target: LM,
     num_drafted: int,
-    draft: Callable[[Any, Array, tuple[Array, ...], Array], Array],
+    block_loss: Callable[[Any, Array, tuple[Array, ...], Array, Array], Array],
     *,
     steps: int,
     seed: int,
 ) -> Any:
-    """The head after `steps` updates (Adam on the cross-entropy of every token that it drafts), each with 64 of 2048
-    texts of 1 to 16 tokens.
+    """The head after `steps` updates (Adam), each with 64 of 2048 texts of 1 to 16 tokens.
 
     Args:
-        draft: `draft(head, tokens[b n], streams, start[b])`, `[b p v]`: logits of the tokens behind roots at `start`.
+        block_loss: `block_loss(head, tokens[b n], streams, start[b], text[b p])`: of what it drafts behind the roots at
+            `start`, which the text goes on from: the root and the tokens behind it.
     """
     texts, longest = 2048, 16
     text_key, length_key, order_key = jax.random.split(jax.random.key(seed + 1), 3)
@@ -205,9 +207,9 @@ def _taught(
 
     def loss(params: Any, chosen: Int[Array, "n"]) -> Float[Array, ""]:
         now, start = dataclasses.replace(head, params=params), length[chosen]
-        logits = draft(now, tokens[chosen, :longest], tuple(stream[chosen] for stream in streams), start)
-        at = start[:, None] + 1 + jnp.arange(num_drafted, dtype=jnp.int32)[None]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[chosen[:, None], at]).mean()
+        text = start[:, None] + jnp.arange(num_drafted + 1, dtype=jnp.int32)[None]
+        streams_of = tuple(stream[chosen] for stream in streams)
+        return block_loss(now, tokens[chosen, :longest], streams_of, start, tokens[chosen[:, None], text])
 
     rule = optax.adam(optax.cosine_decay_schedule(1e-2, steps))
 
@@ -222,6 +224,27 @@ def _taught(
 
     with jax.numpy_dtype_promotion("standard"):  # optax mixes whole numbers and floats
         return dataclasses.replace(head, params=train(head.params))
+
+
+def _block_loss(head: DFlash, slots: BlockOutput, text: Int[Array, "b _"]) -> Float[Array, ""]:
+    """Cross-entropy of what follows the first token of `text`, by the slots and by what follows each true token."""
+    entropy = optax.softmax_cross_entropy_with_integer_labels
+    loss = entropy(slots.logits, text[:, 1:]).mean()
+    if head.config.markov is None and head.config.selector is None:
+        return loss
+    state = head.path_state((len(text), 1), slots.out.dtype)
+    for k in range(head.num_drafted):
+        slot = BlockOutput(*(part[:, k : k + 1] for part in slots))
+        true, candidates = text[:, k + 1 : k + 2], None
+        if head.config.selector is not None:  # the true token is one of them, if need be in the last one's place
+            candidates = head.candidates(slot.logits)
+            candidates = candidates.at[..., -1].set(
+                jnp.where(jnp.any(candidates == true[..., None], axis=-1), candidates[..., -1], true)
+            )
+            true = jnp.argmax(candidates == true[..., None], axis=-1)
+        logits, state = head.edge_logits(slot, text[:, k : k + 1], state, candidates)
+        loss += entropy(logits, true).mean()
+    return loss
 
 
 def _one_layer(config: LlamaConfig) -> LlamaConfig:

@@ -4,21 +4,27 @@ What the head knows of the text are features of the target (its taps), kept as k
 no token that was drafted before it, so all nodes of one depth get the same candidates, as with Medusa's heads: the tree
 grows from marginals. A chain of each slot's best token is the published DFlash; a head with causal attention and the
 dynamic tree is JetSpec (arXiv:2606.18394), which keeps the best nodes by the sum of log-probabilities on their path.
+With DSpark's Markov head (arXiv:2607.05147) or DFlash 2's selector a node's children depend on its token
+(`block_edges`); published are chains of these, too.
 
 Cost of one step: keys and values of the accepted rows, and one pass of the head over the block with the output matrix,
-however deep the tree is.
+however deep the tree is. What depends on tokens costs small products for every level.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters import marginals
+from eagle_jax.drafters import block_edges, marginals, ranking
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.cache import Cache
-from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.target import PADDING_POSITION, Target
 from eagle_jax.struct import pytree, static
 
@@ -32,11 +38,14 @@ class DFlashDrafter(Drafter):
         policy: which nodes to keep; no deeper than a block drafts. A tree that is less deep leaves the block's last
             slots unread.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with.
+        least_confidence: a path ends before the first node that the confidence head (DSpark) takes to be accepted with
+            a lower probability; None asks it nothing.
     """
 
     head: DFlash
     policy: TreePolicy = static()
     coupled: bool = static(default=True)
+    least_confidence: float | None = static(default=None)
 
     def __post_init__(self):
         if self.policy.depth > self.head.num_drafted:
@@ -45,6 +54,19 @@ class DFlashDrafter(Drafter):
                 f"drafts {self.head.num_drafted} tokens; choose a tree no deeper than that"
             )
         check_width(self.policy, self.head.draft_vocab_size)
+        if self.policy.children > self.head.max_children:
+            raise ValueError(
+                f"the tree asks for the {self.policy.children} best tokens below a node, and the head's selector has "
+                f"{self.head.max_children} candidates; choose a narrower tree"
+            )
+        if self.least_confidence is None:
+            return
+        if self.head.config.confidence is None:
+            raise ValueError(
+                f"least_confidence={self.least_confidence} for a head without a confidence head; leave it out"
+            )
+        if not 0 <= self.least_confidence <= 1:
+            raise ValueError(f"least_confidence={self.least_confidence}; expected a probability")
 
     @property
     def shape(self) -> TreeShape:
@@ -66,5 +88,18 @@ class DFlashDrafter(Drafter):
 
     def propose(self, target: Target, state: Cache, view: View, mode: Sampling) -> tuple[Tree, Cache]:
         with jax.named_scope("draft_block"):
-            logits = self.head.draft(target, view.root, view.length, state, self.policy.depth).logits
-        return marginals.grow(self.head, self.policy, view, logits, mode, self.coupled), state
+            slots = self.head.draft(target, view.root, view.length, state, self.policy.depth)
+        tree = self._grow(view, slots, mode)
+        if self.least_confidence is not None:
+            tree = block_edges.confident(self.head, slots, tree, self.least_confidence)
+        return tree, state
+
+    def _grow(self, view: View, slots: BlockOutput, mode: Sampling) -> Tree:
+        def scores(logits: Float[Array, "b f d"], depth: int, part: Callable[[Array], Array]) -> Scores:
+            return ranking.scores(logits, depth, view, mode, self.coupled, drafted_part=part)
+
+        if self.head.config.markov is not None:
+            return block_edges.over_markov(self.head, self.policy, view, slots, scores)
+        if self.head.config.selector is not None:
+            return block_edges.over_candidates(self.head, self.policy, view, slots, scores)
+        return marginals.grow(self.head, self.policy, view, slots.logits, mode, self.coupled)

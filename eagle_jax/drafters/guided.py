@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.automata import any_allowed
+from eagle_jax.decoding.automata import FORBIDDEN, any_allowed
 from eagle_jax.decoding.policy import Carry, Extend, TreePolicy
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, depth_below
@@ -36,9 +36,9 @@ def grow(
 
     def masked(scores: Scores | Float[Array, "b n v"], states: Int[Array, "b n"]) -> Scores | Float[Array, "b n v"]:
         def of_allowed() -> Float[Array, "b n v"]:
-            bans = drafted_part(automata.bans(states))
-            # nan: a row without any guess that is allowed has no distribution, and the tree ends there
-            return jnp.where(any_allowed(bans), _logits(scores) + bans, jnp.nan)
+            bans, logits = drafted_part(automata.bans(states)), _logits(scores)
+            # nan: a row without any possible guess that is allowed has no distribution, and the tree ends there
+            return jnp.where(any_allowed(jnp.where(logits > -jnp.inf, bans, FORBIDDEN)), logits + bans, jnp.nan)
 
         # the same program serves batches with penalties alone, which pay nothing for this
         logits = jax.lax.cond(automata.any_row, of_allowed, lambda: _logits(scores))
@@ -92,10 +92,14 @@ def grow_by_depth(
     ) -> tuple[Float[Array, "b f k"], None]:
         return jnp.broadcast_to(best[:, level : level + 1], (*ranks.shape, policy.children)), carry
 
-    tree = policy.grow(view.root, best[:, 0], of_ranks, None)[0]
-    slots = jnp.maximum(depth_below(tree.ancestors) - 1, 0) * policy.children + tree.tokens
-    guesses = jnp.take_along_axis(tokens.reshape(len(tokens), -1), slots[:, 1:], axis=1)
-    return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1))
+    return named(policy.grow(view.root, best[:, 0], of_ranks, None)[0], tokens)
+
+
+def named(tree: Tree, tokens: Int[Array, "b p c"]) -> Tree:
+    """A tree of ranks as one of tokens: those of each rank at every depth below the root."""
+    place = jnp.maximum(depth_below(tree.ancestors) - 1, 0) * tokens.shape[2] + tree.tokens
+    guesses = jnp.take_along_axis(tokens.reshape(len(tokens), -1), place[:, 1:], axis=1)
+    return dataclasses.replace(tree, tokens=jnp.concatenate([tree.tokens[:, :1], guesses], axis=1))
 
 
 def _logits(scores: Scores | Float[Array, "b n v"]) -> Float[Array, "b n v"]:

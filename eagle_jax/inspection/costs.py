@@ -46,20 +46,21 @@ CPU = Grid(DynamicTree(32, 6, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4))
 
 
 def grid_for(model: Model) -> Grid:
-    """What is measured here: small trees on a CPU; none deeper than the heads draft, none wider than the vocabulary."""
+    """What is measured here: small trees on a CPU; none deeper than the heads draft, none wider than they can be."""
     grid = CPU if jax.default_backend() == "cpu" else ACCELERATOR
-    deepest = grid.largest.depth
+    deepest, width = grid.largest.depth, grid.largest.top_k
     if isinstance(model.head, Medusa | Hydra):
         deepest = model.head.num_heads
-    elif isinstance(model.head, DFlash | DraftHead) and model.head.num_drafted is not None:
+    elif isinstance(model.head, DFlash):
+        deepest, width = model.head.num_drafted, min(width, model.head.max_children)
+    elif isinstance(model.head, DraftHead) and model.head.num_drafted is not None:
         deepest = model.head.num_drafted
     steps = min(grid.largest.depth_steps, deepest - 1)
-    width = grid.largest.top_k
     nodes = min(grid.largest.nodes, 1 + width + steps * width**2)
     return Grid(
         DynamicTree(nodes, steps, width),
         tuple(size for size in grid.nodes if size < nodes) + (nodes,),
-        grid.widths,
+        tuple(each for each in grid.widths if each < width) + (width,),
     )
 
 

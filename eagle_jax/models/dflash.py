@@ -181,8 +181,7 @@ class DFlash(AnyHead):
 
     def candidates(self, logits: Float[Array, "*slots d"]) -> Int[Array, "*slots k"]:
         """The slots' best tokens (draft ids), best first, which a selector chooses from."""
-        assert self.config.selector is not None, "a head without a selector has no candidates"
-        return ops.top_k(logits, self.config.selector.top_k)[1]
+        return ops.top_k(logits, self.max_children)[1]
 
     def confidence_logits(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Logits of `confidence`, for a loss."""
@@ -243,6 +242,12 @@ class DFlash(AnyHead):
     def draft_vocab_size(self) -> int:
         size = self.config.draft_vocab_size
         return self.config.layers.vocab_size if size is None else size
+
+    @property
+    def max_children(self) -> int:
+        """Most tokens that it drafts behind one."""
+        selector = self.config.selector
+        return self.draft_vocab_size if selector is None else selector.top_k
 
     @property
     def head_dim(self) -> int:

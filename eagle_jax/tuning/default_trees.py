@@ -113,9 +113,11 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree |
         return shrink_to(SureChain(min(6, depth + 1), 0.3), most)
     if len(causal_layers) < model.head.config.layers.num_hidden_layers:
         return shrink_to(DynamicTree(depth + 1, depth - 1, 1), most)
-    width = min(7, model.head.draft_vocab_size)
-    nodes = min(128, 1 + num_candidates(depth - 1, width, beam=127))
-    return shrink_to(DynamicTree(nodes, depth - 1, width, beam=nodes - 1), most)
+    width = min(7, model.head.max_children)
+    # a Markov head has a product over the vocabulary for each row of a frontier
+    beam = 127 if model.head.config.markov is None else None
+    nodes = min(128, 1 + num_candidates(depth - 1, width, beam))
+    return shrink_to(DynamicTree(nodes, depth - 1, width, beam and nodes - 1), most)
 
 
 def peagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:

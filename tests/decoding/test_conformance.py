@@ -22,6 +22,7 @@ from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams
 from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Drafter, Plain, View
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.draft_model import DraftModel
@@ -115,6 +116,7 @@ def peagle_head() -> Any:
 
 
 ONE_LAYER = dataclasses.replace(CONFIG, num_hidden_layers=1)
+DFLASH2 = {"selector": SelectorConfig(8, 6), "convolution": ConvolutionConfig(2, 16)}
 DRAFTERS = {
     "eagle1": lambda: eagle(HEAD, EAGLE1_TREE),
     "eagle2": lambda: eagle(HEAD, DynamicTree(60, 7, 10)),
@@ -143,6 +145,15 @@ DRAFTERS = {
     ),
     "peagle, a chain": lambda: PEagle(head=for_decoding(peagle_head()), policy=DynamicTree(4, 2, 1)),
     "peagle, a tree": lambda: PEagle(head=for_decoding(peagle_head()), policy=DynamicTree(10, 2, 4)),
+    "dspark, a chain": lambda: dflash(
+        DynamicTree(5, 3, 1),
+        markov=MarkovConfig(8, "gated"),
+        confidence=ConfidenceConfig(True),
+        **{"own_embedding": True, "draft_vocab_size": 50, "sample_from_anchor": True},
+    ),
+    "dspark, a tree": lambda: dflash(DynamicTree(9, 2, 4), markov=MarkovConfig(8, "rnn"), sample_from_anchor=True),
+    "dflash 2, a chain": lambda: dflash(SureChain(4, 0.1), **DFLASH2),
+    "dflash 2, a tree": lambda: dflash(DynamicTree(10, 2, 4), **DFLASH2),
     "prompt lookup": lambda: PromptLookup(copied=4),
     "suffix decoding": lambda: SuffixDecoding(nodes=9, copied=4),
     "lookahead": lambda: Lookahead(window=3, ngram=3, guesses=2),

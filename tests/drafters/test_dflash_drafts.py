@@ -18,6 +18,7 @@ from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree
+from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import View
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.guided import grow, grow_by_depth
@@ -66,10 +67,20 @@ def after_steps(drafter: DFlashDrafter, steps: int) -> DecodeState:
     return compiled_advance()(TARGET, drafter, request, state, jnp.int32(steps), mode=GREEDY)
 
 
-@pytest.mark.parametrize("policy", [CHAIN, DynamicTree(9, 2, 3)], ids=["chain", "tree"])
-def test_the_state_is_a_fresh_prefills(policy: TreePolicy):
+FLAGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "dspark": {"markov": MarkovConfig(8, "rnn"), "confidence": ConfidenceConfig(True), "sample_from_anchor": True},
+    "dflash 2": {"selector": SelectorConfig(8, 5), "convolution": ConvolutionConfig(2, 16)},
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "flags"),
+    [(CHAIN, "plain"), (DynamicTree(9, 2, 3), "plain"), (CHAIN, "dspark"), (DynamicTree(9, 2, 3), "dflash 2")],
+)
+def test_the_state_is_a_fresh_prefills(policy: TreePolicy, flags: str):
     """After any step, whatever was accepted; and whatever chunks the prompt came in."""
-    drafter = DFlashDrafter(head=head(), policy=policy)
+    drafter = DFlashDrafter(head=head(**FLAGS[flags]), policy=policy)
     state = after_steps(drafter, 5)
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
     assert (committed > steps_by_row(state)).any(), "no draft was accepted: nothing was observed"

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from eagle_jax import api, cli
 from eagle_jax.decoding.policy import DynamicTree, SureChain
+from eagle_jax.dflash_parts import SelectorConfig
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, MaskConfig
@@ -145,6 +146,9 @@ def test_trees_no_deeper_than_there_are_heads():
     config = Eagle3Config(**sizes, draft_vocab_size=RANDOM.target.config.vocab_size, mask=mask)
     peagle = dataclasses.replace(RANDOM, head=Head3.init(config, jax.random.key(0)))
     assert tuning.grid_for(peagle).largest == DynamicTree(3, 0, 2)
+    config = DFlashConfig(**sizes, block_size=4, mask_token_id=0, selector=SelectorConfig(2, 1))
+    selecting = dataclasses.replace(RANDOM, head=DFlash.init(config, jax.random.key(0)))
+    assert tuning.grid_for(selecting).largest.top_k == 1 and tuning.grid_for(selecting).widths == (1,)
     assert tuning.grid_for(RANDOM).largest == DynamicTree(4, 1, 2)
 
 

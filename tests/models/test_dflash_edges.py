@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import edges_by_hand
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,32 +35,13 @@ def block_of(head: DFlash) -> BlockOutput:
     return head.draft(TARGET, jnp.asarray(TEXT[-1:], jnp.int32), cache.length, cache, head.num_drafted)
 
 
-def sigmoid(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
-
-
-def edges_by_hand(head: DFlash, out: np.ndarray, logits: np.ndarray, path: np.ndarray) -> list[dict[int, float]]:
-    """The logit of every token that may follow each token of a path, slot by slot."""
-    p, made = jax.tree.map(np.asarray, head.params), []
-    if head.config.selector is not None:
-        own = p["candidate_selector"]
-        for h, row, previous in zip(out, logits, path, strict=False):
-            code = own["predecessor_codebook"][previous] * (own["hidden_projection"]["weight"] @ h)
-            best = np.argsort(-row)[: head.config.selector.top_k]
-            made.append({int(b): row[b] + code @ own["successor_codebook"][b] for b in best})
-        return made
-    own, state = p["markov_head"], np.zeros(head.config.markov.rank)
-    for h, row, previous in zip(out, logits, path, strict=False):
-        e = own["markov_w1"]["embedding"][previous]
-        u = e
-        if head.config.markov.kind == "gated":
-            u = e * sigmoid(own["gate_proj"]["weight"] @ np.concatenate([h, e]) + own["gate_proj"]["bias"])
-        if head.config.markov.kind == "rnn":
-            joint = own["joint_proj"]["weight"] @ np.concatenate([state, e, h]) + own["joint_proj"]["bias"]
-            gate, candidate, read = np.split(joint, 3)
-            u, state = np.tanh(read), sigmoid(gate) * state + (1 - sigmoid(gate)) * np.tanh(candidate)
-        made.append(dict(enumerate(row + own["markov_w2"]["weight"] @ u)))
-    return made
+def by_hand(head: DFlash, out: np.ndarray, logits: np.ndarray, path: np.ndarray) -> list[dict[int, float]]:
+    """What may follow each token of a path, slot by slot."""
+    state, found = edges_by_hand.start(head), []
+    for h, row, before in zip(out, logits, path, strict=False):
+        following, state = edges_by_hand.edges(head, h, row, before, state)
+        found.append(following)
+    return found
 
 
 def along(head: DFlash, block: BlockOutput, path: np.ndarray) -> list[dict[int, float]]:
@@ -93,7 +75,7 @@ def test_what_follows_each_token_of_a_path(mode: str):
     np.testing.assert_allclose(block.out[0], out, atol=2e-5 * np.abs(out).max())
     np.testing.assert_allclose(block.logits[0], logits, atol=2e-5 * np.abs(logits).max())
     for path in PATHS:
-        assert_alike(along(head, block, path), edges_by_hand(head, out, logits, path))
+        assert_alike(along(head, block, path), by_hand(head, out, logits, path))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -136,13 +118,10 @@ def test_slots_are_broadcast_to_rows_of_tokens():
 @pytest.mark.parametrize("with_markov", [False, True])
 def test_confidence(with_markov: bool):
     head = head_with(**MODES["gated"], confidence=ConfidenceConfig(with_markov))
-    block, p = block_of(head), jax.tree.map(np.asarray, head.params)
+    block = block_of(head)
     for path in PATHS[:2]:
-        read = np.asarray(block.out)[0]
-        if with_markov:
-            read = np.concatenate([read, p["markov_head"]["markov_w1"]["embedding"][path]], axis=1)
-        own = p["confidence_head"]["proj"]
-        expected = sigmoid(read @ own["weight"][0] + own["bias"][0])
+        rows = zip(np.asarray(block.out)[0], path, strict=True)
+        expected = np.array([edges_by_hand.confidence(head, h, before) for h, before in rows])
         got = head.confidence(block, jnp.asarray(path[None], jnp.int32))[0]
         np.testing.assert_allclose(got, expected, atol=1e-5)
         assert 0.01 < expected.min() and expected.max() < 0.999 and np.ptp(expected) > 0.05

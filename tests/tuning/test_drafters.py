@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 import eagle_jax
 from eagle_jax import api
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, SureChain
+from eagle_jax.dflash_parts import SelectorConfig
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.eagle import Eagle
@@ -94,11 +95,12 @@ def test_one_head_is_enough():
 
 @pytest.mark.parametrize("block_size", [2, 3, 4, 16])
 @pytest.mark.parametrize("causal_layers", [(), (0, 1)])
-def test_trees_of_any_room_fit_the_block(block_size, causal_layers):
-    model = with_dflash(block_size=block_size, causal_layers=causal_layers)
+@pytest.mark.parametrize("selector", [None, SelectorConfig(4, 3)])
+def test_trees_of_any_room_fit_the_block(block_size, causal_layers, selector):
+    model = with_dflash(block_size=block_size, causal_layers=causal_layers, selector=selector)
     for small, most in itertools.product((True, False), (2, 3, 5, 9, 60, 1000)):
         tree = METHODS["dflash"].trees(model, small, most)
-        assert tree.nodes <= most and tree.depth < block_size
+        assert tree.nodes <= most and tree.depth < block_size and tree.children <= model.head.max_children
     assert drafter_for(model, "auto", "auto").shape.nodes <= 6
 
 
