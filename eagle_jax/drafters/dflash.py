@@ -21,7 +21,7 @@ from eagle_jax.decoding.policy import TreePolicy, check_width
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters import block_edges, marginals, ranking
+from eagle_jax.drafters import block_edges, guided, marginals, ranking
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.dflash import BlockOutput, DFlash
@@ -98,8 +98,10 @@ class DFlashDrafter(Drafter):
         def scores(logits: Float[Array, "b f d"], depth: int, part: Callable[[Array], Array]) -> Scores:
             return ranking.scores(logits, depth, view, mode, self.coupled, drafted_part=part)
 
-        if self.head.config.markov is not None:
-            return block_edges.over_markov(self.head, self.policy, view, slots, scores)
-        if self.head.config.selector is not None:
-            return block_edges.over_candidates(self.head, self.policy, view, slots, scores)
-        return marginals.grow(self.head, self.policy, view, slots.logits, mode, self.coupled)
+        markov, selector = self.head.config.markov, self.head.config.selector
+        if markov is None and selector is None:
+            return marginals.grow(self.head, self.policy, view, slots.logits, mode, self.coupled)
+        grow = block_edges.over_candidates if markov is None else block_edges.over_markov
+        with jax.named_scope("draft_tree"):
+            tree = grow(self.head, self.policy, view, slots, scores)
+            return guided.in_target_ids(tree, view.root, self.head.target_ids)

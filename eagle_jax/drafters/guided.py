@@ -102,5 +102,10 @@ def named(tree: Tree, tokens: Int[Array, "b p c"]) -> Tree:
     return dataclasses.replace(tree, tokens=jnp.concatenate([tree.tokens[:, :1], guesses], axis=1))
 
 
+def in_target_ids(tree: Tree, root: Int[Array, "b"], target_ids: Callable[[Array], Array]) -> Tree:
+    """A tree of a draft vocabulary in the target's ids; the root has one already."""
+    return dataclasses.replace(tree, tokens=jnp.concatenate([root[:, None], target_ids(tree.tokens[:, 1:])], axis=1))
+
+
 def _logits(scores: Scores | Float[Array, "b n v"]) -> Float[Array, "b n v"]:
     return scores.logits if isinstance(scores, Scores) else scores

@@ -1,9 +1,6 @@
 """Trees of heads that draft all depths at once: no guess knows the one above it."""
 
-import dataclasses
-
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from eagle_jax.decoding.policy import TreePolicy
@@ -33,5 +30,4 @@ def grow(
     with jax.named_scope("draft_tree"):
         names = {"drafted_part": head.drafted_part, "target_ids": head.target_ids}
         tree = guided.grow_by_depth(policy, view, scores, **names)
-        guesses = head.target_ids(tree.tokens[:, 1:])  # the root is a target id already
-    return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1))
+        return guided.in_target_ids(tree, view.root, head.target_ids)
