@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from eagle_jax.training.config import read_config
-from eagle_jax.training.objective import EAGLE3
+from eagle_jax.training.objective import DFLASH, DFLASH2, DSPARK, EAGLE3, Objective
 
 TEXT = """
 out: runs/a
@@ -39,6 +39,17 @@ def test_a_method_brings_its_published_defaults(path):
     assert config.optimizer.rate == 3e-4 and config.optimizer.warmup == 5, "what the file says counts"
     config = read_config(path, ["head.method=eagle3", "objective.steps=3", "optimizer.clip=none"])
     assert config.objective == dataclasses.replace(EAGLE3, steps=3) and config.optimizer.clip == "none"
+
+
+@pytest.mark.parametrize(("method", "published"), [("dflash", DFLASH), ("dspark", DSPARK), ("dflash2", DFLASH2)])
+def test_methods_of_blocks_have_their_published_settings(path, method: str, published: Objective):
+    config = read_config(path, [f"head.method={method}", "head.mask_token_id=3"])
+    assert config.objective == published
+    assert (config.optimizer.decay, config.optimizer.clip, config.optimizer.clip_at) == ("cosine", "norm", 1.0)
+    mixed = DSPARK.distribution_loss, DSPARK.distribution_weight, DSPARK.text_weight, DSPARK.confidence_weight
+    assert mixed == ("tv", 1.8, 0.1, 1.0), "0.9 of the L1 distance, twice the total variation, and 0.1 of the text"
+    with pytest.raises(ValueError, match="text_weight=0.1 with distribution_loss=text, which is the same"):
+        read_config(path, ["head.method=dspark", "head.mask_token_id=3", "objective.distribution_loss=text"])
 
 
 def test_the_resolved_configuration_reads_as_itself(path, tmp_path):
