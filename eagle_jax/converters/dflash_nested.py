@@ -12,7 +12,7 @@ the tokens; embedding and verifier_* are the target's.
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import hf_values
+from eagle_jax.converters import dflash_edges, hf_values
 from eagle_jax.converters.head_entries import KIND, LAYER, OUTER_IGNORED, verifier_keys
 from eagle_jax.converters.head_writing import SPECULATORS_VERSION, Verifier
 from eagle_jax.converters.hf_config import config_to_hf
@@ -74,6 +74,7 @@ def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[st
     layers = config.layers
     windows = tuple(i for i in range(layers.num_hidden_layers) if layers.window(i) is not None)
     problems = {
+        "it has parts of a DSpark or DFlash 2 head": dflash_edges.entries_for(config)[0] != dflash_edges.DFLASH,
         "the layers have no norms of queries and keys, as Qwen3's": not layers.qk_norm,
         f"causal_layers={config.causal_layers}, and it says so of all layers with a window or of none": (
             config.causal_layers not in ((), windows)

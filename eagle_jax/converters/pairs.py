@@ -35,7 +35,7 @@ class Pair:
         name: what `load` knows it by.
         target: repository on the HuggingFace hub.
         head: the same, or `SHIPPED` and a folder of the package.
-        method: `EAGLE-1/2`, `EAGLE-3`, `DFlash`, `Medusa` or `Hydra`.
+        method: `EAGLE-1/2`, `EAGLE-3`, `P-EAGLE`, `DFlash`, `DSpark`, `Medusa` or `Hydra`.
         target_sizes: the target's dimensions.
         head_sizes: the head's; None where nobody has published them.
     """
@@ -139,7 +139,8 @@ _QWEN3_30B = _qwen3(layers=48, hidden=2048, intermediate=768, heads=32, kv_heads
 _QWEN3_235B = _qwen3(layers=94, hidden=4096, intermediate=1536, heads=64, kv_heads=4, experts=128)
 
 
-_EAGLE1, _EAGLE3, _DFLASH, _MEDUSA, _HYDRA = "EAGLE-1/2", "EAGLE-3", "DFlash", "Medusa", "Hydra"
+_EAGLE1, _EAGLE3, _PEAGLE, _DFLASH, _DSPARK = "EAGLE-1/2", "EAGLE-3", "P-EAGLE", "DFlash", "DSpark"
+_MEDUSA, _HYDRA = "Medusa", "Hydra"
 
 # name -> repository and dimensions.
 _TARGETS: Mapping[str, tuple[str, TargetSizes]] = {
@@ -208,6 +209,10 @@ _HEADS: tuple[tuple[str, str, str, str, Mapping[str, Any] | None], ...] = (
     ("qwen3-4b", "-dflash", "z-lab/Qwen3-4B-DFlash-b16", _DFLASH, {"kv_heads": 8, "block": 16}),
     ("qwen3-8b", "-dflash", "z-lab/Qwen3-8B-DFlash-b16", _DFLASH, {"kv_heads": 8, "block": 16}),
     ("qwen3-8b", "-jetspec", "JetSpec/jetspec-qwen3-8b", _DFLASH, None),
+    ("qwen3-4b", "-dspark", "deepseek-ai/dspark_qwen3_4b_block7", _DSPARK, None),
+    ("qwen3-8b", "-dspark", "deepseek-ai/dspark_qwen3_8b_block7", _DSPARK, None),
+    ("qwen3-14b", "-dspark", "deepseek-ai/dspark_qwen3_14b_block7", _DSPARK, None),
+    ("qwen3-8b", "-peagle", "RedHatAI/Qwen3-8B-speculator.peagle", _PEAGLE, None),
     ("llama-3.1-8b-instruct", "-dflash", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat", _DFLASH, None),
     ("vicuna-7b-v1.3", "-medusa", "FasterDecoding/medusa-vicuna-7b-v1.3", _MEDUSA, None),
     ("vicuna-13b-v1.3", "-medusa", "FasterDecoding/medusa-vicuna-13b-v1.3", _MEDUSA, None),

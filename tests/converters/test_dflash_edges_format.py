@@ -141,6 +141,13 @@ def test_what_is_refused(kind: str, changes: dict[str, Any], words: tuple[str, .
         load_head(write(tmp_path, values, entries), target())
 
 
+@pytest.mark.parametrize("kind", ["dflash 2", "dspark, gated", "dspark without a Markov head"])
+def test_speculators_layout_has_no_words_for_them(kind: str, tmp_path: pathlib.Path):
+    with refused(ValueError, "parts of a DSpark or DFlash 2 head", "save it as dflash"):
+        save_head(made(**KINDS[kind][1]), tmp_path / "a", format="speculators")
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
