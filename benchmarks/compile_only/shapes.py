@@ -23,10 +23,12 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.prefill import prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams
+from eagle_jax.dflash_parts import ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.drafters.peagle import PEagle
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, MaskConfig
 from eagle_jax.models.quant import schemes_of
 from eagle_jax.sharding import AXES, DATA, Sharding, widened
 from eagle_jax.tuning import plan
@@ -35,6 +37,7 @@ from eagle_jax.tuning import plan
 os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
 os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
 
+PARALLEL = ("peagle", "dflash", "causal", "dspark", "dflash2")  # methods that draft in one pass
 TREES = {16: (16, 5, 4), 60: (60, 7, 10), 256: (256, 7, 10), 1024: (1024, 7, 16)}  # by nodes
 
 
@@ -52,15 +55,18 @@ def platform(name: str) -> Iterator[None]:
         yield
 
 
-def configs(target: str, layers: int | None, block: int | None = None) -> tuple[LlamaConfig, plan.HeadConfig | None]:
+def configs(
+    target: str, layers: int | None, method: str | None = None, block: int = 8
+) -> tuple[LlamaConfig, plan.HeadConfig | None]:
     """Configurations of a published pair, of which the target has only so many layers.
 
     Args:
-        block: slots of a block of a DFlash head as published for Qwen3-8B that takes the place of the pair's own.
+        method: one of `PARALLEL`, whose head takes the place of the pair's own, in the sizes published for Qwen3-8B.
+        block: slots of its blocks; it drafts one token less.
     """
     config, head = plan.configs(target)
-    if block is not None and (pair := known_pair(target)) is not None:
-        head = HeadSizes(target=pair.target_sizes, kv_heads=config.num_key_value_heads, block=block).config
+    if method is not None:
+        head = parallel_head(method, target, config, block)
     if layers is None:
         return config, head
     if hasattr(head, "taps"):
@@ -68,11 +74,40 @@ def configs(target: str, layers: int | None, block: int | None = None) -> tuple[
     return dataclasses.replace(config, num_hidden_layers=layers), head
 
 
+def parallel_head(method: str, target: str, config: LlamaConfig, block: int) -> plan.HeadConfig:
+    """A head that drafts `block - 1` tokens in one pass."""
+    pair = known_pair(target)
+    if pair is None:
+        raise ValueError(f"{target} is no name of a pair, whose sizes the head of --method has; see eagle-jax models")
+    dflash = HeadSizes(target=pair.target_sizes, kv_heads=config.num_key_value_heads, block=block).config
+    assert isinstance(dflash, DFlashConfig)
+    own, everywhere = dflash.layers, tuple(range(dflash.layers.num_hidden_layers))
+    if method == "peagle":
+        layers = dataclasses.replace(own, num_hidden_layers=4, qk_norm=False)
+        sizes = {"target_hidden_size": config.hidden_size, "draft_vocab_size": 32000, "own_embedding": True}
+        mask = MaskConfig(token_id=dflash.mask_token_id, num_drafted=block - 1)
+        return Eagle3Config(layers=layers, taps=dflash.taps, **sizes, mask=mask)
+    changes: dict[str, dict[str, Any]] = {
+        "dflash": {},
+        "causal": {"causal_layers": everywhere},
+        "dspark": {"markov": MarkovConfig(256, "vanilla"), "sample_from_anchor": True, "block_size": block - 1},
+        "dflash2": {
+            "convolution": ConvolutionConfig(2, 16),
+            "selector": SelectorConfig(256, 16),
+            "layers": dataclasses.replace(own, sliding_window=2048),
+        },
+    }
+    return dataclasses.replace(dflash, **changes[method])
+
+
 def drafting(head: Any, policy: DynamicTree) -> Drafter:
     """The drafter of a head, with a tree no deeper than it drafts."""
     if isinstance(head.config, DFlashConfig):
         depth_steps = min(policy.depth, head.num_drafted) - 1
         return DFlashDrafter(head=head, policy=dataclasses.replace(policy, depth_steps=depth_steps))
+    if head.num_drafted is not None:
+        depth_steps = min(policy.depth, head.num_drafted) - 1
+        return PEagle(head=head, policy=dataclasses.replace(policy, depth_steps=depth_steps))
     return Eagle(head=head, policy=policy)
 
 

@@ -10,7 +10,7 @@ is prefetched into fast memory the compiler counts five times, since the copy re
 compiled to prefetch as little as possible, and four are taken off again.
 
     python -m benchmarks.compile_only.tpu_step --chips v5e,v5p,v6e --nodes 16,60,256,1024
-    python -m benchmarks.compile_only.tpu_step --chips v5e,v5p,v6e,7x --nodes 60 --block 8
+    python -m benchmarks.compile_only.tpu_step --chips v5e,v5p,v6e,7x --nodes 60 --method dflash
 """
 
 import argparse
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
-from benchmarks.compile_only.shapes import TREES
+from benchmarks.compile_only.shapes import PARALLEL, TREES
 from eagle_jax.decoding.decode import step
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.ops import VARIABLE
@@ -44,14 +44,15 @@ def main() -> None:
     own.add_argument("--target", default="llama-3.1-8b-instruct", help="a name of `eagle-jax models` (%(default)s)")
     own.add_argument("--chips", default="v6e", help=f"of {', '.join(TOPOLOGIES)}")
     own.add_argument("--nodes", type=numbers, default=(16, 60), help=f"of {', '.join(map(str, TREES))}")
-    own.add_argument("--block", type=int, help="slots of a DFlash head's block, instead of the pair's head")
+    own.add_argument("--method", choices=PARALLEL, help="of a head that drafts in one pass, instead of the pair's")
+    own.add_argument("--block", type=int, default=8, help="slots of its blocks (%(default)s)")
     own.add_argument("--attention", default=f"{KERNEL},{XLA}", help="of the backends of eagle_jax.ops")
     own.add_argument("--slots", type=int, default=2048, help="of the cache, all of them used (%(default)s)")
     own.add_argument("--requests", type=int, default=1, help="%(default)s")
     own.add_argument("--quantize", help="as for `load`: int8, int4 or int4-128, or draft:int8 and so on")
     options = own.parse_args()
     chips, quantize = options.chips.split(","), f", {options.quantize}" if options.quantize else ""
-    head = "" if options.block is None else f" with DFlash-{options.block}"
+    head = "" if options.method is None else f" with {options.method}, blocks of {options.block}"
     title = f"{options.target}{head}, {options.requests} request(s), {options.slots} slots, bfloat16{quantize}"
     times = []
     for chip in chips:
@@ -106,7 +107,7 @@ def predicted(chip: str, function: Any, of: tuple[Any, ...], sharding: Sharding,
 
 def arguments(layers: int | None, nodes: int | None, sharding: Sharding, options: argparse.Namespace) -> Any:
     """What a step reads, for a target of so many layers; without nodes it decodes plainly."""
-    config, head = shapes.configs(options.target, layers, options.block)
+    config, head = shapes.configs(options.target, layers, options.method, options.block)
     policy = None if nodes is None else DynamicTree(*TREES[nodes])
     how = {name: getattr(options, name) for name in ("requests", "slots", "quantize")}
     with shapes.platform("tpu"):
