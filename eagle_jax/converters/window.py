@@ -28,7 +28,7 @@ def overruled(layers: LlamaConfig, changes: Mapping[str, Any]) -> LlamaConfig:
     if WINDOW not in changes:
         return layers
     window = changes[WINDOW]
-    if window is not None and (type(window) is not int or window < 1):
+    if window is not None and (type(window) is not int or not 1 <= window < 2**31):
         raise ValueError(f"{WINDOW}={window!r}; expected how many rows of the text a head's attention sees, or None")
     return dataclasses.replace(layers, sliding_window=window, full_attention_layers=())
 

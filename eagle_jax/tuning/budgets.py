@@ -115,10 +115,15 @@ def device() -> str:
 
 
 def fingerprint(model: Model, method: str) -> str:
-    """Shapes and dtypes of the target's weights and of what drafts, as sixteen hexadecimal digits."""
+    """Shapes and dtypes of the target's weights and of what drafts, as sixteen hexadecimal digits.
+
+    How many tokens one pass of a head drafts shows in no shape, nor how many there are to choose among.
+    """
     drafting = model.draft if method == "draft-model" else model.head
     leaves, _ = jax.tree_util.tree_flatten_with_path((model.target, drafting))
     lines = [f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}" for path, leaf in leaves]
+    limits = (getattr(drafting, name, None) for name in ("num_drafted", "max_children"))
+    lines += [f"{limit}" for limit in limits if limit is not None]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
