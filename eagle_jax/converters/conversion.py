@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters import dflash, eagle, formats, heads, names, quant_config
+from eagle_jax.converters import dflash, dflash_edges, eagle, formats, heads, names, quant_config
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.formats import EMBEDDING
 from eagle_jax.converters.head_writing import Verifier, entries_for
@@ -61,6 +61,8 @@ def convert(
         raise ValueError(
             f"{resolved} holds {kind} heads, which have no other format; expected an EAGLE head or one of DFlash"
         )
+    if format == heads.DFLASH:
+        raise ValueError(f"format {format!r} is one for DFlash heads; {resolved} holds an EAGLE head")
     form = formats.named(format)
     checkpoint = eagle.read_head(
         weights, eagle.default_taps(facts["num_hidden_layers"]) if facts else None, changes or {}
@@ -92,20 +94,23 @@ def convert(
 def _convert_dflash(
     weights: Weights, folder: pathlib.Path, format: str, changes: Mapping[str, Any], verifier: Verifier
 ) -> None:
-    """Its tensors are called the same in both formats; those of the target are left behind."""
+    """Its tensors are called the same in both formats, but for older names; those of the target are left behind."""
     if format not in dflash.FORMATS:
         raise ValueError(
             f"format {format!r} is not one for a DFlash head; expected one of {', '.join(map(repr, dflash.FORMATS))}"
         )
     config, ids = dflash.read_head(weights, changes)
-    keys = {slot.keys[0]: path for path, slot in names.slots(dflash.RULES, dflash.shapes(config)).items()}
+    shapes, stored = dflash.shapes(config), dflash_edges.stored(dflash.RULES, weights.info)
+    into = names.slots(dflash.RULES, shapes)
+    keys = [(path, slot.keys[0], into[path].keys[0]) for path, slot in names.slots(stored, shapes).items()]
     entries = dflash.entries_of(format, config, names.stored_dtype(weights, "fc.weight").name, verifier)
-    entries |= quant_config.entry({key: weights.info[key].rounding for key, path in keys.items() if is_matrix(path)})
+    entries |= quant_config.entry({new: weights.info[key].rounding for path, key, new in keys if is_matrix(path)})
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for key in keys:
+        for _, key, new in keys:
             if key != dflash.MASK:
-                yield from weights.parts(key)
+                for part, value in weights.parts(key):
+                    yield new + part.removeprefix(key), value
         mask = dflash.mask_embedding(weights, config.layers.hidden_size)
         if mask is not None:
             yield dflash.MASK, mask

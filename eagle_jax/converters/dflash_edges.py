@@ -101,7 +101,7 @@ def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"the config has no {name}; expected the one that the head was trained with")
     if method == "dflash2":
         convolution, selector = (
-            [hf_values.integer(stated, name) for name in names] for names in (_CONVOLUTION, _SELECTOR)
+            [hf_values.integer(stated, name) for name in keys] for keys in (_CONVOLUTION, _SELECTOR)
         )
         return {"convolution": ConvolutionConfig(*convolution), "selector": SelectorConfig(*selector)}
     rank, kind = hf_values.integer(stated, "markov_rank"), stated["markov_head_type"]

@@ -214,8 +214,13 @@ def _taps(taps: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def own_embedding(weights: Weights, config: Eagle3Config | DFlashConfig, target: LM) -> np.ndarray | None:
-    """The embedding that came with a head; None if its values are the target's, rounded either way."""
+    """The embedding that came with a head; None if its values are the target's, rounded either way.
+
+    DeepSpec's DSpark heads keep theirs, a copy: the layout has it, and is written by it.
+    """
     table = weights.take(EMBEDDING)
+    if isinstance(config, DFlashConfig) and (config.markov is not None or config.confidence is not None):
+        return table
     # A Gemma multiplies its embeddings by a constant, and a head does not.
     if config.layers.hidden_size != config.target_hidden_size or target.config.gemma is not None:
         return table

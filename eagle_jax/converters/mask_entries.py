@@ -94,6 +94,9 @@ def _num_drafted(entries: Mapping[str, Any]) -> int | None:
     """What is stated outright, or else what speculators proposes to draft, which is the trained depth."""
     if entries.get(DEPTHS) is not None:
         return hf_values.integer(entries, DEPTHS)
-    proposals = (entries.get("speculators_config") or {}).get("proposal_methods") or [{}]
+    outer = entries.get("speculators_config") or {}
+    proposals = (outer.get("proposal_methods") or [{}]) if isinstance(outer, Mapping) else None
+    if not isinstance(proposals, list) or not isinstance(proposals[0], Mapping):
+        raise ValueError(f"speculators_config is {outer!r}; expected an object with a list proposal_methods of objects")
     proposed = proposals[0].get("speculative_tokens")
     return proposed if type(proposed) is int and proposed > 0 else None

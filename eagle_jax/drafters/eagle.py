@@ -111,6 +111,13 @@ class Eagle(EagleDrafter):
 
     logit_scale: float = static(default=LOGIT_SCALE)
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.head.num_drafted is not None:
+            raise ValueError(
+                "a P-EAGLE head, which never learnt to read its own output; draft with PEagle, in one pass"
+            )
+
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
         def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:
             part, logit_scale = self.head.drafted_part, self.logit_scale

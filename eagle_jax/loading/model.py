@@ -165,6 +165,8 @@ def load(
     lm = _load_target(folder, target_dtype, sharding, scheme, target_config)
     drafts_in = dtype_of_draft(draft_dtype, lm.dtype)
     drafting = None
+    if head_folder is None and head_config:
+        raise ValueError("head_config was given, and the model has no head; name one with head= (--head)")
     if head_folder is not None:
         drafting = load_head(head_folder, lm, dtype=drafts_in, changes=head_config, scheme=draft_scheme)
     ready = _for_decoding(lm, lm.config.head_dim, sharding)

@@ -99,7 +99,8 @@ class HeadConfig:
 
     def __post_init__(self):
         at_least(1, "head.layers", self.layers)
-        for name in (*_SIZES, "intermediate_size", "num_attention_heads", "num_key_value_heads"):
+        at_least(0, "head.mask_token_id", self.mask_token_id)
+        for name in (*_SIZES, "block_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
             at_least(1, f"head.{name}", getattr(self, name))
         at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
         if self.start is not None and self.draft_vocab_size is not None and self.method != "eagle1":

@@ -12,7 +12,7 @@ import pytest
 from folders import assert_same, config, refused, target, write
 
 from eagle_jax.config import Rope
-from eagle_jax.converters import describe, dflash, dflash_config, dflash_edges, load_head, names, save_head
+from eagle_jax.converters import convert, describe, dflash, dflash_config, dflash_edges, load_head, names, save_head
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.head_configs import DFlashConfig
@@ -79,6 +79,28 @@ def test_older_names(tmp_path: pathlib.Path):
     values, entries = on_disk(kind)
     values = {f"logit_head.{name}" if "markov" in name else name: value for name, value in values.items()}
     assert_same(load_head(write(tmp_path, values, entries), target()), made(**KINDS[kind][1]))  # type: ignore[arg-type]
+
+
+def test_older_names_are_converted(tmp_path: pathlib.Path):
+    values, entries = on_disk("dspark, gated")
+    older = {f"logit_head.{name}" if "markov" in name else name: value for name, value in values.items()}
+    (tmp_path / "a").mkdir()
+    convert(write(tmp_path / "a", older, entries), tmp_path / "b", "dflash")
+    save_head(made(**KINDS["dspark, gated"][1]), tmp_path / "c")
+    for path in (tmp_path / "b").iterdir():
+        assert path.read_bytes() == (tmp_path / "c" / path.name).read_bytes()
+
+
+def test_a_copy_of_the_targets_embedding_stays(tmp_path: pathlib.Path):
+    """DeepSpec's heads all bring one; without it the layout would be SpecForge's, which reads no output matrix."""
+    model = target()
+    head = made(**KINDS["dspark, DeepSpec's"][1])
+    head.params["embed_tokens"] = {"embedding": jnp.asarray(model.table)}
+    save_head(head, tmp_path / "a")
+    again = load_head(tmp_path / "a", model)
+    save_head(again, tmp_path / "b")
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
 
 def published(name: str, **more: Any) -> DFlashConfig:
