@@ -148,7 +148,7 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
         root = jnp.take_along_axis(tokens, start[:, None], axis=1)[:, 0]
         return _block_loss(head, head.draft(target, root, start, cache, head.num_drafted), text)
 
-    return _taught(head, target, head.num_drafted, block_loss, steps=steps, seed=seed)
+    return _trained(head, target, head.num_drafted, block_loss, steps=steps, seed=seed)
 
 
 def synthetic_peagle(target: LM, *, num_drafted: int = 3, steps: int = 500, seed: int = 0, **flags: Any) -> Head3:
@@ -177,10 +177,10 @@ def synthetic_peagle(target: LM, *, num_drafted: int = 3, steps: int = 500, seed
         logits = head.draft(target, last, start, cache.write(kv, jnp.zeros_like(start), start), num_drafted)
         return optax.softmax_cross_entropy_with_integer_labels(logits, text[:, 1:]).mean()
 
-    return _taught(head, target, num_drafted, block_loss, steps=steps, seed=seed)
+    return _trained(head, target, num_drafted, block_loss, steps=steps, seed=seed)
 
 
-def _taught(
+def _trained(
     head: AnyHead,
     target: LM,
     num_drafted: int,

@@ -101,10 +101,10 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     """
     path = weights.folder / "config.json"
     try:
-        entries = quant_config.without({**read_json(path), **window.other_changes(changes)})
+        entries = quant_config.without({**read_json(path), **window.config_entries(changes)})
         flat = dflash_nested.flattened(entries, ARCHITECTURE) if KIND in entries else entries
         config = read_config(weights.info, flat)
-        config = dataclasses.replace(config, layers=window.overruled(config.layers, changes))
+        config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     drafted = config.draft_vocab_size

@@ -91,13 +91,13 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
     if architecture == dflash_edges.SPECFORGE:
         inner["projector_type"] = "dspark"
     inner |= parts
-    at_the_top = architecture == dflash_edges.DEEPSPEC
-    entries |= {"block_size": config.block_size, **(inner if at_the_top else {NESTED: inner})}
-    inner = entries if at_the_top else inner
+    is_flat = architecture == dflash_edges.DEEPSPEC
+    entries |= {"block_size": config.block_size, **(inner if is_flat else {NESTED: inner})}
+    inner = entries if is_flat else inner
     everywhere = tuple(range(layers.num_hidden_layers))
     if config.causal_layers in ((), everywhere):
         entries["is_causal"] = bool(config.causal_layers)
-        inner |= {"causal_head": True} if config.causal_layers and not at_the_top else {}
+        inner |= {"causal_head": True} if config.causal_layers and not is_flat else {}
     elif config.causal_layers != tuple(i for i in everywhere if layers.window(i) is not None):
         raise ValueError(
             f"causal_layers={config.causal_layers}: a config says so of all layers, of none, or of those with a window"
@@ -106,7 +106,7 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
         entries["num_target_layers"] = config.num_target_layers
     if config.sample_from_anchor and architecture in (ARCHITECTURE, dflash_edges.DFLASH2):
         entries["sample_from_anchor"] = True
-    if at_the_top:
+    if is_flat:
         entries["num_anchors"] = dflash_edges.ANCHORS
     if config.target_hidden_size != layers.hidden_size:
         entries["target_hidden_size"] = config.target_hidden_size

@@ -38,7 +38,7 @@ IGNORED: Mapping[str, frozenset[str]] = {
     "dflash2": frozenset(),
     "dspark": frozenset({"confidence_head_alpha", "attention_mode"}),
 }
-ANCHORS = 512  # what DeepSpec's reader asks for in every config; of no account to drafting
+ANCHORS = 512  # what DeepSpec's reader asks for in every config; not used for drafting
 
 _SMALL = (
     names.Rule("markov_head.markov_w1.weight", "markov_head/markov_w1/embedding"),

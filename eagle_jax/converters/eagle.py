@@ -125,7 +125,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
     """
     folder, info = weights.folder, weights.info
     path = folder / "config.json"
-    entries = {**read_json(path), **window.other_changes(changes)}
+    entries = {**read_json(path), **window.config_entries(changes)}
     spelling = formats.spelling_of(info)
     if spelling is None:
         check_method(entries)
@@ -142,7 +142,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
             )
         else:
             config = eagle1_config(info, stated, spelling)
-        config = dataclasses.replace(config, layers=window.overruled(config.layers, changes))
+        config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     aside = [KEPT, OFFSETS] if spelling.eagle3 or config.draft_vocab_size is not None else []

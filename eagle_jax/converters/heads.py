@@ -146,7 +146,7 @@ def read_heads(weights: Weights, target: LlamaConfig | None, changes: Mapping[st
         ValueError: heads that are not understood.
     """
     path = weights.folder / "config.json"
-    entries = {**read_json(path), **window.other_changes(changes)}
+    entries = {**read_json(path), **window.config_entries(changes)}
     try:
         entries = quant_config.without(entries)
         if kind_of(weights.info) == MEDUSA:
@@ -182,7 +182,7 @@ def _hydra(
     if config.prefix is None:
         window.refuse(changes, "Hydra heads without a layer before them")
     else:
-        config = dataclasses.replace(config, prefix=window.overruled(config.prefix, changes))
+        config = dataclasses.replace(config, prefix=window.with_window(config.prefix, changes))
     return Found(config=config, rules=hydra.rules(config)), () if config.prefix is None else hydra.ASIDE
 
 

@@ -1,8 +1,8 @@
 """A sliding window for a draft head, chosen when it is loaded: `{"sliding_window": 512}` among changes of its config.
 
-Heads are trained on short texts, and over long ones some draft better if they see its end alone. Configs state windows
-in several ways (`use_sliding_window`, `layer_types`, of each layer or of all, nested or not), and DFlash's layers may
-be causal by their windows; so this one is no entry of the config but takes the place of what was read, in every layer.
+Heads are trained on short texts, and over long ones some draft better if they attend only to its last rows. Configs state windows
+in several ways (`use_sliding_window`, `layer_types`, of each layer or of all, nested or not), and DFlash's layers are
+causal where they have one; so this one is no entry of the config but takes the place of what was read, in every layer.
 """
 
 import dataclasses
@@ -14,16 +14,16 @@ from eagle_jax.config import LlamaConfig
 WINDOW = "sliding_window"
 
 
-def other_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+def config_entries(changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes that are entries of `config.json`."""
     return {name: value for name, value in changes.items() if name != WINDOW}
 
 
-def overruled(layers: LlamaConfig, changes: Mapping[str, Any]) -> LlamaConfig:
+def with_window(layers: LlamaConfig, changes: Mapping[str, Any]) -> LlamaConfig:
     """The layers with the window that was asked for, if any; None takes away the one that they have.
 
     Raises:
-        ValueError: no window.
+        ValueError: not a positive whole number, or None.
     """
     if WINDOW not in changes:
         return layers

@@ -86,7 +86,7 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
         return below(level, head.target_ids(tokens)), carry
 
     tree = policy.grow(view.root, below(0, view.root[:, None])[:, 0], of_ranks, None)[0]
-    return guided.named(tree, candidates)
+    return guided.ranks_to_tokens(tree, candidates)
 
 
 def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tree:

@@ -92,10 +92,10 @@ def grow_by_depth(
     ) -> tuple[Float[Array, "b f k"], None]:
         return jnp.broadcast_to(best[:, level : level + 1], (*ranks.shape, policy.children)), carry
 
-    return named(policy.grow(view.root, best[:, 0], of_ranks, None)[0], tokens)
+    return ranks_to_tokens(policy.grow(view.root, best[:, 0], of_ranks, None)[0], tokens)
 
 
-def named(tree: Tree, tokens: Int[Array, "b p c"]) -> Tree:
+def ranks_to_tokens(tree: Tree, tokens: Int[Array, "b p c"]) -> Tree:
     """A tree of ranks as one of tokens: those of each rank at every depth below the root."""
     place = jnp.maximum(depth_below(tree.ancestors) - 1, 0) * tokens.shape[2] + tree.tokens
     guesses = jnp.take_along_axis(tokens.reshape(len(tokens), -1), place[:, 1:], axis=1)
