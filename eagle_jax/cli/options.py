@@ -27,7 +27,7 @@ Head = Annotated[
     typer.Option(
         "--head",
         metavar="PATH|NAME",
-        help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, Medusa or Hydra heads, or eagle3, the shipped target's.",
+        help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, Medusa or Hydra heads, or eagle3, the shipped pair's.",
         rich_help_panel=MODEL,
     ),
 ]

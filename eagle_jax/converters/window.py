@@ -1,8 +1,9 @@
 """A sliding window for a draft head, chosen when it is loaded: `{"sliding_window": 512}` among changes of its config.
 
-Heads are trained on short texts, and over long ones some draft better if they attend only to its last rows. Configs state windows
-in several ways (`use_sliding_window`, `layer_types`, of each layer or of all, nested or not), and DFlash's layers are
-causal where they have one; so this one is no entry of the config but takes the place of what was read, in every layer.
+Heads are trained on short texts, and over long ones some draft better if they attend only to the last rows. Configs
+state windows in several ways (`use_sliding_window`, `layer_types`, of each layer or of all, nested or not), and
+DFlash's layers are causal where they have one; so this one is no entry of the config but takes the place of what was
+read, in every layer.
 """
 
 import dataclasses
