@@ -231,6 +231,11 @@ def _check_edges(c: DFlashConfig) -> None:
         raise ValueError("confidence.with_markov without a Markov head; expected one, whose embedding it reads")
 
 
+def dflash_taps(layers: int) -> tuple[int, ...]:
+    """The taps of published DFlash heads for a target of so many layers: five from 2 to the last but two, evenly."""
+    return tuple(2 + round(i * (layers - 4) / 4) for i in range(5))
+
+
 def _check_taps(taps: tuple[int, ...], target_hidden_size: int) -> None:
     if not taps or any(tap < 0 for tap in taps):
         raise ValueError(f"taps={taps}; expected at least one target layer, counted from 0")

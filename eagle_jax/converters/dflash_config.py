@@ -66,7 +66,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
         mask_token_id=hf_values.integer(either, "mask_token_id"),
         causal_layers=_causal_layers(entries, inner, layers, () if method == "dspark" else None),
         sample_from_anchor=hf_values.flag(either, "sample_from_anchor", method == "dspark"),
-        num_target_layers=_optional(entries, "num_target_layers"),
+        num_target_layers=hf_values.optional_integer(entries, "num_target_layers"),
         draft_vocab_size=_draft_vocab_size(info, entries, layers.vocab_size),
         own_embedding=EMBEDDING in info,
         **numbers,
@@ -178,10 +178,6 @@ def _either(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> 
     if len(stated) == 2 and stated[0] != stated[1]:
         raise ValueError(f"{name} is {stated[0]!r} in {NESTED} and {stated[1]!r} outside it; expected them to agree")
     return stated[0] if stated else None
-
-
-def _optional(entries: Mapping[str, Any], name: str) -> int | None:
-    return None if entries.get(name) is None else hf_values.integer(entries, name)
 
 
 def _agreeing(entries: Mapping[str, Any], name: str, shown: int) -> int:

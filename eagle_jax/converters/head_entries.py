@@ -175,7 +175,7 @@ def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     # NeMo writes the target's number of layers; the tensors show the head's.
     entries = {name: value for name, value in entries.items() if name != "num_hidden_layers"}
     if not eagle3:
-        return Stated(layer=entries, draft_vocab_size=_optional(entries, "draft_vocab_size"))
+        return Stated(layer=entries, draft_vocab_size=hf_values.optional_integer(entries, "draft_vocab_size"))
     if entries.get(_OLD_FC_NORM) is not None:
         entries = {"fc_norm": entries[_OLD_FC_NORM], **entries}
     inner = entries.get("eagle_config") or {}
@@ -238,10 +238,10 @@ def _eagle3(entries: Mapping[str, Any], layer: Mapping[str, Any], taps: tuple[in
     return Stated(
         layer=layer,
         taps=taps,
-        draft_vocab_size=_optional(entries, "draft_vocab_size"),
-        target_hidden_size=_optional(entries, "target_hidden_size"),
+        draft_vocab_size=hf_values.optional_integer(entries, "draft_vocab_size"),
+        target_hidden_size=hf_values.optional_integer(entries, "target_hidden_size"),
         flags={name: hf_values.flag(entries, name, False) for name in FLAGS if entries.get(name) is not None},
-        num_taps=_optional(entries, NUM_TAPS),
+        num_taps=hf_values.optional_integer(entries, NUM_TAPS),
         mask=mask_entries.read(entries, any(PEAGLE in str(name).lower().replace("-", "") for name in stated)),
     )
 
@@ -259,7 +259,3 @@ def _layers(entries: Mapping[str, Any], name: str, least: int) -> tuple[int, ...
     if not whole or sorted(set(layers)) != layers:
         raise ValueError(f"{name} is {layers!r}; expected layer numbers in ascending order")
     return tuple(layers)
-
-
-def _optional(entries: Mapping[str, Any], name: str) -> int | None:
-    return None if entries.get(name) is None else hf_values.integer(entries, name)

@@ -26,6 +26,11 @@ class Refusals:
             raise ValueError("; ".join(self._problems))
 
 
+def optional_integer(entries: Mapping[str, Any], name: str) -> int | None:
+    """A whole number, None where absent or null."""
+    return None if entries.get(name) is None else integer(entries, name)
+
+
 def integer(entries: Mapping[str, Any], name: str, default: int | None = None) -> int:
     """A whole number, `default` where absent or null."""
     value = entries.get(name)

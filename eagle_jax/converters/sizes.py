@@ -3,7 +3,7 @@
 import dataclasses
 
 from eagle_jax.config import Experts, LlamaConfig, Rope
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
+from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, dflash_taps
 
 # Bytes of one number. int4 has a scale of four bytes for each 32 numbers; int8's, one for each row, are not counted.
 BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
@@ -136,10 +136,9 @@ class HeadSizes:
         t = self.target
         if self.block is not None:
             five = dataclasses.replace(t, layers=5, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=True)
-            taps = tuple(2 + round(i * (t.layers - 4) / 4) for i in range(5))
             return DFlashConfig(
                 layers=five.config,
-                taps=taps,
+                taps=dflash_taps(t.layers),
                 target_hidden_size=t.hidden,
                 block_size=self.block,
                 mask_token_id=t.vocab - 1,

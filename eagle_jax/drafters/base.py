@@ -123,11 +123,9 @@ class Drafter(abc.ABC):
         """Guesses what follows the root: a tree of `shape.nodes` nodes, none deeper than `shape.depth`."""
 
 
-@pytree
-class Plain(Drafter):
-    """Proposes nothing: the loop decodes one token per target pass."""
+class StatelessDrafter(Drafter):
+    """A drafter that remembers nothing: what it needs is in the text."""
 
-    shape = NO_TREE
     taps = ()
 
     def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
@@ -135,6 +133,13 @@ class Plain(Drafter):
 
     def observe(self, target: Target, state: tuple[()], observed: CommittedRows) -> tuple[()]:
         return ()
+
+
+@pytree
+class Plain(StatelessDrafter):
+    """Proposes nothing: the loop decodes one token per target pass."""
+
+    shape = NO_TREE
 
     def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
         return Tree.root_only(view.root), ()

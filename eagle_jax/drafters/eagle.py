@@ -144,5 +144,4 @@ class Eagle(EagleDrafter):
                 drafted_part=self.head.drafted_part,
                 target_ids=self.head.target_ids,
             )
-            guesses = self.head.target_ids(tree.tokens[:, 1:])  # the root is a target id already
-        return dataclasses.replace(tree, tokens=jnp.concatenate([view.root[:, None], guesses], axis=1)), state
+            return guided.in_target_ids(tree, view.root, self.head.target_ids), state

@@ -12,13 +12,13 @@ from jaxtyping import Array, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import CommittedRows, Drafter, View
+from eagle_jax.drafters.base import StatelessDrafter, View
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
 
 @pytree
-class PromptLookup(Drafter):
+class PromptLookup(StatelessDrafter):
     """Copies the `copied` tokens that followed the longest, and of those the latest, match of the text's end.
 
     The published method takes the earliest match, and none with fewer than `copied` tokens behind it; here a match
@@ -34,8 +34,6 @@ class PromptLookup(Drafter):
     shortest: int = static(default=1)
     copied: int = static(default=10)
 
-    taps = ()
-
     def __post_init__(self):
         if not 1 <= self.shortest <= self.longest:
             raise ValueError(f"matches of {self.shortest} to {self.longest} tokens; expected 1 <= shortest <= longest")
@@ -45,12 +43,6 @@ class PromptLookup(Drafter):
     @property
     def shape(self) -> TreeShape:
         return TreeShape(nodes=self.copied + 1, depth=self.copied)
-
-    def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
-        return ()
-
-    def observe(self, target: Target, state: tuple[()], observed: CommittedRows) -> tuple[()]:
-        return ()
 
     def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
         with jax.named_scope("lookup"):

@@ -18,7 +18,7 @@ from jaxtyping import Array, Int
 from eagle_jax.decoding.policy import keep_best
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import CommittedRows, Drafter, View
+from eagle_jax.drafters.base import StatelessDrafter, View
 from eagle_jax.drafters.trie import Trie
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
@@ -59,7 +59,7 @@ class Datastore:
 
 
 @pytree
-class Rest(Drafter):
+class Rest(StatelessDrafter):
     """Drafts with what the datastore has.
 
     Attributes:
@@ -77,8 +77,6 @@ class Rest(Drafter):
     copied: int = static(default=10)
     nodes: int = static(default=64)
 
-    taps = ()
-
     def __post_init__(self):
         if not 1 <= self.shortest <= self.longest <= SORTED_BY:
             raise ValueError(
@@ -93,12 +91,6 @@ class Rest(Drafter):
     @property
     def shape(self) -> TreeShape:
         return TreeShape(nodes=self.nodes, depth=self.copied)
-
-    def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
-        return ()
-
-    def observe(self, target: Target, state: tuple[()], observed: CommittedRows) -> tuple[()]:
-        return ()
 
     def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
         with jax.named_scope("retrieve"):

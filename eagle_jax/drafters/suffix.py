@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 from eagle_jax.decoding.policy import keep_best
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import CommittedRows, Drafter, View
+from eagle_jax.drafters.base import StatelessDrafter, View
 from eagle_jax.drafters.prompt_lookup import suffix_matches
 from eagle_jax.drafters.trie import Trie
 from eagle_jax.models.target import Target
@@ -33,7 +33,7 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of the end of the text; the publ
 
 
 @pytree
-class SuffixDecoding(Drafter):
+class SuffixDecoding(StatelessDrafter):
     """Drafts what followed the text's end before.
 
     Attributes:
@@ -49,8 +49,6 @@ class SuffixDecoding(Drafter):
     places: int = static(default=8)
     reach: float = static(default=1.0)
     least: float = static(default=0.1)
-
-    taps = ()
 
     def __post_init__(self):
         if self.copied < 1 or self.places < 1:
@@ -69,12 +67,6 @@ class SuffixDecoding(Drafter):
     @property
     def shape(self) -> TreeShape:
         return TreeShape(nodes=self.nodes, depth=self.copied)
-
-    def init(self, target: Target, batch: int, slots: int) -> tuple[()]:
-        return ()
-
-    def observe(self, target: Target, state: tuple[()], observed: CommittedRows) -> tuple[()]:
-        return ()
 
     def propose(self, target: Target, state: tuple[()], view: View, mode: Sampling) -> tuple[Tree, tuple[()]]:
         with jax.named_scope("suffix_matches"):

@@ -39,7 +39,7 @@ from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.block_inputs import block_inputs
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.dflash_module import DFlashModule
-from eagle_jax.models.draft_head import first_ids, one_slot
+from eagle_jax.models.draft_head import check_vocabulary, first_ids, one_slot
 from eagle_jax.models.lm import causal, empty_cache
 from eagle_jax.models.target import Target
 from eagle_jax.ops import KV, activation_dtype
@@ -65,13 +65,7 @@ class DFlash(AnyHead):
     config: DFlashConfig = static()
 
     def __post_init__(self):
-        size, whole = self.draft_vocab_size, self.config.layers.vocab_size
-        got = whole if self.vocabulary is None else self.vocabulary.shape[0]
-        if got != size:
-            raise ValueError(
-                f"a head with draft_vocab_size={size} came with {got} target ids; give exactly those of "
-                "its draft vocabulary, or None where that is the whole one"
-            )
+        check_vocabulary(self)
 
     @staticmethod
     def init(config: DFlashConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "DFlash":

@@ -31,13 +31,7 @@ class DraftHead(AnyHead):
     config: EagleConfig | Eagle3Config = static()
 
     def __post_init__(self):
-        size, whole = self.draft_vocab_size, self.config.layers.vocab_size
-        got = whole if self.vocabulary is None else self.vocabulary.shape[0]
-        if got != size:
-            raise ValueError(
-                f"a head with draft_vocab_size={size} came with {got} target ids; give exactly those of "
-                "its draft vocabulary, or None where that is the whole one"
-            )
+        check_vocabulary(self)
 
     @abc.abstractmethod
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
@@ -128,6 +122,17 @@ def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[AttentionInputs, Ca
     """What a single slot sees and an empty cache, to make parameters with."""
     cache, (positions, visible) = empty_cache(layers, 1, 0, dtype), causal(1, 1)
     return attention_inputs(layers, positions, visible, cache, positions), cache
+
+
+def check_vocabulary(head: AnyHead) -> None:
+    """Refuses a head that came with other than the target ids of its draft vocabulary."""
+    size, whole = head.draft_vocab_size, head.config.layers.vocab_size
+    got = whole if head.vocabulary is None else head.vocabulary.shape[0]
+    if got != size:
+        raise ValueError(
+            f"a head with draft_vocab_size={size} came with {got} target ids; give exactly those of "
+            "its draft vocabulary, or None where that is the whole one"
+        )
 
 
 def first_ids(config: EagleConfig | Eagle3Config | DFlashConfig) -> Int[Array, "d"] | None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from eagle_jax import head_configs
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import load_head, resolve
 from eagle_jax.converters.eagle import default_taps
@@ -109,7 +110,7 @@ def dflash_taps(config: HeadConfig, layers: int) -> tuple[int, ...]:
     two, evenly.
     """
     if config.taps is None and layers >= 8:
-        return tuple(2 + round(i * (layers - 4) / 4) for i in range(5))
+        return head_configs.dflash_taps(layers)
     return taps_of(config, layers)
 
 

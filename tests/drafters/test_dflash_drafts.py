@@ -8,15 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from in_flight import after_steps, prefilled, settings_at
 from states import steps_by_row
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.scores import Scores
-from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.decoding.state import DecodeState
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import View
@@ -37,36 +36,6 @@ def head(**flags: Any) -> DFlash:
     return synthetic_dflash(TARGET, block_size=BLOCK, **flags)
 
 
-def settings_at(temperature: float) -> sampling.Settings:
-    rows = len(PROMPTS)
-    return sampling.Settings(
-        temperature=jnp.full(rows, temperature, jnp.float32),
-        top_k=jnp.zeros(rows, jnp.int32),
-        top_p=jnp.ones(rows, jnp.float32),
-        min_p=jnp.zeros(rows, jnp.float32),
-        key=sampling.request_keys([5, 6], [0, 0]),
-    )
-
-
-def prefilled(drafter: DFlashDrafter, prompts: list[list[int]], chunk: int) -> tuple[BatchParams, DecodeState]:
-    tokens = np.zeros((len(prompts), SLOTS + 8), np.int32)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = prompt
-    lengths = jnp.array([len(prompt) for prompt in prompts])
-    request = BatchParams(
-        settings=settings_at(0.0), prompt_length=lengths, limit=lengths + 40, stop_ids=jnp.full((len(lengths), 1), -1)
-    )
-    state = compiled_prefill()(
-        TARGET, drafter, request, jnp.asarray(tokens), mode=GREEDY, slots=SLOTS, chunk=chunk, logprobs=False
-    )
-    return request, state
-
-
-def after_steps(drafter: DFlashDrafter, steps: int) -> DecodeState:
-    request, state = prefilled(drafter, PROMPTS, chunk=8)
-    return compiled_advance()(TARGET, drafter, request, state, jnp.int32(steps), mode=GREEDY)
-
-
 FLAGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "dspark": {"markov": MarkovConfig(8, "rnn"), "confidence": ConfidenceConfig(True), "sample_from_anchor": True},
@@ -81,11 +50,11 @@ FLAGS: dict[str, dict[str, Any]] = {
 def test_the_state_is_a_fresh_prefills(policy: TreePolicy, flags: str):
     """After any step, whatever was accepted; and whatever chunks the prompt came in."""
     drafter = DFlashDrafter(head=head(**FLAGS[flags]), policy=policy)
-    state = after_steps(drafter, 5)
+    state = after_steps(TARGET, drafter, PROMPTS, 5)
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
     assert (committed > steps_by_row(state)).any(), "no draft was accepted: nothing was observed"
     texts = [np.asarray(state.tokens)[row, : int(state.length[row])].tolist() for row in range(len(PROMPTS))]
-    _, fresh = prefilled(drafter, texts, chunk=16)
+    _, fresh = prefilled(TARGET, drafter, texts, chunk=16, slots=SLOTS)
     np.testing.assert_array_equal(state.draft.length, fresh.draft.length)
     np.testing.assert_array_equal(state.draft.length, state.length)
     for row, text in enumerate(texts):
@@ -117,7 +86,7 @@ def test_a_chain_is_the_best_token_of_each_slot(temperature: float, trimmed: boo
         weight = TARGET.params["lm_head"]["weight"][3:43]
         drafts = DFlash(params=drafts.params | {"lm_head": {"weight": weight}}, config=config, vocabulary=ids)
     drafter = DFlashDrafter(head=drafts, policy=CHAIN)
-    state = after_steps(drafter, 2)
+    state = after_steps(TARGET, drafter, PROMPTS, 2)
     view = view_of(state, temperature, CHAIN.depth)
     logits = np.asarray(drafts.draft(TARGET, view.root, view.length, state.draft, CHAIN.depth).logits)
     if view.noise is not None:
@@ -131,7 +100,7 @@ def test_a_chain_is_the_best_token_of_each_slot(temperature: float, trimmed: boo
 def test_a_tree_has_the_likeliest_paths_of_independent_slots():
     """Best first by the product of the slots' probabilities (JetSpec): here against all paths there are."""
     drafter = DFlashDrafter(head=head(), policy=DynamicTree(12, 2, 11, 11))
-    state = after_steps(drafter, 2)
+    state = after_steps(TARGET, drafter, PROMPTS, 2)
     view = view_of(state, 0.0, 3)
     tree = jax.device_get(propose(drafter, state.draft, view))
     logits = drafter.head.draft(TARGET, view.root, view.length, state.draft, 3).logits
@@ -198,6 +167,6 @@ def test_a_tree_that_is_wider_than_the_vocabulary():
 
 def test_a_trained_head_drafts_most_of_its_block():
     """Tokens a step, the target's own included; at most the block's 4."""
-    state = after_steps(DFlashDrafter(head=head(), policy=CHAIN), 10)
+    state = after_steps(TARGET, DFlashDrafter(head=head(), policy=CHAIN), PROMPTS, 10)
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
     assert (committed / steps_by_row(state)).mean() > 3

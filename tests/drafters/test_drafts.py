@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from in_flight import after_steps, settings_at
 from states import roots, steps_by_row
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, NO_TREE, DynamicTree
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY, Sampling
-from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.decoding.state import DecodeState
 from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.drafters.base import Plain, View
 from eagle_jax.drafters.eagle import LOGIT_SCALE, Eagle
@@ -34,36 +33,9 @@ SAMPLED = Sampling(sampled=True, filtered=False)
 SLOTS = 64
 
 
-def settings_at(temperature: float) -> sampling.Settings:
-    rows = len(PROMPTS)
-    return sampling.Settings(
-        temperature=jnp.full(rows, temperature, jnp.float32),
-        top_k=jnp.zeros(rows, jnp.int32),
-        top_p=jnp.ones(rows, jnp.float32),
-        min_p=jnp.zeros(rows, jnp.float32),
-        key=sampling.request_keys([5, 6], [0, 0]),
-    )
-
-
-def after_cycles(steps: int) -> DecodeState:
-    """Decoding in mid-flight: the draft cache has rows of the prompt and rows of accepted paths."""
-    tokens = np.zeros((len(PROMPTS), SLOTS + 8), np.int32)
-    for row, prompt in enumerate(PROMPTS):
-        tokens[row, : len(prompt)] = prompt
-    lengths = jnp.array([len(prompt) for prompt in PROMPTS])
-    request = BatchParams(
-        settings=settings_at(0.0), prompt_length=lengths, limit=lengths + 40, stop_ids=jnp.full((len(lengths), 1), -1)
-    )
-    drafter = Eagle(head=HEAD, policy=TREES["dynamic"])
-    state = compiled_prefill()(
-        TARGET, drafter, request, jnp.asarray(tokens), mode=GREEDY, slots=SLOTS, chunk=16, logprobs=False
-    )
-    return compiled_advance()(TARGET, drafter, request, state, jnp.int32(steps), mode=GREEDY)
-
-
 @pytest.fixture(scope="module")
 def state() -> DecodeState:
-    state = after_cycles(4)
+    state = after_steps(TARGET, Eagle(head=HEAD, policy=TREES["dynamic"]), PROMPTS, 4, chunk=16, slots=SLOTS)
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
     assert (committed > steps_by_row(state)).any(), "no draft was accepted: nothing was observed"
     return state

@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from in_flight import after_steps, settings_at
 from states import steps_by_row
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import DynamicTree, SureChain, TreePolicy
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY, Sampling
-from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.decoding.state import DecodeState
 from eagle_jax.drafters.base import CommittedRows, View
 from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.models.eagle3 import Head3
@@ -28,40 +27,10 @@ SLOTS = 80
 CHAIN = DynamicTree(4, 2, 1)
 
 
-def settings_at(temperature: float) -> sampling.Settings:
-    rows = len(PROMPTS)
-    return sampling.Settings(
-        temperature=jnp.full(rows, temperature, jnp.float32),
-        top_k=jnp.zeros(rows, jnp.int32),
-        top_p=jnp.ones(rows, jnp.float32),
-        min_p=jnp.zeros(rows, jnp.float32),
-        key=sampling.request_keys([5, 6], [0, 0]),
-    )
-
-
-def prefilled(drafter: PEagle, prompts: list[list[int]], chunk: int) -> tuple[BatchParams, DecodeState]:
-    tokens = np.zeros((len(prompts), SLOTS + 8), np.int32)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = prompt
-    lengths = jnp.array([len(prompt) for prompt in prompts])
-    request = BatchParams(
-        settings=settings_at(0.0), prompt_length=lengths, limit=lengths + 40, stop_ids=jnp.full((len(lengths), 1), -1)
-    )
-    state = compiled_prefill()(
-        TARGET, drafter, request, jnp.asarray(tokens), mode=GREEDY, slots=SLOTS, chunk=chunk, logprobs=False
-    )
-    return request, state
-
-
-def after_steps(drafter: PEagle, steps: int) -> DecodeState:
-    request, state = prefilled(drafter, PROMPTS, chunk=8)
-    return compiled_advance()(TARGET, drafter, request, state, jnp.int32(steps), mode=GREEDY)
-
-
 def test_the_state_is_a_fresh_prefills():
     """After any step, whatever was accepted, and whatever chunks the prompt came in: of mask rows nothing is kept."""
     drafter = PEagle(head=HEAD, policy=DynamicTree(9, 2, 3))
-    state = after_steps(drafter, 5)
+    state = after_steps(TARGET, drafter, PROMPTS, 5)
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
     assert (committed > steps_by_row(state)).any(), "no draft was accepted: nothing was observed"
     texts = [np.asarray(state.tokens)[row, : int(state.length[row]) + 1].tolist() for row in range(len(PROMPTS))]
@@ -112,7 +81,7 @@ def part_of(head: Head3) -> Head3:
 def test_a_chain_is_the_best_token_of_each_row(temperature: float, trimmed: bool):
     """With the target's noise of its position added, as everywhere."""
     drafter = PEagle(head=part_of(HEAD) if trimmed else HEAD, policy=CHAIN)
-    state = after_steps(drafter, 2)
+    state = after_steps(TARGET, drafter, PROMPTS, 2)
     view = view_of(state, temperature, CHAIN.depth)
     mode = SAMPLED if temperature else GREEDY
     drafts = state.draft.guess, view.length, state.draft.cache
@@ -140,6 +109,6 @@ def test_heads_that_it_cannot_have():
 
 def test_a_trained_head_drafts_most_of_its_pass():
     """Tokens a step, the target's own included, at most 4; texts become longer than those it learnt."""
-    state = after_steps(PEagle(head=HEAD, policy=CHAIN), 10)
+    state = after_steps(TARGET, PEagle(head=HEAD, policy=CHAIN), PROMPTS, 10)
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
     assert (committed / steps_by_row(state)).mean() > 2.5
