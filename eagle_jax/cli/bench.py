@@ -33,6 +33,7 @@ def bench(
     target: options.Target = None,
     head: options.Head = None,
     target_config: options.TargetConfig = None,
+    head_config: options.HeadConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -60,7 +61,9 @@ def bench(
     """
     selected = read_questions(questions, limit)
     methods = (PLAIN, dataclasses.replace(EAGLE, tree=options.parse_tree(tree)))
-    model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh)
+    model = load(
+        target, head, dtype, target_config=target_config, head_config=head_config, quantize=quantize, mesh=mesh
+    )
     if model.head is None:
         raise ValueError("bench compares with an EAGLE head, and none was loaded; name one with --head")
     prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens)

@@ -86,6 +86,7 @@ def run(
     draft: options.DraftModel = None,
     datastore: options.Datastore = None,
     target_config: options.TargetConfig = None,
+    head_config: options.HeadConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -114,7 +115,10 @@ def run(
     model = load(
         target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
     )
-    loaded = [*(api.with_head(model, head, quantize=quantize) for head in heads or ()), model]
+    changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
+    if changes is not None and not heads:
+        raise ValueError("--head-config without a --head; name the heads whose config it changes")
+    loaded = [*(api.with_head(model, head, head_config=changes, quantize=quantize) for head in heads or ()), model]
     suited = [with_model(method, loaded) for method in parsed]
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
     refuse_idle(chosen, dict(zip(heads or (), loaded, strict=False)), draft, datastore)
@@ -125,8 +129,8 @@ def run(
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     settings = dict(
         questions=_digest(selected), methods=shapes, target=target, target_config=target_config,
-        heads=heads or [], draft=draft, datastore=datastore,
-        fingerprints=_fingerprints(target, heads or [], draft, datastore),
+        heads=heads or [], **({} if head_config is None else {"head_config": head_config}), draft=draft,
+        datastore=datastore, fingerprints=_fingerprints(target, heads or [], draft, datastore),
         mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
         max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats,
     )  # fmt: skip

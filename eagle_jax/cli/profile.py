@@ -26,6 +26,7 @@ def profile(
         int, typer.Option("--max-new-tokens", "-n", help="Length of the answer that caches are made for.")
     ] = 256,
     target_config: options.TargetConfig = None,
+    head_config: options.HeadConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -50,7 +51,16 @@ def profile(
     - `eagle-jax profile ./llama ./eagle --trace traces`
     """
     asked_tree = options.parse_tree(tree)
-    model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft_model)
+    model = load(
+        target,
+        head,
+        dtype,
+        target_config=target_config,
+        head_config=head_config,
+        quantize=quantize,
+        mesh=mesh,
+        draft=draft_model,
+    )
     question: Any = [{"role": "user", "content": prompt}] if options.wants_chat(model, chat) else prompt
     with err.status("Compiling and running"):
         profiled = api.profile(

@@ -22,6 +22,7 @@ def regenerate(
     target: options.Target = None,
     head: options.Head = None,
     target_config: options.TargetConfig = None,
+    head_config: options.HeadConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -43,7 +44,9 @@ def regenerate(
 
     - `eagle-jax regenerate chats.jsonl --out answers.jsonl --temperature 1 --top-p 0.95 --limit 1000`
     """
-    model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh)
+    model = load(
+        target, head, dtype, target_config=target_config, head_config=head_config, quantize=quantize, mesh=mesh
+    )
     made_with = {
         "target": api.fingerprints(target, head)["target"],
         "dtype": model.dtype,

@@ -36,6 +36,7 @@ def tune(
         int, typer.Option("--max-new-tokens", "-n", help="Length of the answers that caches are made for.")
     ] = 256,
     target_config: options.TargetConfig = None,
+    head_config: options.HeadConfig = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
@@ -57,7 +58,16 @@ def tune(
     - `eagle-jax tune ./llama ./eagle --batch-sizes 1,2,8,32 --prompts question.jsonl`
     """
     sizes = parse_sizes(batch_sizes)
-    model = load(target, head, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft_model)
+    model = load(
+        target,
+        head,
+        dtype,
+        target_config=target_config,
+        head_config=head_config,
+        quantize=quantize,
+        mesh=mesh,
+        draft=draft_model,
+    )
     prompts_to_time = None if prompts is None else questions(prompts, options.wants_chat(model, chat))
     api.keep_budgets([])  # a folder that cannot be written into is told of before anything is measured
     tuned = []

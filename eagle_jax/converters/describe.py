@@ -17,6 +17,11 @@ EAGLE1 = "EAGLE-1/2 head"
 EAGLE3 = "EAGLE-3 head"
 PEAGLE = "P-EAGLE head"
 DFLASH = "DFlash head"
+WITH_PARTS = {
+    "markov": "DSpark head",
+    "confidence": "DSpark head",
+    "selector": "DFlash 2 head",
+}  # a DFlash head with this setting
 PARALLEL = {heads.MEDUSA: "Medusa heads", heads.HYDRA: "Hydra heads"}
 UNKNOWN = "unknown"
 
@@ -30,8 +35,8 @@ class Description:
     """A model folder or GGUF file, in words and numbers; every field is plain JSON.
 
     Attributes:
-        kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head`, `P-EAGLE head`, `DFlash head`, `Medusa heads`, `Hydra heads`
-            or `unknown`.
+        kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head`, `P-EAGLE head`, `DFlash head`, `DFlash 2 head`, `DSpark head`,
+            `Medusa heads`, `Hydra heads` or `unknown`.
         format: of a head whose it is, `safeailab or sglang`, `speculators`, `dflash`, `medusa` or `hydra`; of a
             target its `model_type`, if stated.
         problem: why it would not load, in one sentence; None if it would.
@@ -70,7 +75,7 @@ def describe(folder: str | pathlib.Path) -> Description:
         by_dtype[info.stored or info.dtype] += math.prod(info.shape)
     return Description(
         folder=str(folder),
-        kind=kind,
+        kind=_name(kind, config),
         format=_format(kind, entries, weights),
         problem=problem,
         parameters=by_dtype.total(),
@@ -106,6 +111,12 @@ def _kind(weights: Weights) -> str:
         return TARGET
     parallel = heads.kind_of(weights.info)
     return UNKNOWN if parallel is None else PARALLEL[parallel]
+
+
+def _name(kind: str, config: Mapping[str, Any]) -> str:
+    """What people call it: a DFlash head with further parts has a name of its own."""
+    parts = [name for part, name in WITH_PARTS.items() if kind == DFLASH and config.get(part) is not None]
+    return parts[0] if parts else kind
 
 
 def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:

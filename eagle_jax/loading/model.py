@@ -184,18 +184,20 @@ def load(
 
 
 def with_head(
-    model: Model, head: str | Path, *, quantize: str | Scheme | None = None, draft_dtype: Any = None
+    model: Model,
+    head: str | Path,
+    *,
+    head_config: Mapping[str, Any] | None = None,
+    quantize: str | Scheme | None = None,
+    draft_dtype: Any = None,
 ) -> Model:
-    """The same model with another head, from a folder or the hub; the target is not loaded again.
-
-    `head`, `quantize` and `draft_dtype` are as in `load`.
-    """
+    """The same model with another head, from a folder or the hub; the arguments are as in `load`."""
     _, scheme = schemes_of(quantize)
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
     drafts_in = dtype_of_draft(draft_dtype, model.target.dtype)
     stored = dataclasses.replace(model.target, params=model.target.stored_params)
-    loaded = load_head(folder_of_head(head), stored, dtype=drafts_in, scheme=scheme)
+    loaded = load_head(folder_of_head(head), stored, dtype=drafts_in, changes=head_config, scheme=scheme)
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.sharding))
 
 

@@ -203,7 +203,8 @@ class Fake:
     def encode(self, tokenizer, prompt, vocab_size, where):
         return list(range(len(str(prompt))))
 
-    def with_head(self, model, head, *, quantize=None):
+    def with_head(self, model, head, *, head_config=None, quantize=None):
+        self.head_configs.append(head_config)
         self.loads.append((None, head, None))
         return copy.copy(model)
 

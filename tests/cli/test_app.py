@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import typer.main
 
 import eagle_jax
+from eagle_jax.cli.app import app
 
 
 @pytest.mark.parametrize("command", ["generate", "chat", "bench", "inspect", "models", "convert", "demo"])
@@ -23,6 +25,19 @@ def test_the_list_of_commands(run):
         command in shown.stdout for command in ("generate", "chat", "bench", "inspect", "models", "convert", "demo")
     )
     assert run().exit_code == 2  # no arguments: the same list
+
+
+def test_whoever_changes_the_targets_config_may_change_the_heads():
+    def commands(group):
+        for name, command in group.commands.items():
+            yield from commands(command) if hasattr(command, "commands") else [(name, command)]
+
+    of = {
+        name: {option for one in command.params for option in one.opts}
+        for name, command in commands(typer.main.get_command(app))
+    }
+    changing = {name: options for name, options in of.items() if "--target-config" in options}
+    assert len(changing) >= 10 and not [name for name, options in changing.items() if "--head-config" not in options]
 
 
 def test_version(run):

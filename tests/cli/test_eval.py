@@ -333,6 +333,14 @@ def test_heads_of_several_kinds(fake, run, asked):
     assert [head for _, head, _ in fake.loads] == [None, "eagle3"]
 
 
+def test_entries_of_the_named_heads_configs(fake, run, asked):
+    window = ("--head-config", '{"sliding_window": 512}')
+    assert run(*asked, "--head", "eagle3", *window).exit_code == 0
+    assert fake.head_configs[-1] == {"sliding_window": 512}
+    shown = run(*asked, *window)
+    assert shown.exit_code == 2 and "--head-config without a --head" in shown.stderr
+
+
 @pytest.mark.parametrize(
     "given",
     [("--head", "eagle3", "--head", "hydra"), ("--draft-model", "small"), ("--datastore", "store.safetensors")],

@@ -58,6 +58,7 @@ def on_disk(kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def test_there_and_back(kind: str, tmp_path: pathlib.Path):
     head = made(**KINDS[kind][1])
     save_head(head, tmp_path / "a")
+    assert describe(tmp_path / "a").kind == ("DFlash 2 head" if "selector" in KINDS[kind][1] else "DSpark head")
     again = load_head(tmp_path / "a", target())
     assert_same(again, head)  # type: ignore[arg-type]
     save_head(again, tmp_path / "b")
