@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.lm import LM
-from eagle_jax.training.edges_loss import confidence_loss, logits_given_text, selector_loss
+from eagle_jax.training.edges_loss import choices, confidence_loss, logits_given_text, selector_loss
 from eagle_jax.training.objective import Objective
 from eagle_jax.training.parts import (
     Parts,
@@ -98,7 +98,9 @@ def _of_blocks(
         others["confidence"] = confidence_loss(head, slots, previous, overlap(logits, truth)), mask
     if head.config.selector is not None:
         losses, present = selector_loss(head, slots, previous, truth.following)
+        right = head.target_ids(choices(head, slots, previous)) == truth.best
         others |= {"selector": (losses, drafted), "candidates": (present.astype(jnp.float32), mask)}
+        others["agreement"] = right.astype(jnp.float32), mask  # in the place of the slots' own
 
     def part(k: int) -> Parts:
         true = jax.tree.map(lambda part: part[:, :, k], truth)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.dflash import BlockOutput, DFlash
+from eagle_jax.sharding import argmax
 
 
 def logits_given_text(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Float[Array, "b a p d"]:
@@ -62,3 +63,11 @@ def selector_loss(
     logits, _ = head.edge_logits(slots, previous, state, candidates)
     own = jnp.sum(jnp.where(candidates == following[..., None], logits, 0.0), axis=-1)
     return jax.nn.logsumexp(logits, axis=-1) - own, present
+
+
+def choices(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Int[Array, "b a p"]:
+    """What a selector chooses at each slot behind the text's token before it (draft ids), as a chain is drafted."""
+    slots = jax.lax.stop_gradient(slots)
+    candidates = head.candidates(slots.logits)
+    logits, _ = head.edge_logits(slots, previous, head.path_state(previous.shape, slots.out.dtype), candidates)
+    return jnp.take_along_axis(candidates, argmax(logits)[..., None], axis=-1)[..., 0]

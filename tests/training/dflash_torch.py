@@ -120,11 +120,20 @@ def of_selector(params: Named, out: Tensor, logits: Tensor, previous: int, said:
     """Of the text's token among a slot's candidates, the last of which gives way to it."""
     best = logits.topk(CANDIDATES).indices.tolist()
     best = best if said in best else [*best[:-1], said]
+    return -pair_scores(params, out, logits, previous, best).log_softmax(dim=-1)[best.index(said)]
+
+
+def chosen(params: Named, out: Tensor, logits: Tensor, previous: int) -> int:
+    """The candidate that the selector prefers."""
+    best = logits.topk(CANDIDATES).indices.tolist()
+    return best[int(pair_scores(params, out, logits, previous, best).argmax())]
+
+
+def pair_scores(params: Named, out: Tensor, logits: Tensor, previous: int, candidates: list[int]) -> Tensor:
     code = params["candidate_selector.predecessor_codebook"][previous] * linear(
         out, params["candidate_selector.hidden_projection.weight"]
     )
-    scores = logits[best] + params["candidate_selector.successor_codebook"][best] @ code
-    return -scores.log_softmax(dim=-1)[best.index(said)]
+    return logits[candidates] + params["candidate_selector.successor_codebook"][candidates] @ code
 
 
 def attention(part: Named, x: Tensor, context: Tensor, anchor: int, causal: bool) -> Tensor:
@@ -181,7 +190,8 @@ def loss(
                 losses["confidence"] = of_confidence(params, outputs[slot], previous, accepted)
             if case.entries["selector"] and len(place):
                 losses["selector"] = of_selector(params, outputs[slot], unary[slot], previous, int(place[0, 0]))
-            losses["agreement"] = (given["drafted"][logits.argmax()] == aim.argmax()).double()
+            best = chosen(params, outputs[slot], logits, previous) if case.entries["selector"] else int(logits.argmax())
+            losses["agreement"] = (given["drafted"][best] == aim.argmax()).double()
             for kind, value in losses.items():
                 found[kind][slot] += [] if value is None else [value]
             by_slot.append(losses)
