@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams
+from eagle_jax.dflash_parts import ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, MaskConfig
@@ -81,9 +83,17 @@ def decoded(target, drafter, sharding):
     return loop(*given, state, jnp.asarray(1000, jnp.int32)), loop
 
 
-def dflash_head() -> DFlash:
+BLOCKS: dict[str, dict[str, Any]] = {
+    "dflash": {},
+    "dspark": {"markov": MarkovConfig(8, "vanilla"), "sample_from_anchor": True},
+    "dflash2": {"selector": SelectorConfig(8, 6), "convolution": ConvolutionConfig(2, 16)},
+}
+
+
+def dflash_head(**parts: Any) -> DFlash:
     sizes = {"layers": CONFIG, "taps": (0, 1), "target_hidden_size": CONFIG.hidden_size}
-    return DFlash.init(DFlashConfig(**sizes, block_size=4, mask_token_id=5, own_embedding=True), jax.random.key(1))
+    config = DFlashConfig(**sizes, block_size=4, mask_token_id=5, own_embedding=True, **parts)
+    return DFlash.init(config, jax.random.key(1))
 
 
 def peagle_head() -> Head3:
@@ -159,12 +169,13 @@ def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, 
 
 @pytest.mark.slow
 # weights of their own; a table per request
-@pytest.mark.parametrize("method", ["hydra", "dflash", "peagle", "token-recycling"])
-def test_other_drafters_give_the_same_text_on_several_devices(pair, plainly, method):
+@pytest.mark.parametrize("kind", ["hydra", "dflash", "dspark", "dflash2", "peagle", "token-recycling"])
+def test_other_drafters_give_the_same_text_on_several_devices(pair, plainly, kind):
     target = pair[0]
     sharding = sharding_of("data:2,model:2", CONFIG)
-    heads = {"dflash": dflash_head, "peagle": peagle_head}
-    model = types.SimpleNamespace(head=laid(heads[method]() if method in heads else synthetic_hydra(target)))
+    heads = {name: functools.partial(dflash_head, **parts) for name, parts in BLOCKS.items()} | {"peagle": peagle_head}
+    model = types.SimpleNamespace(head=laid(heads[kind]() if kind in heads else synthetic_hydra(target)))
+    method = "dflash" if kind in BLOCKS else kind
     policy = None if METHODS[method].trees is None else METHODS[method].trees(model, True)
     state, loop = decoded(laid(target), METHODS[method].make(model, policy, True), sharding)
     assert answers(state) == plainly
@@ -224,7 +235,8 @@ def test_every_matrix_is_spread_in_both_layouts(pair):
     """What stays whole is small: norms, routers, biases of sums."""
     target, head = pair
     models = [(target, TARGET), (LM.init(MIXTURE, jax.random.key(0)), TARGET)]
-    models += [(head, HEAD), (dflash_head(), HEAD), (peagle_head(), HEAD), (synthetic_head3(target, taps=(0, 1)), HEAD)]
+    models += [(head, HEAD), (peagle_head(), HEAD), (synthetic_head3(target, taps=(0, 1)), HEAD)]
+    models += [(dflash_head(**parts), HEAD) for kind, parts in BLOCKS.items() if kind != "dflash2"]
     for model, rules in models:
         for params in (model.params, laid(model).params):
             for path, leaf in jax.tree_util.tree_leaves_with_path(params):
