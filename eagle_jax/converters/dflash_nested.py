@@ -14,7 +14,7 @@ from typing import Any
 
 from eagle_jax.converters import dflash_edges, hf_values
 from eagle_jax.converters.head_entries import KIND, LAYER, OUTER_IGNORED, verifier_keys
-from eagle_jax.converters.head_writing import SPECULATORS_VERSION, Verifier
+from eagle_jax.converters.head_writing import Verifier
 from eagle_jax.converters.hf_config import config_to_hf
 from eagle_jax.converters.hf_keys import Tables, check_head
 from eagle_jax.head_configs import DFlashConfig
@@ -93,17 +93,9 @@ def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[st
     inner = {
         name: value for name, value in config_to_hf(layers).items() if name not in ("architectures", "torch_dtype")
     }
-    proposal = {"proposal_type": "greedy", "speculative_tokens": config.num_drafted}
     return {
-        KIND: METHOD,
+        **verifier.entries(METHOD, config.num_drafted),
         "architectures": [CLASSES[0]],
-        "speculators_version": SPECULATORS_VERSION,
-        "speculators_config": {
-            "algorithm": METHOD,
-            "proposal_methods": [proposal | {"verifier_accept_k": 1, "accept_tolerance": 0.0}],
-            "default_proposal_method": "greedy",
-            "verifier": {"name_or_path": verifier.name, "architectures": list(verifier.architectures)},
-        },
         LAYER: {"model_type": "qwen3", **inner},
         "block_size": config.block_size,
         "mask_token_id": config.mask_token_id,

@@ -28,6 +28,20 @@ class Verifier:
     architectures: tuple[str, ...] = ()
     max_position_embeddings: int = 1
 
+    def entries(self, method: str, tokens: int) -> dict[str, Any]:
+        """What a speculators config says of itself and of the target, for a method that drafts so many tokens."""
+        proposal = {"proposal_type": "greedy", "speculative_tokens": tokens}
+        return {
+            KIND: method,
+            "speculators_version": SPECULATORS_VERSION,
+            "speculators_config": {
+                "algorithm": method,
+                "proposal_methods": [proposal | {"verifier_accept_k": 1, "accept_tolerance": 0.0}],
+                "default_proposal_method": "greedy",
+                "verifier": {"name_or_path": self.name, "architectures": list(self.architectures)},
+            },
+        }
+
 
 def entries_for(
     format: str, config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier = Verifier()
@@ -79,16 +93,8 @@ def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) 
     mask = config.mask if isinstance(config, Eagle3Config) else None
     method = "eagle" if isinstance(config, EagleConfig) else "eagle3" if mask is None else PEAGLE
     tokens = SPECULATIVE_TOKENS if mask is None else mask.num_drafted
-    proposal = {"proposal_type": "greedy", "speculative_tokens": tokens}
     entries: dict[str, Any] = {
-        KIND: method,
-        "speculators_version": SPECULATORS_VERSION,
-        "speculators_config": {
-            "algorithm": method,
-            "proposal_methods": [proposal | {"verifier_accept_k": 1, "accept_tolerance": 0.0}],
-            "default_proposal_method": "greedy",
-            "verifier": {"name_or_path": verifier.name, "architectures": list(verifier.architectures)},
-        },
+        **verifier.entries(method, tokens),
         LAYER: _layer(layers)
         | {"attention_bias": layers.attention_bias or layers.qkv_bias, "mlp_bias": layers.mlp_bias},
         "torch_dtype": dtype,
