@@ -11,6 +11,7 @@ import yaml
 from eagle_jax.training.objective import Objective
 from eagle_jax.training.published import PUBLISHED
 from eagle_jax.training.settings import (
+    BLOCKS,
     CheckpointConfig,
     Data,
     EvaluationConfig,
@@ -20,6 +21,16 @@ from eagle_jax.training.settings import (
     at_least,
 )
 from eagle_jax.training.typed import build, overlay, read_yaml
+
+# Settings of the objective that only these methods read.
+READ_BY = {
+    "confidence_weight": ("dspark",),
+    "selector_weight": ("dflash2",),
+    "position_weights": BLOCKS,
+    "anchors": ("peagle", *BLOCKS),
+    "down_sample_ratio": ("peagle",),
+    "down_sample_ratio_min": ("peagle",),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +92,13 @@ class TrainConfig:
                 f"optimizer.warmup={self.optimizer.warmup} is not below steps={self.steps}: "
                 "the run would end before its rate was reached"
             )
+        for name, methods in READ_BY.items():
+            value = getattr(self.objective, name)
+            if self.head.method not in methods and value != getattr(Objective, name):
+                raise ValueError(
+                    f"objective.{name}={value} with method {self.head.method}; expected {' or '.join(methods)}, since "
+                    "no other reads it"
+                )
         if self.max_minutes is not None and self.max_minutes <= 0:
             raise ValueError(f"max_minutes={self.max_minutes}; expected more than 0")
 

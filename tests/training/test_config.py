@@ -106,6 +106,11 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         ),
         ("objective.text_weight=-1", "objective.text_weight=-1.0; expected 0 or more"),
         ("objective.position_weights=d_pace", "distribution_loss=cross_entropy; expected text"),
+        (
+            "objective.anchors=32",
+            "objective.anchors=32 with method eagle1; expected peagle or dflash or dspark or dflash2",
+        ),
+        ("objective.selector_weight=2", "objective.selector_weight=2.0 with method eagle1; expected dflash2, since no"),
         ("objective.eta=-1", "objective.eta=-1.0; expected 0 or more"),
         ("evaluation.temperature=-1", "evaluation.temperature=-1.0; expected 0, which is greedy, or more"),
         ("seed=-1", "seed=-1; expected a whole number from 0 to 9223372036854775807"),
