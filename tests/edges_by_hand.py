@@ -24,13 +24,13 @@ def edges(
 
     Args:
         h, row: output of the slot and its logits.
-        noise: over the draft vocabulary, added to all logits; a selector's candidates are the best with it.
+        noise: over the draft vocabulary, added to all logits; a selector's candidates are the best without it.
     """
     p, noisy = jax.tree.map(np.asarray, head.params), row + noise
     if head.config.selector is not None:
         own = p["candidate_selector"]
         code = own["predecessor_codebook"][before] * (own["hidden_projection"]["weight"] @ h)
-        best = np.argsort(-noisy, kind="stable")[: head.config.selector.top_k]
+        best = np.argsort(-row, kind="stable")[: head.config.selector.top_k]
         return {int(b): float(noisy[b] + code @ own["successor_codebook"][b]) for b in best}, state
     if head.config.markov is None:
         return dict(enumerate(noisy.tolist())), state

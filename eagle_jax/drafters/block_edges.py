@@ -49,10 +49,13 @@ def over_markov(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput
 def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput, scores: ScoresOf) -> Tree:
     """A tree in the draft vocabulary, of the slots' best tokens, by the selector.
 
-    At temperature > 0 they are the best with the noise of their depth, since it decides which token is drawn.
+    They are the best without noise at any temperature, since the selector has learnt to compare these alone: among the
+    best with noise are rare tokens, of which it knows nothing.
     """
-    marginals = [scores(_slot(slots, depth).logits, depth, head.drafted_part) for depth in range(policy.depth)]
-    candidates = jnp.concatenate([each.best(head.max_children)[1] for each in marginals], axis=1)
+    logits = slots.logits[:, : policy.depth]
+    if view.adjustment is not None:
+        logits = view.adjustment.map(head.drafted_part).apply(logits)
+    candidates = head.candidates(logits)
 
     def below(level: int, before: Int[Array, "b f"]) -> Scores:
         """Of the slot's candidates."""
