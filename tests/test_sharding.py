@@ -232,7 +232,7 @@ def test_weights_go_straight_into_their_shards(folders, pair, monkeypatch):
 
 
 def test_every_matrix_is_spread_in_both_layouts(pair):
-    """What stays whole is small: norms, routers, biases of sums."""
+    """What stays whole is small: norms, routers, biases of sums. DFlash 2, left out, keeps what makes its kernels."""
     target, head = pair
     models = [(target, TARGET), (LM.init(MIXTURE, jax.random.key(0)), TARGET)]
     models += [(head, HEAD), (peagle_head(), HEAD), (synthetic_head3(target, taps=(0, 1)), HEAD)]

@@ -31,8 +31,7 @@ def main() -> None:
     tree: object = "published" if options.tree is None else options.tree
     rows: list[tuple[object, ...]] = []
     for window in (None, *options.windows):
-        changes = None if window is None else {"sliding_window": window}
-        model = plain if window is None else eagle_jax.load(options.target, options.head, head_config=changes)
+        model = eagle_jax.load(options.target, options.head, head_config={"sliding_window": window})  # None has none
         reached = [acceptance(model, cut(asked, length), tree, options.new_tokens) for length in lengths]
         rows.append(("none" if window is None else window, *reached))
     columns = ("window", *(f"{length} tokens" for length in lengths))

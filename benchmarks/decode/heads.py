@@ -19,6 +19,7 @@ import eagle_jax
 from benchmarks.common.command import begin, numbers, parser, prompts
 from benchmarks.common.tables import progress, show
 from benchmarks.common.turns import Method, in_turns, ours
+from eagle_jax import api
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.tuning.methods import drafter_for
 
@@ -36,8 +37,8 @@ def main() -> None:
     options = arguments.parse_args()
     if options.head is not None:
         raise ValueError("--head is not read here; give the heads behind the options")
-    models = {name: eagle_jax.load(options.target, folder, quantize=options.quantize) for name, folder in options.heads}
-    first = next(iter(models.values()))
+    first = eagle_jax.load(options.target, options.heads[0][1], quantize=options.quantize)
+    models = {name: api.with_head(first, folder, quantize=options.quantize) for name, folder in options.heads}
     asked = prompts(first, options.questions, options.limit, options.new_tokens, options.every)
     if not asked:
         raise ValueError(f"--questions {options.questions} has no question that is asked; expected one or more")

@@ -113,6 +113,7 @@ def batch(
         "drafter": drafter,
         "tree": tree,
         **({} if target_config is None else {"target_config": target_config}),
+        **({} if head_config is None else {"head_config": head_config}),
         **({} if chat_template is None else {"chat_template": chat_template}),
     }
     share: dict[str, Any] = dict(host=host, hosts=hosts, one_model=one_model)

@@ -112,12 +112,12 @@ def run(
     """
     selected = read_questions(questions, limit)
     parsed = parse_methods(methods)
-    model = load(
-        target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
-    )
     changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
     if changes is not None and not heads:
         raise ValueError("--head-config without a --head; name the heads whose config it changes")
+    model = load(
+        target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
+    )
     loaded = [*(api.with_head(model, head, head_config=changes, quantize=quantize) for head in heads or ()), model]
     suited = [with_model(method, loaded) for method in parsed]
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}

@@ -27,7 +27,8 @@ Head = Annotated[
     typer.Option(
         "--head",
         metavar="PATH|NAME",
-        help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, Medusa or Hydra heads, or eagle3, the shipped pair's.",
+        help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, DSpark, Medusa or Hydra heads, or eagle3, the shipped "
+        "pair's.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -235,7 +236,7 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int, ...] | tuple
     """The api's `tree` for what was typed: a name, a budget of three or four numbers, a chain's size and how sure it
     is, or parents, which start with -1.
 
-    `said` names the option in messages.
+    `what` names the option in messages.
     """
     if text in ("auto", "published", "eagle1"):
         return text
@@ -283,7 +284,7 @@ def recommended(model: api.Model, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_entries(text: str, what: str) -> dict[str, Any]:
-    """The entries of a `config.json` that were typed for the option `said`, as a JSON object."""
+    """The entries of a `config.json` that were typed for the option `what`, as a JSON object."""
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

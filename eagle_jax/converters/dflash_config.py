@@ -92,16 +92,16 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
         inner["projector_type"] = "dspark"
     inner |= parts
     is_flat = architecture == dflash_edges.DEEPSPEC
+    is_dspark = is_flat or architecture == dflash_edges.SPECFORGE
     entries |= {"block_size": config.block_size, **(inner if is_flat else {NESTED: inner})}
     inner = entries if is_flat else inner
     everywhere = tuple(range(layers.num_hidden_layers))
     if config.causal_layers in ((), everywhere):
         entries["is_causal"] = bool(config.causal_layers)
         inner |= {"causal_head": True} if config.causal_layers and not is_flat else {}
-    elif config.causal_layers != tuple(i for i in everywhere if layers.window(i) is not None):
-        raise ValueError(
-            f"causal_layers={config.causal_layers}: a config says so of all layers, of none, or of those with a window"
-        )
+    elif is_dspark or config.causal_layers != tuple(i for i in everywhere if layers.window(i) is not None):
+        choices = "of all layers or of none" if is_dspark else "of all layers, of none, or of those with a window"
+        raise ValueError(f"causal_layers={config.causal_layers}: a config of {architecture} says so {choices}")
     if config.num_target_layers is not None:
         entries["num_target_layers"] = config.num_target_layers
     if config.sample_from_anchor and architecture in (ARCHITECTURE, dflash_edges.DFLASH2):

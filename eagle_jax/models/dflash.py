@@ -69,7 +69,7 @@ class DFlash(AnyHead):
 
     @staticmethod
     def init(config: DFlashConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "DFlash":
-        """Random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
+        """Random weights (normal, 0.02); a draft vocabulary of d tokens is that of the lowest d ids."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
         at = one_slot(config.layers, dtype)
         params = DFlashModule(config, dtype).init(key, taps, *at, method=DFlashModule.initialise)["params"]

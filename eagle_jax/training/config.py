@@ -30,7 +30,9 @@ READ_BY = {
     "anchors": ("peagle", *BLOCKS),
     "down_sample_ratio": ("peagle",),
     "down_sample_ratio_min": ("peagle",),
+    "feature_weight": ("eagle1", "eagle3"),
 }
+UNREAD = {"feature_weight": 0.0}  # what they are with other methods, if not their default
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,9 +94,16 @@ class TrainConfig:
                 f"optimizer.warmup={self.optimizer.warmup} is not below steps={self.steps}: "
                 "the run would end before its rate was reached"
             )
+        drafted = self.head.block_size and self.head.block_size - (self.head.method != "dspark")
+        if drafted and self.objective.steps < drafted:
+            raise ValueError(
+                f"objective.steps={self.objective.steps} and head.block_size={self.head.block_size}; expected "
+                f"{drafted}, as many as the block drafts, since a slot that is not learnt is drafted all the same"
+            )
         for name, methods in READ_BY.items():
             value = getattr(self.objective, name)
-            if self.head.method not in methods and value != getattr(Objective, name):
+            unread = UNREAD.get(name, getattr(Objective, name))
+            if self.head.method not in methods and value != unread:
                 raise ValueError(
                     f"objective.{name}={value} with method {self.head.method}; expected {' or '.join(methods)}, since "
                     "no other reads it"
@@ -165,9 +174,14 @@ def _at_home(config: TrainConfig) -> TrainConfig:
 def _with_published(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings over the defaults of their method."""
     head = settings.get("head")
-    method = head.get("method") if isinstance(head, dict) else None
+    head = head if isinstance(head, dict) else {}
+    method = head.get("method")
     defaults = PUBLISHED.get(str(method), {})
     sections = {key: settings.get(key, {}) for key in defaults}
+    if method in BLOCKS and isinstance(block_size := head.get("block_size"), int) and not head.get("start"):
+        # a block learns all that it drafts; DSpark's first slot drafts, too
+        steps = block_size if method == "dspark" else block_size - 1
+        defaults = defaults | {"objective": defaults["objective"] | {"steps": max(steps, 1)}}
     return settings | {key: defaults[key] | value for key, value in sections.items() if isinstance(value, dict)}
 
 

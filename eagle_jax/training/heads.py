@@ -97,7 +97,7 @@ def method_of(head: AnyHead) -> str:
 
 
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
-    """The target layers that an EAGLE-3 head reads: those asked for, or as published 2, the middle one, and N - 3."""
+    """The target layers that an EAGLE-3 or P-EAGLE head reads: those asked for, or 2, the middle one and N - 3."""
     if config.taps is None:
         return default_taps(layers) or (0, layers // 2, layers)
     if not all(0 <= tap <= layers for tap in config.taps):

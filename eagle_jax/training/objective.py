@@ -67,8 +67,8 @@ class Objective:
                 raise ValueError(f"objective.{name}={getattr(self, name)}; expected 0 or more")
         if self.text_weight and self.distribution_loss == "text":
             raise ValueError(
-                f"objective.text_weight={self.text_weight} with distribution_loss=text, which is the same; expected "
-                "distribution_weight alone"
+                f"objective.text_weight={self.text_weight} with distribution_loss=text, the same loss; expected "
+                "objective.text_weight=0 (dspark's default is 0.1), and distribution_weight alone"
             )
         if self.position_weights == "d_pace" and self.distribution_loss != "text":
             raise ValueError(

@@ -100,7 +100,7 @@ class HeadConfig:
     def __post_init__(self):
         at_least(1, "head.layers", self.layers)
         at_least(0, "head.mask_token_id", self.mask_token_id)
-        for name in (*_SIZES, "block_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
+        for name in (*_SIZES, "block_size", *_LAYER_SIZES):
             at_least(1, f"head.{name}", getattr(self, name))
         at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
         if self.start is not None and self.draft_vocab_size is not None and self.method != "eagle1":
@@ -113,6 +113,15 @@ class HeadConfig:
                 f"head.draft_vocab_size={self.draft_vocab_size} with method {self.method}; expected none: its heads "
                 "draft the whole vocabulary"
             )
+        if not self.bias and self.method != "eagle1":
+            raise ValueError(f"head.bias=False with method {self.method}; expected eagle1, since no other has one")
+        if self.method == "medusa" or (self.method == "hydra" and not self.prefix):
+            for name in _LAYER_SIZES:
+                if (value := getattr(self, name)) is not None:
+                    raise ValueError(
+                        f"head.{name}={value} with method {self.method}; expected a method whose heads have decoder "
+                        "layers, or hydra with head.prefix"
+                    )
         for name, methods in _OF_SOME_METHODS.items():
             value = getattr(self, name)
             is_set = value is not None and (value is not False or name == "confidence")
@@ -127,6 +136,7 @@ class HeadConfig:
 
 
 BLOCKS = ("dflash", "dspark", "dflash2")
+_LAYER_SIZES = ("intermediate_size", "num_attention_heads", "num_key_value_heads")
 _SIZES = ("window", "markov_rank", "conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 _OF_SOME_METHODS = {
     "prefix": ("hydra",),

@@ -182,3 +182,11 @@ def test_speculators_layout_has_no_words_for_them(kind: str, tmp_path: pathlib.P
 def test_what_no_format_has_words_for(parts: dict[str, Any], words: str, tmp_path: pathlib.Path):
     with pytest.raises(ValueError, match=words):
         save_head(made(**parts), tmp_path / "a")
+
+
+def test_a_dspark_config_cannot_say_that_some_layers_are_causal(tmp_path: pathlib.Path):
+    """One that says nothing is read as of none, where DFlash's would be of those with a window."""
+    layers = dataclasses.replace(LAYERS, sliding_window=4, full_attention_layers=(1, 2))
+    head = made(**DSPARK, layers=layers, causal_layers=(0,))
+    with refused(ValueError, "causal_layers=(0,)", "DSparkDraftModel says so of all layers or of none"):
+        save_head(head, tmp_path)

@@ -50,7 +50,7 @@ DRAFTERS = {
 
 
 @functools.cache
-def law() -> np.ndarray:
+def distribution() -> np.ndarray:
     """Probability of each text of `NEW` tokens, from whole passes of the target: `[8, 8, 8, 8]`."""
     texts = np.array(list(itertools.product(range(VOCAB), repeat=NEW)))
     whole = np.concatenate([np.tile(PROMPT, (len(texts), 1)), texts], axis=1)
@@ -60,17 +60,16 @@ def law() -> np.ndarray:
 
 
 def p_value(drafter: Drafter) -> float:
-    """Chi-square of the texts of many seeds against the target's law; texts too rare to count are one class."""
+    """Chi-square of the texts of many seeds against the distribution; texts too rare to count are one class."""
     counts, steps = np.zeros(VOCAB**NEW, int), 0
-    program = jax.jit(
-        lambda *args: advance(*args, jnp.int32(100), mode=MODE)
-    )  # anew: a mistake is not found in a cache
+    # a new function: jit would find the old trace of patched code
+    program = jax.jit(lambda *args: advance(*args, jnp.int32(100), mode=MODE))
     for batch in range(BATCHES):
         texts, taken = decoded(drafter, range(batch * ROWS, (batch + 1) * ROWS), program)
         counts += np.bincount(texts @ VOCAB ** np.arange(NEW)[::-1], minlength=VOCAB**NEW)
         steps += taken
     assert steps < 0.75 * (NEW - 1) * ROWS * BATCHES, "few tokens were accepted: nothing was tested"
-    expected = law() * ROWS * BATCHES
+    expected = distribution() * ROWS * BATCHES
     if counts[expected == 0].any():
         return 0.0
     common = expected >= 10
@@ -110,13 +109,13 @@ def decoded(drafter: Drafter, seeds: range, program: Any) -> tuple[np.ndarray, i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_drafted_texts_follow_the_targets_law(name: str):
+def test_drafted_texts_follow_the_targets_distribution(name: str):
     assert p_value(DRAFTERS[name]()) > 0.001
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", ["one noise for all tokens of a step", "the draft's favourite counts for more"])
-def test_the_law_test_sees_wrong_verifiers(mistake: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_test_sees_wrong_verifiers(mistake: str, monkeypatch: pytest.MonkeyPatch):
     """With the first mistake each token alone is still drawn rightly: only texts as wholes show it."""
     if mistake.startswith("one noise"):
         monkeypatch.setattr(sampling, "at_depth", lambda noise, depth: noise[:, jnp.zeros_like(depth[0])])

@@ -48,7 +48,9 @@ def test_methods_of_blocks_have_their_published_settings(path, method: str, publ
     assert (config.optimizer.decay, config.optimizer.clip, config.optimizer.clip_at) == ("cosine", "norm", 1.0)
     mixed = DSPARK.distribution_loss, DSPARK.distribution_weight, DSPARK.text_weight, DSPARK.confidence_weight
     assert mixed == ("tv", 1.8, 0.1, 1.0), "0.9 of the L1 distance, twice the total variation, and 0.1 of the text"
-    with pytest.raises(ValueError, match="text_weight=0.1 with distribution_loss=text, which is the same"):
+    with pytest.raises(
+        ValueError, match="text_weight=0.1 with distribution_loss=text, the same loss; expected objective.text_weight=0"
+    ):
         read_config(path, ["head.method=dspark", "head.mask_token_id=3", "objective.distribution_loss=text"])
 
 
@@ -130,6 +132,34 @@ def test_a_wrong_setting_is_refused_by_name(path, assignment, message):
     with pytest.raises(ValueError) as caught:
         read_config(path, [assignment])
     assert message in str(caught.value) and str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_block_learns_all_that_it_drafts(path):
+    of_blocks = ["head.method=dspark", "head.mask_token_id=3"]
+    assert read_config(path, of_blocks).objective.steps == 7
+    assert read_config(path, [*of_blocks, "head.block_size=16"]).objective.steps == 16
+    dflash = ["head.method=dflash", "head.mask_token_id=3", "head.block_size=8"]
+    assert read_config(path, dflash).objective.steps == 7
+    with pytest.raises(ValueError, match="objective.steps=6 and head.block_size=8; expected 7, as many as the block"):
+        read_config(path, [*dflash, "objective.steps=6"])
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["head.method=eagle3", "head.bias=false"], "head.bias=False with method eagle3; expected eagle1"),
+        (["head.method=medusa", "head.intermediate_size=8"], "head.intermediate_size=8 with method medusa; expected"),
+        (["head.method=hydra", "head.num_key_value_heads=1"], "or hydra with head.prefix"),
+        (
+            ["head.method=dflash", "head.mask_token_id=3", "objective.feature_weight=1"],
+            "objective.feature_weight=1.0 with method dflash; expected eagle1 or eagle3",
+        ),
+    ],
+)
+def test_what_a_method_does_not_read_is_refused(path, assignments, message):
+    with pytest.raises(ValueError) as caught:
+        read_config(path, assignments)
+    assert message in str(caught.value)
 
 
 def test_a_wrong_file_says_so(tmp_path):
