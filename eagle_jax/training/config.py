@@ -94,10 +94,11 @@ class TrainConfig:
                 f"optimizer.warmup={self.optimizer.warmup} is not below steps={self.steps}: "
                 "the run would end before its rate was reached"
             )
-        drafted = self.head.block_size and self.head.block_size - (self.head.method != "dspark")
-        if drafted and self.objective.steps < drafted:
+        size = self.head.block_size if self.head.start is None else None  # an earlier head's own size counts
+        drafted = 0 if size is None else size - (self.head.method != "dspark")
+        if self.objective.steps < drafted:
             raise ValueError(
-                f"objective.steps={self.objective.steps} and head.block_size={self.head.block_size}; expected "
+                f"objective.steps={self.objective.steps} and head.block_size={size}; expected "
                 f"{drafted}, as many as the block drafts, since a slot that is not learnt is drafted all the same"
             )
         for name, methods in READ_BY.items():

@@ -142,6 +142,7 @@ def test_a_block_learns_all_that_it_drafts(path):
     assert read_config(path, dflash).objective.steps == 7
     with pytest.raises(ValueError, match="objective.steps=6 and head.block_size=8; expected 7, as many as the block"):
         read_config(path, [*dflash, "objective.steps=6"])
+    assert read_config(path, [*dflash, "objective.steps=6", "head.start=earlier"]).objective.steps == 6
 
 
 @pytest.mark.parametrize(
