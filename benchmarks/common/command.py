@@ -9,6 +9,7 @@ from collections.abc import Callable
 import eagle_jax
 from eagle_jax.cli.console import TRACEBACK, sentence
 from eagle_jax.evaluation import Prompter, read_questions
+from eagle_jax.evaluation.metrics import task
 
 PAIR = pathlib.Path(eagle_jax.__file__).parent / "pair"  # the shipped one
 
@@ -42,11 +43,19 @@ def prompts(
     model: eagle_jax.Model, path: pathlib.Path, limit: int | None, new_tokens: int, every: int = 1
 ) -> list[list[int]]:
     """First turns in token ids, as chats where there is a template; one that is too long loses its beginning."""
+    return [prompt for _, prompt in prompts_of_tasks(model, path, limit, new_tokens, every)]
+
+
+def prompts_of_tasks(
+    model: eagle_jax.Model, path: pathlib.Path, limit: int | None, new_tokens: int, every: int = 1
+) -> list[tuple[str, list[int]]]:
+    """What `prompts` gives, each behind the task that Spec-Bench counts its question to."""
     prompter = Prompter(model, chat=bool(model.tokenizer.chat_template), max_new_tokens=new_tokens, cut=True)
     asked = (
-        prompter([{"role": "user", "content": question.turns[0]}]) for question in read_questions(path, limit)[::every]
+        (task(question.category), prompter([{"role": "user", "content": question.turns[0]}]))
+        for question in read_questions(path, limit)[::every]
     )
-    return [prompt.ids for prompt in asked if prompt is not None]
+    return [(name, prompt.ids) for name, prompt in asked if prompt is not None]
 
 
 def begin(main: Callable[[], int | None]) -> None:

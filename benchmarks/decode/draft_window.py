@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import eagle_jax
 from benchmarks.common.command import begin, numbers, parser, prompts
 from benchmarks.common.tables import progress, show
-from benchmarks.decode.acceptance import reached_depths
+from benchmarks.decode.acceptance import mean_length
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
 
@@ -58,7 +58,7 @@ def cut(asked: Sequence[list[int]], length: int) -> list[list[int]]:
 def acceptance(model: eagle_jax.Model, asked: list[list[int]], tree: object, new_tokens: int) -> float:
     """Mean acceptance length over the answers."""
     results = eagle_jax.generate(model, asked, max_new_tokens=new_tokens, tree=tree, progress=progress)
-    return 1 + sum(reached_depths(results))
+    return mean_length(results)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) ->
     if isinstance(weight, QuantizedPanels):
         from eagle_jax.ops.cpu import quantized_products
 
-        bits = weight.bits, row_bits()
+        bits = weight.bits, row_bits(weight.bits)
         y = quantized_products.product(rows.astype(jnp.float32), weight.words, weight.scales, *bits, num_valid)
     else:
         from eagle_jax.ops.cpu import float_products
@@ -174,15 +174,18 @@ def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
     return top_k(values.reshape(math.prod(rows), size), count=1, logit_scale=None)[1].reshape(rows)
 
 
-def row_bits() -> int:
-    """Bits of rows that are multiplied with quantized weights: 16, or 8 if asked for and this CPU multiplies bytes."""
+def row_bits(bits: int) -> int:
+    """Bits of rows that are multiplied with weights of `bits` bits: 16 or 8, of which only some CPUs multiply bytes.
+
+    8 beside weights of 4 bits, whose own rounding is far coarser, and 16 beside those of 8, unless told otherwise.
+    """
     from eagle_jax.ops.cpu.arithmetic import has_byte_products
 
-    if _activations() == "int16":
-        return 16
-    if not has_byte_products():
+    asked = _activations()
+    if asked == "int8" and not has_byte_products():
         _warn_of_bytes()
-    return 8 if has_byte_products() else 16
+    wanted = asked or ("int8" if bits == 4 else "int16")
+    return 8 if wanted == "int8" and has_byte_products() else 16
 
 
 @functools.cache
@@ -190,9 +193,9 @@ def _warn_of_bytes() -> None:
     log.warning("rows are rounded to 16 bits, not to the 8 of %s: this CPU lacks avx512_vnni", ACTIVATIONS)
 
 
-def _activations() -> str:
-    value = os.environ.get(ACTIVATIONS, ROWS[0])
-    if value not in ROWS:
+def _activations() -> str | None:
+    value = os.environ.get(ACTIVATIONS)
+    if value is not None and value not in ROWS:
         raise ValueError(f'{ACTIVATIONS}={value!r} is not known; expected "{ROWS[0]}" or "{ROWS[1]}"')
     return value
 

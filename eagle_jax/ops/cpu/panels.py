@@ -88,7 +88,7 @@ class QuantizedPanels(PackedWeight):
         """Fewer with rows of 16 bits: their arithmetic is slower, and the weights are read in half the time or less."""
         from eagle_jax.ops.cpu.backend import row_bits
 
-        return 5 if row_bits() == 16 else 8
+        return 5 if row_bits(self.bits) == 16 else 8
 
     def unpack(self) -> QuantArray:
         return unpack(self)

@@ -1,6 +1,7 @@
 """Quantized weights are multiplied as integers, as NumPy does with the same ones, and a row's bits are its own."""
 
 import dataclasses
+import itertools
 import logging
 
 import jax
@@ -29,7 +30,7 @@ def row_bits(request, monkeypatch) -> int:
     """What rows are rounded to."""
     monkeypatch.setenv(ACTIVATIONS, f"int{request.param}")
     jax.clear_caches()
-    return backend.row_bits()
+    return backend.row_bits(8)
 
 
 def normal(key: jax.Array, *shape: int) -> jax.Array:
@@ -158,13 +159,29 @@ def test_a_large_product_is_shared_among_threads_and_the_same(getkey):
     panels = pack(weight)
     made = jax.jit(lambda x, panels: [matmul(rows, panels) for rows in x])(x, panels)
     for rows, found in zip(x, made, strict=True):
-        np.testing.assert_allclose(found, with_rounded_rows(rows, weight, Rounding(4, 128), 16), rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(
+            found, with_rounded_rows(rows, weight, Rounding(4, 128), backend.row_bits(4)), rtol=1e-5, atol=1e-4
+        )
 
 
 def test_what_rows_cannot_be_rounded_to_is_refused_before_anything_is_made(monkeypatch, getkey):
     monkeypatch.setenv(ACTIVATIONS, "int4")
     with pytest.raises(ValueError, match='EAGLE_JAX_ACTIVATIONS=\'int4\' is not known; expected "int16" or "int8"'):
         backend.pack(rounded(getkey(), Rounding(8), 16, INPUTS))
+
+
+def test_rows_have_8_bits_beside_weights_of_4_unless_told_otherwise(monkeypatch):
+    from eagle_jax.ops.cpu import arithmetic
+
+    bits = {}
+    for asked, byte_products in itertools.product([None, "int8", "int16"], [True, False]):
+        monkeypatch.setattr(arithmetic, "has_byte_products", lambda has=byte_products: has)
+        monkeypatch.delenv(ACTIVATIONS, raising=False)
+        if asked:
+            monkeypatch.setenv(ACTIVATIONS, asked)
+        bits[asked, byte_products] = backend.row_bits(4), backend.row_bits(8)
+    expected = {(None, True): (8, 16), ("int8", True): (8, 8), ("int16", True): (16, 16)}
+    assert bits == expected | {(asked, False): (16, 16) for asked in (None, "int8", "int16")}
 
 
 def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, caplog):
@@ -174,7 +191,7 @@ def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, 
     monkeypatch.setattr(arithmetic, "has_byte_products", lambda: False)
     backend._warn_of_bytes.cache_clear()
     with caplog.at_level(logging.WARNING, "eagle_jax.ops"):
-        assert [backend.row_bits() for _ in range(3)] == [16] * 3
+        assert [backend.row_bits(bits) for bits in (4, 8, 4)] == [16] * 3
     assert caplog.messages == [
         "rows are rounded to 16 bits, not to the 8 of EAGLE_JAX_ACTIVATIONS: this CPU lacks avx512_vnni"
     ]
