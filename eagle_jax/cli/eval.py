@@ -17,7 +17,7 @@ from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
 from eagle_jax.cli.eval_compare import compare_files
-from eagle_jax.cli.eval_methods import parse_methods, refuse_idle, with_model
+from eagle_jax.cli.eval_methods import parse_methods, refuse_idle, with_models
 from eagle_jax.cli.report import as_dict, differences, nothing_fits, rich_table, surroundings
 from eagle_jax.evaluation import Method, Prompter, Question, compare, read_questions, too_long
 from eagle_jax.evaluation.comparison import first_prompt
@@ -79,7 +79,8 @@ def run(
         typer.Option(
             "--head",
             metavar="PATH|NAME",
-            help="Folder or hub name of a head; again for one of another kind. The target's own head is there anyway.",
+            help="Folder or hub name of a head; again for others. A method takes the one behind its @ (eagle@HEAD), "
+            "else the first that suits it. The target's own head is there anyway.",
             rich_help_panel=options.MODEL,
         ),
     ] = None,
@@ -118,10 +119,10 @@ def run(
     model = load(
         target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
     )
-    loaded = [*(api.with_head(model, head, head_config=changes, quantize=quantize) for head in heads or ()), model]
-    suited = [with_model(method, loaded) for method in parsed]
+    others = {head: api.with_head(model, head, head_config=changes, quantize=quantize) for head in heads or ()}
+    suited = with_models(parsed, others, model)
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
-    refuse_idle(chosen, dict(zip(heads or (), loaded, strict=False)), draft, datastore)
+    refuse_idle(chosen, others, draft, datastore)
     prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens, cut)
     skipped = too_long(prompter, selected)
     if len(skipped) == len(selected):

@@ -2,7 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from eagle_jax import api
 from eagle_jax.api import METHODS
@@ -10,24 +11,49 @@ from eagle_jax.cli import options
 from eagle_jax.evaluation import Method
 
 
-def parse_methods(text: str) -> list[Method]:
-    """`plain,eagle:60,7,10,prompt-lookup` as methods; a comma before a letter begins a new one."""
-    methods = []
-    for name in re.split(r",(?=\s*[A-Za-z])", text):
-        drafter, colon, tree = name.strip().partition(":")
-        if colon and drafter in ("plain", "none"):
-            raise ValueError(f"--methods has {name.strip()}, but {drafter} drafts no tree; write {drafter} alone")
+class Asked(NamedTuple):
+    """A method as typed, and the `--head` behind its `@`, if any."""
+
+    method: Method
+    head: str | None
+
+
+def parse_methods(text: str) -> list[Asked]:
+    """`plain,eagle:60,7,10,eagle@HEAD` as methods; a comma before a letter begins a new one."""
+    asked = []
+    for name in (part.strip() for part in re.split(r",(?=\s*[A-Za-z])", text)):
+        named, colon, tree = name.partition(":")
+        drafter, at, head = named.partition("@")
+        if (colon or at) and drafter in ("plain", "none"):
+            raise ValueError(f"--methods has {name}, but {drafter} drafts nothing; write {drafter} alone")
+        if at and not head:
+            raise ValueError(f"--methods has {name}, with nothing behind the @; name one of the --head there")
         shape = options.parse_tree(tree, f"the tree of {drafter},") if colon else "auto"
-        methods.append(Method(name.strip(), "none" if drafter == "plain" else drafter, shape))
-    names = [method.name for method in methods]
+        asked.append(Asked(Method(name, "none" if drafter == "plain" else drafter, shape), head or None))
+    names = [method.name for method, _ in asked]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(f"--methods names {twice[0]} twice; each method is asked once")
-    return methods
+    return asked
 
 
-def with_model(method: Method, models: Sequence[api.Model]) -> tuple[Method, dict[str, int]]:
-    """The method with the first of the models that has what it needs, and the shape of its trees."""
+def with_models(
+    asked: Sequence[Asked], heads: Mapping[str, api.Model], model: api.Model
+) -> list[tuple[Method, dict[str, int]]]:
+    """Each method with the model that has what it needs, and the shape of its trees.
+
+    Args:
+        heads: models by `--head`. A method without one takes the first that suits it of those that no method names.
+        model: the target with its own head.
+    """
+    named = {head for _, head in asked}
+    if missing := [f"{method.name}, and no --head is {head}" for method, head in asked if head not in {None, *heads}]:
+        raise ValueError(f"--methods has {missing[0]}; expected one of {', '.join(heads) or 'none'} behind the @")
+    others = [*(one for head, one in heads.items() if head not in named), model]
+    return [_with_model(method, others if head is None else [heads[head]]) for method, head in asked]
+
+
+def _with_model(method: Method, models: Sequence[api.Model]) -> tuple[Method, dict[str, int]]:
     problems = []
     for model in models:
         try:
@@ -39,7 +65,7 @@ def with_model(method: Method, models: Sequence[api.Model]) -> tuple[Method, dic
 
 
 def refuse_idle(
-    methods: Sequence[Method], heads: dict[str, api.Model], draft: str | None, datastore: str | None
+    methods: Sequence[Method], heads: Mapping[str, api.Model], draft: str | None, datastore: str | None
 ) -> None:
     """Raises if something to draft with was given that no method takes."""
     needs = {method.name: _draws_on(method) for method in methods}

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,8 @@ def _open(path: Path) -> JsonLines[Conversation]:
 
 
 def answer_file(folder: Path, method: str) -> Path:
-    """`eagle:60,7,10` answers into `eagle_60_7_10.jsonl`."""
-    return folder / (method.replace(":", "_").replace(",", "_") + ".jsonl")
+    """`eagle:60,7,10` answers into `eagle_60_7_10.jsonl`, `eagle@runs/head` into `eagle_runs_head.jsonl`."""
+    return folder / (re.sub(r"[:,@/\\]", "_", method) + ".jsonl")
 
 
 def read_run(folder: Path) -> dict[str, Any]:

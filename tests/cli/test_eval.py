@@ -6,6 +6,7 @@ import pytest
 
 from eagle_jax import api
 from eagle_jax.cli.eval import _fingerprints
+from eagle_jax.cli.eval_methods import parse_methods, with_models
 from eagle_jax.evaluation.store import alone
 from eagle_jax.loading.folders import PAIR
 
@@ -170,7 +171,10 @@ def test_settings_that_nothing_was_answered_with_may_change(fake, run, asked, fo
         ("plain,magic", "drafter='magic' is not known"),
         ("plain,eagle:6;3", "the tree of eagle, '6;3' is not a tree"),
         ("plain,eagle,plain", "--methods names plain twice"),
-        ("eagle,plain:60,7,10", "--methods has plain:60,7,10, but plain drafts no tree; write plain alone"),
+        ("eagle,plain:60,7,10", "--methods has plain:60,7,10, but plain drafts nothing; write plain alone"),
+        ("eagle,none@eagle1", "--methods has none@eagle1, but none drafts nothing; write none alone"),
+        ("plain,eagle@", "--methods has eagle@, with nothing behind the @; name one of the --head there"),
+        ("plain,eagle@hydra", "--methods has eagle@hydra, and no --head is hydra; expected one of none behind the @"),
     ],
 )
 def test_methods_that_are_none(fake, run, asked, folder, methods, sentence):
@@ -331,6 +335,20 @@ def test_compare_says_how_runs_differ(fake, run, asked, folder, tmp_path):
 def test_heads_of_several_kinds(fake, run, asked):
     assert run(*asked, "--head", "eagle3").exit_code == 0
     assert [head for _, head, _ in fake.loads] == [None, "eagle3"]
+
+
+@pytest.mark.parametrize("heads, of_eagle", [(("first",), "own"), (("first", "second"), "second")])
+def test_a_method_drafts_with_the_head_behind_its_at_and_others_with_the_rest(fake, heads, of_eagle):
+    own, *others = (fake.load() for _ in ("own", *heads))
+    models = dict(zip(heads, others, strict=True))
+    names = {id(model): name for name, model in [*models.items(), ("own", own)]}
+    suited = with_models(parse_methods("eagle@first,eagle,eagle@first:6,3,2"), models, own)
+    made = {method.name: (method.drafter, method.tree, names[id(method.model)]) for method, _ in suited}
+    assert made == {
+        "eagle@first": ("eagle", "auto", "first"),
+        "eagle": ("eagle", "auto", of_eagle),
+        "eagle@first:6,3,2": ("eagle", (6, 3, 2), "first"),
+    }
 
 
 def test_entries_of_the_named_heads_configs(fake, run, asked):
