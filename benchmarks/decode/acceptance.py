@@ -22,9 +22,8 @@ def main() -> None:
     arguments.add_argument("--top-p", type=float, default=1.0)
     options = arguments.parse_args()
     model = eagle_jax.load(options.target, options.head)
-    tasks, asked = zip(
-        *prompts_of_tasks(model, options.questions, options.limit, options.new_tokens, options.every), strict=True
-    )
+    of_tasks = prompts_of_tasks(model, options.questions, options.limit, options.new_tokens, options.every)
+    tasks, asked = [task for task, _ in of_tasks], [prompt for _, prompt in of_tasks]
     cases = [("greedy", 0.0, True)]
     for temperature in options.temperatures:
         cases += [(f"T={temperature:g}, {name}", temperature, name == "coupled") for name in ("coupled", "uncoupled")]
@@ -36,7 +35,7 @@ def main() -> None:
     for name, temperature, coupled in cases:
         results = eagle_jax.generate(
             model,
-            list(asked),
+            asked,
             max_new_tokens=options.new_tokens,
             temperature=temperature,
             top_p=options.top_p,
@@ -48,8 +47,8 @@ def main() -> None:
         length = mean_length(results)
         greedy = greedy or length
         rows.append((name, length, f"{length / greedy:.0%}", " ".join(f"{share:.2f}" for share in reached)))
-        of_tasks = ([one for one, its in zip(results, tasks, strict=True) if its == task] for task in names)
-        by_task.append((name, *map(mean_length, of_tasks)))
+        groups = ([one for one, its in zip(results, tasks, strict=True) if its == task] for task in names)
+        by_task.append((name, *map(mean_length, groups)))
     columns = ("sampling", "mean acceptance length", "of greedy", "share of steps that reach depth 1, 2, ...")
     show(f"{len(asked)} questions, tree {options.tree}", columns, rows)
     show("Mean acceptance length by task", ("sampling", *names), by_task)

@@ -19,6 +19,7 @@ import eagle_jax
 from benchmarks.common.command import begin, numbers, parser, prompts
 from benchmarks.common.tables import progress, show
 from benchmarks.common.turns import Method, in_turns, ours
+from benchmarks.decode.acceptance import mean_length
 from eagle_jax import api
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.tuning.methods import drafter_for
@@ -89,8 +90,7 @@ def accepted(model: eagle_jax.Model, policy: DynamicTree, asked: list[Any], opti
             drafter=dataclasses.replace(drafter_for(model, "auto", policy), coupled=coupled),
             progress=progress,
         )
-        steps = [length for result in results for length in result.stats.accepted_lengths]
-        lengths.append(sum(steps) / len(steps))
+        lengths.append(mean_length(results))
     return lengths
 
 

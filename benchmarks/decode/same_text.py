@@ -14,6 +14,7 @@ import time
 import eagle_jax
 from benchmarks.common.command import begin, parser, prompts
 from benchmarks.common.tables import show
+from benchmarks.decode.acceptance import mean_length
 
 METHODS = {
     "plain": ("none", "auto"),
@@ -45,9 +46,7 @@ def main() -> int:
                 expected = expected or results
                 same = sum(a.token_ids == b.token_ids for a, b in zip(results, expected, strict=True))
                 different += len(asked) - same
-                stats = [result.stats for result in results if result.stats.steps]
-                length = sum(sum(one.accepted_lengths) for one in stats) / sum(one.steps for one in stats)
-                rows.append((f"T={temperature:g}", name, batch, f"{same} of {len(asked)}", length))
+                rows.append((f"T={temperature:g}", name, batch, f"{same} of {len(asked)}", mean_length(results)))
                 print(*rows[-1], f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     columns = ("sampling", "method", "batch", "same token ids", "mean acceptance length")
     show(f"{options.dtype}{f', {options.quantize}' if options.quantize else ''}", columns, rows)

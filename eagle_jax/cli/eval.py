@@ -63,7 +63,7 @@ def run(
         typer.Option(
             "--methods",
             "-m",
-            metavar="NAME[:TREE],...",
+            metavar="NAME[@HEAD][:TREE],...",
             help="Drafters, each with a tree if it takes one: plain,eagle:60,7,10,eagle:eagle1,prompt-lookup.",
             rich_help_panel=options.DRAFTING,
         ),

@@ -11,16 +11,16 @@ from eagle_jax.cli import options
 from eagle_jax.evaluation import Method
 
 
-class Asked(NamedTuple):
+class ParsedMethod(NamedTuple):
     """A method as typed, and the `--head` behind its `@`, if any."""
 
     method: Method
     head: str | None
 
 
-def parse_methods(text: str) -> list[Asked]:
+def parse_methods(text: str) -> list[ParsedMethod]:
     """`plain,eagle:60,7,10,eagle@HEAD` as methods; a comma before a letter begins a new one."""
-    asked = []
+    parsed = []
     for name in (part.strip() for part in re.split(r",(?=\s*[A-Za-z])", text)):
         named, colon, tree = name.partition(":")
         drafter, at, head = named.partition("@")
@@ -29,16 +29,16 @@ def parse_methods(text: str) -> list[Asked]:
         if at and not head:
             raise ValueError(f"--methods has {name}, with nothing behind the @; name one of the --head there")
         shape = options.parse_tree(tree, f"the tree of {drafter},") if colon else "auto"
-        asked.append(Asked(Method(name, "none" if drafter == "plain" else drafter, shape), head or None))
-    names = [method.name for method, _ in asked]
+        parsed.append(ParsedMethod(Method(name, "none" if drafter == "plain" else drafter, shape), head or None))
+    names = [method.name for method, _ in parsed]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(f"--methods names {twice[0]} twice; each method is asked once")
-    return asked
+    return parsed
 
 
 def with_models(
-    asked: Sequence[Asked], heads: Mapping[str, api.Model], model: api.Model
+    parsed: Sequence[ParsedMethod], heads: Mapping[str, api.Model], model: api.Model
 ) -> list[tuple[Method, dict[str, int]]]:
     """Each method with the model that has what it needs, and the shape of its trees.
 
@@ -46,11 +46,12 @@ def with_models(
         heads: models by `--head`. A method without one takes the first that suits it of those that no method names.
         model: the target with its own head.
     """
-    named = {head for _, head in asked}
-    if missing := [f"{method.name}, and no --head is {head}" for method, head in asked if head not in {None, *heads}]:
-        raise ValueError(f"--methods has {missing[0]}; expected one of {', '.join(heads) or 'none'} behind the @")
+    named = {head for _, head in parsed}
+    for method, head in parsed:
+        if head not in {None, *heads}:
+            raise ValueError(f"--methods has {method.name}, and no --head is {head}; give --head {head} too")
     others = [*(one for head, one in heads.items() if head not in named), model]
-    return [_with_model(method, others if head is None else [heads[head]]) for method, head in asked]
+    return [_with_model(method, others if head is None else [heads[head]]) for method, head in parsed]
 
 
 def _with_model(method: Method, models: Sequence[api.Model]) -> tuple[Method, dict[str, int]]:

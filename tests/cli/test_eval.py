@@ -174,7 +174,7 @@ def test_settings_that_nothing_was_answered_with_may_change(fake, run, asked, fo
         ("eagle,plain:60,7,10", "--methods has plain:60,7,10, but plain drafts nothing; write plain alone"),
         ("eagle,none@eagle1", "--methods has none@eagle1, but none drafts nothing; write none alone"),
         ("plain,eagle@", "--methods has eagle@, with nothing behind the @; name one of the --head there"),
-        ("plain,eagle@hydra", "--methods has eagle@hydra, and no --head is hydra; expected one of none behind the @"),
+        ("plain,eagle@hydra", "--methods has eagle@hydra, and no --head is hydra; give --head hydra too"),
     ],
 )
 def test_methods_that_are_none(fake, run, asked, folder, methods, sentence):

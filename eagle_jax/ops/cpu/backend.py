@@ -175,17 +175,18 @@ def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
 
 
 def row_bits(bits: int) -> int:
-    """Bits of rows that are multiplied with weights of `bits` bits: 16 or 8, of which only some CPUs multiply bytes.
+    """Bits that activations are rounded to, 16 or 8, before a product with weights of `bits` bits.
 
-    8 beside weights of 4 bits, whose own rounding is far coarser, and 16 beside those of 8, unless told otherwise.
+    8 with weights of 4 bits, whose own rounding is far coarser, and 16 with those of 8, unless `EAGLE_JAX_ACTIVATIONS`
+    is set; always 16 on a CPU that does not multiply bytes.
     """
     from eagle_jax.ops.cpu.arithmetic import has_byte_products
 
-    asked = _activations()
-    if asked == "int8" and not has_byte_products():
+    setting = _activations()
+    if setting == "int8" and not has_byte_products():
         _warn_of_bytes()
-    wanted = asked or ("int8" if bits == 4 else "int16")
-    return 8 if wanted == "int8" and has_byte_products() else 16
+    dtype = setting or ("int8" if bits == 4 else "int16")
+    return 8 if dtype == "int8" and has_byte_products() else 16
 
 
 @functools.cache

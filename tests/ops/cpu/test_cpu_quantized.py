@@ -170,18 +170,18 @@ def test_what_rows_cannot_be_rounded_to_is_refused_before_anything_is_made(monke
         backend.pack(rounded(getkey(), Rounding(8), 16, INPUTS))
 
 
-def test_rows_have_8_bits_beside_weights_of_4_unless_told_otherwise(monkeypatch):
+def test_rows_have_8_bits_beside_weights_of_4_unless_the_setting_says_otherwise(monkeypatch):
     from eagle_jax.ops.cpu import arithmetic
 
     bits = {}
-    for asked, byte_products in itertools.product([None, "int8", "int16"], [True, False]):
+    for setting, byte_products in itertools.product([None, "int8", "int16"], [True, False]):
         monkeypatch.setattr(arithmetic, "has_byte_products", lambda has=byte_products: has)
         monkeypatch.delenv(ACTIVATIONS, raising=False)
-        if asked:
-            monkeypatch.setenv(ACTIVATIONS, asked)
-        bits[asked, byte_products] = backend.row_bits(4), backend.row_bits(8)
+        if setting:
+            monkeypatch.setenv(ACTIVATIONS, setting)
+        bits[setting, byte_products] = backend.row_bits(4), backend.row_bits(8)
     expected = {(None, True): (8, 16), ("int8", True): (8, 8), ("int16", True): (16, 16)}
-    assert bits == expected | {(asked, False): (16, 16) for asked in (None, "int8", "int16")}
+    assert bits == expected | {(setting, False): (16, 16) for setting in (None, "int8", "int16")}
 
 
 def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, caplog):
