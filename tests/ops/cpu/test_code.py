@@ -43,8 +43,11 @@ for bits in (8, 4):
     for rows in range(1, 9):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96)) for i, n in ((0, rows), (1, 144)))
         w = quantize(w, Rounding(bits, 32), jnp.float32)
-        wanted = np.asarray(x, np.float64) @ np.asarray(dense(w), np.float64).T
-        np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), wanted, atol=5e-3)
+        blocks, highest = np.asarray(x).reshape(rows, 3, 32), np.float32(2 ** (backend.row_bits(bits) - 1) - 1)
+        largest = np.abs(blocks).max(axis=2, keepdims=True)
+        rounded = np.rint(blocks * (highest / largest)).astype(np.float64) * (largest / highest)
+        wanted = rounded.reshape(rows, 96) @ np.asarray(dense(w), np.float64).T
+        np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), wanted, atol=1e-4)
 for size in (16, 32, 48, 64):
     nodes = enumerate((14, 7, 7, 90, 90))
     q, k, v, old, older = (jax.random.normal(jax.random.key(i), (2, 2, n, size)) for i, n in nodes)
