@@ -1,4 +1,4 @@
-"""The published model that `demo`, `chat` and `ui` show where it is at hand."""
+"""The published model that `demo` and `ui` show where it is at hand."""
 
 from eagle_jax import api
 from eagle_jax.cli.console import err, sentence
@@ -10,7 +10,7 @@ def published() -> str | None:
     """The name of the published pair once it is on this machine; None, after a sentence, if it cannot be had."""
     try:
         if not api.at_hand(PUBLISHED):
-            err.print(f"Downloading {PUBLISHED}, 93 MB, once ...", style="dim")
+            err.print(f"Downloading {PUBLISHED}, once ...", style="dim")
         api.download(PUBLISHED)
     except (OSError, ValueError) as error:
         err.print(f"eagle-jax: {sentence(error)}; the toy pair of the package answers instead", markup=False)

@@ -27,6 +27,18 @@ def resolve(name: str | pathlib.Path) -> pathlib.Path:
     return _fetch(str(name))
 
 
+def cached(name: str) -> pathlib.Path | None:
+    """The folder of a repository `owner/name` in the hub's cache; None if it was not downloaded."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = pathlib.Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, OSError):
+        return None
+    return folder if any((folder / file).exists() for file in WEIGHT_FILES) else None
+
+
 def read_config(name: str | pathlib.Path) -> dict[str, Any]:
     """The `config.json` of a model, without its weights.
 

