@@ -42,6 +42,7 @@ _SCALING = {
 }
 # vocab_size is the number of rows of the embedding; the others tell how the file came about.
 _IGNORED = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"}
+_NO_NUMBERS = {"rope.scaling.type", "rope.scaling.finetuned", "tensor_data_layout"}
 # Entries of other models, in files of these only where they change nothing.
 _ABSENT = {"expert_count": 0, "expert_used_count": 0}
 
@@ -106,6 +107,8 @@ def _stated(file: GgufFile, architecture: str) -> dict[str, Any]:
             continue
         if name not in _KEYS.keys() | _CHECKED | _SCALING.keys() | _IGNORED:
             raise ValueError(f"{file.path} has {prefix}{name} {value!r}, which is not known and might change the model")
+        if name not in _NO_NUMBERS | _CHECKED and type(value) not in (int, float):
+            raise ValueError(f"{file.path} has {prefix}{name} {value!r}; expected a number")
     return stated
 
 

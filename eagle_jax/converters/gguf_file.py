@@ -13,7 +13,7 @@ import functools
 import math
 import pathlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -94,11 +94,16 @@ class _Header:
         version, tensors, entries = self._unpack("IQQ")
         if version not in VERSIONS:
             raise ValueError(f"version {version} is not known; expected {' or '.join(map(str, VERSIONS))}")
-        self.metadata = dict(self._entry() for _ in range(entries))
-        table = [(self._string(), *self._place()) for _ in range(tensors)]
+        self.metadata = _by_name("metadata entry", (self._entry() for _ in range(entries)))
+        parts = self.metadata.get("split.count", 1)
+        if parts != 1:
+            raise ValueError(f"it is one of {parts} parts; join them with `llama-gguf-split --merge`")
+        table = _by_name("tensor", ((self._string(), self._place()) for _ in range(tensors)))
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
+        if type(alignment) is not int or alignment < 1:
+            raise ValueError(f"general.alignment is {alignment!r}; expected a number of bytes")
         start = -(-self._position // alignment) * alignment
-        self.tensors = {name: self._tensor(name, shape, type, start + at) for name, shape, type, at in table}
+        self.tensors = {name: self._tensor(name, shape, kind, start + at) for name, (shape, kind, at) in table.items()}
 
     def _take(self, size: int) -> memoryview:
         end = self._position + size
@@ -144,6 +149,15 @@ class _Header:
         if end > len(self._data):
             raise ValueError(f"it ends before tensor {name} does; copy or download it again")
         return GgufTensor(shape, type, self._data[start:end].reshape(*shape[:-1], row))
+
+
+def _by_name(what: str, entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    named = dict[str, Any]()
+    for name, value in entries:
+        if name in named:
+            raise ValueError(f"{what} {name} is there twice; which one counts is not known")
+        named[name] = value
+    return named
 
 
 def _type(name: str, number: int) -> tuple[str, int, int]:
