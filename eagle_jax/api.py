@@ -9,9 +9,10 @@ from eagle_jax.jobs.regenerate import Regenerated, regenerate
 from eagle_jax.jobs.training import first_turns, read_config, train
 from eagle_jax.loading.datastore import make_datastore
 from eagle_jax.loading.dtypes import dtype_name
-from eagle_jax.loading.folders import at_hand, describe, download, tokenizer_of
+from eagle_jax.loading.folders import at_hand, describe, download, gguf_of, tokenizer_of
 from eagle_jax.loading.model import Model, load, with_head
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
+from eagle_jax.ops.dispatch import settings as operation_settings
 from eagle_jax.scheduling.engine import Engine
 from eagle_jax.scheduling.generate import generate, stream
 from eagle_jax.scheduling.load import Load
@@ -94,6 +95,8 @@ __all__ = [
     "encode",
     "events",
     "fingerprints",
+    "gguf_of",
+    "operation_settings",
     "first_turns",
     "generate",
     "join",

@@ -74,8 +74,8 @@ def options(
     """Lossless speculative decoding for Llama-family models, in JAX.
 
     A small EAGLE head drafts a tree of continuations, the model checks the whole tree in one pass, and the text is
-    exactly what plain decoding would have written. Without `--target` and `--head` every command uses the small pair
-    that is shipped with the package.
+    exactly what plain decoding would have written. Without `--target` and `--head` a command uses the small pair that
+    is shipped with the package; `demo` and `ui` show a published model where they can.
     """
     # transformers is here for tokenizers and configs; that PyTorch is missing is nothing to warn of.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

@@ -13,7 +13,9 @@ from eagle_jax.cli.console import err, one_sentence, out
 
 @one_sentence
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub name of a head, or a .gguf file.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="Folder or hub name of a head, a .gguf file, or the name of a pair.")
+    ],
     folder: Annotated[pathlib.Path, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
     to: Annotated[
         Literal["safeailab", "sglang", "speculators", "dflash"] | None,
@@ -46,6 +48,8 @@ def convert(
 ) -> None:
     """Write a draft head in the format of another library, or the model in a GGUF file as a folder.
 
+    A name that `eagle-jax models` lists stands for the pair's head with --to, and without it for SmolLM2's file.
+
     A head's tensors keep their values, bit for bit. The folder of a GGUF file has its weights expanded to floats, its
     tokenizer, chat template and generation config, and is read by transformers too.
 
@@ -59,9 +63,12 @@ def convert(
     - `eagle-jax convert ./my-head ./for-sglang --to sglang`
 
     - `eagle-jax convert ./SmolLM2-135M-Instruct.Q8_0.gguf ./smollm2`
+
+    - `eagle-jax convert smollm2-135m-instruct ./smollm2`
     """
-    if source.endswith(".gguf"):
-        _convert_gguf(source, folder, dtype, {"--to": to, "--target": target, "--head-config": head_config})
+    file = source if source.endswith(".gguf") else api.gguf_of(source) if to is None else None
+    if file is not None:
+        _convert_gguf(file, folder, dtype, {"--to": to, "--target": target, "--head-config": head_config})
         return
     if to is None or dtype is not None:
         raise ValueError("a head is converted with --to safeailab, sglang, speculators or dflash, and without --dtype")
@@ -71,7 +78,9 @@ def convert(
     out.print(f"Wrote {folder} for {to}.", markup=False)
 
 
-def _convert_gguf(source: str, folder: pathlib.Path, dtype: str | None, of_heads: Mapping[str, str | None]) -> None:
+def _convert_gguf(
+    source: str | pathlib.Path, folder: pathlib.Path, dtype: str | None, of_heads: Mapping[str, str | None]
+) -> None:
     head_options = [name for name, value in of_heads.items() if value is not None]
     if head_options:
         raise ValueError(f"{head_options[0]} is for heads, and {source} is a GGUF file; leave it out")

@@ -133,7 +133,7 @@ def run(
         heads=heads or [], **({} if head_config is None else {"head_config": head_config}), draft=draft,
         datastore=datastore, fingerprints=_fingerprints(target, heads or [], draft, datastore),
         mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
-        max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats,
+        max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats, **api.operation_settings(),
     )  # fmt: skip
     turns = {question.id: len(question.turns) for question in selected}
     about: dict[str, Any] = dict(

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.converters import dflash, dflash_edges, eagle, formats, heads, names, quant_config
-from eagle_jax.converters.files import Weights
+from eagle_jax.converters.files import Weights, read_entries
 from eagle_jax.converters.formats import EMBEDDING
 from eagle_jax.converters.head_writing import Verifier, entries_for
 from eagle_jax.converters.hf_values import integer
 from eagle_jax.converters.hub import read_config, resolve
-from eagle_jax.converters.pairs import known_pair
+from eagle_jax.converters.pairs import at_hand, head_folder, known_pair, target_folder
 from eagle_jax.converters.vocabulary import mapping_tensors
 from eagle_jax.converters.writing import refuse_model, write_folder
 from eagle_jax.models.quant import is_matrix
@@ -31,7 +31,7 @@ def convert(
     """Writes the head in `source` to `folder` in another format.
 
     Args:
-        source: folder or hub name of a head, in any of the formats.
+        source: folder or hub name of a head, in any of the formats, or the name of a published pair, for its head.
         folder: where to write it; made if it is not there.
         format: of an EAGLE head `safeailab`, `sglang` or `speculators`; of DFlash's `dflash` or `speculators`.
         target: folder or hub name of the target, or the name of a published pair; only `config.json` is read.
@@ -49,7 +49,8 @@ def convert(
         formats.named(format)
     if format == "speculators" and target is None:
         raise ValueError("a speculators config names the target, and none was given; give its folder or hub name")
-    resolved = resolve(source)
+    pair = known_pair(source)
+    resolved = resolve(source) if pair is None else head_folder(pair)
     _check_places(resolved, folder, target)
     name, facts = _read_target(target)
     weights = Weights(resolved)
@@ -133,7 +134,7 @@ def _read_target(target: str | pathlib.Path | None) -> tuple[str | None, dict[st
         return None, {}
     pair = known_pair(target)
     name = str(target) if pair is None else pair.target
-    facts = read_config(name)
+    facts = read_config(name) if pair is None or not at_hand(pair) else read_entries(target_folder(pair))
     try:
         for size in TARGET_SIZES:
             integer(facts, size)

@@ -16,6 +16,7 @@ from eagle_jax.jobs.lines import contents_of, lines_of
 from eagle_jax.jobs.rows import Defaults, Refused, Row, read, refuse_twins, to_request
 from eagle_jax.jobs.together import Bystander, agree_on, agree_to_begin, is_bystander
 from eagle_jax.loading.model import Model
+from eagle_jax.ops.dispatch import settings
 from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.offline import Utilisation
 from eagle_jax.scheduling.request import Request
@@ -116,6 +117,7 @@ class Job:
             "hosts": self.hosts,
             **json.loads(json.dumps(defaults.values)),  # as they are read again: lists for tuples
             "token_ids": token_ids,
+            **settings(),
             **(made_with or {}),
         }
 

@@ -20,6 +20,7 @@ from eagle_jax.jobs import Defaults
 from eagle_jax.jobs.lines import contents_of
 from eagle_jax.jsonl import JsonLines, Read, parsed
 from eagle_jax.loading.model import Model
+from eagle_jax.ops.dispatch import settings
 from eagle_jax.scheduling.generate import generate
 from eagle_jax.text.prompts import Unfit, encode
 from eagle_jax.training.formats import Conversation, Skipped, read
@@ -116,7 +117,8 @@ def regenerate(
     if not talks:
         why = f" (at {skipped[0].place}: {skipped[0].reason})" if skipped else ""
         raise ValueError(f"there is no conversation in {data}{why}; give a file that `eagle-jax train` reads")
-    generation = {**sampling, "data": contents_of([Path(data)]).digest[:16], **(made_with or {})}
+    generation = {**sampling, "data": contents_of([Path(data)]).digest[:16], "operations": settings()}
+    generation |= made_with or {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with JsonLines(path, _reader(path, generation)) as file:
         before = set(file.entries)

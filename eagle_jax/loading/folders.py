@@ -14,6 +14,8 @@ from eagle_jax.converters import (
     target_folder,
 )
 from eagle_jax.converters.describe import Description
+from eagle_jax.converters.files import is_gguf
+from eagle_jax.converters.pairs import CARRIED
 from eagle_jax.text.tokenizers import tokenizer_in
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
@@ -28,7 +30,9 @@ def tokenizer_of(target: str | Path | None = None) -> Any:
 
 
 def at_hand(name: str) -> bool:
-    """Whether `load(name)` of a published pair finds its target on this machine, by a folder or a package's file."""
+    """Whether `load(name)` of a published pair finds its target on this machine: a folder, a package's file, or the
+    hub's cache.
+    """
     pair = known_pair(name)
     return pair is not None and pair_at_hand(pair)
 
@@ -44,6 +48,20 @@ def download(name: str) -> Path:
     if pair is None:
         raise ValueError(f"{name} is no published pair; eagle-jax models lists them")
     return resolve_pair(pair)[0]
+
+
+def gguf_of(name: str) -> Path | None:
+    """The GGUF file of this path, or that holds the target of the published pair of this name, downloaded if need be;
+    None if it is neither.
+
+    Raises:
+        FileNotFoundError, ValueError: as `download`.
+    """
+    if is_gguf(Path(name)):
+        return Path(name)
+    pair = known_pair(name)
+    target = None if pair is None or pair.name not in CARRIED else target_folder(pair)
+    return target if target is not None and is_gguf(target) else None
 
 
 def describe(folder: str | Path) -> Description:

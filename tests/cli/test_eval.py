@@ -110,13 +110,17 @@ def test_what_was_answered_before_a_stop_stays(fake, run, asked, folder, monkeyp
     assert run(*asked).exit_code == 0 and len(lines(folder / "plain.jsonl")) == 2
 
 
-def test_other_settings_are_refused(fake, run, asked, folder):
+def test_other_settings_are_refused(fake, run, asked, folder, monkeypatch):
     run(*asked)
     before = (folder / "plain.jsonl").read_bytes()
     shown = run(*asked, "--max-new-tokens", "64", "--temperature", "1")
     said = "begun with other settings: max_new_tokens was 128 and is 64 now; temperature was 0.0 and is 1.0 now; give"
     assert shown.exit_code == 2 and said in shown.stderr
     assert shown.stderr.count("\n") == 1 and (folder / "plain.jsonl").read_bytes() == before
+    with monkeypatch.context() as patch:
+        patch.setenv("EAGLE_JAX_ACTIVATIONS", "int16")
+        shown = run(*asked)
+    assert shown.exit_code == 2 and "EAGLE_JAX_ACTIVATIONS was None and is int16 now" in shown.stderr
     shown = run(*asked, "--target-config", '{"rope_theta": 7}')
     assert shown.exit_code == 2 and """target_config was None and is {"rope_theta": 7} now""" in shown.stderr
     shown = run(*asked, "--limit", "2")

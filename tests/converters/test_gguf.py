@@ -78,6 +78,7 @@ def write(
     metadata: Mapping[str, Any] | None = None,
     extra: Mapping[str, np.ndarray] | None = None,
     tokenizer: bool = True,
+    pre: str = "smollm",
 ) -> pathlib.Path:
     """A GGUF file of this model, its matrices of this type."""
     c = model.config
@@ -96,7 +97,7 @@ def write(
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[value.__class__]
         add(key, value)
     if tokenizer:
-        add_byte_level(writer, c.vocab_size)
+        add_byte_level(writer, c.vocab_size, pre)
     kind = gguf.GGMLQuantizationType[type]
     for name, value in folders.tensors(model).items():
         value = stored(name, value, architecture, (c.num_attention_heads, c.num_key_value_heads))
@@ -113,14 +114,14 @@ def write(
     return path
 
 
-def add_byte_level(writer: Any, size: int) -> None:
+def add_byte_level(writer: Any, size: int, pre: str) -> None:
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     letters = list(bytes_to_unicode().values())
-    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters, "he", "ll", "hell", "Ġw", "ĠĠ", "12"]
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters, "he", "ll", "hell", "Ġw", "ĠĠ", "12", "wow"]
     unused = [f"[PAD{i}]" for i in range(len(tokens), size)]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens + unused)
     writer.add_token_types([3] * 3 + [1] * (len(tokens) - 3) + [5] * len(unused))
     writer.add_token_merges(["h e", "l l", "he ll", "Ġ w", "Ġ Ġ", "1 2"])
@@ -280,10 +281,40 @@ def test_byte_level_tokenizer(tmp_path, llama):
     assert (tokenizer.eos_token_id, tokenizer.bos_token_id) == (2, 1)
 
 
+TEXT = "I'LL pay  $1234.5\n\nnow, don't fooBar!"
+GPT2 = "I|'|LL| pay| | $|1234|.|5|\n|\n|now|,| don|'t| fooBar|!"
+LLAMA3 = "I|'LL| pay| | $|123|4|.|5|\n\n|now|,| don|'t| fooBar|!"
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces", "bos", "whole", "composed"),
+    [
+        ("gpt-2", GPT2, False, False, False),
+        ("smollm", GPT2.replace("1234", "1|2|3|4"), False, False, False),
+        ("llama-bpe", LLAMA3, True, True, False),
+        ("smaug-bpe", LLAMA3, False, False, False),
+        ("qwen2", LLAMA3.replace("123|4", "1|2|3|4"), False, False, True),
+        ("tekken", LLAMA3.replace("123|4", "1|2|3|4").replace("fooBar", "foo|Bar"), True, True, False),
+    ],
+)
+def test_pre_tokenizers(tmp_path, llama, pre, pieces, bos, whole, composed):
+    """Where text is cut before merging; whether it begins with BOS, whether a piece that is a token is taken whole
+    though no merge makes it, and whether Unicode is composed first: as llama.cpp's llama-vocab.cpp has it.
+    """
+    tokenizer = tokenizer_in(write(tmp_path / "m.gguf", llama, pre=pre))
+    cut = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(TEXT)
+    assert [TEXT[slice(*place)] for _, place in cut] == pieces.split("|")
+    assert tokenizer.convert_ids_to_tokens(tokenizer("wow").input_ids) == [
+        *(["<|im_start|>"] if bos else []),
+        *(["wow"] if whole else ["w", "o", "w"]),
+    ]
+    assert (tokenizer("e\u0301").input_ids == tokenizer("\u00e9").input_ids) == composed
+
+
 @pytest.mark.parametrize("prefix", [True, False])
 def test_sentencepiece_tokenizer(tmp_path, llama, monkeypatch, prefix):
     """Merges follow the scores, spaces become ▁, and what no token has falls apart into bytes."""
-    monkeypatch.setattr(f"{__name__}.add_byte_level", lambda writer, size: add_sentencepiece(writer, prefix))
+    monkeypatch.setattr(f"{__name__}.add_byte_level", lambda writer, *_: add_sentencepiece(writer, prefix))
     tokenizer = tokenizer_in(write(tmp_path / "m.gguf", llama))
     ids = tokenizer("ab  aé").input_ids
     words = ["▁", "ab"] if prefix else ["ab"]
@@ -348,6 +379,40 @@ def test_a_truncated_file(tmp_path, llama, left):
     path.write_bytes(path.read_bytes()[:left])
     with refused(ValueError, "m.gguf cannot be read as a GGUF file"):
         describe(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"general.alignment": 0}, "general.alignment is 0; expected a number of bytes"),
+        ({"general.alignment": "32"}, "general.alignment is '32'"),
+        ({"split.count": 3}, "one of 3 parts; join them with `llama-gguf-split --merge`"),
+        ({"llama.rope.freq_base_swa": "x"}, "llama.rope.freq_base_swa 'x'; expected a number"),
+    ],
+)
+def test_headers_that_cannot_be_right(tmp_path, llama, metadata, words):
+    with refused(ValueError, "m.gguf", words):
+        load_target(write(tmp_path / "m.gguf", llama, metadata=metadata))
+
+
+def test_names_that_are_there_twice(tmp_path, llama):
+    path = write(tmp_path / "m.gguf", llama, metadata={"llama.xx": 1, "llama.xy": 2})
+    path.write_bytes(path.read_bytes().replace(b"llama.xy", b"llama.xx"))
+    with refused(ValueError, "metadata entry llama.xx is there twice"):
+        describe(path)
+    path = write(tmp_path / "n.gguf", llama)
+    path.write_bytes(path.read_bytes().replace(b"blk.0.attn_k.", b"blk.0.attn_v."))
+    with refused(ValueError, "tensor blk.0.attn_v.weight is there twice"):
+        describe(path)
+
+
+def test_a_published_pair_by_its_name(tmp_path, llama, run_cli, monkeypatch):
+    """Without a format it is the file of its target."""
+    path = write(tmp_path / "m.gguf", llama)
+    monkeypatch.setattr("eagle_jax.loading.folders.target_folder", lambda pair: path)
+    shown = run_cli("convert", "smollm2-135m-instruct", str(tmp_path / "folder"))
+    assert (shown.exit_code, shown.stdout) == (0, f"Wrote {tmp_path / 'folder'}.\n")
+    assert load_target(tmp_path / "folder").config == llama.config
 
 
 def test_other_errors(tmp_path, llama):

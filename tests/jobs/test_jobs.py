@@ -286,7 +286,7 @@ def test_hosts_answer_their_share_and_the_last_one_merges(questions, tmp_path):
         Job([questions], output)
 
 
-def test_something_else_is_not_mixed_in(questions, tmp_path):
+def test_something_else_is_not_mixed_in(questions, tmp_path, monkeypatch):
     output = tmp_path / "answers.jsonl"
     made = {"target": "1234"}
     Job([questions], output, made_with=made).__exit__()
@@ -294,6 +294,9 @@ def test_something_else_is_not_mixed_in(questions, tmp_path):
         Job([questions], output, made_with={"target": "5"})
     with pytest.raises(ValueError, match="something else: max_new_tokens was 256 and is 9 now; give"):
         Job([questions], output, made_with=made, defaults=Defaults(max_new_tokens=9))
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match='EAGLE_JAX_OPS was null and is "xla" now'):
+        patch.setenv("EAGLE_JAX_OPS", "xla")
+        Job([questions], output, made_with=made)
     with Job([questions], output, made_with=made), pytest.raises(ValueError, match="another process is writing into"):
         Job([questions], output, made_with=made)
     questions.write_text(questions.read_text().replace("q1", "another"))

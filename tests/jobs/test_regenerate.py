@@ -164,6 +164,9 @@ def test_another_target_or_other_data_is_not_mixed_in(model, data, tmp_path, mon
         ValueError, match="target was ab and is cd now; quantize was None and is int8 now; give the same"
     ):
         api.regenerate(model, data, out, made_with={"target": "cd", "quantize": "int8"})
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="operations was {} and is {'EAGLE_JAX_OPS':"):
+        patch.setenv("EAGLE_JAX_OPS", "xla")
+        api.regenerate(model, data, out, made_with={"target": "ab", "quantize": None})
     other = tmp_path / "other.jsonl"
     other.write_text(data.read_text().replace('"a"', '"z"'))
     with pytest.raises(ValueError, match="something else: data was [0-9a-f]{16} and is [0-9a-f]{16} now"):
