@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,13 +19,15 @@ class Answer:
 
     Attributes:
         token_ids: all tokens.
-        accepted: mean acceptance length; nan where it is not known.
+        committed: tokens that steps committed, the target's own included; that of the prefill is none of them.
+        steps: how many steps there were; nan where it is not known.
         seconds: in all, prefill included, compiling not.
         decoding: of them decoding; nan where that is not known.
     """
 
     token_ids: list[int]
-    accepted: float
+    committed: float
+    steps: float
     seconds: float
     decoding: float = math.nan
 
@@ -46,8 +47,9 @@ class Timed:
 
     @property
     def accepted(self) -> float:
-        """Mean acceptance length."""
-        return statistics.fmean(repeats[0].accepted for repeats in self.answers)
+        """Mean acceptance length: tokens that a step commits, over all steps; nan where it is not known."""
+        steps = sum(repeats[0].steps for repeats in self.answers)
+        return sum(repeats[0].committed for repeats in self.answers) / steps if steps else math.nan
 
     def speed(self, clock: str = "seconds") -> float:
         """Tokens a second over all prompts, each by its fastest repeat."""
@@ -84,7 +86,8 @@ def ours(
         stats = [result.stats for result in results]
         return Answer(
             [token for result in results for token in result.token_ids],
-            statistics.fmean(one.mean_accepted_length for one in stats),
+            sum(sum(one.accepted_lengths) for one in stats),
+            sum(one.steps for one in stats),
             spent - stats[0].compile_seconds,
             max(one.decode_seconds for one in stats),
         )

@@ -38,6 +38,9 @@ def main() -> None:
     options = arguments.parse_args()
     if options.head is not None:
         raise ValueError("--head is not read here; give the heads behind the options")
+    names = [name for name, _ in options.heads]
+    if twins := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"several heads are called {', '.join(twins)}; tell them apart by NAME=FOLDER")
     first = eagle_jax.load(options.target, options.heads[0][1], quantize=options.quantize)
     models = {name: api.with_head(first, folder, quantize=options.quantize) for name, folder in options.heads}
     asked = prompts(first, options.questions, options.limit, options.new_tokens, options.every)

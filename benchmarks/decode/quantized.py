@@ -15,6 +15,7 @@ import numpy as np
 import eagle_jax
 from benchmarks.common.command import begin, parser, prompts
 from benchmarks.common.tables import show
+from benchmarks.decode.acceptance import mean_length
 from eagle_jax.api import with_head
 
 # What the target is quantized to, and the head.
@@ -29,7 +30,7 @@ def main() -> None:
     arguments.add_argument("--dtype", help="float32 or bfloat16; as stored by default")
     arguments.add_argument("--schemes", nargs="*", help="quantize target and head to these instead, such as int4/int4")
     options = arguments.parse_args()
-    head = options.head or ("eagle1" if options.target is None else None)
+    head = options.head or options.target or "eagle1"  # a pair's name is its head's too
     cases = CASES if options.schemes is None else ((None, None), *((one, one) for one in options.schemes))
     rows: list[tuple[object, ...]] = []
     for target, draft in cases:
@@ -48,20 +49,18 @@ def main() -> None:
             expected = logits(model, texts)
         leaves = jax.tree.leaves((model.target.params, model.head.params))
         size = sum(leaf.size * jax.dtypes.itemsize_bits(leaf.dtype) / 8 for leaf in leaves)
-        steps = sum(result.stats.steps for result in drafted)
-        length = (sum(len(result.token_ids) for result in drafted) - len(drafted)) / steps
         changes = differences(logits(model, texts), expected)
-        rows.append((target or "float", draft or "float", f"{size / 1e6:.1f}", *changes, length, same))
+        rows.append((target or "float", draft or "float", f"{size / 1e6:.1f}", *changes, mean_length(drafted), same))
     show(f"{len(asked)} questions, {model.dtype}", COLUMNS, rows)
 
 
-def differences(made: np.ndarray, exact: np.ndarray) -> tuple[str, str, str]:
+def differences(rounded: np.ndarray, exact: np.ndarray) -> tuple[str, str, str]:
     """Logit error, divergence, and how often the likeliest token is the same, from logits `[n, v]`."""
-    off, centred = made - exact, exact - exact.mean(-1, keepdims=True)
-    logs = [np.asarray(jax.nn.log_softmax(of, axis=-1)) for of in (exact, made)]
+    off, centred = rounded - exact, exact - exact.mean(-1, keepdims=True)
+    logs = [np.asarray(jax.nn.log_softmax(of, axis=-1)) for of in (exact, rounded)]
     error = np.sqrt((off - off.mean(-1, keepdims=True)).var() / centred.var())
     divergence = (np.exp(logs[0]) * (logs[0] - logs[1])).sum(-1).mean()
-    return f"{error:.2%}", f"{divergence:.1e}", f"{(exact.argmax(-1) == made.argmax(-1)).mean():.1%}"
+    return f"{error:.2%}", f"{divergence:.1e}", f"{(exact.argmax(-1) == rounded.argmax(-1)).mean():.1%}"
 
 
 _logits = jax.jit(lambda lm, tokens: lm(tokens)[1])

@@ -93,14 +93,14 @@ def main() -> None:
             methods |= stack.enter_context(original)
         timed = in_turns(methods, asked, options.repeats)
 
-    plain: Timed | None = None
+    first = plain = next(iter(timed.values()))  # ours; texts of peers are compared with those of the first weights
     against = {name: timed[best] for name in PEERS if (best := best_of(timed, name)) is not None}
     rows: list[list[object]] = []
     for name, one in timed.items():
-        plain = one if plain is None or name.startswith("eagle_jax plain") else plain
-        own_plain = plain if name.startswith("eagle_jax") else one
+        plain = one if name.startswith("eagle_jax plain") else plain
+        own_plain, like = (plain, plain) if name.startswith("eagle_jax") else (one, first)
         ratios = [one.speed() / other.speed() for other in (*against.values(), own_plain)]
-        same = sum(one == other for one, other in zip(one.texts, plain.texts, strict=True))
+        same = sum(one == other for one, other in zip(one.texts, like.texts, strict=True))
         decoding = one.speed("decoding") / own_plain.speed("decoding")
         rows.append([name, one.speed(), one.accepted, *ratios, decoding, f"{same} of {len(asked)}"])
     columns = ["method", "tokens/s", "mean acceptance length", *(f"against {name}" for name in against)]

@@ -49,16 +49,16 @@ def methods(
         folder = pathlib.Path(name)
         write_target(target, folder / "target")
         save_head(head, folder / "head", format="safeailab", target=target)
-        given = checkout.resolve(), folder / "target", folder / "head", model.dtype, kind, *tree
+        arguments = checkout.resolve(), folder / "target", folder / "head", model.dtype, kind, *tree
         environment = {"PYTHONPATH": packages or ""}  # this project's packages are not theirs to find
-        worker = Worker("the original EAGLE", [python, str(WORKER), *map(str, given)], environment)
+        worker = Worker("the original EAGLE", [python, str(WORKER), *map(str, arguments)], environment)
 
         def method(way: str) -> Method:
             def run(prompt: list[int]) -> Answer:
                 slots = len(prompt) + new_tokens + 256
                 answer = worker.ask({"method": way, "prompt": prompt, "tokens": new_tokens, "slots": slots})
                 # it gives a few tokens more than it was asked for
-                return Answer(answer["tokens"][:new_tokens], answer["accepted"], answer["seconds"])
+                return Answer(answer["tokens"][:new_tokens], answer["committed"], answer["steps"], answer["seconds"])
 
             return run
 

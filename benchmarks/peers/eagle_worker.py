@@ -46,7 +46,7 @@ def main() -> None:
         how = dict(temperature=0.0, max_new_tokens=request["tokens"], max_length=request["slots"], log=True)
         out, count, last = run(ids, **how)
         tokens = out[0, len(request["prompt"]) :].tolist()  # waits for the device
-        return {"tokens": tokens, "seconds": time.perf_counter() - start, "accepted": int(count) / (last + 1)}
+        return {"tokens": tokens, "seconds": time.perf_counter() - start, "committed": int(count), "steps": last + 1}
 
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "device": device}
     print(json.dumps(versions), file=answers, flush=True)

@@ -63,7 +63,8 @@ def methods(model: Any, new_tokens: int, name: str, draft: Any = None) -> dict[s
             with torch.inference_mode():
                 out = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed, **how)
             tokens = out[0, len(prompt) :].tolist()  # waits for the device
-            return Answer(tokens, float("nan") if how else 1.0, time.perf_counter() - start)
+            steps = float("nan") if how else len(tokens)
+            return Answer(tokens, len(tokens), steps, time.perf_counter() - start)
 
         return run
 

@@ -46,9 +46,9 @@ def paragraphs(path: pathlib.Path) -> list[dict]:
 def instructions(records: list[dict], rng: random.Random, follow_up: float) -> Iterator[Turns]:
     """MT-bench's kinds: one question, some with a second turn."""
     for record in records:
-        given = record.get("input") or ""
-        given = "" if given == "<noinput>" else given
-        turns = ["\n\n".join(part for part in (record["instruction"], given) if part)]
+        context = record.get("input") or ""
+        context = "" if context == "<noinput>" else context
+        turns = ["\n\n".join(part for part in (record["instruction"], context) if part)]
         yield turns + [rng.choice(FOLLOW_UPS)] if rng.random() < follow_up else turns
 
 
@@ -61,7 +61,7 @@ def translations(german: list[dict]) -> Iterator[Turns]:
             yield [f"Translate German to English: {question['question']}"]
 
 
-def summaries(english: list[dict], texts: list[str], rng: random.Random) -> Iterator[Turns]:
+def summaries(english: list[dict], texts: list[str]) -> Iterator[Turns]:
     """Of paragraphs one by one, of two to five that follow each other, and of other texts."""
     contexts = [paragraph["context"] for paragraph in english]
     for size in range(1, 6):
@@ -90,7 +90,7 @@ def reading(english: list[dict], rng: random.Random) -> Iterator[Turns]:
 
 def conversations(records: list[dict]) -> Iterator[Turns]:
     for record in records:
-        turns = [said["value"] for said in record["conversations"] if said["from"] in ("human", "user")]
+        turns = [message["value"] for message in record["conversations"] if message["from"] in ("human", "user")]
         if turns:
             yield turns[:2]
 
@@ -107,7 +107,7 @@ def kinds(chat: pathlib.Path, rng: random.Random) -> dict[str, list[Turns]]:
         "code": list(instructions(code, rng, 0.1)),
         "chat": list(conversations(read(chat / "sharegpt_sample.json"))),
         "translation": list(translations(german)),
-        "summary": list(summaries(english, long, rng)),
+        "summary": list(summaries(english, long)),
         "question": list(questions(english)),
         "reading": list(reading(english, rng)),
     }
@@ -123,14 +123,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     tokenizer = tokenizer_of(args.target)
-    kept = [
+    chosen = [
         (name, turns[: args.turns])
         for name, turns in shuffled(args.chat, random.Random(args.seed))
         if prompt_tokens(tokenizer, turns[0]) <= args.longest
     ]
     args.out.mkdir(parents=True, exist_ok=True)
     for first, file in enumerate(("greedy.jsonl", "sampled.jsonl")):
-        lines = [line(*conversation) for conversation in kept[first::2]]
+        lines = [line(*conversation) for conversation in chosen[first::2]]
         (args.out / file).write_text("".join(lines), encoding="utf-8")
         print(f"{len(lines)} conversations: {args.out / file}")
 
@@ -151,8 +151,8 @@ def prompt_tokens(tokenizer: Any, question: str) -> int:
 
 
 def line(kind: str, turns: Turns) -> str:
-    said = [(("user", turn), ("assistant", "?")) for turn in turns]
-    messages = [{"role": role, "content": text} for pair in said for role, text in pair]
+    pairs = [(("user", turn), ("assistant", "?")) for turn in turns]
+    messages = [{"role": role, "content": text} for pair in pairs for role, text in pair]
     return json.dumps({"messages": messages, "kind": kind}, ensure_ascii=False) + "\n"
 
 

@@ -71,7 +71,7 @@ def test_methods_take_turns(capsys: pytest.CaptureFixture):
     def method(name: str, seconds: float):
         def run(prompt: list[int]) -> Answer:
             asked.append(name)
-            return Answer(prompt * 2, 2.0, seconds * len(asked))
+            return Answer(prompt * 2, 4.0, 2.0, seconds * len(asked))
 
         return run
 

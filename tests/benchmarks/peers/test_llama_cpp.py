@@ -42,7 +42,7 @@ def test_each_mode_that_the_build_knows_is_a_method(tmp_path: pathlib.Path):
         assert list(methods) == ["llama.cpp plain", "llama.cpp ngram-simple", "llama.cpp ngram-mod"]
         made = {name: run([1, 2]) for name, run in methods.items()}
     assert all(one.token_ids == [3] * 4 and one.decoding == 0.5 and one.seconds > 0 for one in made.values())
-    assert [one.accepted for one in made.values()] == [1.0, 2.0, 2.0]
+    assert [one.committed / one.steps for one in made.values()] == [1.0, 2.0, 2.0]
 
 
 def test_a_server_that_does_not_start_is_told_with_its_last_line(tmp_path: pathlib.Path):
