@@ -23,9 +23,8 @@ from eagle_jax.ops.cpu.code import (
     write,
 )
 from eagle_jax.ops.cpu.math import fma
-from eagle_jax.ops.cpu.packed_linear import InputRows, Weight, clear, multiply_panel, valid_rows
+from eagle_jax.ops.cpu.packed_linear import AnyTiles, InputRows, Weight, clear, multiply_panel, tiles_for, valid_rows
 from eagle_jax.ops.cpu.threads import Phase, run_phases
-from eagle_jax.ops.cpu.tiles import Tiles
 
 
 class _Sizes(NamedTuple):
@@ -111,7 +110,7 @@ def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
         residual=residual.size(2),
     )
     context = _Context(input_rows, qkv_weight, o_weight, _Data(*(buffer.data for buffer in addresses)), sizes)
-    tiles = Tiles(call.module, arithmetic, streamed=True)
+    tiles = tiles_for(call.module, arithmetic)
     phases = [
         input_rows.phase(builder, arithmetic),
         Phase(qkv_weight.panels, functools.partial(_project, tiles=tiles)),
@@ -124,7 +123,7 @@ def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
     run_phases(call, phases, builder.mul(count, builder.add(vectors, builder.lshr(score_work, i64(4)))), context)
 
 
-def _project(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: Tiles) -> None:
+def _project(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: AnyTiles) -> None:
     count = context.input_rows.count
     multiply_panel(
         builder,
@@ -219,7 +218,7 @@ def _concatenate(
             write(builder, arithmetic.convert(builder, floats), at(builder, to, lane, arithmetic.size))
 
 
-def _outputs(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: Tiles) -> None:
+def _outputs(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: AnyTiles) -> None:
     data, sizes = context.data, context.sizes
     rows = context.input_rows.count, builder.mul(sizes.requests, sizes.nodes)
     multiply_panel(

@@ -15,7 +15,8 @@ from llvmlite import binding, ir
 
 from eagle_jax.durable import replacing
 from eagle_jax.ops import attention_case as base
-from eagle_jax.ops.cpu import symbols
+from eagle_jax.ops.cpu import hardware, symbols
+from eagle_jax.ops.cpu.hardware import is_x86, l1_data_cache
 from eagle_jax.platform import programs_folder
 
 POINTER, VOID = ir.PointerType(), ir.VoidType()
@@ -35,6 +36,7 @@ PAIRS = ir.VectorType(_BFloat(), 2 * LANES)  # two bfloat16 in each lane
 WORD = 4  # bytes of a lane
 VECTOR = WORD * LANES
 NULL = ir.Constant(POINTER, None)
+AMX = frozenset({"amx-tile", "amx-bf16", "avx512bf16"})
 LARGE_L1 = 48 * 1024  # bytes of an L1 data cache that has room for prefetched weights beside the rows
 
 
@@ -208,18 +210,9 @@ def _host_features() -> dict[str, bool]:
         return {}
 
 
-@functools.cache
-def l1_data_cache() -> int:
-    """Bytes of a core's L1 data cache, from Linux's sysfs; 0 where that is missing."""
-    path = Path("/sys/devices/system/cpu/cpu0/cache/index0/size")
-    try:
-        return 1024 * int(path.read_text().strip().removesuffix("K"))
-    except (OSError, ValueError):
-        return 0
-
-
-def is_x86() -> bool:
-    return platform.machine().lower() in ("x86_64", "amd64")
+def has_amx() -> bool:
+    """Whether this CPU has AMX for bfloat16 and this process may use it."""
+    return AMX <= features() and hardware.allows_amx()
 
 
 class Code:
@@ -244,7 +237,7 @@ class Code:
         feature_string = ",".join([*(f"{'+' if has else '-'}{feature}" for feature, has in host_features), *wide])
         target = binding.Target.from_default_triple()
         self._machine = target.create_target_machine(cpu=binding.get_host_cpu_name(), features=feature_string, opt=3)
-        cpu = binding.get_host_cpu_name(), str(l1_data_cache())
+        cpu = binding.get_host_cpu_name(), str(l1_data_cache()), str(has_amx())  # code from the disk needs it too
         key = "\n".join([name, feature_string, *cpu, llvmlite.__version__, _sources()])
         object_code = _cached_object(hashlib.sha256(key.encode()).hexdigest(), lambda: self._compile(name, build))
         # MCJIT ends the process over a name that it cannot resolve

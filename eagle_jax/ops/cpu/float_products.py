@@ -11,10 +11,9 @@ from llvmlite import ir
 from eagle_jax.ops.cpu.arithmetic import FloatArithmetic
 from eagle_jax.ops.cpu.calls import Call
 from eagle_jax.ops.cpu.code import LANES
-from eagle_jax.ops.cpu.packed_linear import Weight, add_float_handlers, multiply_panel, valid_rows
+from eagle_jax.ops.cpu.packed_linear import AnyTiles, Weight, add_float_handlers, multiply_panel, tiles_for, valid_rows
 from eagle_jax.ops.cpu.signatures import Signature
 from eagle_jax.ops.cpu.threads import Phase, run_phases
-from eagle_jax.ops.cpu.tiles import Tiles
 
 NAMES = {jnp.dtype(jnp.float32): "eagle_jax_product_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_product_bf16"}
 
@@ -69,9 +68,9 @@ def _body(call: Call, arithmetic: FloatArithmetic) -> None:
     weight, rows = Weight.from_buffer(builder, panels, arithmetic), x.size(0)
     count = valid_rows(builder, num_valid, rows)
     context = _Context(weight, x.data, y.data, (count, rows, y.size(1)))
-    panel = functools.partial(_panel, tiles=Tiles(call.module, arithmetic, streamed=True))
+    panel = functools.partial(_panel, tiles=tiles_for(call.module, arithmetic))
     run_phases(call, [Phase(weight.panels, panel)], builder.mul(count, weight.vectors(builder)), context)
 
 
-def _panel(builder: ir.IRBuilder, index: ir.Value, context: _Context, tiles: Tiles) -> None:
+def _panel(builder: ir.IRBuilder, index: ir.Value, context: _Context, tiles: AnyTiles) -> None:
     multiply_panel(builder, index, context.weight, tiles, context.x, context.y, context.sizes)

@@ -25,10 +25,17 @@ from eagle_jax.ops.cpu.code import (
     write,
 )
 from eagle_jax.ops.cpu.math import silu
-from eagle_jax.ops.cpu.packed_linear import InputRows, Weight, add_float_handlers, multiply_panel, valid_rows
+from eagle_jax.ops.cpu.packed_linear import (
+    AnyTiles,
+    InputRows,
+    Weight,
+    add_float_handlers,
+    multiply_panel,
+    tiles_for,
+    valid_rows,
+)
 from eagle_jax.ops.cpu.signatures import Signature
 from eagle_jax.ops.cpu.threads import Phase, run_phases
-from eagle_jax.ops.cpu.tiles import Tiles
 
 NAMES = {jnp.dtype(jnp.float32): "eagle_jax_mlp_block_f32", jnp.dtype(jnp.bfloat16): "eagle_jax_mlp_block_bf16"}
 MAX_WIDTH = 64  # outputs of a panel
@@ -112,7 +119,7 @@ def _body(call: Call, arithmetic: FloatArithmetic) -> None:
     input_rows = InputRows(x.data, scale.data, eps.data, prepared.data, scale.size(0), count, x.size(1))
     gate_up, down = (Weight.from_buffer(builder, weight, arithmetic) for weight in weights)
     context = _Context(input_rows, gate_up, down, x.size(0), hidden.size(1), hidden.data, y.data)
-    tiles = Tiles(call.module, arithmetic, streamed=True)
+    tiles = tiles_for(call.module, arithmetic)
     phases = [
         input_rows.phase(builder, arithmetic),
         Phase(builder.lshr(gate_up.panels, i64(1)), functools.partial(_hidden, tiles=tiles, arithmetic=arithmetic)),
@@ -123,7 +130,7 @@ def _body(call: Call, arithmetic: FloatArithmetic) -> None:
 
 
 def _hidden(
-    builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: Tiles, arithmetic: FloatArithmetic
+    builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: AnyTiles, arithmetic: FloatArithmetic
 ) -> None:
     """A task: `silu(gate(x)) * up(x)` of one panel of both."""
     weight, input_rows = context.gate_up, context.input_rows
@@ -146,6 +153,6 @@ def _hidden(
     for_tiles(builder, input_rows.count, tiles.max_rows, tile)
 
 
-def _outputs(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: Tiles) -> None:
+def _outputs(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: AnyTiles) -> None:
     sizes = context.input_rows.count, context.rows, context.input_rows.size
     multiply_panel(builder, panel, context.down, tiles, context.hidden, context.y, sizes, residual=context.input_rows.x)

@@ -8,7 +8,8 @@ import numpy as np
 from llvmlite import ir
 
 from eagle_jax.ops.cpu.addressing import Addresses, Strides
-from eagle_jax.ops.cpu.arithmetic import FLOATING, FloatArithmetic
+from eagle_jax.ops.cpu.amx import AmxTiles
+from eagle_jax.ops.cpu.arithmetic import FLOATING, BFloat16Arithmetic, FloatArithmetic
 from eagle_jax.ops.cpu.calls import add_handler
 from eagle_jax.ops.cpu.code import (
     F32,
@@ -22,6 +23,7 @@ from eagle_jax.ops.cpu.code import (
     constant,
     for_range,
     for_tiles,
+    has_amx,
     i64,
     minimum,
     read,
@@ -33,6 +35,15 @@ from eagle_jax.ops.cpu.threads import Phase
 from eagle_jax.ops.cpu.tiles import Tiles
 
 ROWS_PER_TASK = 2  # that are prepared
+
+AnyTiles = Tiles | AmxTiles
+
+
+def tiles_for(module: ir.Module, arithmetic: FloatArithmetic) -> AnyTiles:
+    """What multiplies rows with packed weights, which are read once."""
+    if isinstance(arithmetic, BFloat16Arithmetic) and has_amx():
+        return AmxTiles(module)
+    return Tiles(module, arithmetic, streamed=True)
 
 
 class InputRows(NamedTuple):
@@ -109,7 +120,7 @@ class Weight(NamedTuple):
     def multiply_rows(
         self,
         builder: ir.IRBuilder,
-        tiles: Tiles,
+        tiles: AnyTiles,
         rows: tuple[ir.Value, int],
         panel: ir.Value,
         y: tuple[ir.Value, ir.Value],
@@ -131,7 +142,7 @@ def multiply_panel(
     builder: ir.IRBuilder,
     panel: ir.Value,
     weight: Weight,
-    tiles: Tiles,
+    tiles: AnyTiles,
     x: ir.Value,
     y: ir.Value,
     sizes: tuple[ir.Value, ir.Value, ir.Value],

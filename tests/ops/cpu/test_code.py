@@ -70,7 +70,7 @@ print("right")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lacks", ["avx512", "avx512bf16"])
+@pytest.mark.parametrize("lacks", ["avx512", "avx512bf16", "amx"])
 def test_code_for_cpus_without_an_instruction(lacks, tmp_path):
     if "avx512bf16" not in features_of_this_cpu():
         pytest.skip("this CPU lacks them anyway")
