@@ -13,7 +13,7 @@ import pytest
 
 import eagle_jax.ops.cpu
 from eagle_jax import ops
-from eagle_jax.ops.cpu import backend
+from eagle_jax.ops.cpu import backend, code, hardware
 from eagle_jax.ops.cpu.panels import Panels
 
 pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
@@ -81,6 +81,18 @@ def test_code_for_cpus_without_an_instruction(lacks, tmp_path):
         text=True,
     )
     assert made.stdout.strip() == "right", made.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux gives the permission")
+@pytest.mark.parametrize(("status", "allowed"), [(0, True), (-1, False)])
+def test_amx_is_used_with_linuxs_permission(status: int, allowed: bool, monkeypatch: pytest.MonkeyPatch):
+    """Without it the first use of its registers would end the process."""
+    asked = []
+    monkeypatch.setattr(code, "features", lambda: code.AMX)
+    monkeypatch.setattr(hardware, "is_x86", lambda: True)
+    monkeypatch.setattr(hardware, "_arch_prctl", lambda *what: asked.append(what) or status)
+    monkeypatch.setattr(hardware, "allows_amx", hardware.allows_amx.__wrapped__)
+    assert code.has_amx() == allowed and asked == [(0x1023, 18)]
 
 
 def features_of_this_cpu() -> frozenset[str]:
