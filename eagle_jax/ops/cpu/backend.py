@@ -195,7 +195,7 @@ def _warn_of_bytes() -> None:
 
 
 def _activations() -> str | None:
-    value = os.environ.get(ACTIVATIONS)
+    value = os.environ.get(ACTIVATIONS) or None
     if value is not None and value not in ROWS:
         raise ValueError(f'{ACTIVATIONS}={value!r} is not known; expected "{ROWS[0]}" or "{ROWS[1]}"')
     return value
