@@ -33,10 +33,10 @@ def methods(binaries: pathlib.Path, file: pathlib.Path, new_tokens: int, *, unti
     binary = binaries / "llama-server"
     if not binary.is_file():
         raise ValueError(f"{binaries} holds no llama-server; give the folder of llama.cpp's binaries")
-    help = subprocess.run([binary, "--help"], capture_output=True, text=True).stdout
+    usage = subprocess.run([binary, "--help"], capture_output=True, text=True).stdout
     methods: dict[str, Method] = {}
     with contextlib.ExitStack() as stack:
-        for mode in (mode for mode in MODES if mode == "none" or mode in help):
+        for mode in (mode for mode in MODES if mode == "none" or mode in usage):
             url = stack.enter_context(_server(binary, file, [] if mode == "none" else ["--spec-type", mode]))
             name = "llama.cpp plain" if mode == "none" else f"llama.cpp {mode}"
             methods[name] = _method(url, new_tokens, until_end=until_end)

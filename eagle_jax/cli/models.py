@@ -15,9 +15,9 @@ def models(as_json: options.Json = False) -> None:
     """List the published pairs of a model and its head, and the memory that their weights take.
 
     A name can be given to `--target`: both folders come from the HuggingFace hub, once; of SmolLM2, the model from
-    the Python registry and the head from the package. Memory is for weights alone,
-    with matrices in bfloat16 or rounded to 8 or 4 bits and embeddings in bfloat16; `+` where the size of the head is
-    not known before it is downloaded.
+    the Python registry and the head from the package. Memory is for weights alone, with matrices in bfloat16 or
+    rounded to 8 or 4 bits and embeddings in bfloat16; `+` where the size of the head is not known before it is
+    downloaded.
 
     **Examples**
 

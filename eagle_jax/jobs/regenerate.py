@@ -118,7 +118,7 @@ def regenerate(
         why = f" (at {skipped[0].place}: {skipped[0].reason})" if skipped else ""
         raise ValueError(f"there is no conversation in {data}{why}; give a file that `eagle-jax train` reads")
     generation = {**sampling, "data": contents_of([Path(data)]).digest[:16], "operations": settings()}
-    generation |= made_with or {}
+    generation |= made_with or {}  # settings are stated where there are none too: what a line lacks is not compared
     path.parent.mkdir(parents=True, exist_ok=True)
     with JsonLines(path, _reader(path, generation)) as file:
         before = set(file.entries)

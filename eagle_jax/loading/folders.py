@@ -51,14 +51,12 @@ def download(name: str) -> Path:
 
 
 def gguf_of(name: str) -> Path | None:
-    """The GGUF file of this path, or that holds the target of the published pair of this name, downloaded if need be;
-    None if it is neither.
+    """The GGUF file that holds the target of the published pair of this name, downloaded if need be; None if there is
+    none.
 
     Raises:
         FileNotFoundError, ValueError: as `download`.
     """
-    if is_gguf(Path(name)):
-        return Path(name)
     pair = known_pair(name)
     target = None if pair is None or pair.name not in CARRIED else target_folder(pair)
     return target if target is not None and is_gguf(target) else None

@@ -139,7 +139,7 @@ def test_a_target_in_an_installed_package(tmp_path: pathlib.Path, monkeypatch: p
 
 
 def test_a_target_in_the_hubs_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """It is at hand, and nothing is downloaded from the registry beside it."""
+    """It counts as here, and the registry is not asked for another."""
 
     def fetch(name: str, *, local_files_only: bool = False, **_: object) -> str:
         assert local_files_only, "nothing is asked of the network"

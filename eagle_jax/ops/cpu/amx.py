@@ -46,11 +46,7 @@ class AmxTiles:
     def multiply_rows(
         self, builder: ir.IRBuilder, addresses: Addresses, sizes: tuple[int, ir.Value, ir.Value], strides: Strides
     ) -> None:
-        """Computes `y` of at most `max_rows` rows.
-
-        Args:
-            sizes: numbers of rows, columns and steps.
-        """
+        """As `Tiles.multiply_rows`."""
         rows, columns, steps = sizes
         operands = [addresses.x, addresses.w, addresses.y, i64(rows), columns, steps]
         builder.call(self._function(), [*operands, strides.x_row, strides.y_row, strides.w_column, strides.w_step])

@@ -13,7 +13,7 @@ import pytest
 
 import eagle_jax.ops.cpu
 from eagle_jax import ops
-from eagle_jax.ops.cpu import backend, code, hardware
+from eagle_jax.ops.cpu import backend
 from eagle_jax.ops.cpu.panels import Panels
 
 pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
@@ -36,8 +36,8 @@ assert backend.refusal() is None and backend.refusal(quantized=True) is None
 for dtype in (jnp.float32, jnp.bfloat16):
     for rows in range(1, 12):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96), dtype) for i, n in ((0, rows), (1, 144)))
-        wanted = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
-        np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), wanted, atol=1e-4)
+        expected = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
+        np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), expected, atol=1e-4)
 from eagle_jax.ops.quantized import Rounding, dense, quantize
 for bits in (8, 4):
     for rows in range(1, 9):
@@ -46,8 +46,8 @@ for bits in (8, 4):
         blocks, highest = np.asarray(x).reshape(rows, 3, 32), np.float32(2 ** (backend.row_bits(bits) - 1) - 1)
         largest = np.abs(blocks).max(axis=2, keepdims=True)
         rounded = np.rint(blocks * (highest / largest)).astype(np.float64) * (largest / highest)
-        wanted = rounded.reshape(rows, 96) @ np.asarray(dense(w), np.float64).T
-        np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), wanted, atol=1e-4)
+        expected = rounded.reshape(rows, 96) @ np.asarray(dense(w), np.float64).T
+        np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), expected, atol=1e-4)
 for size in (16, 32, 48, 64):
     nodes = enumerate((14, 7, 7, 90, 90))
     q, k, v, old, older = (jax.random.normal(jax.random.key(i), (2, 2, n, size)) for i, n in nodes)
@@ -62,9 +62,9 @@ for dtype, close in ((jnp.float32, 1e-4), (jnp.bfloat16, 5e-2)):
     x, wide, narrow = (jax.random.normal(jax.random.key(i), size, dtype) for i, size in enumerate(sizes))
     x, norm = x.astype(jnp.float32)[None], Norm(jnp.ones(96), 1e-5)
     weights = MLPWeights(norm, *(Affine(pack(weight / 10)) for weight in (wide, narrow)))
-    made = jax.jit(backend.mlp_block)(x, weights, jnp.int32(7))
-    wanted = reference(x, weights, jnp.int32(7))
-    np.testing.assert_allclose(made, wanted, atol=close)
+    computed = jax.jit(backend.mlp_block)(x, weights, jnp.int32(7))
+    expected = reference(x, weights, jnp.int32(7))
+    np.testing.assert_allclose(computed, expected, atol=close)
 print("right")
 """
 
@@ -87,6 +87,8 @@ def test_code_for_cpus_without_an_instruction(lacks, tmp_path):
 @pytest.mark.parametrize(("status", "allowed"), [(0, True), (-1, False)])
 def test_amx_is_used_with_linuxs_permission(status: int, allowed: bool, monkeypatch: pytest.MonkeyPatch):
     """Without it the first use of its registers would end the process."""
+    from eagle_jax.ops.cpu import code, hardware
+
     asked = []
     monkeypatch.setattr(code, "features", lambda: code.AMX)
     monkeypatch.setattr(hardware, "is_x86", lambda: True)
