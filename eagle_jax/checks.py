@@ -1,8 +1,10 @@
-"""Checks of arguments that are numbers."""
+"""Checks of arguments that are numbers, and of settings that must be those of before."""
 
+import json
 import math
 import numbers
 import reprlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -32,3 +34,20 @@ def finite(name: str, value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{name}={reprlib.repr(value)}; expected a finite number")
     return number
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None) -> str:
+    """How two sets of settings differ, as `seed was 1 and is 2 now; tree was not set and is ...`; empty if nowhere.
+
+    Args:
+        names: of the settings that are compared; all by default.
+    """
+    compared = dict.fromkeys((*before, *now)) if names is None else names
+    other = [name for name in compared if before.get(name) != now.get(name)]
+    return "; ".join(f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))} now" for name in other)
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == {}:
+        return "not set"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -17,11 +17,22 @@ PART = ".part"
 
 
 @contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Gives errors of the operating system inside the block that name no file, such as a full disk's, this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when the block has ended well, and not before."""
     part = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}{PART}")
     try:
-        with part.open("wb") as file:
+        with naming(path), part.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from eagle_jax.durable import hold, sync_folder
+from eagle_jax.durable import hold, naming, sync_folder
 
 Entry = TypeVar("Entry")
 Read = Callable[[bytes, int], Entry | None]  # of a line, its end included if it has one, and its number from 1
@@ -35,7 +35,7 @@ class JsonLines(Generic[Entry]):
     """
 
     def __init__(self, path: Path, read: Read[Entry], *, sync_every: float = 0.0):
-        self._file = path.open("ab")
+        self._path, self._file = path, path.open("ab")
         self._sync_every, self._synced_at = sync_every, time.monotonic()
         try:
             hold(self._file, path)
@@ -52,8 +52,9 @@ class JsonLines(Generic[Entry]):
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Writes records, all with one wait for the disk if one is due."""
-        self._file.write(b"".join(map(to_line, records)))
-        self._file.flush()
+        with naming(self._path):
+            self._file.write(b"".join(map(to_line, records)))
+            self._file.flush()
         if time.monotonic() - self._synced_at >= self._sync_every:
             self._sync()
 
@@ -70,7 +71,8 @@ class JsonLines(Generic[Entry]):
         self.close()
 
     def _sync(self) -> None:
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            os.fsync(self._file.fileno())
         self._synced_at = time.monotonic()
 
 

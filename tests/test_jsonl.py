@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -62,6 +63,16 @@ def test_one_writer_at_a_time(tmp_path):
         file.append({"value": 0, "text": "ä"})
     with JsonLines(path, value) as again:
         assert again.entries == [0]
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with JsonLines(tmp_path / "records.jsonl", value) as file, monkeypatch.context() as patch:
+        patch.setattr(jsonl.os, "fsync", full)
+        with pytest.raises(OSError, match="No space left on device: .*records.jsonl"):
+            file.append({"value": 0})
 
 
 def test_how_often_the_disk_is_waited_for(tmp_path, monkeypatch):

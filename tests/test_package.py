@@ -140,7 +140,7 @@ def test_the_commands_see_only_the_api(path):
     for imported, node in imports(path):
         if imported.startswith("eagle_jax."):
             other = imported.removeprefix("eagle_jax.")
-            allowed = ("api", "serving", "evaluation", "cli", "durable", "jsonl")
+            allowed = ("api", "serving", "evaluation", "cli", "checks", "durable", "jsonl")
             allowed += ("load", "generate", "stream", "__version__")
             assert any(within(other, room) for room in allowed), f"{path}:{node.lineno}: {imported} is not the api"
 

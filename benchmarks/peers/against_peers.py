@@ -21,6 +21,7 @@ lack what it imports) and safetensors; give a Python that has them as --python, 
 import contextlib
 import pathlib
 import sys
+from collections.abc import Mapping
 
 import eagle_jax
 from benchmarks.common.chart import PUBLISHED
@@ -93,7 +94,15 @@ def main() -> None:
             methods |= stack.enter_context(original)
         timed = in_turns(methods, asked, options.repeats)
 
-    first = plain = next(iter(timed.values()))  # ours; texts of peers are compared with those of the first weights
+    show(f"{len(asked)} questions", *compared(timed))
+
+
+def compared(timed: Mapping[str, Timed]) -> tuple[list[str], list[list[object]]]:
+    """Columns and rows: each method against the best of every peer, and against its own plain decoding.
+
+    Texts of ours are compared with plain decoding of the same weights, those of peers with that of our first ones.
+    """
+    first = plain = next(iter(timed.values()))
     against = {name: timed[best] for name in PEERS if (best := best_of(timed, name)) is not None}
     rows: list[list[object]] = []
     for name, one in timed.items():
@@ -102,13 +111,12 @@ def main() -> None:
         ratios = [one.speed() / other.speed() for other in (*against.values(), own_plain)]
         same = sum(one == other for one, other in zip(one.texts, like.texts, strict=True))
         decoding = one.speed("decoding") / own_plain.speed("decoding")
-        rows.append([name, one.speed(), one.accepted, *ratios, decoding, f"{same} of {len(asked)}"])
+        rows.append([name, one.speed(), one.accepted, *ratios, decoding, f"{same} of {len(one.texts)}"])
     columns = ["method", "tokens/s", "mean acceptance length", *(f"against {name}" for name in against)]
-    columns += ["against own plain", "decoding alone, against own plain", "texts as eagle_jax plain"]
-    show(f"{len(asked)} questions", columns, rows)
+    return [*columns, "against own plain", "decoding alone, against own plain", "texts as eagle_jax plain"], rows
 
 
-def best_of(timed: dict[str, Timed], beginning: str) -> str | None:
+def best_of(timed: Mapping[str, Timed], beginning: str) -> str | None:
     """The fastest method whose name begins so; None if there is none."""
     named = [name for name in timed if name.startswith(beginning)]
     return max(named, key=lambda name: timed[name].speed(), default=None)

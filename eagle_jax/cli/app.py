@@ -1,6 +1,7 @@
 """The command and its subcommands."""
 
 import os
+import warnings
 from typing import Annotated
 
 import jax
@@ -79,6 +80,8 @@ def options(
     """
     # transformers is here for tokenizers and configs; that PyTorch is missing is nothing to warn of.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # what the hub does not give is said in one sentence
+    warnings.formatwarning = lambda message, *_, **__: f"eagle-jax: {message}\n"  # without a line of source
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ import functools
 import json
 import math
 import os
+import pathlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -54,6 +56,21 @@ def sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror.lower()}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextlib.contextmanager
+def writing(folder: str, what: str) -> Iterator[pathlib.Path]:
+    """The folder to write a model to, with a spinner for the block. SIGTERM ends it as an exception does: what was
+    written aside is removed.
+    """
+    if not folder:
+        raise ValueError("DST is empty; name the folder to write to")
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with err.status(what):
+            yield pathlib.Path(folder)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def load(

@@ -8,7 +8,7 @@ import typer
 
 from eagle_jax import api
 from eagle_jax.cli import options
-from eagle_jax.cli.console import err, one_sentence, out
+from eagle_jax.cli.console import one_sentence, out, writing
 
 
 @one_sentence
@@ -16,7 +16,7 @@ def convert(
     source: Annotated[
         str, typer.Argument(metavar="SRC", help="Folder or hub name of a head, a .gguf file, or the name of a pair.")
     ],
-    folder: Annotated[pathlib.Path, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
+    folder: Annotated[str, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
     to: Annotated[
         Literal["safeailab", "sglang", "speculators", "dflash"] | None,
         typer.Option(
@@ -76,17 +76,17 @@ def convert(
             "safeailab, sglang, speculators or dflash, and without --dtype"
         )
     changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
-    with err.status("Converting"):
-        api.convert(source, folder, to, target=target, changes=changes)
-    out.print(f"Wrote {folder} for {to}.", markup=False)
+    with writing(folder, "Converting") as to_folder:
+        api.convert(source, to_folder, to, target=target, changes=changes)
+    out.print(f"Wrote {to_folder} for {to}.", markup=False)
 
 
 def _convert_gguf(
-    source: str | pathlib.Path, folder: pathlib.Path, dtype: str | None, of_heads: Mapping[str, str | None]
+    source: str | pathlib.Path, folder: str, dtype: str | None, of_heads: Mapping[str, str | None]
 ) -> None:
     head_options = [name for name, value in of_heads.items() if value is not None]
     if head_options:
         raise ValueError(f"{head_options[0]} is for heads, and {source} is a GGUF file; leave it out")
-    with err.status("Converting"):
-        api.convert_gguf(source, folder, dtype=dtype or "bfloat16")
-    out.print(f"Wrote {folder}.", markup=False)
+    with writing(folder, "Converting") as to_folder:
+        api.convert_gguf(source, to_folder, dtype=dtype or "bfloat16")
+    out.print(f"Wrote {to_folder}.", markup=False)

@@ -113,6 +113,8 @@ def run(
     """
     selected = read_questions(questions, limit)
     parsed = parse_methods(methods)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder} is a file; expected a folder, new or of a run to go on with")
     changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
     if changes is not None and not heads:
         raise ValueError("--head-config without a --head; name the heads whose config it changes")

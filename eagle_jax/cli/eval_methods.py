@@ -24,6 +24,9 @@ def parse_methods(text: str) -> list[ParsedMethod]:
     for name in (part.strip() for part in re.split(r",(?=\s*[A-Za-z])", text)):
         named, colon, tree = name.partition(":")
         drafter, at, head = named.partition("@")
+        if drafter not in {"plain", "auto", *METHODS}:
+            others = ", ".join(method for method in METHODS if method != "none")
+            raise ValueError(f"--methods has {drafter}; expected some of plain, auto, {others}")
         if (colon or at) and drafter in ("plain", "none"):
             raise ValueError(f"--methods has {name}, but {drafter} drafts nothing; write {drafter} alone")
         if at and not head:

@@ -1,18 +1,17 @@
 """`eagle-jax quantize`: a model or a head with its weights rounded, in a folder of its own."""
 
-import pathlib
 from typing import Annotated
 
 import typer
 
 from eagle_jax import api
-from eagle_jax.cli.console import err, one_sentence, out
+from eagle_jax.cli.console import one_sentence, out, writing
 
 
 @one_sentence
 def quantize(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub name of a model or a head.")],
-    folder: Annotated[pathlib.Path, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
+    folder: Annotated[str, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
     to: Annotated[
         str,
         typer.Option(
@@ -33,6 +32,6 @@ def quantize(
 
     - `eagle-jax quantize ./eagle-head ./eagle-head-int4 --to int4-128`
     """
-    with err.status("Rounding"):
-        api.quantize(source, folder, to)
-    out.print(f"Wrote {folder} as {to}.", markup=False)
+    with writing(folder, "Rounding") as to_folder:
+        api.quantize(source, to_folder, to)
+    out.print(f"Wrote {to_folder} as {to}.", markup=False)

@@ -12,7 +12,7 @@ from eagle_jax.converters.formats import EMBEDDING
 from eagle_jax.converters.head_writing import Verifier, entries_for
 from eagle_jax.converters.hf_values import integer
 from eagle_jax.converters.hub import read_config, resolve
-from eagle_jax.converters.pairs import at_hand, head_folder, known_pair, target_folder
+from eagle_jax.converters.pairs import CARRIED, at_hand, head_folder, known_pair, target_folder
 from eagle_jax.converters.vocabulary import mapping_tensors
 from eagle_jax.converters.writing import refuse_model, write_folder
 from eagle_jax.models.quant import is_matrix
@@ -134,7 +134,8 @@ def _read_target(target: str | pathlib.Path | None) -> tuple[str | None, dict[st
         return None, {}
     pair = known_pair(target)
     name = str(target) if pair is None else pair.target
-    facts = read_config(name) if pair is None or not at_hand(pair) else read_entries(target_folder(pair))
+    is_here = pair is not None and (at_hand(pair) or pair.name in CARRIED)  # or can be had from the registry
+    facts = read_entries(target_folder(pair)) if pair is not None and is_here else read_config(name)
     try:
         for size in TARGET_SIZES:
             integer(facts, size)

@@ -70,12 +70,14 @@ def read_gguf(path: pathlib.Path) -> GgufFile:
 # gguf.GGUFReader is not used: it makes numpy arrays for every token and took 100 s for a vocabulary of 262,144.
 @functools.lru_cache(maxsize=4)
 def _read(path: pathlib.Path, changed: int, size: int) -> GgufFile:
-    del changed, size  # part of the cache's key
+    del changed  # part of the cache's key
     try:
         import gguf  # noqa: F401
     except ImportError as error:
         raise ImportError(f"{path} is read with the gguf library: pip install 'eagle-jax[gguf]'") from error
     try:
+        if not size:
+            raise ValueError("it is empty; copy or download it again")
         header = _Header(np.memmap(path, np.uint8, mode="r"))
         return GgufFile(path, header.metadata, header.tensors)
     except (ValueError, OverflowError, struct.error) as error:

@@ -30,6 +30,8 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
         ImportError: the `gguf` library is not installed.
     """
     source, folder = resolve(source), pathlib.Path(folder)
+    if source.is_dir():
+        raise ValueError(f"{source} is a folder; expected a GGUF file")
     if not is_gguf(source):
         raise ValueError(f"{source} is no GGUF file; expected one whose name ends in .gguf")
     refuse_model(folder)

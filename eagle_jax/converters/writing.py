@@ -1,5 +1,6 @@
 """Writing model folders: everything is written aside first and moved in at the end, or not at all."""
 
+import errno
 import json
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ import numpy as np
 
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import WEIGHT_FILES
+from eagle_jax.durable import naming
 
 # Bytes in one file, as transformers splits them. Only one file's tensors are held in host memory at a time.
 SHARD_BYTES = 4 * 2**30
@@ -32,7 +34,9 @@ def write_folder(
         extra_files: files to copy there, such as a tokenizer's; they get their names with the weights.
 
     Raises:
-        FileExistsError: `folder` holds weights that these would not replace; a reader could not tell which count.
+        FileExistsError: `folder` holds weights that these would not replace, so that a reader could not tell which
+            count, or another file of the name of one of `extra_files`.
+        OSError: it cannot be written, for lack of room for one; nothing is left there then.
         NotADirectoryError: `folder` is a file, or in one.
     """
     folder = folder.resolve()  # a link may lead to another disk, where names are not moved to
@@ -43,8 +47,10 @@ def write_folder(
     apart = folder.exists() and folder.stat().st_dev != folder.parent.stat().st_dev  # a disk is mounted there
     staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder if apart else folder.parent))
     try:
-        _write_weights(staged, tensors, file)
+        with naming(folder):
+            _write_weights(staged, tensors, file)
         for path in extra_files:
+            _refuse_other_file(folder / path.name, path)
             shutil.copy(path, staged / path.name)
         text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
         (staged / "config.json").write_text(text, encoding="utf-8")
@@ -65,7 +71,13 @@ def refuse_model(folder: pathlib.Path) -> None:
         raise FileExistsError(f"{folder} holds a model already ({listed(present)}); give another folder to write to")
 
 
+def _refuse_other_file(there: pathlib.Path, ours: pathlib.Path) -> None:
+    if there.exists() and not (there.is_file() and there.read_bytes() == ours.read_bytes()):
+        raise FileExistsError(f"{there} is there already, and would be replaced; give another folder to write to")
+
+
 def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], file: str) -> None:
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     shards: list[list[str]] = []
@@ -74,7 +86,10 @@ def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray
 
     def close() -> None:
         # transformers looks for the format in the metadata.
-        save_file(shard, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
+        try:
+            save_file(shard, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
+        except SafetensorError as error:  # of the operating system too
+            raise OSError(errno.EIO, str(error)) from error
         shards.append(list(shard))
         shard.clear()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from eagle_jax.checks import differences
 from eagle_jax.durable import PART, hold, replacing
 from eagle_jax.evaluation.answers import Conversation, from_line, to_record
 from eagle_jax.jsonl import JsonLines, Read, whole_lines
@@ -170,13 +171,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _agree(begun: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
-    there, requested = _flat(begun), _flat(settings)
-    names = [name for name in dict.fromkeys((*there, *requested)) if there.get(name) != requested.get(name)]
-    if names:
-        differences = "; ".join(f"{name} was {there.get(name)} and is {requested.get(name)} now" for name in names)
-        raise ValueError(
-            f"{folder} was begun with other settings: {differences}; give the same, or name another folder"
-        )
+    if other := differences(_flat(begun), _flat(settings)):
+        raise ValueError(f"{folder} was begun with other settings: {other}; give the same, or name another folder")
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

@@ -122,8 +122,10 @@ class Job:
         }
 
         self._journal: Journal | Bystander = Bystander()
+        self._is_new = False
 
         def begin() -> bool:
+            self._is_new = self.hosts == 1 and not manifest.manifest_of(self.output).exists()
             complete = manifest.begin(self.output, stated)
             if complete:
                 parts.remove(self.output, self.hosts)
@@ -140,8 +142,11 @@ class Job:
     def __enter__(self) -> "Job":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object = None, *_: object) -> None:
         self._journal.close()
+        if error is not None and self._is_new and not self._journal.done:  # nothing is held to options that failed
+            manifest.manifest_of(self.output).unlink(missing_ok=True)
+            parts.remove(self.output, self.hosts)
 
     def run(
         self,

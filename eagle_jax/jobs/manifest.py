@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from eagle_jax.checks import differences
 from eagle_jax.converters import resolve
 from eagle_jax.durable import replacing
 from eagle_jax.loading.folders import folders_of
@@ -32,12 +33,8 @@ def begin(output: Path, job: Mapping[str, Any]) -> bool:
     path, stated = manifest_of(output), {"form": FORM, **job}
     if path.exists():
         before = read(output)
-        other = [name for name in dict.fromkeys((*before, *stated)) if before.get(name) != stated.get(name)]
-        if other:
-            differences = "; ".join(_difference(name, before.get(name), stated.get(name)) for name in other)
-            raise ValueError(
-                f"{output} was begun with something else: {differences}; give the same, or name another output"
-            )
+        if other := differences(before, stated):
+            raise ValueError(f"{output} was begun with something else: {other}; give the same, or name another output")
         return output.exists()
     if output.exists():
         raise ValueError(f"{output} is there already and was made by no batch job; name another output")
@@ -95,7 +92,3 @@ def fingerprint(path: Path) -> str:
                 opened.seek(at)
                 digest.update(opened.read(SAMPLE))
     return digest.hexdigest()[:16]
-
-
-def _difference(name: str, before: Any, now: Any) -> str:
-    return f"{name} was {json.dumps(before, ensure_ascii=False)} and is {json.dumps(now, ensure_ascii=False)} now"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.checks import whole
+from eagle_jax.checks import differences, whole
 from eagle_jax.jobs import Defaults
 from eagle_jax.jobs.lines import contents_of
 from eagle_jax.jsonl import JsonLines, Read, parsed
@@ -211,7 +211,5 @@ def _is_begun(line: bytes) -> bool:
 
 def _refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Answers of other settings are not mixed. What a line of an earlier version does not state is not compared."""
-    other = [name for name in before if before[name] != now.get(name)]
-    if other:
-        said = "; ".join(f"{name} was {before[name]} and is {now.get(name, 'not stated')} now" for name in other)
-        raise ValueError(f"{path} was begun with something else: {said}; give the same, or name another file")
+    if other := differences(before, now, before):
+        raise ValueError(f"{path} was begun with something else: {other}; give the same, or name another file")

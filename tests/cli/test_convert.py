@@ -1,11 +1,15 @@
 """`eagle-jax convert`: its arguments reach the api, and the real thing writes a folder."""
 
 import json
+import os
 import pathlib
+import signal
+import time
 
 import pytest
 
 import eagle_jax
+from eagle_jax.cli import console
 
 SHIPPED = pathlib.Path(eagle_jax.__file__).parent / "pair" / "head_eagle3"
 
@@ -62,6 +66,20 @@ def test_a_folder(run, tmp_path):
     assert json.loads((tmp_path / "new" / "config.json").read_text())["architectures"] == ["LlamaForCausalLMEagle3"]
     again = run("convert", str(tmp_path / "nothing"), str(tmp_path / "new"), "--to", "sglang")
     assert again.exit_code == 2 and again.stderr.startswith("eagle-jax: there is no model folder ")
+
+
+def test_an_empty_name_is_not_the_folder_one_is_in(run):
+    for command in (["convert", str(SHIPPED), "", "--to", "sglang"], ["quantize", str(SHIPPED), ""]):
+        shown = run(*command)
+        assert (shown.exit_code, shown.stderr) == (2, "eagle-jax: DST is empty; name the folder to write to\n")
+
+
+def test_sigterm_leaves_nothing_behind(fake, run):
+    fake.error = None
+    with console.writing("new", "Converting"), pytest.raises(SystemExit) as ended:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_datastore_says_what_it_left_out(fake, run):

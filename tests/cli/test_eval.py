@@ -120,11 +120,20 @@ def test_other_settings_are_refused(fake, run, asked, folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("EAGLE_JAX_ACTIVATIONS", "int16")
         shown = run(*asked)
-    assert shown.exit_code == 2 and "EAGLE_JAX_ACTIVATIONS was None and is int16 now" in shown.stderr
+    assert shown.exit_code == 2 and "EAGLE_JAX_ACTIVATIONS was not set and is int16 now" in shown.stderr
     shown = run(*asked, "--target-config", '{"rope_theta": 7}')
-    assert shown.exit_code == 2 and """target_config was None and is {"rope_theta": 7} now""" in shown.stderr
+    assert shown.exit_code == 2 and """target_config was not set and is {"rope_theta": 7} now""" in shown.stderr
     shown = run(*asked, "--limit", "2")
     assert shown.exit_code == 2 and "questions was 3 with fingerprint " in shown.stderr
+
+
+def test_what_cannot_be_is_refused_before_a_model_is_loaded(fake, run, asked, tmp_path):
+    for more, sentence in (
+        (("--methods", "plain,eagel"), "--methods has eagel; expected some of plain, auto, eagle, "),
+        (("--out", str(tmp_path / "q.jsonl")), f"--out {tmp_path / 'q.jsonl'} is a file; expected a folder"),
+    ):
+        shown = run(*asked, *more)
+        assert shown.exit_code == 2 and sentence in shown.stderr and not fake.loads
 
 
 def test_questions_are_repeated_and_a_run_goes_on_with_as_many(fake, run, asked, folder):
@@ -172,7 +181,7 @@ def test_settings_that_nothing_was_answered_with_may_change(fake, run, asked, fo
 @pytest.mark.parametrize(
     "methods, sentence",
     [
-        ("plain,magic", "drafter='magic' is not known"),
+        ("plain,magic", "--methods has magic; expected some of plain, auto, eagle"),
         ("plain,eagle:6;3", "the tree of eagle, '6;3' is not a tree"),
         ("plain,eagle,plain", "--methods names plain twice"),
         ("eagle,plain:60,7,10", "--methods has plain:60,7,10, but plain drafts nothing; write plain alone"),

@@ -418,6 +418,12 @@ def test_a_published_pair_by_its_name(tmp_path, llama, run_cli, monkeypatch):
 def test_other_errors(tmp_path, llama):
     with refused(FileNotFoundError, "there is no model file", "absent.gguf"):
         resolve(tmp_path / "absent.gguf")
+    (tmp_path / "folder.gguf").mkdir()
+    with refused(ValueError, "folder.gguf is a folder; expected a GGUF file"):
+        convert_gguf(tmp_path / "folder.gguf", tmp_path / "new")
+    (tmp_path / "empty.gguf").touch()
+    with refused(ValueError, "empty.gguf cannot be read as a GGUF file: it is empty; copy or download it again"):
+        describe(tmp_path / "empty.gguf")
     path = write(tmp_path / "m.gguf", llama)
     with refused(ValueError, "m.gguf is a GGUF file", "eagle-jax convert"):
         quantize(path, tmp_path / "new", "int8")

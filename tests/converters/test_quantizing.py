@@ -4,7 +4,9 @@ import dataclasses
 import json
 import os
 import pathlib
+import resource
 import shutil
+import signal
 import tempfile
 
 import jax
@@ -89,6 +91,30 @@ def test_a_disk_that_fills_up_leaves_no_model_without_its_tokenizer(folders, tmp
     with pytest.raises(OSError, match="no space left"):
         quantize(folders / "target", tmp_path / "int8", "int8")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_without_room_for_the_weights_is_named(folders, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match="(?i)file too large") as caught:
+            quantize(folders / "target", tmp_path / "int8", "int8")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert caught.value.filename == str(tmp_path / "int8") and not list(tmp_path.iterdir())
+
+
+def test_a_tokenizer_that_lies_in_the_folder_already_is_not_replaced(folders, tmp_path):
+    (tmp_path / "int8").mkdir()
+    template = tmp_path / "int8" / "chat_template.jinja"
+    template.write_text("precious")
+    with pytest.raises(FileExistsError, match="chat_template.jinja is there already, and would be replaced; give anot"):
+        quantize(folders / "target", tmp_path / "int8", "int8")
+    assert template.read_text() == "precious" and list(tmp_path.rglob("*.*")) == [template]
+    shutil.copy(folders / "target" / "chat_template.jinja", template)
+    quantize(folders / "target", tmp_path / "int8", "int8")
 
 
 def test_groups_that_do_not_divide_are_refused_before_anything_is_read(folders):

@@ -122,6 +122,15 @@ def test_without_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
         download(SMALL)
 
 
+def test_pip_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    """pip shows a traceback then, behind a line that says nothing."""
+    said = "ERROR: Exception:\\nTraceback (most recent call last):\\nOSError: [Errno 28] No space left on device"
+    (tmp_path / "pip.py").write_text(f"raise SystemExit('{said}')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with refused(FileNotFoundError, "pip did not bring", "(OSError: [Errno 28] No space left on device)"):
+        download(SMALL)
+
+
 def test_without_the_library_that_reads_it_nothing_is_downloaded(
     registry: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -290,11 +290,11 @@ def test_something_else_is_not_mixed_in(questions, tmp_path, monkeypatch):
     output = tmp_path / "answers.jsonl"
     made = {"target": "1234"}
     Job([questions], output, made_with=made).__exit__()
-    with pytest.raises(ValueError, match='answers.jsonl was begun with something else: target was "1234" and is "5"'):
+    with pytest.raises(ValueError, match="answers.jsonl was begun with something else: target was 1234 and is 5"):
         Job([questions], output, made_with={"target": "5"})
     with pytest.raises(ValueError, match="something else: max_new_tokens was 256 and is 9 now; give"):
         Job([questions], output, made_with=made, defaults=Defaults(max_new_tokens=9))
-    with monkeypatch.context() as patch, pytest.raises(ValueError, match='EAGLE_JAX_OPS was null and is "xla" now'):
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="EAGLE_JAX_OPS was not set and is xla now"):
         patch.setenv("EAGLE_JAX_OPS", "xla")
         Job([questions], output, made_with=made)
     with Job([questions], output, made_with=made), pytest.raises(ValueError, match="another process is writing into"):
@@ -328,6 +328,19 @@ def test_who_cannot_begin_tells_the_others(questions, tmp_path, told, monkeypatc
     monkeypatch.setattr(together, "any_says", lambda so: True)  # of the other process
     with pytest.raises(ValueError, match="the processes have different inputs; give each of them the same files"):
         Job([questions], output, one_model=True)
+
+
+def test_options_that_are_refused_leave_nothing(questions, tmp_path):
+    output = tmp_path / "answers.jsonl"
+    with pytest.raises(ValueError, match="eagel"), Job([questions], output, made_with={"drafter": "eagel"}) as begun:
+        begun.run(SPELLER, drafter="eagel")
+    assert list(tmp_path.iterdir()) == [questions]
+    with pytest.raises(KeyError), Job([questions], output, made_with={"drafter": "none"}) as begun:
+        begun.run(SPELLER, drafter="none")
+        raise KeyError
+    with pytest.raises(ValueError, match="drafter was none and is eagle now"):
+        Job([questions], output, made_with={"drafter": "eagle"})
+    assert len(written(part_of(output, 0, 1))) == 13
 
 
 def test_what_cannot_begin_is_one_sentence(questions, tmp_path):
