@@ -173,6 +173,8 @@ FLOATING: dict[np.dtype, FloatArithmetic] = {
 class QuantizedArithmetic:
     """Quantized weights with quantized x; sums are int32, and their scaled values are added to y in float32.
 
+    x has 8 bits, or 16 as `256 * high + low`, bytes from -128 to 127.
+
     A word of weights has `32 / bits` unsigned codes: number 2j begins at bit `j * bits`, number 2j + 1 at
     `16 + j * bits`. So shift and mask give integers as wide as those of x, which CPUs multiply and accumulate in one
     instruction.
@@ -180,10 +182,12 @@ class QuantizedArithmetic:
     Attributes:
         bits: of a weight, 8 or 4.
         x_bits: of an element of x: 16, or 8 if `has_byte_products`.
+        in_bytes: a row of x of 16 bits is that of its low bytes, then that of its high ones, as AMX multiplies them.
     """
 
     bits: int
     x_bits: int
+    in_bytes: bool = False
     accumulator_type = INTEGERS
     direct = False
 
@@ -197,20 +201,44 @@ class QuantizedArithmetic:
         return 32 // self.bits
 
     @property
+    def highest(self) -> int:
+        """The largest value of x."""
+        return 127 if self.x_bits == 8 else 127 * 256 + 127
+
+    @property
+    def planes(self) -> int:
+        """Rows of bytes that a row of x consists of, or 1."""
+        return self.x_bits // 8 if self.in_bytes else 1
+
+    @property
+    def part_bits(self) -> int:
+        """Bits of what is multiplied at a time."""
+        return self.x_bits // self.planes
+
+    @property
     def words(self) -> int:
-        return self.x_bits // self.bits
+        return self.part_bits // self.bits
 
     @property
     def order(self) -> list[int]:
         """Order of the inputs of a word in x."""
-        initial = [word * self.bits + bit for word in range(self.words) for bit in range(0, 32, self.x_bits)]
+        initial = [word * self.bits + bit for word in range(self.words) for bit in range(0, 32, self.part_bits)]
         return [bit % 16 // self.bits * 2 + bit // 16 for bit in initial]
+
+    def convert(self, builder: ir.IRBuilder, codes: ir.Value) -> list[ir.Value]:
+        """16 elements of x in their memory format, in each plane."""
+        kind = ir.VectorType(ir.IntType(self.part_bits), LANES)
+        lanes = [word * self.inputs + input_ for word in range(LANES // self.inputs) for input_ in self.order]
+        high = builder.ashr(builder.add(codes, _integers(128)), _integers(8))
+        parts = [builder.trunc(part, kind) for part in (codes, high)[: self.planes]]
+        undefined = ir.Constant(kind, ir.Undefined)
+        return [builder.shuffle_vector(part, undefined, ir.Constant(INTEGERS, lanes)) for part in parts]
 
     def initial(self, builder: ir.IRBuilder, addresses: Addresses) -> ir.Value:
         return splat(builder, read(builder, addresses.origin, I32))
 
     def weight_factors(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
-        mask = sum((2**self.bits - 1) << bit for bit in range(0, 32, self.x_bits))
+        mask = sum((2**self.bits - 1) << bit for bit in range(0, 32, self.part_bits))
         return [builder.and_(builder.lshr(weight, _integers(self.bits * word)), _integers(mask))]
 
     def broadcast(self, builder: ir.IRBuilder, word: ir.Value) -> Factors:

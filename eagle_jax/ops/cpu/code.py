@@ -36,7 +36,7 @@ PAIRS = ir.VectorType(_BFloat(), 2 * LANES)  # two bfloat16 in each lane
 WORD = 4  # bytes of a lane
 VECTOR = WORD * LANES
 NULL = ir.Constant(POINTER, None)
-AMX = frozenset({"amx-tile", "amx-bf16", "avx512bf16"})
+AMX = frozenset({"amx-tile", "amx-int8", "amx-bf16", "avx512bf16"})
 LARGE_L1 = 48 * 1024  # bytes of an L1 data cache that has room for prefetched weights beside the rows
 
 
@@ -211,7 +211,7 @@ def _host_features() -> dict[str, bool]:
 
 
 def has_amx() -> bool:
-    """Whether this CPU has AMX for bfloat16 and this process may use it."""
+    """Whether this CPU has AMX for bfloat16 and for bytes, and this process may use it."""
     return AMX <= features() and hardware.allows_amx()
 
 

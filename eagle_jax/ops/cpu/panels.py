@@ -85,10 +85,13 @@ class QuantizedPanels(PackedWeight):
 
     @property
     def hidden_rows(self) -> int:
-        """Fewer with rows of 16 bits: their arithmetic is slower, and the weights are read in half the time or less."""
+        """Fewer with rows of 16 bits but for AMX: their arithmetic is slower, and the weights are read in half the time
+        or less.
+        """
         from eagle_jax.ops.cpu.backend import row_bits
+        from eagle_jax.ops.cpu.code import has_amx
 
-        return 5 if row_bits(self.bits) == 16 else 8
+        return 8 if has_amx() or row_bits(self.bits) == 8 else 5
 
     def unpack(self) -> QuantArray:
         return unpack(self)

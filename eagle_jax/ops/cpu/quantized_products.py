@@ -1,7 +1,7 @@
 """Products of rows with a packed quantized weight (`panels.QuantizedPanels`), accumulated in integers.
 
 Inputs are divided into blocks of at most 128, whose sums fit into 32 bits. Each block of a row is quantized to 16 or 8
-bits, its largest value to 32767 or 127. Codes of weights are unsigned here, with the zero point 128 or 8. A block adds
+bits, its largest value to 32639 or 127. Codes of weights are unsigned here, with the zero point 128 or 8. A block adds
 
     y[row, output]  +=  scale of the output  *  scale of the row  *  (sum of x * code  -  zero point * sum of x)
 """
@@ -14,41 +14,36 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 from llvmlite import ir
 
 from eagle_jax.ops.cpu.addressing import Addresses, Strides
+from eagle_jax.ops.cpu.amx_bytes import AmxByteTiles
 from eagle_jax.ops.cpu.arithmetic import QuantizedArithmetic, has_byte_products
 from eagle_jax.ops.cpu.calls import Call, add_handler
 from eagle_jax.ops.cpu.code import (
-    F32,
-    FLOATS,
     I32,
-    INTEGERS,
     LANES,
     VECTOR,
     WORD,
-    alloca,
     at,
     constant,
-    declare,
     for_range,
     for_tiles,
+    has_amx,
     i64,
     minimum,
-    read,
-    splat,
     write,
 )
-from eagle_jax.ops.cpu.math import fma, max_lane, maximum, sum_integer_lanes, sum_lanes
 from eagle_jax.ops.cpu.packed_linear import clear, valid_rows
+from eagle_jax.ops.cpu.quantized_rows import quantize, scales_of
 from eagle_jax.ops.cpu.signatures import Signature
 from eagle_jax.ops.cpu.threads import Phase, run_phases
 from eagle_jax.ops.cpu.tiles import Tiles
 
-MAX_BLOCK = 128  # inputs: 128 * 32767 * (255 + 128), the products and their initial value, is 1.6e9, below 2**31
-MIN_SCALE = float(np.float32(1e-34))  # of a block's scale; blocks with a smaller one are zeros
+MAX_BLOCK = 128  # inputs: 128 * 32639 * (255 + 128), the products and their initial value, is 1.6e9, below 2**31
+# AMX takes long over a block of 32 inputs: with int4 and 6 rows of 8 bits, 219 us where `Tiles` takes 189.
+MIN_GROUP_OF_AMX = 64
 ORIGIN_BYTES = 2 * WORD  # bytes of a block's initial value and scale
 
 
@@ -72,7 +67,7 @@ def product(
     count, inputs = rows.shape
     groups = scales.shape[1]
     blocks = groups * -(-inputs // groups // MAX_BLOCK)  # as in `_blocks`
-    arithmetic = QuantizedArithmetic(bits, row_bits)
+    arithmetic = _arithmetic(bits, row_bits)
     y = jax.ShapeDtypeStruct((count, words.shape[0] * words.shape[2]), jnp.float32)
     x = jax.ShapeDtypeStruct((count, inputs), f"int{arithmetic.x_bits}")
     origins = jax.ShapeDtypeStruct((count, blocks, 2), jnp.int32)
@@ -113,13 +108,18 @@ def _signature(arithmetic: QuantizedArithmetic) -> Signature:
 
 
 def _all_arithmetics() -> list[QuantizedArithmetic]:
-    return [
-        QuantizedArithmetic(bits, x_bits) for bits in (8, 4) for x_bits in ((16, 8) if has_byte_products() else (16,))
-    ]
+    return [_arithmetic(bits, x_bits) for bits in (8, 4) for x_bits in ((16, 8) if has_byte_products() else (16,))]
+
+
+def _arithmetic(bits: int, x_bits: int) -> QuantizedArithmetic:
+    return QuantizedArithmetic(bits, x_bits, in_bytes=has_amx())
 
 
 def _name(arithmetic: QuantizedArithmetic) -> str:
     return f"eagle_jax_product_{arithmetic.name}"
+
+
+AnyTiles = Tiles | AmxByteTiles
 
 
 class _Buffers(NamedTuple):
@@ -170,20 +170,31 @@ def _body(call: Call, arithmetic: QuantizedArithmetic) -> None:
     _quantize_rows(builder, x.data, buffers, sizes, arithmetic)
     vectors = builder.mul(weight.size(0), builder.udiv(width, i64(LANES)))
     work = builder.mul(builder.mul(valid, weight.size(1)), vectors)
-    panel = functools.partial(_panel, tiles=Tiles(call.module, arithmetic), arithmetic=arithmetic)
+    wide: AnyTiles = AmxByteTiles(call.module, arithmetic) if arithmetic.in_bytes else Tiles(call.module, arithmetic)
+    narrow = Tiles(call.module, arithmetic) if arithmetic.planes == 1 else wide
+    panel = functools.partial(_panel, narrow=narrow, wide=wide, arithmetic=arithmetic)
     run_phases(call, [Phase(weight.size(0), panel)], work, [*buffers, *sizes])
 
 
 def _panel(
-    builder: ir.IRBuilder, index: ir.Value, values: Sequence[ir.Value], tiles: Tiles, arithmetic: QuantizedArithmetic
+    builder: ir.IRBuilder,
+    index: ir.Value,
+    values: Sequence[ir.Value],
+    narrow: AnyTiles,
+    wide: AnyTiles,
+    arithmetic: QuantizedArithmetic,
 ) -> None:
-    """A task: all rows times one panel."""
+    """A task: all rows times one panel.
+
+    Args:
+        narrow, wide: for groups of less than `MIN_GROUP_OF_AMX` inputs, and for others.
+    """
     num_buffers = len(_Buffers._fields)
     buffers, sizes = _Buffers(*values[:num_buffers]), _Sizes(*values[num_buffers:])
-    row_address, in_word, x_size = builder.mul(sizes.width, i64(WORD)), i64(arithmetic.inputs), arithmetic.x_bits // 8
+    row_address, in_word = builder.mul(sizes.width, i64(WORD)), i64(arithmetic.inputs)
     columns, groups = builder.udiv(sizes.width, i64(LANES)), builder.udiv(sizes.inputs, sizes.group)
     strides = Strides(
-        x_row=builder.mul(sizes.inputs, i64(x_size)),
+        x_row=builder.mul(sizes.inputs, i64(arithmetic.x_bits // 8)),
         y_row=builder.mul(sizes.outputs, i64(WORD)),
         w_column=i64(VECTOR),
         w_step=row_address,
@@ -197,21 +208,25 @@ def _panel(
         scales=at(builder, buffers.scales, index, builder.mul(groups, row_address)),
     )
 
-    def tile(first: ir.Value, count: int) -> None:
+    def tile(first: ir.Value, count: int, tiles: AnyTiles) -> None:
         addresses = all_rows.row(builder, first, strides)
         with for_range(builder, i64(count)) as row, for_range(builder, columns) as column:
             write(builder, constant(0.0), at(builder, at(builder, addresses.y, row, strides.y_row), column, VECTOR))
-        with _blocks(builder, sizes) as block:
+        with tiles.prepared(builder, count, sizes.group), _blocks(builder, sizes) as block:
             block_addresses = dataclasses.replace(
                 addresses,
-                x=at(builder, addresses.x, block.start, x_size),
+                x=at(builder, addresses.x, block.start, arithmetic.part_bits // 8),
                 w=at(builder, addresses.w, builder.udiv(block.start, in_word), row_address),
                 origin=at(builder, addresses.origin, block.index, ORIGIN_BYTES),
                 scales=at(builder, addresses.scales, block.group, row_address),
             )
             tiles.multiply_rows(builder, block_addresses, (count, columns, builder.udiv(block.size, in_word)), strides)
 
-    for_tiles(builder, sizes.valid, tiles.max_rows, tile)
+    is_narrow = builder.icmp_unsigned("<", sizes.group, i64(MIN_GROUP_OF_AMX))
+    with builder.if_else(is_narrow) as branches:
+        for branch, tiles in zip(branches, (narrow, wide), strict=True):
+            with branch:
+                for_tiles(builder, sizes.valid, tiles.max_rows, functools.partial(tile, tiles=tiles))
     with for_range(builder, sizes.rows, sizes.valid) as row:
         clear(builder, at(builder, all_rows.y, row, strides.y_row), i64(0), row_address)
 
@@ -231,58 +246,13 @@ def _quantize_rows(
     builder: ir.IRBuilder, x: ir.Value, buffers: _Buffers, sizes: _Sizes, arithmetic: QuantizedArithmetic
 ) -> None:
     """Quantizes all rows: codes, and for each block its initial value and scale."""
-    x_size, offset = arithmetic.x_bits // 8, ir.Constant(I32, -(2 ** (arithmetic.bits - 1)))
+    plane, offset = builder.mul(sizes.inputs, i64(arithmetic.part_bits // 8)), -(2 ** (arithmetic.bits - 1))
     with for_range(builder, sizes.valid) as row, _blocks(builder, sizes) as block:
-        first = builder.add(builder.mul(row, sizes.inputs), block.start)
-        row_address, destination = at(builder, x, first, WORD), at(builder, buffers.codes, first, x_size)
+        row_address = at(builder, x, builder.add(builder.mul(row, sizes.inputs), block.start), WORD)
+        planes = at(builder, buffers.codes, builder.mul(row, i64(arithmetic.planes)), plane)
+        destination = at(builder, planes, block.start, arithmetic.part_bits // 8)
         origin = at(builder, buffers.origins, builder.add(builder.mul(row, sizes.blocks), block.index), ORIGIN_BYTES)
-        scale, inverse_scale = _scale(builder, row_address, block.size, 2 ** (arithmetic.x_bits - 1) - 1)
-        total = _quantize_block(
-            builder, row_address, destination, block.size, splat(builder, inverse_scale), arithmetic
-        )
-        write(builder, builder.mul(total, offset), origin)
+        scale, inverse_scale = scales_of(builder, row_address, block.size, arithmetic.highest)
+        total = quantize(builder, row_address, (destination, plane), block.size, inverse_scale, arithmetic)
+        write(builder, builder.mul(total, ir.Constant(I32, offset)), origin)
         write(builder, scale, at(builder, origin, WORD))
-
-
-def _scale(builder: ir.IRBuilder, row_address: ir.Value, size: ir.Value, highest: int) -> tuple[ir.Value, ir.Value]:
-    """A block's scale, NaN if a value is not finite, and its inverse, 0 for blocks of zeros."""
-    maxima, non_finite = alloca(builder, VECTOR), alloca(builder, VECTOR)
-    for place in (maxima, non_finite):
-        write(builder, constant(0.0), place)
-    absolute = declare(builder.module, f"llvm.fabs.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
-    with for_range(builder, size, step=LANES) as index:
-        number = read(builder, at(builder, row_address, index, WORD), FLOATS)
-        write(builder, maximum(builder, builder.call(absolute, [number]), read(builder, maxima, FLOATS)), maxima)
-        write(builder, fma(builder, number, constant(0.0), read(builder, non_finite, FLOATS)), non_finite)
-    maximum_ = max_lane(builder, read(builder, maxima, FLOATS))
-    non_finite_sum = sum_lanes(builder, read(builder, non_finite, FLOATS))
-    zero, min_scale, max_code = (ir.Constant(F32, number) for number in (0.0, MIN_SCALE, float(highest)))
-    scale = builder.fadd(builder.fdiv(maximum_, max_code), non_finite_sum)
-    inverse_scale = builder.select(builder.fcmp_ordered(">", scale, min_scale), builder.fdiv(max_code, maximum_), zero)
-    return scale, inverse_scale
-
-
-def _quantize_block(
-    builder: ir.IRBuilder,
-    row_address: ir.Value,
-    destination: ir.Value,
-    size: ir.Value,
-    inverse_scale: ir.Value,
-    arithmetic: QuantizedArithmetic,
-) -> ir.Value:
-    """Quantizes a block, rounding ties to even; returns the sum of the codes."""
-    total = alloca(builder, VECTOR)
-    write(builder, ir.Constant(INTEGERS, None), total)
-    nearest = declare(builder.module, f"llvm.rint.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
-    narrow = ir.VectorType(ir.IntType(arithmetic.x_bits), LANES)
-    lanes = [
-        word * arithmetic.inputs + input_ for word in range(LANES // arithmetic.inputs) for input_ in arithmetic.order
-    ]
-    with for_range(builder, size, step=LANES) as index:
-        number = builder.fmul(read(builder, at(builder, row_address, index, WORD), FLOATS), inverse_scale)
-        codes = builder.fptosi(builder.call(nearest, [number]), INTEGERS)
-        narrowed = builder.trunc(codes, narrow)
-        narrowed = builder.shuffle_vector(narrowed, ir.Constant(narrow, ir.Undefined), ir.Constant(INTEGERS, lanes))
-        write(builder, narrowed, at(builder, destination, index, arithmetic.x_bits // 8))
-        write(builder, builder.add(read(builder, total, INTEGERS), codes), total)
-    return sum_integer_lanes(builder, read(builder, total, INTEGERS))

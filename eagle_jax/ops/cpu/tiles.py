@@ -6,6 +6,7 @@ Every output is accumulated in the order of the steps, whatever else a tile comp
 depend on other rows.
 """
 
+import contextlib
 import dataclasses
 
 from llvmlite import ir
@@ -70,6 +71,10 @@ class Tiles:
     def _max_rows_all_columns(self) -> int:
         """Most rows whose sums with `MAX_COLUMNS` columns (fewer without AVX-512) fit into the registers."""
         return MAX_ROWS_DIRECT if self._arithmetic.direct and "avx512f" in features() else MAX_ROWS
+
+    def prepared(self, builder: ir.IRBuilder, rows: int, group: ir.Value) -> contextlib.AbstractContextManager[None]:
+        """Around all `multiply_rows` of a few rows with one weight, whose groups have `group` inputs."""
+        return contextlib.nullcontext()
 
     def multiply_rows(
         self, builder: ir.IRBuilder, addresses: Addresses, sizes: tuple[int, ir.Value, ir.Value], strides: Strides

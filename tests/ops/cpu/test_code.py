@@ -43,7 +43,7 @@ for bits in (8, 4):
     for rows in range(1, 9):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96)) for i, n in ((0, rows), (1, 144)))
         w = quantize(w, Rounding(bits, 32), jnp.float32)
-        blocks, highest = np.asarray(x).reshape(rows, 3, 32), np.float32(2 ** (backend.row_bits(bits) - 1) - 1)
+        blocks, highest = np.asarray(x).reshape(rows, 3, 32), np.float32({8: 127, 16: 32639}[backend.row_bits(bits)])
         largest = np.abs(blocks).max(axis=2, keepdims=True)
         rounded = np.rint(blocks * (highest / largest)).astype(np.float64) * (largest / highest)
         expected = rounded.reshape(rows, 96) @ np.asarray(dense(w), np.float64).T
@@ -81,6 +81,38 @@ def test_code_for_cpus_without_an_instruction(lacks, tmp_path):
         text=True,
     )
     assert made.stdout.strip() == "right", made.stderr
+
+
+BITS_OF_PRODUCTS = """
+import sys
+from eagle_jax.ops.cpu import code
+has = frozenset(name for name in code.features() if not name.startswith(sys.argv[1]))
+code.features = lambda: has
+import hashlib, itertools, jax, jax.numpy as jnp, numpy as np
+from eagle_jax.ops import matmul
+from eagle_jax.ops.cpu.panels import pack
+from eagle_jax.ops.quantized import Rounding, quantize
+x, weight = (jax.random.normal(jax.random.key(n), (n, 960)) for n in (17, 208))
+digest = hashlib.sha256()
+for bits, group, rows in itertools.product((8, 4), (None, 32, 160, 192), (1, 7, 17)):
+    packed = pack(quantize(weight, Rounding(bits, group), jnp.float32))
+    digest.update(np.asarray(jax.jit(matmul)(x[:rows], packed)).tobytes())
+print(code.has_amx(), digest.hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", ["int8", "int16"])
+def test_quantized_products_have_the_same_bits_without_amx(rows, tmp_path):
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "EAGLE_JAX_ACTIVATIONS": rows}
+    commands = [[sys.executable, "-c", BITS_OF_PRODUCTS, lacks] for lacks in ("none", "amx")]
+    usual, without = (
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+        for command in commands
+    )
+    assert without[0] == "False" and usual[1] == without[1]
+    if usual[0] == "False":
+        pytest.skip("this CPU has no AMX: both were made without")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux gives the permission")
