@@ -2,7 +2,7 @@
 
 Example:
 
-    model = eagle_jax.load()                                    # the pair that comes with the package
+    model = eagle_jax.load()                                    # SmolLM2-135M-Instruct, downloaded once
     result = eagle_jax.generate(model, "...", temperature=1.0)  # same seed, same text, with any drafter or none
     for chunk in eagle_jax.stream(model, "..."): ...
 """

@@ -1,9 +1,12 @@
 """Every test runs with strict dtypes, no implicit rank promotion, checked shapes and four virtual CPU devices."""
 
 import contextlib
+import functools
+import hashlib
 import importlib
 import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -31,31 +34,85 @@ jax.config.update("jax_num_cpu_devices", 4)
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
 
-# Compiled programs are kept, the smallest too: a module begins with an empty memory, and adding two numbers takes 20 ms
-# to compile and 1 ms to read. Each xdist worker writes into a folder of its own, since JAX writes entries in place and
-# none must read another's half-written one; between modules they exchange whole files. Without the last line keys
-# would depend on the folder.
-_kept = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"
-_cache = _kept / os.environ.get("PYTEST_XDIST_WORKER", "main")
+# Compiled programs are kept, the smallest too: adding two numbers takes 20 ms to compile and 1 ms to read. Each process
+# has a folder of its own, since JAX writes entries in place and none must read another's half-written one; between
+# modules processes exchange whole files by a folder that outlives the checkout. Without the last line keys would depend
+# on the folder. Programs are made of a processor's instructions, so each kind has its own.
+_here = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"
+_cache = _here / os.environ.get("PYTEST_XDIST_WORKER", "main")
+_shared = pathlib.Path(os.environ.get("EAGLE_JAX_TEST_PROGRAMS") or pathlib.Path.home() / ".cache/eagle_jax/tests")
+MOST_KEPT = 2**31  # bytes
 jax.config.update("jax_compilation_cache_dir", str(_cache))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
+# Where no model is named, tests take the one that needs no download.
+os.environ["EAGLE_JAX_TARGET"] = "toy"
+
 # What the user measured on this machine is not for tests.
-os.environ["XDG_CACHE_HOME"] = str(_kept / "user")
+os.environ["XDG_CACHE_HOME"] = str(_here / "user")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forget_programs() -> Iterator[None]:
-    """Compiled programs take gigabytes over the whole suite; what modules share they find on disk."""
-    for source, to in ((_cache, _kept / "all"), (_kept / "all", _cache)):
+@functools.cache
+def _exchange() -> pathlib.Path:
+    """The folder by which processes of this kind of processor exchange programs; the oldest make room for new ones."""
+    with contextlib.suppress(OSError):
+        facts = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        kind = [line for line in facts if line.startswith(("model", "flags", "Features", "CPU"))]
+        folder = _shared / hashlib.sha256("\n".join(kind).encode()).hexdigest()[:16]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may write there decides what is run
+        files = sorted(((file, file.stat()) for file in folder.iterdir()), key=lambda item: item[1].st_mtime)
+        size = sum(stat.st_size for _, stat in files)
+        while size > MOST_KEPT:
+            file, stat = files.pop(0)
+            file.unlink(missing_ok=True)
+            size -= stat.st_size
+        return folder
+    return _here / "all"
+
+
+def _share_programs() -> None:
+    for source, to in ((_cache, _exchange()), (_exchange(), _cache)):
         source.mkdir(parents=True, exist_ok=True)
         to.mkdir(parents=True, exist_ok=True)
         for name in {*os.listdir(source)}.difference(os.listdir(to)):
-            with contextlib.suppress(FileExistsError):  # another worker was faster
-                os.link(source / name, to / name)
+            with contextlib.suppress(FileExistsError, FileNotFoundError):  # another process was faster
+                try:
+                    os.link(source / name, to / name)
+                except FileExistsError:
+                    raise
+                except OSError:  # another disk
+                    partly = to / f".{name}.{os.getpid()}"
+                    shutil.copyfile(source / name, partly)
+                    partly.replace(to / name)
+
+
+def _is_full() -> bool:
+    """Whether compiled programs take much of what a process may have: gigabytes, or memory maps, of which Linux allows
+    65,530, after which XLA ends the process.
+    """
+    try:
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+        with open("/proc/self/maps") as maps:
+            return pages * os.sysconf("SC_PAGE_SIZE") > 3 * 2**30 or sum(1 for _ in maps) > 25_000
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def room_for_programs() -> Iterator[None]:
+    """For tests that compile much each."""
     yield
-    jax.clear_caches()
+    if _is_full():
+        jax.clear_caches()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs() -> Iterator[None]:
+    _share_programs()
+    yield
+    if _is_full():
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def parser(doc: str, *, new_tokens: int | None = None, questions: bool = True) -
         arguments.add_argument("--limit", type=int, help="use the first N questions only")
         arguments.add_argument("--every", type=int, default=1, help="ask every Nth question only")
         arguments.add_argument("--new-tokens", type=int, default=new_tokens, help="longest answer (%(default)s)")
-        arguments.add_argument("--target", help="folder or hub name; default: the shipped pair")
+        arguments.add_argument("--target", default="toy", help="folder, name or hub name (%(default)s)")
         arguments.add_argument("--head", help="folder or hub name of the head")
     return arguments
 

@@ -119,7 +119,7 @@ def weight_bytes(params: Any) -> float:
 
 
 def cache(options: argparse.Namespace) -> int:
-    model = dataclasses.replace(eagle_jax.load(), tokenizer=None, stop_ids=(), context=2 * max(options.reserved))
+    model = dataclasses.replace(eagle_jax.load("toy"), tokenizer=None, stop_ids=(), context=2 * max(options.reserved))
     prompt = np.random.default_rng(0).integers(0, model.target.config.vocab_size, options.prompt).tolist()
     ways: dict[str, dict[str, Any]] = {"plain": {"drafter": "none"}, f"EAGLE, tree {options.tree}": {}}
 

@@ -41,7 +41,7 @@ def converse(model: Model, budget: int, arguments: argparse.Namespace) -> list[R
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--target", help="folder or hub name; default: the shipped pair")
+    arguments.add_argument("--target", default="toy", help="folder, name or hub name (%(default)s)")
     arguments.add_argument("--turns", type=int, default=10, help="of the conversation (%(default)s)")
     arguments.add_argument("--new-tokens", type=int, default=100, help="longest answer (%(default)s)")
     arguments.add_argument("--max-tokens", type=int, default=2048, help="of prompt and answer (%(default)s)")

@@ -75,8 +75,8 @@ def options(
     """Lossless speculative decoding for Llama-family models, in JAX.
 
     A small EAGLE head drafts a tree of continuations, the model checks the whole tree in one pass, and the text is
-    exactly what plain decoding would have written. Without `--target` and `--head` a command uses the small pair that
-    is shipped with the package; `demo` shows a published model, and so does `ui` where one is here.
+    exactly what plain decoding would have written. Without `--target` a command uses SmolLM2-135M-Instruct,
+    downloaded once (93 MB); `--target toy` is a small pair that comes with the package.
     """
     # transformers is here for tokenizers and configs; that PyTorch is missing is nothing to warn of.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

@@ -89,7 +89,8 @@ def load(
     for name, entries in (("target_config", target_config), ("head_config", head_config)):
         if entries is not None:
             more[name] = options.parse_entries(entries, f"--{name.replace('_', '-')}")
-    with err.status(f"Loading {target or 'the shipped pair'}"):
+    target = api.default_target(head) if target is None else target  # before the spinner: it may show a download
+    with err.status(f"Loading {target}"):
         return api.load(target, head, dtype=dtype, **{name: path for name, path in more.items() if path is not None})
 
 

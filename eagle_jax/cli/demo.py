@@ -9,7 +9,6 @@ import typer
 import eagle_jax
 from eagle_jax import api
 from eagle_jax.cli.console import load, one_sentence, out, write
-from eagle_jax.cli.published import published
 
 CHATS = (
     "How do I make a cup of tea?",
@@ -21,6 +20,7 @@ TOY_CHATS = (
     "Sam buys 3 packs of pencils. Each pack has 12 pencils. How many pencils does he have?",
     "A shirt costs $20. A hat costs half as much. How much do a shirt and a hat cost together?",
 )
+TOY = "toy"
 TEMPERATURES = (0.0, 0.7)
 MAX_NEW_TOKENS = 64
 
@@ -55,14 +55,14 @@ def demo(
 
     - `eagle-jax demo --toy`
     """
-    name = None if toy else published()
+    name = TOY if toy else api.default_target()
     model = load(name, None, None)  # before anything asks for devices: it chooses how JAX starts
     device = jax.devices()[0]
     out.print(f"[bold]eagle_jax {eagle_jax.__version__}[/bold] on {device.device_kind} ({device.platform})")
     out.print(_about(name, model))
     out.print("The first answers wait for compiling; the next demo finds it done.", style="dim")
     pairs: dict[float, list[Pair]] = {temperature: [] for temperature in TEMPERATURES}
-    for chat in TOY_CHATS if name is None else CHATS:
+    for chat in TOY_CHATS if name == TOY else CHATS:
         out.print(f"\n[bold]> {chat}[/bold]")
         for temperature, done in pairs.items():
             out.print(_heading(temperature), style="dim")
@@ -73,9 +73,9 @@ def demo(
         out.print(f"  {_heading(temperature):<17}[bold]{_line(done)}[/bold]")
 
 
-def _about(name: str | None, model: api.Model) -> str:
+def _about(name: str, model: api.Model) -> str:
     size = f"{sum(leaf.size for leaf in jax.tree.leaves(model.target)) / 1e6:.0f} million parameters"
-    if name is None:
+    if name == TOY:
         return f"A toy Llama of {size}: it has the form of an answer, its sums are often wrong."
     return f"{name}, {size}, in {model.dtype}, drafted by the EAGLE-3 head that comes with the package."
 

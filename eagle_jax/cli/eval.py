@@ -118,6 +118,7 @@ def run(
     changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
     if changes is not None and not heads:
         raise ValueError("--head-config without a --head; name the heads whose config it changes")
+    target = target or api.default_target(next(iter(heads or ()), None))
     model = load(
         target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
     )

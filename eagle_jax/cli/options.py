@@ -18,7 +18,8 @@ Target = Annotated[
         "--target",
         "-t",
         metavar="PATH|NAME",
-        help="Folder, .gguf file or hub name of the model, or a name that `eagle-jax models` lists.",
+        help="Folder, .gguf file or hub name of the model, or a name that `eagle-jax models` lists; "
+        "smollm2-135m-instruct by default, downloaded once. toy comes with the package.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -27,8 +28,7 @@ Head = Annotated[
     typer.Option(
         "--head",
         metavar="PATH|NAME",
-        help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, DSpark, Medusa or Hydra heads, or eagle3, the shipped "
-        "pair's.",
+        help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, DSpark, Medusa or Hydra heads, or eagle3, the toy's.",
         rich_help_panel=MODEL,
     ),
 ]

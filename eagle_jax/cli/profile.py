@@ -18,7 +18,7 @@ PROMPT = "A train travels 60 miles in 2 hours. How fast is it?"
 @one_sentence
 def profile(
     target: Annotated[
-        str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; the shipped one by default.")
+        str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; SmolLM2 by default.")
     ] = None,
     head: Annotated[str | None, typer.Argument(metavar="[HEAD]", help="Folder or name of its head.")] = None,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="What is answered.")] = PROMPT,

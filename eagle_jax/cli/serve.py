@@ -108,6 +108,7 @@ def serve(
     if tool_format is not None and tool_format not in api.FORMATS:
         raise typer.BadParameter(f"--tool-format {tool_format!r} is none of {', '.join(api.FORMATS)}")
     sockets = serving.bound(host, port)
+    target = target or api.default_target(head)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     model = load(
         target,
@@ -131,7 +132,7 @@ def serve(
             **drafting,
         )
     try:
-        called = name or target or "shipped"
+        called = name or target
         app = serving.create_app(
             {called: engine},
             limits=serving.Limits(answer_seconds=max_seconds),

@@ -20,7 +20,7 @@ SHOWN = 6  # trees of each batch size
 @one_sentence
 def tune(
     target: Annotated[
-        str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; the shipped one by default.")
+        str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; SmolLM2 by default.")
     ] = None,
     head: Annotated[str | None, typer.Argument(metavar="[HEAD]", help="Folder or name of its head.")] = None,
     batch_sizes: Annotated[

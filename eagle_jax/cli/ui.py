@@ -9,7 +9,6 @@ import typer
 from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, load, one_sentence
-from eagle_jax.cli.published import at_hand_or_toy
 from eagle_jax.cli.serve import SERVER, ApiKey, Host, Name, Port, serving_room, warn_of_open_doors
 
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=SERVER)]
@@ -39,8 +38,7 @@ def ui(
     """Talk with the model in a browser: what the draft guessed is marked, its trees are drawn, and races are run.
 
     The page is served from this machine and loads nothing from elsewhere; the server also answers OpenAI's requests, as
-    `eagle-jax serve` does. `--drafter` and `--tree` are what it begins with. Without `--target` it shows
-    SmolLM2-135M-Instruct where `eagle-jax demo` has brought it, or else the toy pair of the package.
+    `eagle-jax serve` does. `--drafter` and `--tree` are what it begins with.
 
     **Examples**
 
@@ -52,7 +50,7 @@ def ui(
     from eagle_jax.serving import ui as page_room
 
     sockets = serving.bound(host, port)
-    target = at_hand_or_toy(target, head)
+    target = target or api.default_target(head)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
     model = load(
         target,
@@ -68,7 +66,7 @@ def ui(
     with err.status("Compiling"):
         engine = api.Engine(model, rows=READERS, max_tokens=max_tokens, steps=1, record=True, **drafting)
     try:
-        called = name or target or "shipped"
+        called = name or target
         page = page_room.Page(engine, name=called, device=jax.devices()[0].device_kind, **drafting)
         app = serving.create_app({called: engine}, api_key=api_key, routes=page.routes)
 

@@ -72,10 +72,6 @@ def read_gguf(path: pathlib.Path) -> GgufFile:
 def _read(path: pathlib.Path, changed: int, size: int) -> GgufFile:
     del changed  # part of the cache's key
     try:
-        import gguf  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"{path} is read with the gguf library: pip install 'eagle-jax[gguf]'") from error
-    try:
         if not size:
             raise ValueError("it is empty; copy or download it again")
         header = _Header(np.memmap(path, np.uint8, mode="r"))

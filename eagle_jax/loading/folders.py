@@ -1,6 +1,9 @@
 """Folders of targets and heads: shipped, named pairs, or the user's."""
 
+import functools
 import importlib.resources
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,42 @@ from eagle_jax.converters.pairs import CARRIED
 from eagle_jax.text.tokenizers import tokenizer_in
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
-
+TOY = "toy"  # the name of the shipped pair
+DEFAULT_TARGET = "smollm2-135m-instruct"
+VARIABLE = "EAGLE_JAX_TARGET"  # names another one
 
 SHIPPED_HEADS = {"eagle1": PAIR / "head", "eagle3": PAIR / "head_eagle3"}
+
+
+def default_target(head: str | Path | None = None) -> str:
+    """The name of the target that `load` takes where none is given: that in EAGLE_JAX_TARGET, or else SmolLM2's, which
+    is downloaded once. Where it cannot be had it is the toy's, after a line on stderr, and so it is beside a shipped
+    head, which is the toy's own.
+
+    Raises:
+        FileNotFoundError: SmolLM2 cannot be had, and the head that was named does not fit the toy.
+    """
+    if head is not None and str(head) in SHIPPED_HEADS and not Path(head).exists():
+        return TOY
+    name = os.environ.get(VARIABLE) or _downloaded_default()
+    if name is None and head is not None:
+        raise FileNotFoundError(
+            f"head={str(head)!r} without a target, and {DEFAULT_TARGET} cannot be had; name its target"
+        )
+    return name or TOY
+
+
+@functools.cache
+def _downloaded_default() -> str | None:
+    """SmolLM2's name once it is on this machine; None, after a line on stderr, if it cannot be had."""
+    try:
+        if not at_hand(DEFAULT_TARGET):
+            print(f"Downloading {DEFAULT_TARGET}, 93 MB, once ...", file=sys.stderr)
+        download(DEFAULT_TARGET)
+    except (OSError, ValueError) as error:
+        print(f"eagle-jax: {error}; the toy pair of the package answers instead", file=sys.stderr)
+        return None
+    return DEFAULT_TARGET
 
 
 def tokenizer_of(target: str | Path | None = None) -> Any:
@@ -72,7 +108,7 @@ def describe(folder: str | Path) -> Description:
     """
     pair = None if Path(folder).exists() else known_pair(folder)
     if pair is None:
-        return describe_folder(folder)
+        return describe_folder(PAIR / "target" if is_toy(folder) else folder)
     if not pair_at_hand(pair):
         raise FileNotFoundError(
             f"{folder} is a published pair whose model is not on this machine; `eagle-jax models` tells its sizes, "
@@ -85,12 +121,18 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
     """Where target and head are, as `load` takes them, downloaded if need be; a folder goes before a pair of the same
     name.
     """
-    if target is None:
-        return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)
+    target = default_target(head) if target is None else target
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
+    if is_toy(target):
+        return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)
     return (resolve(target) if pair is None else target_folder(pair)), None if head is None else folder_of_head(head)
+
+
+def is_toy(name: str | Path) -> bool:
+    """Whether this is the name of the shipped pair, and not of a folder."""
+    return str(name) == TOY and not Path(name).exists()
 
 
 def folder_of_head(head: str | Path) -> Path:

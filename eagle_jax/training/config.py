@@ -41,7 +41,7 @@ class TrainConfig:
 
     Args:
         out: folder of the run: checkpoints, metrics, this configuration, and the head at the end.
-        target: folder or hub name of the frozen model; the shipped one by default.
+        target: folder or hub name of the frozen model; the toy that comes with the package by default.
         dtype: what target and head compute in, and what the head is written in; by default the type in which the target
             is stored, though a CPU without bfloat16 computes in float32 then. The head's own weights and the
             optimizer's state are float32 whatever this is.

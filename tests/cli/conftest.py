@@ -85,18 +85,10 @@ class Fake:
     room: int = 400
     engines: list[Any] = dataclasses.field(default_factory=list)
     served: list[tuple[list[str], dict]] = dataclasses.field(default_factory=list)
-    here: bool = False
-    missing: Exception | None = None
-    downloaded: list[str] = dataclasses.field(default_factory=list)
+    default: str = "smollm2-135m-instruct"
 
-    def at_hand(self, name: str) -> bool:
-        return self.here
-
-    def download(self, name: str) -> pathlib.Path:
-        if self.missing:
-            raise self.missing
-        self.downloaded.append(name)
-        return pathlib.Path(name)
+    def default_target(self, head: Any = None) -> str:
+        return self.default
 
     def result(self, drafter: str = "auto") -> api.Result:
         if self.empty:
@@ -348,8 +340,7 @@ def fake(monkeypatch) -> Fake:
         "quantize",
         "train",
         "regenerate",
-        "at_hand",
-        "download",
+        "default_target",
     )
     monkeypatch.setattr(api, "keep_budgets", fake.kept.extend)
     for name in (

@@ -13,14 +13,14 @@ def test_it_says_where_it_is_and_what_it_does(fake, run):
         "serve", "--slots", "4", "--max-tokens", "300", "--max-queue", "9", "--max-seconds", "60", "--tree", "6,3,2"
     )
     assert (shown.exit_code, shown.stdout) == (0, ""), shown.stderr
-    assert "Serving shipped: 4 slots of 512 tokens, trees of 6 nodes, on " in shown.stderr
+    assert "Serving smollm2-135m-instruct: 4 slots of 512 tokens, trees of 6 nodes, on " in shown.stderr
     assert "more than" not in shown.stderr and "with fewer --slots" not in shown.stderr
     assert "http://127.0.0.1:8000/v1" in shown.stderr and "api-key" not in shown.stderr
     how = dict(rows=4, max_tokens=300, max_queue=9, prefix_cache_bytes=1 << 30, drafter="auto", tree=(6, 3, 2))
     assert fake.engines == [how, "closed"]
     ((names, served),) = fake.served
     assert served["tool_format"] is None
-    assert names == ["shipped"] and served["limits"].answer_seconds == 60.0 and served["api_key"] is None
+    assert names == ["smollm2-135m-instruct"] and served["limits"].answer_seconds == 60.0 and served["api_key"] is None
 
 
 def test_the_memory_for_prefixes_is_given_to_the_engine(fake, run):

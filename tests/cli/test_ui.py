@@ -17,9 +17,7 @@ def test_it_warns_of_open_doors_and_opens_nothing_unasked(fake, run):
     assert "there is no --api-key" in run("ui", "--host", "0.0.0.0").stderr and not fake.opened
 
 
-def test_it_shows_the_published_model_where_that_is_at_hand(fake, run):
-    run("ui")
-    fake.here = True
+def test_without_a_target_it_shows_the_default_one(fake, run):
     run("ui")
     run("ui", "--target", "other")
-    assert [target for target, _, _ in fake.loads] == [None, "smollm2-135m-instruct", "other"]
+    assert [target for target, _, _ in fake.loads] == ["smollm2-135m-instruct", "other"]

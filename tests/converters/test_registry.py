@@ -131,17 +131,6 @@ def test_pip_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.P
         download(SMALL)
 
 
-def test_without_the_library_that_reads_it_nothing_is_downloaded(
-    registry: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    publish(registry)
-    download(SMALL)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert find(SMALL) is None
-    with refused(FileNotFoundError, "pip install 'eagle-jax[gguf]'"):
-        download(SMALL)
-
-
 def test_a_cache_that_cannot_be_made(registry: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """The system's own "no such file" is no sentence that says what to do."""
     publish(registry)

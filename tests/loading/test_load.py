@@ -235,7 +235,7 @@ def test_settings_of_a_target(api: ModuleType, folders):
 
 def test_a_head_of_a_loaded_tied_target_is_saved_and_loaded(tmp_path):
     """Its table is packed, and files of EAGLE-1 heads hold one."""
-    model = load()
+    model = load("toy")
     assert model.target.config.tie_word_embeddings
     params = {name: part for name, part in model.head.params.items() if name != "lm_head"}
     config = dataclasses.replace(model.head.config, draft_vocab_size=None)
@@ -243,6 +243,47 @@ def test_a_head_of_a_loaded_tied_target_is_saved_and_loaded(tmp_path):
     save_head(whole, tmp_path, format="safeailab", target=model.target)
     again = model_module.with_head(model, tmp_path)
     jax.tree.map(np.testing.assert_array_equal, layout.for_files(again.head.params), layout.for_files(params))
+
+
+@pytest.fixture
+def no_default(monkeypatch):
+    """As users have it: no target is named in the environment, and nothing is remembered of earlier calls."""
+    monkeypatch.delenv(folders_module.VARIABLE, raising=False)
+    folders_module._downloaded_default.cache_clear()
+    yield
+    folders_module._downloaded_default.cache_clear()
+
+
+def test_without_a_target_it_is_smollm2_downloaded_once(no_default, monkeypatch, capsys):
+    downloads = []
+    monkeypatch.setattr(folders_module, "at_hand", lambda name: bool(downloads))
+    monkeypatch.setattr(folders_module, "download", downloads.append)
+    assert [folders_module.default_target() for _ in range(2)] == ["smollm2-135m-instruct"] * 2
+    assert downloads == ["smollm2-135m-instruct"]
+    assert capsys.readouterr().err == "Downloading smollm2-135m-instruct, 93 MB, once ...\n"
+    assert folders_module.default_target("eagle3") == "toy", "the shipped heads are the toy's"
+
+
+def test_without_network_it_is_the_toy_and_a_line_says_so(no_default, monkeypatch, tmp_path, capsys):
+    def download(name):
+        raise FileNotFoundError("pip did not bring it")
+
+    monkeypatch.setattr(folders_module, "at_hand", lambda name: False)
+    monkeypatch.setattr(folders_module, "download", download)
+    monkeypatch.chdir(tmp_path)
+    toy = folders_module.PAIR / "target", folders_module.PAIR / "head"
+    assert folders_module.folders_of(None, None) == folders_module.folders_of("toy", None) == toy
+    said = "eagle-jax: pip did not bring it; the toy pair of the package answers instead"
+    assert capsys.readouterr().err.splitlines()[1:] == [said]
+    with pytest.raises(FileNotFoundError, match="head='my-head' without a target, and smollm2-135m-instruct cannot"):
+        folders_module.folders_of(None, "my-head")
+    (tmp_path / "toy").mkdir()
+    assert not folders_module.is_toy("toy"), "a folder of that name goes first"
+
+
+def test_the_environment_names_another_default(monkeypatch):
+    monkeypatch.setenv(folders_module.VARIABLE, "some/model")
+    assert folders_module.default_target() == folders_module.default_target("a/head") == "some/model"
 
 
 def test_a_pair_that_is_not_here_is_not_downloaded_to_be_described(monkeypatch):

@@ -47,7 +47,7 @@ def on_top(loop: Any, given: tuple[Any, ...], fused: dict[str, bool]) -> float:
 
 
 def test_the_shipped_pair(fused):
-    model = eagle_jax.load()
+    model = eagle_jax.load("toy")
     given = given_to_loop(model.target, model.head, DynamicTree(4, 2, 1), rows=8, slots=model.context)
     assert 0 <= on_top(compiled_advance(), given, fused) < 0.15
 
