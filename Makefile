@@ -23,7 +23,7 @@ demo: .venv/runtime  ## three chats with SmolLM2-135M-Instruct, plain against EA
 	@$(BIN)/eagle-jax demo
 
 chat: .venv/runtime  ## a conversation with the same model
-	@$(BIN)/eagle-jax chat --target smollm2-135m-instruct
+	@$(BIN)/eagle-jax chat
 
 test: .venv/dev  ## the suite
 	$(PYTEST) -m "not proof"
@@ -46,7 +46,7 @@ without-cpu: .venv/dev  ## a part of the suite without the folder of the CPU bac
 	@rm -r build/without-cpu/eagle_jax/ops/cpu build/without-cpu/tests/ops/cpu
 	cd build/without-cpu && ../../.venv/bin/python -m pytest -n 2 -q -m "not proof" \
 		tests/ops tests/models/test_layout.py tests/models/test_llama_parity.py tests/decoding/test_conformance.py \
-		-k "not test_conformance or eagle1 or eagle3 or dspark or lookahead"
+		-k "not test_conformance or eagle3 or hybrid"
 
 oldest:  ## the suite without the slow tests, on Python 3.11 with the oldest versions that the bounds allow
 	@if [ -z "$(PYTHON311)" ]; then echo "No Python 3.11 was found: the oldest versions are not tested here"; else \
@@ -82,7 +82,7 @@ clean:  ## remove the environment and all caches
 
 .venv/runtime: .venv/python pyproject.toml
 	@echo "Installing into .venv; this takes a minute or two, the first time only"
-	@$(PIP) install --quiet --editable ".[cpu,gguf]"
+	@$(PIP) install --quiet --editable ".[cpu]"
 	@touch $@
 
 .venv/dev: .venv/python pyproject.toml

@@ -5,8 +5,11 @@ RANDOM depends on all it has read, never stops by itself, and talks in bytes tha
 """
 
 import dataclasses
+from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -65,6 +68,18 @@ SPELLER, RANDOM = make_speller(), make_random()
 # Every way to draft in these tests; what is not about drafting uses the dynamic tree.
 DYNAMIC = {"tree": (8, 2, 2)}
 DRAFTING = {"none": {"drafter": "none"}, "auto": {}, "dynamic": DYNAMIC, "own tree": {"tree": [-1, 0, 0, 1, 3]}}
+
+
+@jax.jit
+def _next_logits(target: LM, tokens: jax.Array, length: jax.Array) -> jax.Array:
+    hidden = jax.lax.dynamic_slice_in_dim(target(tokens)[0], length - 1, 1, axis=1)
+    return target.logits(hidden)[0, 0]
+
+
+def next_logits(model: Model, text: Sequence[int]) -> np.ndarray:
+    """The target's logits after a text, in one forward pass without a cache; padding makes it one program for all."""
+    tokens = jnp.asarray([[*text, *[0] * (CONFIG.max_position_embeddings - len(text))]], jnp.int32)
+    return np.asarray(_next_logits(model.target, tokens, jnp.int32(len(text))))
 
 
 def asked(text: str) -> list[dict[str, str]]:

@@ -1,5 +1,6 @@
 """A target model as one value: parameters, configuration, and the passes over them."""
 
+import functools
 from typing import Any
 
 import jax
@@ -34,10 +35,7 @@ class LM:
     @staticmethod
     def init(config: LlamaConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "LM":
         """Random weights (normal, 0.02)."""
-        cache = empty_cache(config, 1, 0, dtype)
-        tokens = jnp.zeros((1, 1), jnp.int32)
-        params = Llama(config, dtype).init(key, tokens, cache, method=Llama.initialise)["params"]
-        return LM(params=params, config=config)
+        return LM(params=_random_params(key, config, np.dtype(dtype)), config=config)
 
     @property
     def dtype(self) -> np.dtype:
@@ -115,6 +113,13 @@ class LM:
 
     def _apply(self, *args, method=None):
         return Llama(self.config, self.dtype).apply({"params": self.params}, *args, method=method)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _random_params(key: jax.Array, config: LlamaConfig, dtype: np.dtype) -> Params:
+    """Compiled: one operation after the other took a second, most of it for a forward pass that nobody reads."""
+    cache, tokens = empty_cache(config, 1, 0, dtype), jnp.zeros((1, 1), jnp.int32)
+    return Llama(config, dtype).init(key, tokens, cache, method=Llama.initialise)["params"]
 
 
 def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]:

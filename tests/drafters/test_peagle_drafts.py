@@ -1,6 +1,7 @@
 """What the P-EAGLE drafter keeps and proposes: its state is a fresh prefill's, its trees are those of the marginals."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -20,16 +21,21 @@ from eagle_jax.models.eagle3 import Head3
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair, synthetic_peagle
 
 TARGET, _ = synthetic_pair(strength=0.3)
-HEAD = synthetic_peagle(TARGET)
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8], [2, 7, 18]]
 SAMPLED = Sampling(sampled=True, filtered=False)
 SLOTS = 80
 CHAIN = DynamicTree(4, 2, 1)
 
 
+@functools.cache
+def head() -> Head3:
+    """Trained when the first test asks for it."""
+    return synthetic_peagle(TARGET)
+
+
 def test_the_state_is_a_fresh_prefills():
     """After any step, whatever was accepted, and whatever chunks the prompt came in: of mask rows nothing is kept."""
-    drafter = PEagle(head=HEAD, policy=DynamicTree(9, 2, 3))
+    drafter = PEagle(head=head(), policy=DynamicTree(9, 2, 3))
     state = after_steps(TARGET, drafter, PROMPTS, 5)
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
     assert (committed > steps_by_row(state)).any(), "no draft was accepted: nothing was observed"
@@ -80,7 +86,7 @@ def part_of(head: Head3) -> Head3:
 @pytest.mark.parametrize("trimmed", [False, True], ids=["whole vocabulary", "a part of it"])
 def test_a_chain_is_the_best_token_of_each_row(temperature: float, trimmed: bool):
     """With the target's noise of its position added, as everywhere."""
-    drafter = PEagle(head=part_of(HEAD) if trimmed else HEAD, policy=CHAIN)
+    drafter = PEagle(head=part_of(head()) if trimmed else head(), policy=CHAIN)
     state = after_steps(TARGET, drafter, PROMPTS, 2)
     view = view_of(state, temperature, CHAIN.depth)
     mode = SAMPLED if temperature else GREEDY
@@ -97,18 +103,18 @@ def test_a_chain_is_the_best_token_of_each_row(temperature: float, trimmed: bool
 @pytest.mark.parametrize("policy", [DynamicTree(5, 3, 1), SureChain(5, 0.1)], ids=["chain", "sure chain"])
 def test_a_tree_that_is_deeper_than_a_pass(policy: TreePolicy):
     with pytest.raises(ValueError, match="depth 4 for a P-EAGLE head that drafts 3 tokens in a pass"):
-        PEagle(head=HEAD, policy=policy)
+        PEagle(head=head(), policy=policy)
 
 
 def test_heads_that_it_cannot_have():
     with pytest.raises(ValueError, match="without mask rows for P-EAGLE; draft with Eagle"):
         PEagle(head=synthetic_head3(TARGET), policy=CHAIN)
     with pytest.raises(ValueError, match="choose a narrower tree"):
-        PEagle(head=HEAD, policy=DynamicTree(80, 1, 62))
+        PEagle(head=head(), policy=DynamicTree(80, 1, 62))
 
 
 def test_a_trained_head_drafts_most_of_its_pass():
     """Tokens a step, the target's own included, at most 4; texts become longer than those it learnt."""
-    state = after_steps(TARGET, PEagle(head=HEAD, policy=CHAIN), PROMPTS, 10)
+    state = after_steps(TARGET, PEagle(head=head(), policy=CHAIN), PROMPTS, 10)
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
     assert (committed / steps_by_row(state)).mean() > 2.5

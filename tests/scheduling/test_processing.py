@@ -2,10 +2,9 @@
 
 import collections
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from speller import DYNAMIC, END, RANDOM, SCRIPT, SPELLER, TOKENIZER, asked
+from speller import DYNAMIC, END, RANDOM, SCRIPT, SPELLER, TOKENIZER, asked, next_logits
 
 from eagle_jax import api
 from eagle_jax.api import generate
@@ -23,8 +22,7 @@ def reference(prompt: list[int], new: int, stops: tuple[int, ...] = (), **option
     words = bad_word_ids(asked_for.bad_words, TOKENIZER, 272)
     text = list(prompt)
     while len(text) < len(prompt) + new:
-        logits = np.asarray(RANDOM.target(jnp.asarray([text]))[0][0, -1:])
-        logits = np.asarray(RANDOM.target.logits(jnp.asarray(logits)[None]))[0, 0].astype(np.float64)
+        logits = next_logits(RANDOM, text).astype(np.float64)
         answer = text[len(prompt) :]
         for id_, bias in asked_for.logit_bias:
             logits[id_] += bias
