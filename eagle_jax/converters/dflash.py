@@ -30,6 +30,7 @@ from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, OUTPUT
 from eagle_jax.converters.head_entries import KIND
 from eagle_jax.converters.head_writing import Verifier
+from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.writing import write_folder
@@ -101,7 +102,7 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     """
     path = weights.folder / "config.json"
     try:
-        entries = quant_config.without({**read_json(path), **window.config_entries(changes)})
+        entries = quant_config.without(overlaid(read_json(path), window.config_entries(changes)))
         flat = dflash_nested.flattened(entries, ARCHITECTURE) if KIND in entries else entries
         config = read_config(weights.info, flat)
         config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))

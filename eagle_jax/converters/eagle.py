@@ -18,6 +18,7 @@ from eagle_jax.converters.head_config import eagle1_config, eagle3_config
 from eagle_jax.converters.head_entries import TAPS, check_method, read_entries
 from eagle_jax.converters.head_writing import Verifier, entries_for
 from eagle_jax.converters.hf_config import config_to_hf
+from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
@@ -125,7 +126,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
     """
     folder, info = weights.folder, weights.info
     path = folder / "config.json"
-    entries = {**read_json(path), **window.config_entries(changes)}
+    entries = overlaid(read_json(path), window.config_entries(changes))
     spelling = formats.spelling_of(info)
     if spelling is None:
         check_method(entries)

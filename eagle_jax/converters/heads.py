@@ -11,6 +11,7 @@ import jax
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import dflash, eagle, hydra, medusa, names, quant_config, window
 from eagle_jax.converters.files import Weights, read_json
+from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.head_configs import HydraConfig, MedusaConfig
@@ -146,7 +147,7 @@ def read_heads(weights: Weights, target: LlamaConfig | None, changes: Mapping[st
         ValueError: heads that are not understood.
     """
     path = weights.folder / "config.json"
-    entries = {**read_json(path), **window.config_entries(changes)}
+    entries = overlaid(read_json(path), window.config_entries(changes))
     try:
         entries = quant_config.without(entries)
         if kind_of(weights.info) == MEDUSA:

@@ -16,6 +16,7 @@ from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entries
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hf_families import IGNORED, family_of
+from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
@@ -162,7 +163,7 @@ def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) 
     """The target's configuration; errors name the file. `changes` are as in `load_target`."""
     check_folder(folder)
     path = folder if is_gguf(folder) else folder / "config.json"
-    entries = {**read_entries(folder), **(changes or {})}
+    entries = overlaid(read_entries(folder), changes or {})
     try:
         return config_from_hf(quant_config.without(entries))
     except ValueError as error:
