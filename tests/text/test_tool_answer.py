@@ -2,6 +2,7 @@
 
 from caller import CALLER
 from speller import DYNAMIC
+from tokenizer_families import HEAD, TIGHT_CHAT, sentencepiece
 
 from eagle_jax import api
 
@@ -35,6 +36,24 @@ def test_marks_that_are_special_tokens():
         answer, _ = read("b", api.FORMATS["mistral"], parts)
         assert [call["function"]["arguments"] for call in answer.calls] == ["{}", "{}"]
         assert answer.message["content"] is None
+
+
+def test_marks_stand_where_the_text_beside_the_prompt_has_them():
+    """With a decoder that drops a text's first space, which an answer keeps; however many tokens come at once."""
+    tokenizer = sentencepiece(TIGHT_CHAT, special=[*HEAD, "[TOOL_CALLS]"])
+    mark, tools = tokenizer.convert_tokens_to_ids("[TOOL_CALLS]"), api.read_tools(TOOLS)
+    prompt = tokenizer("[INST] The sea[/INST]")["input_ids"]
+    said, called = (
+        tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("I do é", ' [{"name": "look"}]')
+    )
+    ids = [*said, mark, *called]
+    for size in (1, 2, 100):
+        answer = api.ToolAnswer(tokenizer, api.FORMATS["mistral"], tools, "1", prompt)
+        detokenizer = api.IncrementalDetokenizer(tokenizer, prompt)
+        for begin in range(0, len(ids), size):
+            piece = ids[begin : begin + size]
+            answer.add(piece, detokenizer.extend(piece), is_last=begin + size >= len(ids))
+        assert answer.content.rstrip() == " I do é" and [call["function"]["name"] for call in answer.calls] == ["look"]
 
 
 def test_without_calls_it_is_a_message():
