@@ -68,13 +68,11 @@ class Chat(Choices):
 
     def _calling_of(self, answering: Answering, index: int) -> ToolAnswer | None:
         """What a choice calls, if it may call anything."""
-        tools, ticket = answering.call.tools, answering.tickets[index]
+        tools, tokenizer = answering.call.tools, answering.tickets[index].tokenizer
         if self._format is None or tools is None:
             return None
         if index not in self._calling:
-            self._calling[index] = ToolAnswer(
-                ticket.tokenizer, self._format, tools, f"{answering.id}-{index}", ticket.request.prompt
-            )
+            self._calling[index] = ToolAnswer(tokenizer, self._format, tools, f"{answering.id}-{index}")
         return self._calling[index]
 
     def _finish_reason(self, index: int, result: Result) -> str:

@@ -16,18 +16,18 @@ class ToolAnswer:
         format: how the model writes calls.
         tools: those that there are.
         id: of the answer; ids of calls follow from it.
-        prompt: the tokens before the answer.
 
     Attributes:
         content: the text of the answer so far, without calls.
         calls: the calls so far, in OpenAI's form.
     """
 
-    def __init__(self, tokenizer: Any, format: ToolFormat, tools: Tools, id: str, prompt: Sequence[int] = ()):
+    def __init__(self, tokenizer: Any, format: ToolFormat, tools: Tools, id: str):
         self._format, self._id = format, id
         self._reader = CallReader(format, tools.names, tools.parallel)
         self._marks = _hidden(tokenizer, format)
-        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
+        before = tokenizer("a", add_special_tokens=False)["input_ids"]  # a chat that is answered has some text
+        self._detokenizer = IncrementalDetokenizer(tokenizer, before)
         self._pending: list[tuple[int, str]] = []  # marks that were not shown, and where in the text they are
         self._length = 0  # of the text so far
         self.content = ""

@@ -48,7 +48,7 @@ def test_marks_stand_where_the_text_beside_the_prompt_has_them():
     )
     ids = [*said, mark, *called]
     for size in (1, 2, 100):
-        answer = api.ToolAnswer(tokenizer, api.FORMATS["mistral"], tools, "1", prompt)
+        answer = api.ToolAnswer(tokenizer, api.FORMATS["mistral"], tools, "1")
         detokenizer = api.IncrementalDetokenizer(tokenizer, prompt)
         for begin in range(0, len(ids), size):
             piece = ids[begin : begin + size]
