@@ -18,6 +18,7 @@ from eagle_jax.converters.head_config import eagle1_config, eagle3_config
 from eagle_jax.converters.head_entries import TAPS, check_method, read_entries
 from eagle_jax.converters.head_writing import Verifier, entries_for
 from eagle_jax.converters.hf_config import config_to_hf
+from eagle_jax.converters.hf_keys import log
 from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.writing import write_folder
@@ -28,6 +29,8 @@ from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 from eagle_jax.ops.quantized import dense
+
+MOST_RESIZED = 1024  # tokens by which a target's vocabulary may differ from the one that a head was made for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,7 @@ def load_eagle(
     """The head in these files; see `heads.load_head`."""
     checkpoint = read_head(weights, default_taps(target.config.num_hidden_layers), changes)
     sizes = target.config
+    checkpoint = _resized(checkpoint, sizes.vocab_size)
     check_fit(checkpoint, sizes.vocab_size, sizes.hidden_size, sizes.num_hidden_layers)
     config, own = checkpoint.config, None
     if isinstance(config, Eagle3Config) and config.own_embedding:
@@ -156,6 +160,23 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
     )
 
 
+def _resized(checkpoint: Checkpoint, vocab_size: int) -> Checkpoint:
+    """The head for a target whose embedding was resized after its training: rows that are padding, or belong to a few
+    added tokens, lie beyond what the head drafts.
+    """
+    config, ids = checkpoint.config, checkpoint.vocabulary
+    before = config.layers.vocab_size
+    if ids is None or not 0 < abs(vocab_size - before) <= MOST_RESIZED or ids.max() >= vocab_size:
+        return checkpoint
+    log.warning(
+        "the head in %s was made for %d tokens and the target has %d: it drafts none of those that differ",
+        checkpoint.weights.folder, before, vocab_size,
+    )  # fmt: skip
+    layers = dataclasses.replace(config.layers, vocab_size=vocab_size)
+    resized: Any = dataclasses.replace(config, layers=layers)
+    return dataclasses.replace(checkpoint, config=resized)
+
+
 def default_taps(layers: int) -> tuple[int, ...] | None:
     """What EAGLE-3 heads read whose config does not say: a low, a middle and a high layer of the target."""
     return (2, layers // 2, layers - 3) if layers >= 7 else None
@@ -220,6 +241,11 @@ def own_embedding(weights: Weights, config: Eagle3Config | DFlashConfig, target:
     DeepSpec's DSpark heads keep theirs, a copy: the layout has it, and is written by it.
     """
     table = weights.take(EMBEDDING)
+    added = target.config.vocab_size - len(table)  # of a target that was resized (`_resized`)
+    if added and not isinstance(config, DFlashConfig):
+        fits = config.layers.hidden_size == config.target_hidden_size and target.config.gemma is None
+        new = np.asarray(target.table)[len(table) :] if fits else np.zeros((max(added, 0), table.shape[1]))
+        table = np.concatenate([table[: target.config.vocab_size], new.astype(table.dtype)])
     if isinstance(config, DFlashConfig) and (config.markov is not None or config.confidence is not None):
         return table
     # A Gemma multiplies its embeddings by a constant, and a head does not.

@@ -132,7 +132,8 @@ def read_params(
         scheme: what to round it to; None keeps what the files hold.
 
     Raises:
-        ValueError: the scheme's groups do not divide a matrix, or the files hold rounded weights already.
+        ValueError: the scheme's groups do not divide a matrix, the files hold rounded weights already, or numbers that
+            are NaN or infinite.
     """
     if scheme is not None:
         scheme.check(shapes)
@@ -148,6 +149,7 @@ def read_params(
             leaf: Any = _read_rounded(weights, path, slot, dtype, place)
         else:
             leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
+        _check_finite(weights, slot, leaf)
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
         node[name] = jax.block_until_ready(leaf if rounding is None else quantize(leaf, rounding, dtype))
     return params
@@ -234,6 +236,28 @@ def _check_tensor(key: str, info: TensorInfo, slot: Slot, matrix: bool) -> None:
             f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)}"
             f"{', or int4 or int8 as compressed-tensors packs it' if matrix else ''}"
         )
+
+
+_is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
+
+
+def _check_finite(weights: Weights, slot: Slot, leaf: Any) -> None:
+    """Refuses what would make logits NaN: the same token for ever, and no probabilities."""
+    if all(_is_finite(values) for values in jax.tree.leaves(leaf) if jnp.issubdtype(values.dtype, jnp.floating)):
+        return
+    for key in slot.keys:
+        info = weights.info[key]
+        values = weights.take(key) if info.rounding is None else weights.take_rounded(key)[1]
+        wrong = np.argwhere(~np.isfinite(np.asarray(values, np.float64)))
+        if len(wrong):
+            raise ValueError(
+                f"tensor {key} in {info.file} holds {len(wrong)} numbers that are NaN or infinite, the first at "
+                f"{wrong[0].tolist()}; the file is damaged, or was written by a training that diverged: download or make it again"
+            )
+    raise ValueError(
+        f"tensor {slot.keys[0]} in {weights.info[slot.keys[0]].file} has numbers beyond the range of "
+        f"{jax.tree.leaves(leaf)[0].dtype}; load it with dtype='bfloat16' or 'float32'"
+    )
 
 
 def _read_rounded(weights: Weights, path: str, slot: Slot, dtype: jnp.dtype, place: Place | None) -> QuantArray:

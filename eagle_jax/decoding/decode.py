@@ -27,6 +27,8 @@ from eagle_jax.ops import top_k
 from eagle_jax.sharding import Sharding, constrain, sharded
 from eagle_jax.workarounds import loop_options
 
+NO_TOKEN = -1  # drawn where no token can be
+
 
 def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, mode: Sampling) -> DecodeState:
     """One step for every row; rows that are done compute along and change nothing."""
@@ -40,7 +42,8 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
         noise_by_node = None if noise is None else sampling.at_depth(noise, depth_below(ancestors))
         prefix = prefix_at_nodes(params, state, tree, ancestors, height)
         draws = sampling.draw(adjust_logits(logits, params, prefix), noise_by_node, params.settings, mode)
-        accepted, stopped = _until_stop(walk(tree, draws, height, ancestors), params, state)
+        draws = jnp.where(is_finite(output.hidden), draws, NO_TOKEN)
+        accepted, stopped, failed = _until_stop(walk(tree, draws, height, ancestors), params, state)
         nodes, count = accepted.nodes, accepted.count
 
     with jax.named_scope("observe"):
@@ -64,7 +67,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
         following = DecodeState(
             tokens=append(state.tokens, accepted.draws, state.num_tokens),
             length=state.length + count,
-            done=state.done | stopped | (state.num_tokens + count >= params.limit),
+            done=state.done | stopped | failed | (state.num_tokens + count >= params.limit),
             stopped=state.stopped | stopped,
             cache=state.cache.commit(output.kv, nodes, count),
             draft=draft,
@@ -75,6 +78,11 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             top=top,
         )
         return constrain(following)
+
+
+def is_finite(hidden: Float[Array, "b n h"]) -> Bool[Array, "b n"]:
+    """Whether tokens can be drawn after these nodes: hidden states that are NaN or infinite make logits NaN."""
+    return jnp.all(jnp.isfinite(hidden), axis=-1)
 
 
 @jax.named_scope("draft")
@@ -194,15 +202,22 @@ def noise_after(
         )
 
 
-def _until_stop(accepted: Accepted, params: BatchParams, state: DecodeState) -> tuple[Accepted, Bool[Array, "b"]]:
-    """Cuts the path after the first stop token and at the limit; done rows accept nothing. Tells which rows stopped."""
+def _until_stop(
+    accepted: Accepted, params: BatchParams, state: DecodeState
+) -> tuple[Accepted, Bool[Array, "b"], Bool[Array, "b"]]:
+    """Cuts the path after the first stop token, before a draw from logits that are NaN, and at the limit; done rows
+    accept nothing. Tells which rows stopped, and which failed.
+    """
     index = jnp.arange(accepted.draws.shape[1], dtype=jnp.int32)[None]
+    spoiled = (accepted.draws == NO_TOKEN) & (index < accepted.count[:, None])  # the last draw of the path, if any
+    failed = jnp.any(spoiled, axis=1)
+    accepted = dataclasses.replace(accepted, count=accepted.count - failed.astype(jnp.int32))
     stops = is_stop(accepted.draws, params) & (index < accepted.count[:, None])
     first_stop = jnp.where(jnp.any(stops, axis=1), jax.lax.argmax(stops, 1, jnp.int32), accepted.count)
     room = params.limit - state.num_tokens
     count = jnp.where(state.done, 0, jnp.minimum(jnp.minimum(accepted.count, first_stop + 1), room))
     stopped = jnp.any(stops & (index < count[:, None]), axis=1)
-    return Accepted(nodes=accepted.nodes, draws=accepted.draws, count=count), stopped
+    return Accepted(nodes=accepted.nodes, draws=accepted.draws, count=count), stopped, failed & ~stopped
 
 
 def is_stop(tokens: Int[Array, "b r"], params: BatchParams) -> Bool[Array, "b r"]:

@@ -13,6 +13,7 @@ from eagle_jax.decoding.decode import (
     adjust_logits,
     append,
     automaton_after,
+    is_finite,
     is_stop,
     noise_after,
     record_logprobs,
@@ -130,6 +131,7 @@ def first_tokens(
     noise, first = noise_after(target, params, lengths - 1, 1, mode), jnp.zeros_like(lengths)
     text = Prefix.of_text(tokens, lengths, lengths, first)
     drawn = sampling.draw(adjust_logits(logits, params, text), noise, params.settings, mode)
+    failed = ~is_finite(last[0])[:, 0]
     observed = CommittedRows(
         start=lengths - 1,
         count=jnp.ones_like(lengths),
@@ -149,8 +151,8 @@ def first_tokens(
         state,
         tokens=append(tokens, drawn, lengths),
         length=lengths,
-        done=stopped | (lengths + 1 >= params.limit),
-        stopped=stopped,
+        done=stopped | failed | (lengths + 1 >= params.limit),
+        stopped=stopped & ~failed,
         automaton=automaton_after(params, first, text, accepted),
         logprobs=logprobs_so_far,
         top=top,

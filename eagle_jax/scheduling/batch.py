@@ -142,6 +142,8 @@ class Batch:
             if hit is not None:
                 row.output = row.output.first(hit.tokens)
             row.done, row.stopped = bool(done[i]) or hit is not None, bool(stopped[i])
+            has_room = int(length[i]) + 1 < token_limit(self.model, row.request)
+            row.failed = row.done and not row.stopped and hit is None and has_room
         finished = np.array([row.done for row in self.rows] + [True] * (len(done) - len(self.rows)))
         if (finished != done).any():
             self.state = dataclasses.replace(state, done=_sharded(self.model, jnp.asarray(finished)))

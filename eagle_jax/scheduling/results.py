@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 CANCELLED = "cancelled"  # `finish_reason` of an answer that was cancelled
+FAILED = "error"  # of one that ended where the target's logits were NaN
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,8 @@ class Result:
     Attributes:
         text: the answer without special tokens, cut before a stop string.
         token_ids: its tokens, a stop token included; they end with the token that completed a stop string.
-        finish_reason: "stop" (a stop token or stop string), "length" (`max_new_tokens`, or the end of the context), or
-            "cancelled".
+        finish_reason: "stop" (a stop token or stop string), "length" (`max_new_tokens`, or the end of the context),
+            "cancelled", or "error": the target's logits became NaN, so no token can be drawn.
         logprobs: log softmax(logits)[token] of each token, whatever the temperature; None unless asked for.
         prompt_tokens: tokens of the prompt.
         stats: how it was made.

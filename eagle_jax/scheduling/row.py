@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
-from eagle_jax.scheduling.results import Result, Stats
+from eagle_jax.scheduling.results import FAILED, Result, Stats
 from eagle_jax.text.detokenize import AnswerText
 
 
@@ -19,6 +19,7 @@ class Row:
         output: its answer so far.
         done: whether the answer is complete.
         stopped: whether a stop token ended it.
+        failed: whether it ended since the target's logits were NaN.
         text: of its answer, and the stop string that ended it; None before either was asked for.
         compile_seconds: spent on compiling while it waited.
         prefill_seconds: spent on its prompt; rows that are prefilled together share it.
@@ -31,6 +32,7 @@ class Row:
     output: PartialOutput = NO_OUTPUT
     done: bool = False
     stopped: bool = False
+    failed: bool = False
     text: AnswerText | None = None
     compile_seconds: float = 0.0
     prefill_seconds: float = 0.0
@@ -52,7 +54,7 @@ def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
     return Result(
         text=text.text,
         token_ids=list(output.token_ids),
-        finish_reason="stop" if row.stopped or text.stop_hit is not None else "length",
+        finish_reason=FAILED if row.failed else "stop" if row.stopped or text.stop_hit is not None else "length",
         logprobs=None if output.logprobs is None else list(output.logprobs),
         top_logprobs=output.top_logprobs,
         prompt_tokens=len(row.request.prompt),

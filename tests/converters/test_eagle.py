@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from folders import ENTRIES, assert_same, head, refused, target, tensors, write
+from folders import ENTRIES, assert_same, head, head3, refused, target, tensors, write
 
 from eagle_jax.converters import load_head, save_head
 from eagle_jax.head_configs import EagleConfig
@@ -138,3 +138,20 @@ def test_no_config(tmp_path: pathlib.Path):
     write(tmp_path, tensors(head())).joinpath("config.json").unlink()
     with refused(FileNotFoundError, "config.json is missing"):
         load_head(tmp_path, target())
+
+
+def test_a_target_that_was_resized_after_the_training(tmp_path: pathlib.Path):
+    """Two tokens more, or rows of padding: the head drafts none of them, with an embedding of its own or without."""
+    for i, made in enumerate((head3(), head3(own_embedding=True), head3({"hidden_size": 4}, own_embedding=True))):
+        folder = tmp_path / str(i)
+        save_head(made, folder, target=target())
+        for size in (13, 75):
+            bigger = target(vocab_size=size)
+            loaded = load_head(folder, bigger)
+            assert loaded.config.layers.vocab_size == size and loaded.vocabulary.tolist() == made.vocabulary.tolist()
+            if loaded.config.own_embedding:
+                rows = loaded.params["embed_tokens"]["embedding"]
+                np.testing.assert_array_equal(rows[:11], made.params["embed_tokens"]["embedding"])
+                assert rows.shape[0] == size and np.isfinite(rows).all()
+    with refused(ValueError, "vocabulary of 11 tokens", "the target has 5000"):
+        load_head(tmp_path / "0", target(vocab_size=5000))
