@@ -15,10 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import eagle_jax
 from eagle_jax.api import Engine
-from eagle_jax.serving.chat import chat_completions
-from eagle_jax.serving.completions import completions
-from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected
-from eagle_jax.serving.responses import responses
+from eagle_jax.fields import FieldError
+from eagle_jax.protocols.calls import chat_call, completion_call
+from eagle_jax.protocols.chat import Chat
+from eagle_jax.protocols.completions import Completion
+from eagle_jax.protocols.responses import Responses
+from eagle_jax.protocols.responses_call import responses_call
+from eagle_jax.serving.answering import endpoint
+from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected, on_wrong_field
 from eagle_jax.serving.service import Limits, Service, models
 from eagle_jax.serving.tokenize import detokenize, tokenize
 
@@ -58,9 +62,9 @@ def create_app(
     own = [
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),
-        Route("/v1/completions", completions, methods=["POST"]),
-        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-        Route("/v1/responses", responses, methods=["POST"]),
+        Route("/v1/completions", endpoint(Completion, completion_call), methods=["POST"]),
+        Route("/v1/chat/completions", endpoint(Chat, chat_call), methods=["POST"]),
+        Route("/v1/responses", endpoint(Responses, responses_call), methods=["POST"]),
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),
         Route("/version", version, methods=["GET"]),
@@ -79,7 +83,12 @@ def create_app(
             Middleware(Door, service=service),
             Middleware(ExceptionMiddleware, handlers={Exception: on_unexpected}),
         ],
-        exception_handlers={Refused: on_refused, HTTPException: on_http, ClientDisconnect: on_gone},
+        exception_handlers={
+            Refused: on_refused,
+            FieldError: on_wrong_field,
+            HTTPException: on_http,
+            ClientDisconnect: on_gone,
+        },
     )
     app.router.redirect_slashes = False  # an address is right or wrong
     app.state.service = service

@@ -1,6 +1,5 @@
 """Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`."""
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +7,9 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+from eagle_jax.fields import FieldError
+from eagle_jax.protocols.answering import encoded
 
 log = logging.getLogger("eagle_jax.serving")
 
@@ -55,21 +57,22 @@ class Refused(Exception):
 
 
 class Json(JSONResponse):
-    """JSON of whatever text there is: half a character (a lone surrogate), which has no UTF-8, becomes "?"."""
+    """JSON of whatever text there is."""
 
     def render(self, content: Any) -> bytes:
         return encoded(content)
-
-
-def encoded(content: Any) -> bytes:
-    """JSON in UTF-8, on one line."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
 
 
 async def on_refused(request: Request, error: Exception) -> Response:
     """The response to a request that was refused."""
     assert isinstance(error, Refused)
     return error.response
+
+
+async def on_wrong_field(request: Request, error: Exception) -> Response:
+    """The response to a request with a field that cannot be followed."""
+    assert isinstance(error, FieldError)
+    return Refused(400, str(error), param=error.param).response
 
 
 async def on_http(request: Request, error: Exception) -> Response:

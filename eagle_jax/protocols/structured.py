@@ -3,8 +3,9 @@
 import importlib.util
 from typing import Any
 
-from eagle_jax.api import ANY_OBJECT, FORMS, check_processing, schema_of_response_format
-from eagle_jax.serving.fields import Check, Fields, flag, mapping, wrong
+from eagle_jax.fields import Check, Fields, flag, wrong
+from eagle_jax.scheduling.processing import check_processing
+from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_of_response_format
 
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
@@ -26,7 +27,7 @@ def take_form(fields: Fields) -> dict[str, Any]:
         one, other = given[0][0], given[1][0]
         raise wrong(other, f"{one} beside {other}; an answer has one form, so give one of them")
     if given and importlib.util.find_spec("outlines_core") is None:
-        raise wrong(given[0][0], f"{given[0][0]} needs outlines-core, which this server lacks; leave it out")
+        raise wrong(given[0][0], f"{given[0][0]} needs outlines-core, which is not installed here; leave it out")
     return {option: value for _, option, value in given}
 
 
@@ -38,16 +39,11 @@ def _schema(name: str, value: Any) -> Any:
 
 
 def _structured_outputs(fields: Fields) -> list[tuple[str, str, Any]]:
-    entry = fields.take("structured_outputs", mapping, None)
-    if entry is None:
-        return []
-    where = "structured_outputs."
-    inner = fields.inside(where, entry)
+    where, inner = "structured_outputs.", fields.object("structured_outputs")
     found = [(where + name, option, inner.take(name, _checked(option), None)) for name, option in STRUCTURED.items()]
     if inner.take("json_object", flag, False):
         found.append((where + "json_object", "json_schema", ANY_OBJECT))
     inner.only(NEUTRAL)
-    inner.end()
     return found
 
 
