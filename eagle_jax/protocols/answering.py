@@ -83,6 +83,10 @@ class Shape(abc.ABC):
     def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
         """A response as a stream."""
 
+    def error(self, status: int, body: dict[str, Any]) -> bytes:
+        """The event that ends a stream which fails; `body` is the error in OpenAI's form."""
+        return event(body)
+
 
 def event(content: dict[str, Any]) -> bytes:
     """One server-sent event."""

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import Chunk, EngineError, Result, Ticket, achunks
-from eagle_jax.protocols.answering import Answering, Shape, event
+from eagle_jax.protocols.answering import Answering, Shape
 from eagle_jax.protocols.calls import Call
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, log
@@ -161,12 +161,13 @@ async def _events(answering: Answering, shape: Shape, submitted: Submitted) -> A
         async for sent in shape.events(answering, _chunks(answering)):
             yield sent
     except Refused as refused:
-        yield event(refused.body)
+        yield shape.error(refused.status, refused.body)
     except EngineError as error:
-        yield event(Refused(500, str(error)).body)
+        yield shape.error(500, Refused(500, str(error)).body)
     except Exception as error:
         log.exception("a stream failed")
-        yield event(Refused(500, f"the server failed at this answer ({type(error).__name__})").body)
+        failed = Refused(500, f"the server failed at this answer ({type(error).__name__})")
+        yield shape.error(500, failed.body)
 
 
 async def _chunks(answering: Answering) -> AsyncIterator[Chunk]:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from eagle_jax.api import Engine, Text
 from eagle_jax.fields import Fields, flag, listed, text, whole
+from eagle_jax.protocols.anthropic import counted_call
 from eagle_jax.protocols.calls import LARGEST, chat_of
 from eagle_jax.protocols.messages import messages_of
 from eagle_jax.serving.answering import ignored_header
@@ -45,6 +46,19 @@ async def detokenize(request: Request) -> Response:
         raise Refused(400, "the model's folder holds no tokenizer, and tokens have no text without one")
     told = await asyncio.to_thread(tokenizer.decode, ids, clean_up_tokenization_spaces=False)
     return Json({"prompt": told}, headers=headers)
+
+
+async def count_tokens(request: Request) -> Response:
+    """Tokens of a prompt in the form of Anthropic's /v1/messages."""
+    service: Service = request.app.state.service
+    body = await read_json(request, service.limits.body_bytes, service.limits.body_seconds)
+    call = counted_call(body, service.ignore_unknown)
+    engine = service.engines[service.name_of(call.model)]
+    try:
+        ids = await asyncio.to_thread(engine.encode, call.prompts[0])
+    except (ValueError, TypeError) as error:
+        raise Refused(400, str(error)) from None
+    return Json({"input_tokens": len(ids)}, headers=ignored_header(call.ignored))
 
 
 async def _asked(request: Request) -> tuple[Fields, Engine]:
