@@ -16,7 +16,7 @@ from eagle_jax.text.messages import content_of
 
 AS_IN_CHATS = ("model", "top_p", "top_k", "stream", "max_tokens")
 # Known fields, and the values of them that change nothing; what a model may think is its template's matter.
-NEUTRAL: dict[str, list[Any]] = {"container": [], "context_management": [], "mcp_servers": [[]]}
+NEUTRAL: dict[str, list[Any]] = {"container": [], "mcp_servers": [[]]}
 IGNORED = {
     "metadata": mapping,
     "thinking": mapping,
@@ -55,6 +55,7 @@ def counted_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
         chat |= {"continue_final_message": True, "add_generation_prompt": False}
     fields.ignore(IGNORED)
     fields.only(NEUTRAL)
+    _edits(fields.object("context_management"))
     ignored = fields.end()
     return dataclasses.replace(chat_call(chat | {"messages": messages}), ignored=tuple(ignored))
 
@@ -126,6 +127,15 @@ def _output(fields: Fields) -> dict[str, Any]:
     form.only({"type": ["json_schema"]})
     schema = {"name": "answer", "schema": form.must("schema", mapping)}
     return {"reasoning_effort": effort, "response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _edits(fields: Fields) -> None:
+    """What a server may drop of a conversation: earlier thoughts, which nobody reads here, and nothing else."""
+    for edit in fields.each("edits", fields.take("edits", anything, [])):
+        kind = edit.must("type", text)
+        if not kind.startswith("clear_thinking"):
+            raise edit.wrong("type", f"={kind[:40]!r} is not supported here; leave it out")
+        edit.ignore({"keep": anything})
 
 
 def error_of(status: int, message: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from eagle_jax.text.messages import is_message
 from eagle_jax.text.prompts import Chat
 from eagle_jax.text.tool_answer import ToolAnswer
 from eagle_jax.text.tool_calls import FORMATS, ToolFormat, tool_format_for
-from eagle_jax.text.tools import Tools, call_options
+from eagle_jax.text.tools import ToolChoice, Tools, call_options
 
 
 class Calling:
@@ -34,7 +34,8 @@ class Calling:
         """
         self._format = _format_for(tokenizer, call.prompts[0], call.tools, tool_format)
         form = _form_of_calls(call.tools, self._format, call.options)
-        return dataclasses.replace(call, options=call.options | form)
+        kept = {name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS}
+        return dataclasses.replace(call, options=kept | form)
 
     def of(self, answering: Answering, index: int) -> ToolAnswer | None:
         """What a choice calls; None where it may call nothing."""
@@ -76,16 +77,15 @@ def _format_for(tokenizer: Any, chat: Chat, tools: Tools | None, stated: str | N
 
 
 def _form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that hold answers to a call, where a request asks for one."""
+    """The options that hold answers to a call, where a request asks for one, or to a call or the form that it has."""
     if tools is None or format is None:
         return {}
+    has_form = any(name in options for name in FORMS)
+    required = dataclasses.replace(tools, choice=ToolChoice("required", tools.choice.name))
     try:
-        form = call_options(tools, format)
+        form = call_options(required if has_form else tools, format)
     except ValueError as error:
         raise wrong("tools", str(error)) from None
-    other = next((name for name in FORMS if name in options), None)
-    if other is not None:
-        raise wrong(
-            "tools", f'tools beside {other}, whose answers call nothing; give tool_choice "none", or one of them'
-        )
+    if has_form and tools.choice.mode == "auto":
+        return {"call_schema": form["json_schema"], "call_between": form["json_between"]}
     return form

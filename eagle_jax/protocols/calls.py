@@ -26,6 +26,7 @@ IGNORED = {
     "safety_identifier": text,
     "prompt_cache_key": text,
     "prompt_cache_retention": text,
+    "prompt_cache_options": mapping,
     "metadata": mapping,
     "service_tier": text,
     "store": flag,
@@ -132,7 +133,7 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
     echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole(0, 20), None)
     least = 0 if echo or prompt_logprobs is not None else 1
     options = _options(fields) | {
-        **_stated("max_new_tokens", fields.take("max_tokens", whole(least, LARGEST), None)),
+        **_longest(fields, least),
         "logprobs": (top := fields.take("logprobs", whole(0, 20), None)) is not None,
         "top_logprobs": top or 0,
     }
@@ -145,11 +146,8 @@ def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     fields = Fields(body, ignore_unknown=ignore_unknown)
     chat, tools = chat_of(fields, messages_of(fields))
     samples = fields.take("n", whole(1, LARGEST), 1)
-    old, new = (fields.take(name, whole(1, LARGEST), None) for name in ("max_tokens", "max_completion_tokens"))
-    if old is not None and new is not None and old != new:
-        raise wrong("max_tokens", f"max_tokens={old} beside max_completion_tokens={new}; give one of them")
     options = _options(fields) | {
-        **_stated("max_new_tokens", new if old is None else old),
+        **_longest(fields, 1),
         "logprobs": fields.take("logprobs", flag, False),
         "top_logprobs": fields.take("top_logprobs", whole(0, 20), 0),
     }
@@ -164,14 +162,16 @@ def chat_of(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools
     """The conversation of a request, how it is put into the model's template, and the functions it may call."""
     empty: dict[str, Any] = {}
     tools, template = tools_of(fields), fields.take("chat_template_kwargs", mapping, empty)
-    # as vLLM does: templates of models that think more or less read it
+    # templates of models that think more or less read these
     effort = _stated("reasoning_effort", fields.take("reasoning_effort", text, None))
+    effort |= _stated("enable_thinking", fields.take("enable_thinking", flag, None))
     fields.ignore({"verbosity": text})
+    is_begun = bool(messages[-1].pop("prefix", False))  # as Mistral's and DeepSeek's clients say it
     chat = Chat(
         messages=messages,
         template=effort | template | ({"tools": tools.tools} if tools else {}),
         add_generation_prompt=fields.take("add_generation_prompt", flag, True),
-        continue_final_message=fields.take("continue_final_message", flag, False),
+        continue_final_message=fields.take("continue_final_message", flag, is_begun),
     )
     return chat, tools
 
@@ -218,6 +218,14 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
         raise wrong("prompt_logprobs", "prompt_logprobs beside stream=true; leave one of them out")
     fields.ignore(IGNORED)
     return dataclasses.replace(call, ignored=tuple(fields.end()))
+
+
+def _longest(fields: Fields, least: int) -> dict[str, Any]:
+    """The longest answer, under either of its names."""
+    old, new = (fields.take(name, whole(least, LARGEST), None) for name in ("max_tokens", "max_completion_tokens"))
+    if old is not None and new is not None and old != new:
+        raise wrong("max_tokens", f"max_tokens={old} beside max_completion_tokens={new}; give one of them")
+    return _stated("max_new_tokens", new if old is None else old)
 
 
 def _stated(name: str, value: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from eagle_jax.fields import Fields, anything, listed, mapping, text, wrong
+from eagle_jax.fields import Fields, anything, flag, listed, mapping, text, wrong
 from eagle_jax.text.messages import SAME_ROLES, content_of
 
 NEUTRAL_MESSAGE: dict[str, list[Any]] = {
@@ -14,8 +14,13 @@ NEUTRAL_MESSAGE: dict[str, list[Any]] = {
 # What people and models are called, what a model thought before it answered, and what an answer came with, no template
 # here reads.
 IGNORED_MESSAGE = {"name": text, "reasoning_content": text, "reasoning": text} | dict.fromkeys(
-    ("annotations", "cache_control", "id", "status", "reasoning_details", "provider_specific_fields"), anything
+    (
+        *("annotations", "cache_control", "id", "status", "parsed", "images"),
+        *("reasoning_details", "thinking_blocks", "provider_specific_fields"),
+    ),
+    anything,
 )
+IGNORED_CALL = dict.fromkeys(("index", "extra_content", "provider_specific_fields", "cache_control"), anything)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -28,7 +33,7 @@ def _message(fields: Fields) -> dict[str, Any]:
     role = role_of(fields)
     message: dict[str, Any] = {"role": SAME_ROLES.get(role, role)}
     if role == "assistant":
-        message |= _calls(fields)
+        message |= _calls(fields) | ({"prefix": True} if fields.take("prefix", flag, False) else {})
     if role == "tool":
         message |= {"tool_call_id": fields.must("tool_call_id", text)}
         message |= {"name": name} if (name := fields.take("name", text, None)) else {}
@@ -57,7 +62,8 @@ def _calls(fields: Fields) -> dict[str, Any]:
         called = {"name": function.must("name", text), "arguments": function.must("arguments", _object)}
         calls.append({"id": entry.must("id", text), "type": "function", "function": called})
         entry.only({"type": ["function"]})
-        entry.ignore(dict.fromkeys(("index", "extra_content", "provider_specific_fields", "cache_control"), anything))
+        function.ignore({"parsed_arguments": anything})
+        entry.ignore(IGNORED_CALL)
     return {"tool_calls": calls} if calls else {}
 
 

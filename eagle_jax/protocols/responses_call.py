@@ -27,7 +27,7 @@ NEUTRAL: dict[str, list[Any]] = {
     "top_logprobs": [0],
     "truncation": ["auto", "disabled"],
 }
-NEUTRAL_ITEM = {"status": text, "id": text, "phase": text}
+NEUTRAL_ITEM = {"status": text, "id": text, "phase": text, "caller": anything, "cache_control": anything}
 
 
 def responses_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
@@ -76,6 +76,8 @@ def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
             messages.append({"role": "tool", "tool_call_id": item.must("call_id", text), "content": content})
         elif kind == "reasoning":  # what a model thought before, no template here reads
             item.ignore(dict.fromkeys(("summary", "content", "encrypted_content"), anything))
+        elif kind == "item_reference":
+            raise item.wrong("type", "='item_reference', and nothing is kept here; send the item itself, store=false")
         else:
             expected = "message, function_call, function_call_output or reasoning"
             raise item.wrong("type", f"={kind[:40]!r} is not read here; expected {expected}")

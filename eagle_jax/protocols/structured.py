@@ -3,14 +3,19 @@
 import importlib.util
 from typing import Any
 
-from eagle_jax.fields import Check, Fields, flag, wrong
+from eagle_jax.fields import Check, Fields, flag, text, wrong
 from eagle_jax.scheduling.processing import check_processing
 from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_of_response_format
 
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
 STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices"}
-NEUTRAL = {"grammar": [], "structural_tag": [], "disable_any_whitespace": [False, True], "whitespace_pattern": []}
+NEUTRAL = {"grammar": [], "structural_tag": [], "whitespace_pattern": []}
+# Which library holds an answer to its form, and how; none of it changes what fits.
+IGNORED = {"guided_decoding_backend": text}
+IGNORED_STRUCTURED = {"_backend": text, "backend": text} | dict.fromkeys(
+    ("disable_fallback", "disable_any_whitespace", "disable_additional_properties", "_backend_was_auto"), flag
+)
 
 
 def take_form(fields: Fields) -> dict[str, Any]:
@@ -22,6 +27,8 @@ def take_form(fields: Fields) -> dict[str, Any]:
         found.append((name, option, fields.take(name, _checked(option), None)))
     found.append(("response_format", "json_schema", fields.take("response_format", _schema, None)))
     found += _structured_outputs(fields)
+    fields.ignore(IGNORED)
+    fields.only({"guided_whitespace_pattern": []})
     given = [(field, option, value) for field, option, value in found if value not in (None, [])]
     if len(given) > 1:
         one, other = given[0][0], given[1][0]
@@ -32,6 +39,8 @@ def take_form(fields: Fields) -> dict[str, Any]:
 
 
 def _schema(name: str, value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {"type", "schema"}:  # as llama.cpp, Together and Fireworks have it
+        value = {"type": "json_schema", "json_schema": {"schema": value["schema"]}}
     try:
         return schema_of_response_format(value)
     except ValueError as error:
@@ -44,6 +53,7 @@ def _structured_outputs(fields: Fields) -> list[tuple[str, str, Any]]:
     if inner.take("json_object", flag, False):
         found.append((where + "json_object", "json_schema", ANY_OBJECT))
     inner.only(NEUTRAL)
+    inner.ignore(IGNORED_STRUCTURED)
     return found
 
 

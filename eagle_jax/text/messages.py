@@ -10,9 +10,10 @@ Message = Mapping[str, Any]
 
 SAME_ROLES = {"developer": "system"}  # OpenAI's newer name
 TEXTS = ("text", "input_text", "output_text")  # kinds of parts, in the names of OpenAI's two interfaces
+THOUGHTS = ("thinking", "reasoning", "redacted_thinking")  # before an answer, which no template here reads
 # What changes no text: hints for caches, and what an earlier answer came with.
 IGNORED_IN_PARTS = dict.fromkeys(
-    ("cache_control", "prompt_cache_breakpoint", "annotations", "citations", "logprobs", "id"), anything
+    ("cache_control", "prompt_cache_breakpoint", "annotations", "citations", "logprobs", "id", "index"), anything
 )
 
 
@@ -45,6 +46,9 @@ def content_of(fields: Fields) -> str | None:
 
 def _part(fields: Fields) -> str:
     kind = fields.must("type", text)
+    if kind in THOUGHTS:
+        fields.ignore(dict.fromkeys((*THOUGHTS, "text", "signature", "data", "summary", "index", "id"), anything))
+        return ""
     if kind not in (*TEXTS, "refusal"):
         raise fields.wrong("type", f"={kind[:40]!r}; this model reads text only")
     fields.ignore(IGNORED_IN_PARTS)

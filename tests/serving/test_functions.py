@@ -22,6 +22,7 @@ AGAIN = {
     "$defs": {"a": {"items": {"$ref": "#/$defs/a"}}},
 }
 RECURSIVE = {"type": "function", "function": {"name": "look", "parameters": AGAIN}}
+WORDS = {"extra_body": {"guided_choice": ["yes", "no"]}}
 ASKS = dict(model="caller", messages=asked("?"), tools=TOOLS, temperature=0)
 
 
@@ -156,10 +157,6 @@ def test_a_call_that_is_asked_for(hermes, choice, temperature):
     "fields, message",
     [
         ({"model": "plain"}, "chat template knows no tools; leave tools and what they said out, or give tool_choice"),
-        (
-            {"tool_choice": NAMED, "response_format": {"type": "json_object"}},
-            "tools beside json_schema, whose",
-        ),
         ({"tool_choice": NAMED, "tools": [RECURSIVE]}, "recursive"),
         ({"tool_choice": "always"}, 'tool_choice="always"; expected "auto", "none", "required" or'),
         ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, 'names "go"; expected one of look'),
@@ -173,6 +170,26 @@ def test_what_is_refused(hermes, fields, message):
     with pytest.raises(openai.BadRequestError) as caught:
         hermes.chat.completions.create(**ASKS | fields)
     assert message in caught.value.body["message"]
+
+
+def test_a_call_or_the_form_that_is_asked_for(hermes):
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    asks = ASKS | {"tools": BOUNDED, "response_format": form, "temperature": 2}
+    ended = set()
+    for seed in range(8):
+        choice = hermes.chat.completions.create(**asks, seed=seed).choices[0]
+        ended.add(choice.finish_reason)
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.message.content)["ok"], bool) and not choice.message.tool_calls
+        else:
+            (call,) = choice.message.tool_calls
+            assert json.loads(call.function.arguments)["at"] in ("sea", "sky") and choice.message.content is None
+    assert ended == {"stop", "tool_calls"}
+    called = hermes.chat.completions.create(**asks | {"tool_choice": "required"}).choices[0]
+    assert called.finish_reason == "tool_calls"
+    word = hermes.chat.completions.create(**asks | {"tool_choice": "none", "response_format": None}, **WORDS)
+    assert word.choices[0].message.content in ("yes", "no")
 
 
 CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
