@@ -10,7 +10,7 @@ from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_of_respons
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
 STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices"}
-NEUTRAL = {"grammar": [], "structural_tag": [], "whitespace_pattern": []}
+NEUTRAL: dict[str, list[Any]] = {"grammar": [], "structural_tag": [], "whitespace_pattern": []}
 # Which library holds an answer to its form, and how; none of it changes what fits.
 IGNORED = {"guided_decoding_backend": text}
 IGNORED_STRUCTURED = {"_backend": text, "backend": text} | dict.fromkeys(

@@ -132,8 +132,8 @@ class Service:
         """Puts all answers that a request asks for into an engine's queue. Raises `Refused`."""
         prompts, most = len(call.prompts), engine.max_queue
         if prompts * call.samples > most:
-            what = f"{prompts} prompts with n={call.samples}" if prompts > 1 else f"n={call.samples}"
-            message = f"{what}; expected {most} answers at most in all, which is what may wait here"
+            what = [f"{prompts} prompts"] * (prompts > 1) + [f"n={call.samples}"] * (call.samples > 1)
+            message = f"{' with '.join(what)}; expected {most} answers at most in all, which is what may wait here"
             raise Refused(400, message, param="n" if call.samples > 1 else "prompt")
         # making an automaton may take seconds, and has to leave threads to all others
         pool = self._forms if any(name in call.options for name in FORMS) else None
