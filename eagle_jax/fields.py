@@ -31,14 +31,14 @@ class Fields:
         ignore_unknown: passes over fields that nobody knows; else they are refused.
     """
 
-    def __init__(self, body: Mapping[str, Any], *, ignore_unknown: bool = False):
+    def __init__(self, body: Mapping[str, Any], *, ignore_unknown: bool):
         self._left, self._where = dict(body), ""
         self._ignored: list[str] | None = [] if ignore_unknown else None
         self._children: list[Fields] = []
 
     def inside(self, name: str, value: Any) -> "Fields":
         """The fields of `value`, the object inside this one that has this name."""
-        fields = Fields(mapping(self._where + name, value))
+        fields = Fields(mapping(self._where + name, value), ignore_unknown=False)
         fields._where, fields._ignored = f"{self._where}{name}.", self._ignored
         self._children.append(fields)
         return fields

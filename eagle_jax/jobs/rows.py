@@ -169,7 +169,7 @@ def _openai_call(envelope: dict[str, Any]) -> tuple[type[Shape], Call]:
 
 def _own_call(row: dict[str, Any]) -> Call:
     """The request of a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
-    fields = Fields(row)
+    fields = Fields(row, ignore_unknown=False)
     fields.ignore({"id": anything} | IGNORED)
     given = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}
     if len(given) != 1:

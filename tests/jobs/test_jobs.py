@@ -356,6 +356,9 @@ def test_what_cannot_begin_is_one_sentence(questions, tmp_path):
     ):
         with pytest.raises(ValueError, match=error):
             Job([tmp_path / name for name in inputs], tmp_path / output, **more)
+    (tmp_path / "blank.jsonl").write_text("\ufeff\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="no rows in"):
+        Job([tmp_path / "blank.jsonl"], tmp_path / "a.jsonl")
     with pytest.raises(ValueError, match="max_new_tokens=0"):
         Defaults(max_new_tokens=0)
     with pytest.raises(ValueError, match="is not there; expected the parts of a batch job"):

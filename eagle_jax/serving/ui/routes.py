@@ -109,7 +109,7 @@ class Page:
         _door(request)
         limits = request.app.state.service.limits
         body = await read_json(request, limits.body_bytes, limits.body_seconds)
-        fields = Fields({name: body.pop(name, None) for name in ("drafter", "tree")})
+        fields = Fields({name: body.pop(name, None) for name in ("drafter", "tree")}, ignore_unknown=False)
         usual: Tree = "auto"
         way = self._engines.way(fields.take("drafter", text, "auto"), fields.take("tree", _tree, usual))
         call = chat_call(body)
