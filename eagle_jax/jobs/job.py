@@ -209,7 +209,7 @@ class Job:
     def _record(self, model: Model, row: Row, request: Request, result: Result) -> dict[str, Any]:
         """A row of the output. It says nothing of time, so that it is the same however it came about."""
         mean = result.stats.mean_accepted_length
-        message = _message(model, row, result)
+        message = _message(model, row, request.prompt, result)
         reason = message.pop("finish_reason")
         record: dict[str, Any] = {
             "id": row.id,
@@ -226,11 +226,11 @@ class Job:
         return openai.response_line(row, record) if row.form else record
 
 
-def _message(model: Model, row: Row, result: Result) -> dict[str, Any]:
+def _message(model: Model, row: Row, prompt: Sequence[int], result: Result) -> dict[str, Any]:
     """What an answer says, the functions it calls if it may call any, and how it ended."""
     if row.tools is None:
         return {"text": result.text, "finish_reason": result.finish_reason}
-    answer = ToolAnswer(model.tokenizer, tool_format_for(model.tokenizer), row.tools, str(row.number))
+    answer = ToolAnswer(model.tokenizer, tool_format_for(model.tokenizer), row.tools, str(row.number), prompt)
     answer.add(result.token_ids, result.text, is_last=True)
     calls = {"tool_calls": answer.calls} if answer.calls else {}
     return {"text": answer.content, **calls, "finish_reason": answer.finish_reason(result.finish_reason)}

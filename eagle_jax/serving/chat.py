@@ -41,7 +41,7 @@ class Chat(Choices):
             "index": index,
             "message": plain if calling is None else calling.message,
             "finish_reason": self._finish_reason(index, result),
-            "logprobs": Spelled(ticket.tokenizer).in_chat(*in_text(ticket.tokenizer, result)),
+            "logprobs": Spelled(ticket.tokenizer, ticket.request.prompt).in_chat(*in_text(ticket, result)),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
@@ -53,7 +53,8 @@ class Chat(Choices):
 
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
         calling = self._calling_of(answering, chunk.index)
-        spelled = self._spelled.setdefault(chunk.index, Spelled(answering.tickets[chunk.index].tokenizer))
+        ticket = answering.tickets[chunk.index]
+        spelled = self._spelled.setdefault(chunk.index, Spelled(ticket.tokenizer, ticket.request.prompt))
         deltas = [{"content": chunk.text} if chunk.text else {}]
         if calling is not None:
             deltas = calling.add(chunk.token_ids, chunk.text, is_last=chunk.result is not None) or [{}]
@@ -62,16 +63,18 @@ class Chat(Choices):
             return []
         *pieces, last = [_piece(chunk.index, delta) for delta in deltas]
         last["finish_reason"] = None if chunk.result is None else self._finish_reason(chunk.index, chunk.result)
-        last["logprobs"] = spelled.in_chat(*in_text(answering.tickets[chunk.index].tokenizer, chunk))
+        last["logprobs"] = spelled.in_chat(*in_text(ticket, chunk))
         return [*pieces, last]
 
     def _calling_of(self, answering: Answering, index: int) -> ToolAnswer | None:
         """What a choice calls, if it may call anything."""
-        tools, tokenizer = answering.call.tools, answering.tickets[index].tokenizer
+        tools, ticket = answering.call.tools, answering.tickets[index]
         if self._format is None or tools is None:
             return None
         if index not in self._calling:
-            self._calling[index] = ToolAnswer(tokenizer, self._format, tools, f"{answering.id}-{index}")
+            self._calling[index] = ToolAnswer(
+                ticket.tokenizer, self._format, tools, f"{answering.id}-{index}", ticket.request.prompt
+            )
         return self._calling[index]
 
     def _finish_reason(self, index: int, result: Result) -> str:
