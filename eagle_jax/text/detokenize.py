@@ -47,6 +47,19 @@ def settled(text: str, stop: Sequence[str]) -> str:
     return text[: len(text) - num_held]
 
 
+def special_ids(tokenizer: Any, texts: Sequence[str]) -> tuple[int, ...]:
+    """Those of the special tokens that are written so, which no answer's text shows."""
+    if not texts:
+        return ()
+    named = {tokenizer.added_tokens_decoder[id_].content: id_ for id_ in _silent(tokenizer)}
+    return tuple(named[text] for text in texts if text in named)
+
+
+def has_text(tokenizer: Any, token_ids: Sequence[int]) -> bool:
+    """Whether any of the tokens is not a special one."""
+    return not _silent(tokenizer).issuperset(token_ids)
+
+
 class IncrementalDetokenizer:
     """The text that tokens add to a prompt's, as they come.
 
