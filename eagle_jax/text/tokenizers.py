@@ -47,7 +47,7 @@ def with_template(tokenizer: Any, chat_template: str | Path) -> Any:
     if str(chat_template) in named:
         tokenizer.chat_template = named[str(chat_template)]
     elif Path(chat_template).is_file():
-        tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
+        tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8-sig")
     else:
         names = f", or one of the names {', '.join(named)}" if named else ""
         raise ValueError(f"chat_template={str(chat_template)!r} is no file; expected one with a Jinja template{names}")
