@@ -87,7 +87,7 @@ def byte_level(template: str, before: Any = None, *, normalizer: Any = None) -> 
 def unigram() -> PreTrainedTokenizerFast:
     """As T5's: its decoder drops every mark of a text's first token."""
     trained, _ = _trained("marks")
-    pieces = [*dict.fromkeys([*HEAD, *sorted(trained), "▁▁"])]
+    pieces = [*dict.fromkeys([*HEAD, *sorted(trained), "▁▁", *BYTES])]  # bytes are text to a decoder without fallback
     core = Tokenizer(models.Unigram([(piece, -float(place + 1) / len(piece)) for place, piece in enumerate(pieces)], 0))
     core.pre_tokenizer = pre_tokenizers.Metaspace()
     core.decoder = decoders.Metaspace()

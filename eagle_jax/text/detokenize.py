@@ -197,7 +197,8 @@ class ByteTokens:
 def _byte_tokens(tokenizer: Any) -> ByteTokens:
     vocabulary = tokenizer.get_vocab()
     token_of = {byte: vocabulary.get(f"<0x{byte:02X}>") for byte in range(256)}
-    if None in token_of.values():
+    letter = token_of[ord("A")]
+    if None in token_of.values() or _decode(tokenizer, [letter]) != "A":  # without byte fallback they are text
         return ByteTokens({}, {})
     return ByteTokens({token: byte for byte, token in token_of.items()}, token_of)
 

@@ -39,13 +39,16 @@ def drops_first_space(tokenizer: Any, vocab_size: int) -> bool:
 
 def _spelling_of(tokenizer: Any) -> Any:
     """How a token's name in the vocabulary spells its bytes."""
-    decoder = json.dumps(json.loads(tokenizer.backend_tokenizer.to_str()).get("decoder"))
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # those that are written in Python have none
+    decoder = '"none"' if backend is None else json.dumps(json.loads(backend.to_str()).get("decoder"))
     if '"ByteLevel"' in decoder:
         table = _bytes_of_characters()
         # a character beyond the 256 stands in no text
         return lambda token: bytes(table[c] for c in token) if all(c in table for c in token) else b""
-    if '"ByteFallback"' in decoder or _WORD_START in decoder or '"Metaspace"' in decoder:
-        return _like_sentencepiece
+    if '"ByteFallback"' in decoder:
+        return lambda token: _byte_of(token) or _words(token)
+    if _WORD_START in decoder or '"Metaspace"' in decoder:
+        return _words
     if decoder == "null":  # tokens are put together with spaces
         return lambda token: b" " + token.encode()
     if decoder == '{"type": "Fuse"}':
@@ -56,9 +59,13 @@ def _spelling_of(tokenizer: Any) -> Any:
     )
 
 
-def _like_sentencepiece(token: str) -> bytes:
+def _byte_of(token: str) -> bytes:
     byte = _BYTE_TOKEN.fullmatch(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace(_WORD_START, " ").encode()
+    return bytes([int(byte[1], 16)]) if byte else b""
+
+
+def _words(token: str) -> bytes:
+    return token.replace(_WORD_START, " ").encode()
 
 
 @functools.cache

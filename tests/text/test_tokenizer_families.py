@@ -37,7 +37,7 @@ def cuts(name: str) -> Iterator[tuple[list[int], list[int]]]:
     tokenizer = family(name)
     for text in TEXTS:
         ids = tokenizer(text)["input_ids"]
-        yield from ((ids[:cut], ids[cut:]) for cut in range(1, len(ids)))
+        yield from ((ids[:cut], ids[cut:]) for cut in range(1 + len(text) % 3, len(ids), 3))
         bare = tokenizer(text, add_special_tokens=False)["input_ids"]
         chat = [{"role": "user", "content": "The sea"}]
         yield encode(tokenizer, chat, len(tokenizer), "the prompt"), bare
@@ -83,7 +83,7 @@ def test_answers_are_what_transformers_adds_to_the_prompt(name):
         for stop in (truth[begin : begin + 3], truth[:1], before[-1:] + truth[:2]):
             if stop:
                 assert streamed(name, prompt, ids, (stop, "never there"), sizes) == truth.split(stop)[0]
-    assert alone == 0 if name in LOSE_NOTHING else alone > 10  # answers that decoding them alone gets wrong
+    assert alone == 0 if name in LOSE_NOTHING else alone > 4  # answers that decoding them alone gets wrong
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -97,6 +97,14 @@ def test_forms_know_what_each_token_adds(name):
     for id_ in set(range(len(tokenizer))) - tokenizer.added_tokens_decoder.keys():
         added = IncrementalDetokenizer(tokenizer, prompt).extend([id_])
         assert spelt[id_].decode(errors="replace").rstrip(INCOMPLETE) == added
+
+
+def test_forms_need_a_tokenizer_that_tells_how_it_decodes():
+    class InPython:
+        added_tokens_decoder: dict = {}
+
+    with pytest.raises(ValueError, match="of no known kind"):
+        token_bytes(InPython(), 9)
 
 
 @pytest.mark.parametrize("name", ["Llama 2", "Qwen 2", "WordPiece"])
