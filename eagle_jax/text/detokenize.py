@@ -27,7 +27,8 @@ def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
     """
     if tokenizer is None:
         return ""
-    spoken = [id_ for id_ in token_ids if id_ not in _silent(tokenizer)]
+    silent = _silent(tokenizer)
+    spoken = [id_ for id_ in token_ids if id_ not in silent]
     return _decode(tokenizer, _whole_characters(spoken, _byte_tokens(tokenizer)))
 
 

@@ -57,7 +57,7 @@ def split(prompts: Any) -> tuple[list[Prompt], bool]:
         )
     if not len(prompts):
         raise ValueError("no prompts: the list is empty")
-    items = [item if isinstance(item, int) else _one_row(item) for item in prompts]
+    items: list[Any] = [item if isinstance(item, int) else _one_row(item) for item in prompts]
     if all(isinstance(item, Mapping) for item in items) or all(_is_token(item) for item in items):
         return [items], False
     return items, True

@@ -50,8 +50,8 @@ def _reason(folder: Path, error: Exception) -> str:
     """
     path = next((folder / name for name in _MODEL_FILES if (folder / name).exists()), None)
     if path is None or (folder / "tokenizer.json").exists():
-        lacking = isinstance(error, ImportError) or re.search("is required|requires|not installed", str(error))
-        return f"{first_sentence(error)}); {'install what it needs' if lacking else 'copy or download its files again'}"
+        needs = isinstance(error, ImportError) or re.search("is required|requires|not installed", str(error))
+        return f"{first_sentence(error)}); {'install what it needs' if needs else 'copy or download its files again'}"
     content = path.read_bytes()
     kind = "tiktoken" if re.match(rb"[A-Za-z0-9+/]+=* \d+\n", content) else "SentencePiece"
     lacking = [name for name, module in _READERS[kind].items() if not _is_installed(module)]
