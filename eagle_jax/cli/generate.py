@@ -97,13 +97,13 @@ def read_prompt(prompt: str | None, file: pathlib.Path | None) -> str:
         raise ValueError("a prompt and --file were both given; give one of them")
     if file is not None:
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     elif prompt in (None, "-"):
         if sys.stdin.isatty():
             raise ValueError('no prompt was given; write eagle-jax generate "PROMPT", or use --file or a pipe')
-        text = sys.stdin.read()
+        text = sys.stdin.read().removeprefix("\ufeff")
     else:
         text = prompt or ""
     if not text.strip():

@@ -6,7 +6,7 @@ tokens, token_type     what each id is: 1 text, 2 unknown, 3 control, 4 defined 
 """
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from eagle_jax.converters.gguf_file import read_gguf
@@ -73,7 +73,7 @@ def tokenizer_of(path: pathlib.Path) -> Any:
     """The tokenizer of a GGUF file, with its chat template; None if it has none.
 
     Raises:
-        ValueError: a tokenizer or a pre-tokenizer that is not known, or one without tokens or merges.
+        ValueError: a tokenizer or a pre-tokenizer that is not known, or one whose parts are missing or do not fit.
     """
     metadata = read_gguf(path).metadata
     kind = metadata.get("tokenizer.ggml.model", "none")
@@ -83,11 +83,28 @@ def tokenizer_of(path: pathlib.Path) -> Any:
         raise ValueError(f"{path} has a tokenizer of kind {kind!r}; expected one of {', '.join(_KINDS)}")
     entries = {name.removeprefix("tokenizer.ggml."): value for name, value in metadata.items()}
     try:
+        _check(entries, ("token_type", "scores") if kind == "llama" else ("token_type",))
         return _wrapped(_KINDS[kind](entries), entries, metadata.get("tokenizer.chat_template"))
     except KeyError as error:
         raise ValueError(f"{path} has no tokenizer.ggml.{error.args[0]}; expected a whole tokenizer") from error
     except (ValueError, IndexError) as error:
         raise ValueError(f"the tokenizer in {path} cannot be read: {error}") from error
+
+
+def _check(entries: Mapping[str, Any], by_token: Sequence[str]) -> None:
+    """Refuses tokens that are none, lists that have no entry for each of them, and ids that no token has."""
+    tokens = entries["tokens"]
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise ValueError("tokenizer.ggml.tokens is no list of texts; convert the model again")
+    for name in by_token:
+        found = entries.get(name, tokens)
+        if not isinstance(found, list) or len(found) != len(tokens):
+            count = len(found) if isinstance(found, list) else type(found).__name__
+            raise ValueError(f"tokenizer.ggml.{name} has {count} entries for {len(tokens)} tokens; expected as many")
+    for name in (f"{key}_token_id" for key in _SPECIAL.values()):
+        found = entries.get(name, 0)
+        if not isinstance(found, int) or not 0 <= found < max(len(tokens), 1):
+            raise ValueError(f"tokenizer.ggml.{name} is {found!r}; the vocabulary is 0 to {len(tokens) - 1}")
 
 
 def _wrapped(backend: Any, entries: Mapping[str, Any], template: str | None) -> Any:
@@ -111,11 +128,11 @@ def _byte_level(entries: Mapping[str, Any]) -> Any:
     """GPT-2's kind: tokens are written in an alphabet of 256 letters, one for each byte."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    split = _SPLITS.get(entries.get("pre", "none"))
+    split = _SPLITS.get(str(entries.get("pre")))
     if split is None:
         raise ValueError(f"pre-tokenizer {entries.get('pre')!r} is not known; expected one of {', '.join(_SPLITS)}")
-    merges = [_pair(merge) for merge in entries["merges"]]
     vocabulary = {token: id for id, token in enumerate(entries["tokens"])}
+    merges = [_pair(merge, vocabulary) for merge in entries["merges"]]
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=split.ignore_merges))
     if split.nfc:
         backend.normalizer = normalizers.NFC()
@@ -156,8 +173,10 @@ def _sentencepiece(entries: Mapping[str, Any]) -> Any:
 _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {"gpt2": _byte_level, "llama": _sentencepiece}
 
 
-def _pair(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
+def _pair(merge: Any, vocabulary: Mapping[str, int]) -> tuple[str, str]:
+    left, _, right = merge.partition(" ") if isinstance(merge, str) else ("", "", "")
+    if not {left, right, left + right} <= vocabulary.keys():
+        raise ValueError(f"its merge {merge!r} is not of two tokens that make a third; convert the model again")
     return left, right
 
 

@@ -115,7 +115,7 @@ def _check_free(to: Path, files: Sequence[str | Path]) -> None:
 def _texts(path: Path, tokenizer: Any) -> Iterator[list[int] | Skipped]:
     if path.suffix not in (".json", ".jsonl"):
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
         yield tokenizer.encode(text, add_special_tokens=False)

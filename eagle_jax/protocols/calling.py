@@ -39,11 +39,12 @@ class Calling:
 
     def of(self, answering: Answering, index: int) -> ToolAnswer | None:
         """What a choice calls; None where it may call nothing."""
-        tools, tokenizer = answering.call.tools, answering.tickets[index].tokenizer
+        tools, ticket = answering.call.tools, answering.tickets[index]
         if self._format is None or tools is None:
             return None
         if index not in self._answers:
-            self._answers[index] = ToolAnswer(tokenizer, self._format, tools, f"{answering.id}-{index}")
+            id, prompt = f"{answering.id}-{index}", ticket.request.prompt
+            self._answers[index] = ToolAnswer(ticket.tokenizer, self._format, tools, id, prompt)
         return self._answers[index]
 
     def pieces(self, answering: Answering, index: int, new: Chunk | Result) -> Iterator[str | dict[str, Any]]:

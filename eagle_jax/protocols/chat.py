@@ -32,7 +32,7 @@ class Chat(Choices):
             "index": index,
             "message": plain if calling is None else calling.message,
             "finish_reason": self._calling.finish_reason(index, finish_reason(result)),
-            "logprobs": Spelled(ticket.tokenizer).in_chat(*in_text(ticket.tokenizer, result)),
+            "logprobs": Spelled(ticket.tokenizer, ticket.request.prompt).in_chat(*in_text(ticket, result)),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
@@ -43,8 +43,8 @@ class Chat(Choices):
         return _piece(index, {"role": "assistant", "content": ""})
 
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        calling = self._calling.of(answering, chunk.index)
-        spelled = self._spelled.setdefault(chunk.index, Spelled(answering.tickets[chunk.index].tokenizer))
+        calling, ticket = self._calling.of(answering, chunk.index), answering.tickets[chunk.index]
+        spelled = self._spelled.setdefault(chunk.index, Spelled(ticket.tokenizer, ticket.request.prompt))
         deltas = [{"content": chunk.text} if chunk.text else {}]
         if calling is not None:
             deltas = calling.add(chunk.token_ids, chunk.text, is_last=chunk.result is not None) or [{}]
@@ -53,7 +53,7 @@ class Chat(Choices):
             return []
         *pieces, last = [_piece(chunk.index, delta) for delta in deltas]
         last["finish_reason"] = self._ended(chunk)
-        last["logprobs"] = spelled.in_chat(*in_text(answering.tickets[chunk.index].tokenizer, chunk))
+        last["logprobs"] = spelled.in_chat(*in_text(ticket, chunk))
         return [*pieces, last]
 
     def _ended(self, chunk: Chunk) -> str | None:

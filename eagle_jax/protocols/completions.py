@@ -28,7 +28,7 @@ class Completion(Choices):
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         begun = self.first(answering, index) or {"text": "", "logprobs": None}
-        logprobs = self._told(answering, index).in_completion(*in_text(answering.tickets[index].tokenizer, result))
+        logprobs = self._told(answering, index).in_completion(*in_text(answering.tickets[index], result))
         choice = {
             "index": index,
             "text": begun["text"] + self._text(index, result),
@@ -52,13 +52,16 @@ class Completion(Choices):
             "index": chunk.index,
             "text": self._text(chunk.index, chunk),
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": spelled.in_completion(*in_text(answering.tickets[chunk.index].tokenizer, chunk)),
+            "logprobs": spelled.in_completion(*in_text(answering.tickets[chunk.index], chunk)),
         }
         return [piece]
 
     def _told(self, answering: Answering, index: int) -> Spelled:
-        return self._spelled.setdefault(index, Spelled(answering.tickets[index].tokenizer))
+        ticket = answering.tickets[index]
+        before = () if answering.call.echo else ticket.request.prompt  # an echoed prompt is spelled first
+        return self._spelled.setdefault(index, Spelled(ticket.tokenizer, before))
 
     def _text(self, index: int, piece: Chunk | Result) -> str:
         echo = self._echoes.get(index)
-        return piece.text if echo is None else echo.add(piece.token_ids, piece.text)
+        is_last = isinstance(piece, Result) or piece.result is not None
+        return piece.text if echo is None else echo.add(piece.token_ids, piece.text, is_last=is_last)

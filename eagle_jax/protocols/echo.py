@@ -1,5 +1,6 @@
 """What a response says of its prompt: its text, and its tokens' log-probabilities."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,28 +12,28 @@ from eagle_jax.text.detokenize import INCOMPLETE, decode
 class Echo:
     """The text of one completion, told piece by piece, which begins with its prompt.
 
-    Prompt and answer are decoded as one text: a tokenizer like Llama 2's drops the space between them otherwise.
     Special tokens have no text, in the prompt neither.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int]):
-        self._tokenizer, self._prompt = tokenizer, list(prompt)
-        self._ids: list[int] = []
-        self._answer, self._told = "", ""
+        self._tokenizer, self._ids = tokenizer, list(prompt)
+        self._text = decode(tokenizer, prompt)
+        self._is_open = self._text.endswith(INCOMPLETE)  # within a character, which the answer may complete
 
     def prompt(self) -> str:
         """The prompt's text."""
-        self._told = decode(self._tokenizer, self._prompt).rstrip(INCOMPLETE)
-        return self._told
+        return self._text.rstrip(INCOMPLETE)
 
-    def add(self, token_ids: Sequence[int], text: str) -> str:
+    def add(self, token_ids: Sequence[int], text: str, *, is_last: bool) -> str:
         """What is new with a piece of the answer, whose own text is `text`."""
+        if not self._is_open:
+            return text
         self._ids += token_ids
-        self._answer += text
-        own, whole = (decode(self._tokenizer, ids) for ids in (self._ids, self._prompt + self._ids))
-        told = whole[: len(whole) - (len(own) - len(self._answer))]  # what is held back, or cut, is at the end
-        new, self._told = told[len(self._told) :], told
-        return new
+        if not text and not is_last:
+            return ""
+        self._is_open = False
+        both = os.path.commonprefix([self._text, decode(self._tokenizer, self._ids)])
+        return both[len(self.prompt()) :] + text
 
 
 def echoed_logprobs(answering: Answering, index: int, spelled: Spelled) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eagle_jax.scheduling.results import Chunk, Result
+from eagle_jax.scheduling.ticket import Ticket
 from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer
 
 # In the place of each token the likeliest ones, with their log-probabilities; None for a prompt's first one.
@@ -11,10 +12,10 @@ Top = Sequence[Sequence[tuple[int, float]] | None]
 
 
 class Spelled:
-    """The tokens of one answer as its responses show them, told piece by piece."""
+    """The tokens of one answer to a prompt as its responses show them, told piece by piece."""
 
-    def __init__(self, tokenizer: Any):
-        self._tokenizer, self._detokenizer = tokenizer, IncrementalDetokenizer(tokenizer)
+    def __init__(self, tokenizer: Any, prompt: Sequence[int] = ()):
+        self._tokenizer, self._detokenizer = tokenizer, IncrementalDetokenizer(tokenizer, prompt)
 
     def in_chat(
         self, token_ids: Sequence[int], logprobs: Sequence[float] | None, top: Top | None = None
@@ -73,12 +74,12 @@ class Spelled:
         return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
 
 
-def in_text(tokenizer: Any, piece: Result | Chunk) -> tuple[list[int], list[float] | None, Top | None]:
+def in_text(ticket: Ticket, piece: Result | Chunk) -> tuple[list[int], list[float] | None, Top | None]:
     """The tokens of an answer or a piece of one, with what is known of each; without those of a stop string alone."""
     result = piece if isinstance(piece, Result) else piece.result
     count = len(piece.token_ids)
-    if tokenizer is not None and result is not None and piece.logprobs is not None:
-        detokenizer = IncrementalDetokenizer(tokenizer)
+    if ticket.tokenizer is not None and result is not None and piece.logprobs is not None:
+        detokenizer = IncrementalDetokenizer(ticket.tokenizer, ticket.request.prompt)
         for place, token_id in enumerate(result.token_ids):
             begin = detokenizer.length
             if detokenizer.add(token_id) and begin >= len(result.text):

@@ -25,7 +25,6 @@ from eagle_jax.scheduling.recorder import Recorder, last_steps
 from eagle_jax.scheduling.request import DUMMY_REQUEST, PartialOutput, Request
 from eagle_jax.scheduling.row import Row
 from eagle_jax.sharding import to_host
-from eagle_jax.text.detokenize import find_stop
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
 UNLIMITED = 2**31 - 1
@@ -139,10 +138,10 @@ class Batch:
             )
             if math.isnan(row.first_token_seconds):
                 row.first_token_seconds = programs.seconds_since(row.request.submitted)
-            row.stop_hit = find_stop(self.model.tokenizer, row.output.token_ids, row.request.options.stop)
-            if row.stop_hit is not None:
-                row.output = row.output.first(row.stop_hit.tokens)
-            row.done, row.stopped = bool(done[i]) or row.stop_hit is not None, bool(stopped[i])
+            hit = row.read(self.model.tokenizer).stop_hit if row.request.options.stop else None
+            if hit is not None:
+                row.output = row.output.first(hit.tokens)
+            row.done, row.stopped = bool(done[i]) or hit is not None, bool(stopped[i])
         finished = np.array([row.done for row in self.rows] + [True] * (len(done) - len(self.rows)))
         if (finished != done).any():
             self.state = dataclasses.replace(state, done=_sharded(self.model, jnp.asarray(finished)))

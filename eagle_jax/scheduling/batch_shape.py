@@ -77,8 +77,8 @@ def refuse_many_stop_ids(model: Model, request: Request) -> None:
     """Refuses a request with more stop tokens than a batch has room for that others have begun."""
     if len(stop_ids(model, request)) > len(model.stop_ids) + OWN_STOP_IDS:
         raise ValueError(
-            f"stop_token_ids has {len(request.options.stop_token_ids)} tokens; this engine has room for {OWN_STOP_IDS} "
-            "beside the model's own, so give no more"
+            f"stop_token_ids and stop name {len(request.options.stop_token_ids)} tokens; this engine has room for "
+            f"{OWN_STOP_IDS} beside the model's own, so give no more"
         )
 
 

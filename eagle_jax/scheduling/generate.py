@@ -165,7 +165,9 @@ def stream(
         min_p=min_p,
         **processing,
     )
-    streamers = [TextStreamer(request.index, model.tokenizer, request.options.stop) for request in requests]
+    streamers = [
+        TextStreamer(request.index, model.tokenizer, request.prompt, request.options.stop) for request in requests
+    ]
     return (chunk for event in events for chunk in streamers[event.request.index].chunks(event.output, event.result))
 
 

@@ -10,6 +10,7 @@ from eagle_jax.scheduling.options import Options
 from eagle_jax.scheduling.processing import Words, bad_word_ids, check_ids
 from eagle_jax.scheduling.results import Step
 from eagle_jax.scheduling.structured import Made, make_automaton
+from eagle_jax.text.detokenize import has_text, special_ids
 from eagle_jax.text.prompts import TooLong, encode
 from eagle_jax.text.token_automaton import TokenAutomaton
 
@@ -90,26 +91,29 @@ def requests_for(
 ) -> list[Request]:
     """A request for each of `samples` answers to each prompt, in order; `with_form` adds structured output.
 
+    A stop string that is the name of a special token, which has no text to be found in, ends the answer at that token.
+
     Raises:
         ValueError, TypeError: a prompt is not one, or too long for the model's context.
     """
     requests: list[Request] = []
-    submitted = time.perf_counter()
+    submitted, vocab_size = time.perf_counter(), model.target.config.vocab_size
     for index, prompt in enumerate(prompts):
         name = "the prompt" if len(prompts) == 1 else f"prompt {index}"
-        ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, name)
+        ids = encode(model.tokenizer, prompt, vocab_size, name)
         if len(ids) >= model.context:
             raise TooLong(
                 f"{name} has {len(ids)} tokens; the model's context is {model.context}, "
                 f"so it can be {model.context - 1} at most"
             )
-        check_ids(options[index], model.target.config.vocab_size)
-        bad_words = bad_word_ids(options[index].bad_words, model.tokenizer, model.target.config.vocab_size)
+        check_ids(options[index], vocab_size)
+        bad_words = bad_word_ids(options[index].bad_words, model.tokenizer, vocab_size)
+        ends = tuple(id_ for id_ in special_ids(model.tokenizer, options[index].stop) if id_ < vocab_size)
         requests += [
             Request(
                 index=index,
                 prompt=ids,
-                options=options[index],
+                options=dataclasses.replace(options[index], stop_token_ids=options[index].stop_token_ids + ends),
                 seed=seeds[index],
                 sample=sample,
                 bad_words=bad_words,
@@ -125,7 +129,8 @@ def with_form(model: Model, request: Request) -> Request:
     if request.options.form is None:
         return request
     vocab_size = model.target.config.vocab_size
-    made = make_automaton(request.options.form, model.tokenizer, vocab_size, model.stop_ids)
+    begins_text = model.tokenizer is not None and not has_text(model.tokenizer, request.prompt)
+    made = make_automaton(request.options.form, model.tokenizer, vocab_size, model.stop_ids, begins_text=begins_text)
     return dataclasses.replace(request, structured=made)
 
 

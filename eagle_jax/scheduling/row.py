@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
 from eagle_jax.scheduling.results import Result, Stats
-from eagle_jax.text.detokenize import StopHit, decode
+from eagle_jax.text.detokenize import AnswerText
 
 
 @dataclasses.dataclass
@@ -19,7 +19,7 @@ class Row:
         output: its answer so far.
         done: whether the answer is complete.
         stopped: whether a stop token ended it.
-        stop_hit: the stop string that ended it, where it was found; None if none did.
+        text: of its answer, and the stop string that ended it; None before either was asked for.
         compile_seconds: spent on compiling while it waited.
         prefill_seconds: spent on its prompt; rows that are prefilled together share it.
         decode_seconds: spent on steps since then, whether for this row alone or for others as well.
@@ -31,21 +31,28 @@ class Row:
     output: PartialOutput = NO_OUTPUT
     done: bool = False
     stopped: bool = False
-    stop_hit: StopHit | None = None
+    text: AnswerText | None = None
     compile_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     first_token_seconds: float = math.nan
     cached_tokens: int = 0
 
+    def read(self, tokenizer: Any) -> AnswerText:
+        """The text of its answer so far."""
+        if self.text is None:
+            self.text = AnswerText(tokenizer, self.request.prompt, self.request.options.stop)
+        self.text.read(self.output.token_ids)
+        return self.text
+
 
 def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
     """The answer of a row, or as much as there is, with draft trees `depth` deep."""
-    output = row.output
+    output, text = row.output, row.read(tokenizer)
     return Result(
-        text=decode(tokenizer, output.token_ids) if row.stop_hit is None else row.stop_hit.text,
+        text=text.text,
         token_ids=list(output.token_ids),
-        finish_reason="stop" if row.stopped or row.stop_hit is not None else "length",
+        finish_reason="stop" if row.stopped or text.stop_hit is not None else "length",
         logprobs=None if output.logprobs is None else list(output.logprobs),
         top_logprobs=output.top_logprobs,
         prompt_tokens=len(row.request.prompt),

@@ -16,7 +16,7 @@ from eagle_jax.text.automaton_union import either_of
 from eagle_jax.text.byte_automaton import ByteAutomaton, regex_automaton
 from eagle_jax.text.json_schema import schema_automaton
 from eagle_jax.text.token_automaton import TokenAutomaton, token_automaton
-from eagle_jax.text.token_bytes import token_bytes
+from eagle_jax.text.token_bytes import drops_first_space, token_bytes
 
 # The least sizes of a batch's tables: one program serves all requests whose automata are no larger, as that of any JSON
 # object is not.
@@ -132,8 +132,13 @@ class _Kept:
 _kept = _Kept()
 
 
-def make_automaton(form: Form, tokenizer: Any, vocab_size: int, stop_ids: Sequence[int]) -> Made:
+def make_automaton(
+    form: Form, tokenizer: Any, vocab_size: int, stop_ids: Sequence[int], *, begins_text: bool = False
+) -> Made:
     """The automaton of a form.
+
+    Args:
+        begins_text: nothing with a text of its own comes before the answer: a decoder may drop its first space.
 
     Raises:
         ValueError: no answer can have it, its automaton is too large, or the model lacks a tokenizer or a stop token.
@@ -142,13 +147,23 @@ def make_automaton(form: Form, tokenizer: Any, vocab_size: int, stop_ids: Sequen
     if tokenizer is None or not stop_ids:
         lacking = "tokenizer" if tokenizer is None else "stop token"
         raise ValueError(f"structured output needs a {lacking}, but the model has none; leave {form.name} out")
-    key = id(tokenizer), vocab_size, tuple(stop_ids), form
+    drops_space = begins_text and drops_first_space(tokenizer, vocab_size)
+    key = id(tokenizer), vocab_size, tuple(stop_ids), form, drops_space
     start, kept = time.perf_counter(), _kept.get(key)
     if kept is not None:
         return Made(kept, 0.0)
-    made = token_automaton(_over_bytes(form), token_bytes(tokenizer, vocab_size), stop_ids)
+    over_bytes = _after_space(_over_bytes(form)) if drops_space else _over_bytes(form)
+    made = token_automaton(over_bytes, token_bytes(tokenizer, vocab_size), stop_ids)
     _kept.put(key, made, tokenizer)
     return Made(made, time.perf_counter() - start)
+
+
+def _after_space(automaton: ByteAutomaton) -> ByteAutomaton:
+    """The automaton of the same texts with one more space before them, or without where they begin with none."""
+    following = np.where(automaton.next < 0, -1, automaton.next + 1)
+    first = following[:1].copy()
+    first[0, ord(" ")] = 1
+    return ByteAutomaton(np.concatenate([first, following]), np.append(automaton.final[:1], automaton.final))
 
 
 def _over_bytes(form: Form) -> ByteAutomaton:

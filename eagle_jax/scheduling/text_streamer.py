@@ -6,7 +6,7 @@ from typing import Any
 
 from eagle_jax.scheduling.request import PartialOutput
 from eagle_jax.scheduling.results import Chunk, Result
-from eagle_jax.text.detokenize import decode, settled
+from eagle_jax.text.detokenize import IncrementalDetokenizer, settled
 
 
 class TextStreamer:
@@ -16,9 +16,11 @@ class TextStreamer:
         finished: whether the chunk with the result was given.
     """
 
-    def __init__(self, index: int, tokenizer: Any, stop: Sequence[str]):
-        self._index, self._tokenizer, self._stop = index, tokenizer, stop
-        self._text, self._tokens = "", 0
+    def __init__(self, index: int, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str]):
+        self._index, self._stop = index, stop
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
+        self._held = ""  # whole characters that may begin a stop string
+        self._length, self._tokens = 0, 0  # what was given
         self.finished = False
 
     def chunks(self, output: PartialOutput, result: Result | None, *, by_step: bool = False) -> Iterator[Chunk]:
@@ -31,8 +33,13 @@ class TextStreamer:
 
     def _until(self, output: PartialOutput, end: int, result: Result | None) -> Iterator[Chunk]:
         new = slice(self._tokens, end)
-        text = settled(decode(self._tokenizer, output.token_ids[:end]), self._stop) if result is None else result.text
-        piece, self._text, self._tokens = text[len(self._text) :], text, end
+        if result is None:
+            self._held += self._detokenizer.extend(output.token_ids[new])
+            piece = settled(self._held, self._stop)
+            self._held = self._held[len(piece) :]
+        else:
+            piece = result.text[self._length :]
+        self._length, self._tokens = self._length + len(piece), end
         if piece or new.start < end or result is not None:
             yield Chunk(
                 index=self._index,

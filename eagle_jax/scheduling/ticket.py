@@ -196,7 +196,8 @@ class _Reader:
     def __init__(self, tickets: Sequence[Ticket], by_step: bool):
         self._tickets, self._by_step = tickets, by_step
         self._streamers = [
-            TextStreamer(index, ticket.tokenizer, ticket.request.options.stop) for index, ticket in enumerate(tickets)
+            TextStreamer(index, ticket.tokenizer, ticket.request.prompt, ticket.request.options.stop)
+            for index, ticket in enumerate(tickets)
         ]
 
     @property

@@ -1,12 +1,15 @@
 """From token ids to text, whole characters at a time, and the search for stop strings."""
 
+import copy
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 INCOMPLETE = "\ufffd"  # what a decoder makes of the bytes of an incomplete character
+CONTEXT = 8  # tokens that new ones are decoded with, at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,35 +21,15 @@ class StopHit:
 
 
 def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
-    """Text of an answer; special tokens have none. Without a tokenizer there is no text.
+    """Text of tokens; special tokens have none. Without a tokenizer there is no text.
 
     More tokens never change the text but for U+FFFD at its end, where a character is still incomplete.
     """
     if tokenizer is None:
         return ""
-    ids = _whole_characters(token_ids, _byte_tokens(tokenizer))
-    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-
-def find_stop(tokenizer: Any, token_ids: Sequence[int], stop: Sequence[str]) -> StopHit | None:
-    """The earliest stop string in the answer so far; None if there is none.
-
-    The answer ends with the first token that completes a stop string, however many tokens were decoded beyond it. A
-    U+FFFD at the end is not searched: it may yet become a character.
-    """
-
-    def certain(count: int) -> str:
-        return decode(tokenizer, token_ids[:count]).rstrip(INCOMPLETE)
-
-    if not stop or not any(s in certain(len(token_ids)) for s in stop):
-        return None
-    low, high = 1, len(token_ids)
-    while low < high:
-        middle = (low + high) // 2
-        is_found = any(s in certain(middle) for s in stop)
-        low, high = (low, middle) if is_found else (middle + 1, high)
-    text = certain(low)
-    return StopHit(text=text[: min(text.find(s) for s in stop if s in text)], tokens=low)
+    silent = _silent(tokenizer)
+    spoken = [id_ for id_ in token_ids if id_ not in silent]
+    return _decode(tokenizer, _whole_characters(spoken, _byte_tokens(tokenizer)))
 
 
 def settled(text: str, stop: Sequence[str]) -> str:
@@ -65,40 +48,142 @@ def settled(text: str, stop: Sequence[str]) -> str:
     return text[: len(text) - num_held]
 
 
-class IncrementalDetokenizer:
-    """The text of an answer token by token: `add` returns what each one adds.
+def special_ids(tokenizer: Any, texts: Sequence[str]) -> tuple[int, ...]:
+    """Those of the special tokens that are written so, which no answer's text shows."""
+    if not texts:
+        return ()
+    named = {tokenizer.added_tokens_decoder[id_].content: id_ for id_ in _silent(tokenizer)}
+    return tuple(named[text] for text in texts if text in named)
 
-    A tokenizer's decoder does not decode a token alone as it does in a text (Llama 2's drops the space before a word),
-    so each is decoded behind its neighbours.
+
+def has_text(tokenizer: Any, token_ids: Sequence[int]) -> bool:
+    """Whether any of the tokens is not a special one."""
+    return not _silent(tokenizer).issuperset(token_ids)
+
+
+class IncrementalDetokenizer:
+    """The text that tokens add to a prompt's, as they come.
+
+    A tokenizer's decoder does not decode a token alone as it does in a text (Llama 2's drops the space before a text's
+    first word), so tokens are decoded together with a few before them, the prompt's at first. The cost of a token does
+    not grow with the text.
 
     Attributes:
-        length: characters of the answer so far.
+        length: characters that were returned.
     """
 
-    def __init__(self, tokenizer: Any):
+    def __init__(self, tokenizer: Any, prompt: Sequence[int] = ()):
         self._tokenizer = tokenizer
-        # tokens that are decoded together: the last ones that ended on a whole character, and those since
-        self._window: list[int] = []
-        self._prefix_tokens = 0  # how many the former are
-        self._emitted = 0  # characters of the window's text that were returned
+        self._window = _context(tokenizer, prompt)  # tokens that the next ones are decoded with
+        self._text = decode(tokenizer, self._window)
+        self._emitted = len(self._text)  # characters of it that are the prompt's, or were returned
+        # The prompt's end where it may be within a character, which the answer completes, or does not.
+        self._open = self._text if self._text.endswith(INCOMPLETE) else ""
         self.length = 0
 
     def add(self, token_id: int) -> str:
         """Characters that are whole with this token; none of a special token, or of the first bytes of a character."""
-        text = decode(self._tokenizer, [*self._window, token_id])
-        complete = text.rstrip(INCOMPLETE)
-        new = complete[self._emitted :]
-        self._window.append(token_id)
-        self._emitted, self.length = len(complete), self.length + len(new)
-        if new and complete == text:
-            self._window = self._window[self._prefix_tokens :]
-            self._prefix_tokens = len(self._window)
-            self._emitted = len(decode(self._tokenizer, self._window))
+        return self.extend([token_id])
+
+    def extend(self, token_ids: Sequence[int]) -> str:
+        """Characters that are whole with these tokens."""
+        self._window = [*self._window, *token_ids]
+        self._text = decode(self._tokenizer, self._window)
+        begin, end = self._begin(self._text), len(self._text.rstrip(INCOMPLETE))
+        new = self._text[begin:end]
+        if new or not self._open:
+            self._open, self._emitted = "", end
+        if len(self._window) > 2 * CONTEXT and not self._open:
+            self._window = _context(self._tokenizer, self._window)
+            self._text = decode(self._tokenizer, self._window)
+            self._emitted = len(self._text.rstrip(INCOMPLETE))
+        self.length += len(new)
         return new
 
     def would_add(self, token_id: int) -> str:
         """What `add` would return, of a token that is not taken."""
-        return decode(self._tokenizer, [*self._window, token_id]).rstrip(INCOMPLETE)[self._emitted :]
+        text = decode(self._tokenizer, [*self._window, token_id])
+        return text[self._begin(text) :].rstrip(INCOMPLETE)
+
+    @property
+    def rest(self) -> str:
+        """What a text that ends here has beyond what was returned: U+FFFD for a character that is not whole."""
+        return self._text[self._begin(self._text) :]
+
+    def _begin(self, text: str) -> int:
+        """Where in the window's text begins what was not returned."""
+        return len(os.path.commonprefix([self._open, text])) if self._open else self._emitted
+
+
+class AnswerText:
+    """The text of one answer, which a stop string may end.
+
+    The answer ends with the first token that completes a stop string, however many tokens come at once. A U+FFFD at the
+    end is not searched: it may yet become a character.
+
+    Attributes:
+        stop_hit: the earliest stop string so far; None if there is none.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str]):
+        self._detokenizer, self._stop = IncrementalDetokenizer(tokenizer, prompt), stop
+        self._longest = max(map(len, stop), default=1)
+        self._text, self._tokens = "", 0
+        self.stop_hit: StopHit | None = None
+
+    def read(self, token_ids: Sequence[int]) -> None:
+        """Reads on in an answer, whose tokens so far are all given."""
+        if self.stop_hit is not None:
+            return
+        new, before = token_ids[self._tokens :], copy.copy(self._detokenizer)
+        added = self._detokenizer.extend(new)
+        if self._found(added) is not None:
+            self._detokenizer = before
+            for self._tokens, token in enumerate(new, start=self._tokens + 1):
+                added = self._detokenizer.add(token)
+                if (place := self._found(added)) is not None:
+                    self.stop_hit = StopHit((self._text + added)[:place], self._tokens)
+                    return
+                self._text += added
+        self._text, self._tokens = self._text + added, len(token_ids)
+
+    @property
+    def text(self) -> str:
+        """The answer's text, if it ends here."""
+        return self._text + self._detokenizer.rest if self.stop_hit is None else self.stop_hit.text
+
+    def _found(self, added: str) -> int | None:
+        """Where the first stop string begins that ends in `added`."""
+        begin = max(len(self._text) - self._longest + 1, 0)
+        searched = self._text[begin:] + added
+        return min((begin + searched.find(s) for s in self._stop if s in searched), default=None)
+
+
+def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
+    """The last tokens of a text, with which further ones are decoded as they are with all of it.
+
+    One token with a character of its own is enough for decoders that treat a text's first token in another way, and one
+    character in front of the last four bytes for those whose tokens are parts of characters.
+    """
+    size, context = CONTEXT, list[int]()
+    while tokenizer is not None:
+        last = itertools.islice((id_ for id_ in reversed(token_ids) if id_ not in _silent(tokenizer)), size)
+        context = [*last][::-1]
+        if len(context) < size or decode(tokenizer, context).rstrip(INCOMPLETE):
+            break
+        size *= 2
+    return context
+
+
+def _decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
+    return tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+@functools.lru_cache(maxsize=8)
+def _silent(tokenizer: Any) -> frozenset[int]:
+    """Special tokens, which decoding skips."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})  # a caller's own tokenizer may know of none
+    return frozenset(id_ for id_, token in added.items() if token.special and not _decode(tokenizer, [id_]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +198,8 @@ class ByteTokens:
 def _byte_tokens(tokenizer: Any) -> ByteTokens:
     vocabulary = tokenizer.get_vocab()
     token_of = {byte: vocabulary.get(f"<0x{byte:02X}>") for byte in range(256)}
-    if None in token_of.values():
+    letter = token_of[ord("A")]
+    if None in token_of.values() or _decode(tokenizer, [letter]) != "A":  # without byte fallback they are text
         return ByteTokens({}, {})
     return ByteTokens({token: byte for byte, token in token_of.items()}, token_of)
 

@@ -5,12 +5,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from eagle_jax.text.messages import Message, for_template, is_message
-
-ARRAYS = (np.ndarray, jax.Array)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +49,7 @@ def split(prompts: Any) -> tuple[list[Prompt], bool]:
     """The prompts as a list, and whether a list is what was given (a list in gives a list out)."""
     if isinstance(prompts, (str, Text, Chat)):
         return [prompts], False
-    if isinstance(prompts, Mapping) and "input_ids" in prompts:  # what tokenizers make, and their chat templates
-        prompts = prompts["input_ids"]
-    if isinstance(prompts, ARRAYS):
-        prompts = prompts.tolist()
+    prompts = _as_lists(prompts)
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise TypeError(
             f"prompts of type {type(prompts).__name__}; expected a string, a list of chat messages, "
@@ -63,9 +57,10 @@ def split(prompts: Any) -> tuple[list[Prompt], bool]:
         )
     if not len(prompts):
         raise ValueError("no prompts: the list is empty")
-    if all(isinstance(item, Mapping) for item in prompts) or all(_is_token(item) for item in prompts):
-        return [list(prompts)], False
-    return [item.tolist() if isinstance(item, ARRAYS) else item for item in prompts], True
+    items: list[Any] = [item if isinstance(item, int) else _one_row(item) for item in prompts]
+    if all(isinstance(item, Mapping) for item in items) or all(_is_token(item) for item in items):
+        return [items], False
+    return items, True
 
 
 class TooLong(ValueError):
@@ -76,18 +71,17 @@ class Unfit(ValueError):
     """Messages that the model's chat template refuses: some know no system message, or want roles to take turns."""
 
 
-def encode(tokenizer: Any, prompt: Prompt | np.ndarray | jax.Array, vocab_size: int, where: str) -> list[int]:
-    """Token ids of one prompt; `where` names it in messages."""
-    if isinstance(prompt, ARRAYS):
-        prompt = prompt.tolist()
+def encode(tokenizer: Any, prompt: Any, vocab_size: int, where: str) -> list[int]:
+    """Token ids of one prompt, a `Prompt` or an array of ids; `where` names it in messages."""
+    prompt = _one_row(prompt)
     if isinstance(prompt, (str, Text)):
         ids = _encode_text(tokenizer, prompt if isinstance(prompt, Text) else Text(prompt), where)
     elif isinstance(prompt, Chat):
         ids = _encode_chat(tokenizer, prompt, where)
     elif isinstance(prompt, Sequence) and prompt and all(isinstance(item, Mapping) for item in prompt):
-        ids = _encode_chat(tokenizer, Chat(prompt), where)  # type: ignore[arg-type]  # mappings, every one
+        ids = _encode_chat(tokenizer, Chat(prompt), where)
     elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes) and all(_is_token(item) for item in prompt):
-        ids = [int(token) for token in prompt]  # type: ignore[arg-type]  # `_is_token` has seen to it
+        ids = [int(token) for token in prompt]
     else:
         raise TypeError(f"{where} is neither text, nor chat messages, nor token ids: {_short(prompt)}")
     if not ids:
@@ -96,6 +90,34 @@ def encode(tokenizer: Any, prompt: Prompt | np.ndarray | jax.Array, vocab_size: 
     if wrong:
         raise ValueError(f"{where} holds token id {wrong[0]}; the model's vocabulary is 0 to {vocab_size - 1}")
     return ids
+
+
+def _as_lists(prompts: Any) -> Any:
+    """Arrays and tensors of any library as lists, and what tokenizers and chat templates return as its token ids,
+    without those that its attention mask leaves out; other prompts as they are.
+    """
+    if isinstance(prompts, Mapping) and "input_ids" in prompts:
+        ids, mask = prompts["input_ids"], prompts.get("attention_mask")
+        ids, mask = ([*map(_as_lists, one)] if isinstance(one, list) else _as_lists(one) for one in (ids, mask))
+        return ids if mask is None else _without_padding(ids, mask)
+    return prompts.tolist() if hasattr(prompts, "tolist") else prompts
+
+
+def _without_padding(ids: Any, mask: Any) -> list[Any]:
+    are_lists = isinstance(ids, Sequence) and isinstance(mask, Sequence)
+    if not are_lists or len(ids) != len(mask):
+        size = f"{len(mask)} entries for {len(ids)} of input_ids" if are_lists else f"type {type(mask).__name__}"
+        raise ValueError(f"attention_mask has {size}; expected one for each token id, or none")
+    if any(isinstance(row, Sequence) for row in ids):
+        return [_without_padding(*row) for row in zip(ids, mask, strict=True)]
+    return [id_ for id_, counts in zip(ids, mask, strict=True) if counts]
+
+
+def _one_row(prompt: Any) -> Any:
+    """One prompt of those that `_as_lists` reads; tokenizers return one as a batch of one row."""
+    rows = _as_lists(prompt)
+    is_batch = rows is not prompt and isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], list)
+    return rows[0] if is_batch else rows
 
 
 def _is_token(item: Any) -> bool:

@@ -5,6 +5,8 @@ import json
 import re
 from typing import Any
 
+from eagle_jax.text.detokenize import decode
+
 SPECIAL = b"\xff"  # no UTF-8 has it, so no special token is part of a text
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _WORD_START = "▁"  # a space, in SentencePiece's spelling
@@ -28,16 +30,28 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> tuple[bytes, ...]:
     return tuple(spelt)
 
 
+def drops_first_space(tokenizer: Any, vocab_size: int) -> bool:
+    """Whether a text's first token is decoded without the space that it begins with elsewhere."""
+    spelt = token_bytes(tokenizer, vocab_size)
+    spaced = next((id_ for id_, word in enumerate(spelt) if word[:1] == b" " and word[1:].isalpha()), None)
+    return spaced is not None and not decode(tokenizer, [spaced]).startswith(" ")
+
+
 def _spelling_of(tokenizer: Any) -> Any:
     """How a token's name in the vocabulary spells its bytes."""
-    decoder = json.dumps(json.loads(tokenizer.backend_tokenizer.to_str()).get("decoder"))
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # those that are written in Python have none
+    decoder = '"none"' if backend is None else json.dumps(json.loads(backend.to_str()).get("decoder"))
     if '"ByteLevel"' in decoder:
         table = _bytes_of_characters()
         # a character beyond the 256 stands in no text
         return lambda token: bytes(table[c] for c in token) if all(c in table for c in token) else b""
-    if '"ByteFallback"' in decoder or _WORD_START in decoder or '"Metaspace"' in decoder:
-        return _like_sentencepiece
-    if decoder in ("null", '{"type": "Fuse"}'):
+    if '"ByteFallback"' in decoder:
+        return lambda token: _byte_of(token) or _words(token)
+    if _WORD_START in decoder or '"Metaspace"' in decoder:
+        return _words
+    if decoder == "null":  # tokens are put together with spaces
+        return lambda token: b" " + token.encode()
+    if decoder == '{"type": "Fuse"}':
         return lambda token: token.encode()
     raise ValueError(
         "structured output needs to know how the tokenizer spells its tokens, and this one's decoder is of no known "
@@ -45,9 +59,13 @@ def _spelling_of(tokenizer: Any) -> Any:
     )
 
 
-def _like_sentencepiece(token: str) -> bytes:
+def _byte_of(token: str) -> bytes:
     byte = _BYTE_TOKEN.fullmatch(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace(_WORD_START, " ").encode()
+    return bytes([int(byte[1], 16)]) if byte else b""
+
+
+def _words(token: str) -> bytes:
+    return token.replace(_WORD_START, " ").encode()
 
 
 @functools.cache

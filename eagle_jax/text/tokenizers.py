@@ -1,6 +1,7 @@
 """Tokenizers: where they are, and whether two are the same."""
 
 import hashlib
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,13 @@ from typing import Any
 from eagle_jax.converters.errors import first_sentence
 from eagle_jax.converters.files import is_gguf, read_json
 from eagle_jax.converters.gguf_tokenizer import tokenizer_of
+
+# Vocabularies that are not written as tokenizer.json, and what transformers reads each kind with: package -> module.
+_MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_READERS = {
+    "SentencePiece": {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"},
+    "tiktoken": {"tiktoken": "tiktoken"},
+}
 
 
 def tokenizer_in(folder: Path) -> Any:
@@ -26,13 +34,37 @@ def tokenizer_in(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever transformers and tokenizers make of it: some of them are bare ones
-        lacking = isinstance(error, ImportError) or re.search("is required|requires|not installed", str(error))
-        advice = "install what it needs" if lacking else "copy or download its files again"
-        raise ValueError(f"the tokenizer in {folder} cannot be read ({first_sentence(error)}); {advice}") from error
+        raise ValueError(f"the tokenizer in {folder} cannot be read ({_reason(folder, error)}") from error
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
+        raise ValueError(f"the tokenizer in {folder} has special tokens alone; copy or download its files again")
     beside = folder / "chat_template.json"  # where processors keep it
     if not getattr(tokenizer, "chat_template", None) and beside.exists():
         tokenizer.chat_template = read_json(beside).get("chat_template")
     return _quiet(tokenizer)
+
+
+def _reason(folder: Path, error: Exception) -> str:
+    """Why a tokenizer cannot be read, and what to do.
+
+    Transformers tries one reader after another, and its error is that of the last one, which reads tiktoken's files.
+    """
+    path = next((folder / name for name in _MODEL_FILES if (folder / name).exists()), None)
+    if path is None or (folder / "tokenizer.json").exists():
+        needs = isinstance(error, ImportError) or re.search("is required|requires|not installed", str(error))
+        return f"{first_sentence(error)}); {'install what it needs' if needs else 'copy or download its files again'}"
+    content = path.read_bytes()
+    kind = "tiktoken" if re.match(rb"[A-Za-z0-9+/]+=* \d+\n", content) else "SentencePiece"
+    lacking = [name for name, module in _READERS[kind].items() if not _is_installed(module)]
+    if not content or content.startswith(b"version https://git-lfs") or not lacking:
+        return f"{path.name} is no {kind} model, or a damaged one); copy or download it again"
+    return f"{path.name} is a {kind} model, which needs {' and '.join(lacking)}); pip install {' '.join(lacking)}"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # the package around it is not there, or is blocked
+        return False
 
 
 def with_template(tokenizer: Any, chat_template: str | Path) -> Any:
@@ -47,7 +79,7 @@ def with_template(tokenizer: Any, chat_template: str | Path) -> Any:
     if str(chat_template) in named:
         tokenizer.chat_template = named[str(chat_template)]
     elif Path(chat_template).is_file():
-        tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
+        tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8-sig")
     else:
         names = f", or one of the names {', '.join(named)}" if named else ""
         raise ValueError(f"chat_template={str(chat_template)!r} is no file; expected one with a Jinja template{names}")

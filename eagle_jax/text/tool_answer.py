@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.text.detokenize import decode
+from eagle_jax.text.detokenize import IncrementalDetokenizer, decode
 from eagle_jax.text.tool_calls import CallReader, ToolCall, ToolFormat, call_id
 from eagle_jax.text.tools import Tools
 
@@ -16,28 +16,26 @@ class ToolAnswer:
         format: how the model writes calls.
         tools: those that there are.
         id: of the answer; ids of calls follow from it.
+        prompt: the tokens before the answer.
 
     Attributes:
         content: the text of the answer so far, without calls.
         calls: the calls so far, in OpenAI's form.
     """
 
-    def __init__(self, tokenizer: Any, format: ToolFormat, tools: Tools, id: str):
-        self._tokenizer, self._format, self._id = tokenizer, format, id
+    def __init__(self, tokenizer: Any, format: ToolFormat, tools: Tools, id: str, prompt: Sequence[int] = ()):
+        self._format, self._id = format, id
         self._reader = CallReader(format, tools.names, tools.parallel)
         self._marks = _hidden(tokenizer, format)
-        self._ids: list[int] = []
-        self._plain, self._read = "", 0
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
+        self._pending: list[tuple[int, str]] = []  # marks that were not shown, and where in the text they are
+        self._length = 0  # of the text so far
         self.content = ""
         self.calls: list[dict[str, Any]] = []
 
     def add(self, token_ids: Sequence[int], new: str, is_last: bool) -> list[dict[str, Any]]:
         """Deltas of a message, for more tokens, whose own text is `new`."""
-        self._ids += token_ids
-        self._plain += new
-        shown = self._shown()
-        pieces = self._reader.add(shown[self._read :]) + (self._reader.end() if is_last else [])
-        self._read = len(shown)
+        pieces = self._reader.add(self._marked(token_ids, new)) + (self._reader.end() if is_last else [])
         return [delta for piece in pieces for delta in self._deltas(piece)]
 
     def finish_reason(self, reason: str) -> str:
@@ -63,20 +61,19 @@ class ToolAnswer:
             {"tool_calls": [{"index": index, "function": {"arguments": piece.arguments}}]},
         ]
 
-    def _shown(self) -> str:
-        """The text so far, with the marks of calls that are special tokens, which have no text of their own."""
-        if not any(id_ in self._marks for id_ in self._ids):
-            return self._plain
-        parts: list[str] = []
-        run: list[int] = []
-        for id_ in [*self._ids, None]:
-            if id_ is None or id_ in self._marks:
-                parts += [decode(self._tokenizer, run), "" if id_ is None else self._marks[id_]]
-                run = []
-            else:
-                run.append(id_)
-        whole = "".join(parts)
-        return whole[: len(whole) - (len(decode(self._tokenizer, self._ids)) - len(self._plain))]
+    def _marked(self, token_ids: Sequence[int], new: str) -> str:
+        """The new text, with the marks of calls that are special tokens, which have no text of their own."""
+        for id_ in token_ids if self._marks else ():
+            if id_ in self._marks:
+                self._pending.append((self._detokenizer.length, self._marks[id_]))
+            self._detokenizer.add(id_)
+        parts, begin = list[str](), self._length
+        self._length += len(new)
+        while self._pending and self._pending[0][0] <= self._length:
+            place, mark = self._pending.pop(0)
+            parts += [new[: place - begin], mark]
+            new, begin = new[place - begin :], place
+        return "".join([*parts, new])
 
 
 def _hidden(tokenizer: Any, format: ToolFormat) -> dict[int, str]:

@@ -213,7 +213,7 @@ def texts(
     if tokenizer is None:
         raise ValueError("the target's folder holds no tokenizer; training reads text")
     if data_settings.chat_template is not None:
-        tokenizer.chat_template = Path(data_settings.chat_template).read_text(encoding="utf-8")
+        tokenizer.chat_template = Path(data_settings.chat_template).read_text(encoding="utf-8-sig")
     options: dict[str, Any] = dict(
         vocab_size=target.config.vocab_size,
         length=data_settings.length,

@@ -39,8 +39,8 @@ def test_every_option_reaches_the_api(fake, run):
 
 
 def test_the_prompt_comes_from_a_pipe_or_a_file(fake, run, tmp_path):
-    (tmp_path / "p.txt").write_text("from a file")
-    run("generate", "--raw", input="from a pipe\n")
+    (tmp_path / "p.txt").write_bytes(b"\xef\xbb\xbffrom a file")  # as Windows' editors write UTF-8
+    run("generate", "--raw", input="\ufefffrom a pipe\n")
     run("generate", "-", "--raw", input="from a dash\n")
     run("generate", "--raw", "--file", str(tmp_path / "p.txt"))
     assert [prompt for prompt, _ in fake.requests] == ["from a pipe", "from a dash", "from a file"]

@@ -3,6 +3,7 @@
 import json
 import pathlib
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from eagle_jax import api
-from eagle_jax.converters import convert_gguf, describe, load_target, quantize, resolve
+from eagle_jax.converters import convert_gguf, describe, gguf_tokenizer, load_target, quantize, resolve
 from eagle_jax.converters.gguf_config import config_entries, end_ids
 from eagle_jax.models.rope import frequencies
 from eagle_jax.ops.quantized import QuantArray, Rounding, dense
@@ -320,6 +321,36 @@ def test_sentencepiece_tokenizer(tmp_path, llama, monkeypatch, prefix):
     words = ["▁", "ab"] if prefix else ["ab"]
     assert tokenizer.convert_ids_to_tokens(ids) == ["<s>", *words, "▁▁", "a", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == "ab  aé"
+
+
+def test_tokenizers_whose_parts_do_not_fit(monkeypatch):
+    """What the tokenizers library would say in words of its own, or with a panic."""
+    tokens = ["<unk>", "<s>", "</s>", "a", "b", "ab"]
+    whole = {"tokens": tokens, "token_type": [2, 3, 3, 1, 1, 1], "scores": [0.0] * 6, "merges": ["a b"], "pre": "gpt-2"}
+    either = [
+        ("bos_token_id", 6, "tokenizer.ggml.bos_token_id is 6; the vocabulary is 0 to 5"),
+        ("eos_token_id", "</s>", "tokenizer.ggml.eos_token_id is '</s>'"),
+        ("tokens", "abcdef", "tokenizer.ggml.tokens is no list of texts"),
+        ("tokens", [1, 2, 3], "tokenizer.ggml.tokens is no list of texts"),
+        ("token_type", [2, 3], "tokenizer.ggml.token_type has 2 entries for 6 tokens"),
+    ]
+    spoiled = {
+        "gpt2": [
+            *either,
+            ("merges", ["a b", "x y"], "its merge 'x y' is not of two tokens that make a third"),
+            ("merges", ["b a"], "its merge 'b a'"),
+            ("merges", ["ab"], "its merge 'ab'"),
+            ("merges", [1], "its merge 1"),
+            ("pre", ["gpt-2"], "pre-tokenizer ['gpt-2'] is not known"),
+        ],
+        "llama": [*either, ("scores", [0.0], "tokenizer.ggml.scores has 1 entries for 6 tokens")],
+    }
+    for kind, cases in spoiled.items():
+        for name, value, sentence in cases:
+            entries = {f"tokenizer.ggml.{key}": item for key, item in (whole | {"model": kind, name: value}).items()}
+            monkeypatch.setattr(gguf_tokenizer, "read_gguf", lambda _, e=entries: SimpleNamespace(metadata=e))
+            with refused(ValueError, "the tokenizer in m.gguf cannot be read", sentence):
+                gguf_tokenizer.tokenizer_of(pathlib.Path("m.gguf"))
 
 
 def add_sentencepiece(writer: Any, prefix: bool) -> None:

@@ -10,7 +10,7 @@ from speller import DYNAMIC, RANDOM, TOKENIZER, asked
 from eagle_jax.api import generate, prompt_logprobs
 from eagle_jax.protocols.echo import Echo
 from eagle_jax.scheduling.scoring import Scoring
-from eagle_jax.text.detokenize import decode, settled
+from eagle_jax.text.detokenize import AnswerText, IncrementalDetokenizer, decode
 
 CLOSE = dict(atol=2e-5)
 HARNESS = dict(model="random", max_tokens=1, temperature=0, logprobs=1, seed=1234, echo=True)
@@ -60,17 +60,21 @@ def test_streams_tell_the_same(client, options: dict):
         assert whole.choices[0].text == "abcdef" and whole.choices[0].finish_reason == "stop"
 
 
-def test_prompt_and_answer_are_one_text():
-    prompt = LLAMA2("ab a")["input_ids"]
-    answer = LLAMA2("é😀b", add_special_tokens=False)["input_ids"]
-    echo, before = Echo(LLAMA2, prompt), ""
-    told = echo.prompt()
+@pytest.mark.parametrize("answer", ["é😀b", "", "\x82\xac a", "ab", "\x82"])
+def test_prompt_and_answer_are_one_text(answer):
+    """Also one that goes on within a character, which it completes or does not."""
+    parts = [f"<0x{ord(character):02X}>" for character in "\xe2"] if answer != "é😀b" else []
+    prompt = LLAMA2("ab a")["input_ids"] + LLAMA2.convert_tokens_to_ids(parts)
+    names = [f"<0x{ord(c):02X}>" if 0x80 <= ord(c) < 0xC0 else c.replace(" ", "▁") for c in answer]
+    ids = LLAMA2.convert_tokens_to_ids(names) if parts else LLAMA2(answer, add_special_tokens=False)["input_ids"]
+    echo, text = Echo(LLAMA2, prompt), AnswerText(LLAMA2, prompt, ())
+    told, detokenizer = echo.prompt(), IncrementalDetokenizer(LLAMA2, prompt)
     assert told == "ab a"
-    for end in range(1, len(answer) + 1):
-        text = settled(decode(LLAMA2, answer[:end]), ())
-        told += echo.add(answer[end - 1 : end], text[len(before) :])
-        before = text
-    assert told == decode(LLAMA2, prompt + answer) == "ab a é😀b"
+    for id_ in ids:
+        told += echo.add([id_], detokenizer.add(id_), is_last=False)
+    told += echo.add([], detokenizer.rest, is_last=True)
+    text.read(ids)
+    assert told == decode(LLAMA2, prompt + ids) and told.endswith(text.text)
 
 
 def test_prompt_logprobs_as_vllm_has_them(client):

@@ -5,13 +5,15 @@ import pathlib
 import re
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from speller import SPELLER, TOKENIZER, asked
 from tokenizers import processors
-from transformers import PreTrainedTokenizerFast
+from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from eagle_jax.api import Chat, Text, encode, generate
-from eagle_jax.text.prompts import Unfit
+from eagle_jax.text.prompts import Unfit, split
 from eagle_jax.text.tokenizers import tokenizer_in, with_template
 
 SIZE = 272
@@ -90,10 +92,61 @@ def test_templates_from_elsewhere(tmp_path: pathlib.Path):
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "beside"}))
     assert tokenizer_in(tmp_path).chat_template == "beside"
 
-    (tmp_path / "own.jinja").write_text("own")
+    (tmp_path / "own.jinja").write_text("\ufeffown")  # as Windows' editors write UTF-8
     assert with_template(tokenizer("old"), tmp_path / "own.jinja").chat_template == "own"
     assert with_template(tokenizer({"a": "x", "b": "y"}), "b").chat_template == "y"
     with pytest.raises(ValueError, match="chat_template='c' is no file; expected one .* one of the names a, b"):
         with_template(tokenizer({"a": "x", "b": "y"}), "c")
     with pytest.raises(ValueError, match="needs a tokenizer"):
         with_template(None, "c")
+
+
+class Tensor:
+    """What a torch tensor has that is looked at."""
+
+    def __init__(self, values: Any):
+        self._values = np.array(values)
+
+    def __array__(self, *args: Any, **how: Any) -> np.ndarray:
+        return self._values
+
+    def tolist(self) -> Any:
+        return self._values.tolist()
+
+
+@pytest.mark.parametrize("array", [list, np.array, jnp.array, Tensor])
+def test_what_tokenizers_return_is_a_prompt(array: Any):
+    """Token ids of any library, and mappings with an attention mask, which tells padding on either side."""
+    one, two = [5, 6, 7], [8, 9]
+    batch = [one, [0, *two]]
+    cases = [
+        (array(one), [one], False),
+        ([array(one), array(two)], [one, two], True),
+        (array(batch), batch, True),
+        (BatchEncoding({"input_ids": array(batch), "attention_mask": array([[1, 1, 1], [0, 1, 1]])}), [one, two], True),
+        (BatchEncoding({"input_ids": array([*one, 0]), "attention_mask": array([1, 1, 1, 0])}), [one], False),
+        (BatchEncoding({"input_ids": array([one])}), [one], True),
+        ([BatchEncoding({"input_ids": array(ids)}) for ids in (one, two)], [one, two], True),
+        ([BatchEncoding({"input_ids": array([ids])}) for ids in (one, two)], [one, two], True),
+        ([{"input_ids": [one], "attention_mask": array([[False, True, True]])}], [one[1:]], True),
+    ]
+    if array is not list:
+        cases += [
+            ([array(token) for token in one], [one], False),
+            ([array([one]), "th"], [one, TOKENIZER("th").input_ids], True),
+        ]
+    for given, expected, many in cases:
+        items, is_list = split(given)
+        assert [encode(TOKENIZER, item, SIZE, "the prompt") for item in items] == expected and is_list is many
+    assert encode(TOKENIZER, BatchEncoding({"input_ids": array([one])}), SIZE, "the prompt") == one  # as engines do
+
+
+def test_an_attention_mask_that_fits_no_ids():
+    refused = {"attention_mask has 2 entries for 3": [1, 1], "attention_mask has type int": 1}
+    for sentence, mask in refused.items():
+        with pytest.raises(ValueError, match=sentence):
+            split({"input_ids": [1, 2, 3], "attention_mask": mask})
+    with pytest.raises(TypeError, match="the prompt is neither"):
+        encode(TOKENIZER, {"input_ids": [[1], [2]]}, SIZE, "the prompt")
+    with pytest.raises(ValueError, match="is empty"):
+        encode(TOKENIZER, {"input_ids": [1], "attention_mask": [0]}, SIZE, "the prompt")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sentencepiece_like import LLAMA2
 from speller import SPECIAL, TOKENIZER
 
-from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer, StopHit, decode, find_stop, settled
+from eagle_jax.text.detokenize import INCOMPLETE, AnswerText, IncrementalDetokenizer, StopHit, decode, settled
 
 TOKENIZERS = {"byte level": TOKENIZER, "byte fallback": LLAMA2}
 LETTERS = "ab😀é "  # few, so that strings meet
@@ -26,6 +26,13 @@ answers = {
     for name, tokenizer in TOKENIZERS.items()
 }
 each_tokenizer = pytest.mark.parametrize("name", TOKENIZERS)
+
+
+def find_stop(tokenizer, ids: list[int], stop: Sequence[str]) -> StopHit | None:
+    """The stop string of an answer that is read in one piece."""
+    answer = AnswerText(tokenizer, (), stop)
+    answer.read(ids)
+    return answer.stop_hit
 
 
 def test_without_a_tokenizer_there_is_no_text():
