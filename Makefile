@@ -102,7 +102,7 @@ clean:  ## remove the environment and all caches
 
 # What people point at a server, beside the environment: they ask for other versions of what is there.
 build/clients: .venv/dev
-	@$(PIP) install --quiet --target $@ langchain-openai instructor
+	@$(PIP) install --quiet --target $@ langchain-openai instructor anthropic
 
 # Beside the environment and not in it: JAX would look for a TPU whenever it starts.
 build/libtpu: .venv/dev

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 
 # A module may import from rows above its own and from its own row.
 LAYERS = (
-    ("platform", "struct", "durable", "workarounds", "checks"),
+    ("platform", "struct", "durable", "workarounds", "checks", "fields"),
     ("jsonl",),
     ("config", "dflash_parts", "head_configs", "sharding"),
     ("ops",),
@@ -36,6 +36,7 @@ LAYERS = (
     ("tuning",),
     ("scheduling",),
     ("inspection",),
+    ("protocols",),
     ("jobs",),
     ("api",),
     ("serving",),
@@ -140,7 +141,8 @@ def test_the_commands_see_only_the_api(path):
     for imported, node in imports(path):
         if imported.startswith("eagle_jax."):
             other = imported.removeprefix("eagle_jax.")
-            allowed = ("api", "serving", "evaluation", "cli", "checks", "durable", "jsonl")
+            allowed = ("api", "serving", "evaluation", "cli", "checks", "durable", "fields", "jsonl")
+            allowed += ("protocols",) if within(name_of(path), "serving") else ()
             allowed += ("load", "generate", "stream", "__version__")
             assert any(within(other, room) for room in allowed), f"{path}:{node.lineno}: {imported} is not the api"
 

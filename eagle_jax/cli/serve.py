@@ -93,7 +93,7 @@ def serve(
     draft_model: options.DraftModel = None,
     datastore: options.Datastore = None,
 ) -> None:
-    """Serve OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models, and /health and /metrics.
+    """Serve OpenAI's API, /v1/chat/completions, completions and responses, and Anthropic's /v1/messages.
 
     Requests join the batch that is running, and each gets the text that it would get alone. Ctrl-C or SIGTERM finishes
     what is under way, refuses what is new, and ends; a second one ends within seconds.
@@ -177,8 +177,9 @@ def _greet(addresses: list[str], name: str, engine: Any, slots: int, notes: list
     for note in notes:
         err.print(f"  {note}", markup=False)
     for address in addresses:
-        paths = f"{address}/v1   models, completions, chat/completions, responses; {address}/health, {address}/metrics"
-        err.print(f"  {paths}", markup=False)  # an IPv6 address stands in brackets
+        paths = "models, completions, chat/completions, responses, messages"
+        # an IPv6 address stands in brackets
+        err.print(f"  {address}/v1   {paths}; {address}/health, {address}/metrics", markup=False)
 
 
 def warn_of_open_doors(addresses: list[str], api_key: str | None) -> None:

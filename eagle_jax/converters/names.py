@@ -252,7 +252,7 @@ def _check_finite(weights: Weights, slot: Slot, leaf: Any) -> None:
         if len(wrong):
             raise ValueError(
                 f"tensor {key} in {info.file} holds {len(wrong)} numbers that are NaN or infinite, the first at "
-                f"{wrong[0].tolist()}; the file is damaged, or was written by a training that diverged: download or make it again"
+                f"{wrong[0].tolist()}; the file is damaged, or a training diverged: download or make it again"
             )
     raise ValueError(
         f"tensor {slot.keys[0]} in {weights.info[slot.keys[0]].file} has numbers beyond the range of "

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,17 @@ from typing import Any
 from eagle_jax.checks import whole
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.jobs import manifest, openai, parts
+from eagle_jax.jobs.asked import Asked, ask
 from eagle_jax.jobs.journal import Journal
 from eagle_jax.jobs.lines import contents_of, lines_of
-from eagle_jax.jobs.rows import Defaults, Refused, Row, read, refuse_twins, to_request
+from eagle_jax.jobs.rows import Defaults, Refused, Row, read, refuse_twins
 from eagle_jax.jobs.together import Bystander, agree_on, agree_to_begin, is_bystander
 from eagle_jax.loading.model import Model
 from eagle_jax.ops.dispatch import settings
 from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.offline import Utilisation
 from eagle_jax.scheduling.request import Request
-from eagle_jax.scheduling.results import Result
-from eagle_jax.text.tool_answer import ToolAnswer
-from eagle_jax.text.tool_calls import tool_format_for
+from eagle_jax.scheduling.scheduler import Event
 from eagle_jax.tuning.methods import drafter_for
 from eagle_jax.tuning.sizes import rows_for, rows_of
 
@@ -173,28 +171,17 @@ class Job:
         done = agree_on(self._journal.done, self.rows) if self.one_model else set(self._journal.done)
         tally = Tally(rows=len(mine), before=len(done), failed_before=self._journal.failed)
 
-        def finished(number: int, record: dict[str, Any], **more: int) -> None:
-            nonlocal tally
-            self._journal.append(number, record)
-            tally = dataclasses.replace(tally, **{name: getattr(tally, name) + count for name, count in more.items()})
-            if progress is not None:
-                progress(tally)
+        def decode(requests: Sequence[Request]) -> Iterator[Event]:
+            return offline.run(model, requests, rows, lambda _: chosen, utilisation=tally.utilisation)
 
         waiting = (read(line) for line in lines_of(self.inputs) if line.number in mine and line.number not in done)
         for window in _windows(waiting, WINDOW * rows):
-            requests: list[Request] = []
-            for row in window:
-                request = row if isinstance(row, Refused) else to_request(model, row, self.defaults)
-                if isinstance(request, Refused):
-                    finished(row.number, openai.error_line(request) if row.form else _refused(request), failed=1)
-                else:
-                    requests.append(request)
-            asked = {row.number: row for row in window if isinstance(row, Row)}
-            for event in offline.run(model, requests, rows, lambda _: chosen, utilisation=tally.utilisation):
-                if event.result is not None:
-                    row = asked[event.request.index]
-                    record = self._record(model, row, event.request, event.result)
-                    finished(row.number, record, answered=1, tokens=len(event.result.token_ids))
+            for number, record, counts in self._answers(model, window, decode):
+                self._journal.append(number, record)
+                more = {name: getattr(tally, name) + count for name, count in counts.items()}
+                tally = dataclasses.replace(tally, **more)
+                if progress is not None:
+                    progress(tally)
         return tally
 
     def merge(self) -> list[str]:
@@ -206,34 +193,30 @@ class Job:
         self.complete = not missing
         return missing
 
-    def _record(self, model: Model, row: Row, request: Request, result: Result) -> dict[str, Any]:
-        """A row of the output. It says nothing of time, so that it is the same however it came about."""
-        mean = result.stats.mean_accepted_length
-        message = _message(model, row, result)
-        reason = message.pop("finish_reason")
-        record: dict[str, Any] = {
-            "id": row.id,
-            **message,
-            **({"token_ids": result.token_ids} if self.token_ids else {}),
-            "finish_reason": reason,
-            "usage": {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)},
-            "seed": request.seed,
-            "stats": {
-                "steps": result.stats.steps,
-                "mean_accepted_length": None if math.isnan(mean) else round(mean, 4),
-            },
-        }
-        return openai.response_line(row, record) if row.form else record
-
-
-def _message(model: Model, row: Row, result: Result) -> dict[str, Any]:
-    """What an answer says, the functions it calls if it may call any, and how it ended."""
-    if row.tools is None:
-        return {"text": result.text, "finish_reason": result.finish_reason}
-    answer = ToolAnswer(model.tokenizer, tool_format_for(model.tokenizer), row.tools, str(row.number))
-    answer.add(result.token_ids, result.text, is_last=True)
-    calls = {"tool_calls": answer.calls} if answer.calls else {}
-    return {"text": answer.content, **calls, "finish_reason": answer.finish_reason(result.finish_reason)}
+    def _answers(
+        self, model: Model, window: Sequence[Row | Refused], decode: Callable[[Sequence[Request]], Iterator[Event]]
+    ) -> Iterator[tuple[int, dict[str, Any], dict[str, int]]]:
+        """Number and record of each row as it is finished, and what to count."""
+        requests: list[Request] = []
+        places: list[tuple[Asked, int]] = []  # the row of each request, and which of its requests it is
+        for row in window:
+            asked = row if isinstance(row, Refused) else ask(model, row, self.defaults)
+            if isinstance(asked, Refused):
+                yield row.number, openai.error_line(asked) if asked.is_openai else _refused(asked), {"failed": 1}
+                continue
+            asked.score(model)
+            if not asked.left:
+                yield row.number, asked.record(self.token_ids), {"answered": 1}
+            for place, request in enumerate(asked.requests):
+                requests.append(dataclasses.replace(request, index=len(requests)))
+                places.append((asked, place))
+        for event in decode(requests):
+            if event.result is not None:
+                asked, place = places[event.request.index]
+                asked.answered(place, event.result)
+                if not asked.left:
+                    tokens = sum(len(ticket.result().token_ids) for ticket in asked.answering.tickets)
+                    yield asked.row.number, asked.record(self.token_ids), {"answered": 1, "tokens": tokens}
 
 
 def _refused(row: Refused) -> dict[str, Any]:

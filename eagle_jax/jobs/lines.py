@@ -1,5 +1,6 @@
 """The lines of a job's input files, numbered through, and what tells these files from others."""
 
+import codecs
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ def lines_of(files: Sequence[Path]) -> Iterator[Line]:
         name = path.name if names.count(path.name) == 1 else str(path)
         with path.open("rb") as file:
             for at, content in enumerate(file, start=1):
-                if content.strip():
+                if _is_row(content):
                     yield Line(number, f"{name}:{at}", content)
                     number += 1
 
@@ -60,8 +61,13 @@ def contents_of(files: Sequence[Path]) -> Contents:
         with path.open("rb") as file:
             for content in file:
                 digest.update(content)
-                rows += bool(content.strip())
+                rows += _is_row(content)
         digest.update(b"\0")  # where one file ends and the next begins
     if not rows:
         raise ValueError(f"no rows in {', '.join(map(str, files))}; expected one JSON object a line")
     return Contents(rows, digest.hexdigest())
+
+
+def _is_row(content: bytes) -> bool:
+    """Whether a line holds anything beside the mark that some editors begin a file with."""
+    return bool(content.removeprefix(codecs.BOM_UTF8).strip())

@@ -11,7 +11,7 @@ from eagle_jax.converters import resolve
 from eagle_jax.durable import replacing
 from eagle_jax.loading.folders import folders_of
 
-FORM = 1
+FORM = 2  # of the manifest, and of the lines that go with it
 KINDS = {".json", ".safetensors", ".bin", ".pt", ".model", ".jinja"}  # files of a folder that a model is made of
 SAMPLES, SAMPLE = 64, 4096  # of each file: so many pieces of so many bytes, evenly spread
 

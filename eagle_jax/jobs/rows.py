@@ -2,31 +2,35 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from eagle_jax.fields import Fields, anything, listed, mapping, text, whole
 from eagle_jax.jobs.lines import Line, lines_of
-from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
+from eagle_jax.protocols.answering import Shape
+from eagle_jax.protocols.calls import IGNORED, LARGEST, Call, chat_call, chat_of, completion_call
+from eagle_jax.protocols.chat import Chat
+from eagle_jax.protocols.completions import Completion
+from eagle_jax.protocols.responses import Responses
+from eagle_jax.protocols.responses_call import responses_call
+from eagle_jax.protocols.structured import take_form
+from eagle_jax.protocols.tools import tools_of
+from eagle_jax.scheduling.options import Options, seeds_for
 from eagle_jax.scheduling.processing import LogitsOptions, Processing, check_processing
-from eagle_jax.scheduling.request import Request, requests_for, with_form
-from eagle_jax.scheduling.structured import schema_of_response_format
-from eagle_jax.text.prompts import Chat
-from eagle_jax.text.tool_calls import tool_format_for
-from eagle_jax.text.tools import Tools, call_options, read_tools
+from eagle_jax.scheduling.structured import FORMS
 
-PROMPTS = {"prompt": str, "messages": list, "prompt_ids": list}
+PROMPTS: Mapping[str, Any] = {"prompt": text, "messages": listed, "prompt_ids": listed}
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and OpenAI's two names for it
-CALLING = ("tools", "tool_choice", "parallel_tool_calls")  # of rows with messages
 OPTIONS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", *Processing.__annotations__)
 # OpenAI's batch form: a line is an envelope around the body of a request.
 ENVELOPE = ("custom_id", "method", "url", "body")
-URLS = ("/v1/chat/completions", "/v1/completions")
-PASSED_OVER = ("model", "user", "metadata", "store")
-ONLY: Mapping[str, Any] = {"n": 1, "stream": False, "logprobs": False}
+ENDPOINTS: Mapping[str, tuple[type[Shape], Callable[[dict[str, Any]], Call]]] = {
+    "/v1/chat/completions": (Chat, chat_call),
+    "/v1/completions": (Completion, completion_call),
+    "/v1/responses": (Responses, responses_call),
+}
+MOST_ANSWERS = 1024  # to one row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,45 +69,40 @@ class Row:
     Attributes:
         number: which of all rows it is, from 0.
         id: the one it came with, or its place.
-        prompt: text, chat messages or token ids.
-        options: those it states, under `generate`'s names.
-        tools: functions that its answer may call.
-        form: "chat" or "completion" of a row in OpenAI's form, which gets its answer in that form; else None.
-        model: what a row in that form calls the model.
+        call: what it asks for; options under `generate`'s names.
+        shape: the form of the answer to a row in OpenAI's form; None of the others.
     """
 
     number: int
     id: str | int
-    prompt: Any
-    options: dict[str, Any]
-    form: str | None = None
-    model: str | None = None
-    tools: Tools | None = None
+    call: Call
+    shape: type[Shape] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A row that cannot be answered, and why, in one sentence."""
+    """A row that cannot be answered, and why, in one sentence; `is_openai` if it came in OpenAI's form."""
 
     number: int
     id: str | int
     error: str
-    form: str | None = None
+    is_openai: bool = False
 
 
 def read(line: Line) -> Row | Refused:
     """What a line asks for; a line that is malformed keeps its id if it has one."""
     id_: str | int = line.place
-    form = None
+    is_openai = False
     try:
         fields = _object(line.content)
-        form = _form(fields)
+        is_openai = "body" in fields
         id_ = _id(fields, line.place)
-        model = fields["body"].get("model") if form and isinstance(fields["body"], dict) else None
-        prompt, options, tools = _asked(fields)
-        return Row(line.number, id_, prompt, options, form, model if isinstance(model, str) else None, tools)
-    except ValueError as error:
-        return Refused(line.number, id_, _sentence(error), form)
+        if not is_openai:
+            return Row(line.number, id_, _own_call(fields))
+        shape, call = _openai_call(fields)
+        return Row(line.number, id_, call, shape)
+    except (ValueError, RecursionError) as error:
+        return Refused(line.number, id_, sentence(error), is_openai)
 
 
 def refuse_twins(files: Sequence[Path]) -> None:
@@ -123,22 +122,7 @@ def refuse_twins(files: Sequence[Path]) -> None:
         places[id_] = line.place
 
 
-def to_request(model: Model, row: Row, defaults: Defaults) -> Request | Refused:
-    """The request that a row makes of a model."""
-    seed = row.options.get("seed", _seed(defaults.seed, row.number))
-    try:
-        form = {} if row.tools is None else call_options(row.tools, tool_format_for(model.tokenizer))
-        values = defaults.values | check_processing(row.options | form)
-        del values["seed"]
-        values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
-        [request] = requests_for(model, [row.prompt], [Options(logprobs=False, **values)], seeds_for(seed, 1))
-        request = with_form(model, request)
-    except (ValueError, TypeError, OverflowError) as error:
-        return Refused(row.number, row.id, _sentence(error), row.form)
-    return dataclasses.replace(request, index=row.number)
-
-
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
     """What an error says, as text that can be written: it may quote halves of characters."""
     return " ".join(str(error).split()).encode(errors="backslashreplace").decode()
 
@@ -163,75 +147,58 @@ def _id(fields: dict[str, Any], place: str) -> str | int:
     raise ValueError(f"id {_short(stated)}; expected text or a whole number")
 
 
-def _form(fields: dict[str, Any]) -> str | None:
-    """Which of OpenAI's two forms a row has, if one."""
-    if "body" not in fields:
-        return None
-    body = fields["body"] if isinstance(fields["body"], dict) else {}
-    return "completion" if fields.get("url") == URLS[1] or "prompt" in body else "chat"
-
-
-def _asked(fields: dict[str, Any]) -> tuple[Any, dict[str, Any], Tools | None]:
-    """The prompt, the options and the functions that a row states; null is as good as leaving a field out."""
-    fields = _body(fields) if "body" in fields else {name: value for name, value in fields.items() if name != "id"}
-    present = {name: value for name, value in fields.items() if value is not None}
-    if (schema := schema_of_response_format(present.pop("response_format", {"type": "text"}))) is not None:
-        present |= {"json_schema": schema}
-    unknown = [name for name in present if name not in (*PROMPTS, *LENGTHS, *OPTIONS, *CALLING)]
-    if unknown:
-        field_names = ", ".join(("id", *PROMPTS, "max_new_tokens", *OPTIONS, *CALLING))
-        raise ValueError(f"field {_short(unknown[0])} is not known; expected {field_names}")
-    lengths = [name for name in LENGTHS if name in present]
-    if len(lengths) > 1:
-        raise ValueError(f"{' and '.join(lengths)} mean the same; give one of them")
-    options = {name: present[name] for name in OPTIONS if name in present}
-    prompt, tools = _prompt(present), _tools(present)
-    prompt = prompt if tools is None else Chat(prompt, template={"tools": tools.tools})
-    return prompt, options | {"max_new_tokens": present[name] for name in lengths}, tools
-
-
-def _prompt(present: dict[str, Any]) -> Any:
-    names = [name for name in PROMPTS if name in present]
-    if len(names) != 1:
-        raise ValueError(f"{' and '.join(names) or 'no prompt'} given; expected one of {', '.join(PROMPTS)}")
-    value, kind = present[names[0]], PROMPTS[names[0]]
-    if not isinstance(value, kind):
-        raise ValueError(f"{names[0]} is {_short(value)}; expected {'text' if kind is str else 'a list'}")
-    return value
-
-
-def _tools(present: dict[str, Any]) -> Tools | None:
-    parallel = present.get("parallel_tool_calls", True)
-    if not isinstance(parallel, bool):
-        raise ValueError(f"parallel_tool_calls is {_short(parallel)}; expected true or false")
-    tools = read_tools(present.get("tools"), present.get("tool_choice"), parallel)
-    if tools is not None and "messages" not in present:
-        raise ValueError("tools beside a prompt that is no chat; give messages, or leave tools out")
-    other = [message for message in present.get("messages", ()) if not isinstance(message, dict)]
-    if tools is not None and other:
-        raise ValueError(f"messages has {_short(other[0])}; expected objects with role and content")
-    return tools
-
-
-def _body(fields: dict[str, Any]) -> dict[str, Any]:
-    """The request in an OpenAI envelope, without what says nothing about the answer."""
-    unknown = [name for name in fields if name not in ENVELOPE]
+def _openai_call(envelope: dict[str, Any]) -> tuple[type[Shape], Call]:
+    """The request in an OpenAI envelope, as the server reads it, and the form of its answer."""
+    unknown = [name for name in envelope if name not in ENVELOPE]
     if unknown:
         raise ValueError(f"field {_short(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
-    url, body = fields.get("url"), fields["body"]
-    if url is not None and url not in URLS:
-        raise ValueError(f"url {_short(url)}; expected one of {', '.join(URLS)}")
+    url, body = envelope.get("url"), envelope["body"]
+    if url is not None and url not in ENDPOINTS:
+        raise ValueError(f"url {_short(url)}; expected one of {', '.join(ENDPOINTS)}")
     if not isinstance(body, dict):
         raise ValueError(f"body is {_short(body)}; expected an object with messages or a prompt")
-    for name, only in ONLY.items():
-        if body.get(name) is not None and body[name] != only:
-            raise ValueError(f"{name} is {_short(body[name])}; batch jobs know {json.dumps(only)} alone")
-    return {name: value for name, value in body.items() if name not in (*PASSED_OVER, *ONLY)}
+    inferred = "completions" if "prompt" in body else "responses" if "input" in body else "chat/completions"
+    shape, parse = ENDPOINTS[url or f"/v1/{inferred}"]
+    call = parse(body)
+    if call.stream:
+        raise ValueError("stream=true, and nobody reads a batch job as it goes; leave it out")
+    if call.samples * len(call.prompts) > MOST_ANSWERS:
+        raise ValueError(f"n={call.samples}; expected {MOST_ANSWERS} answers to a row at most in all")
+    return shape, dataclasses.replace(call, eagle=False)  # what it would add is written for every row
 
 
-def _seed(seed: int, number: int) -> int:
-    """A seed of its own for every row, so that the same prompt twice gets two samples."""
-    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+def _own_call(row: dict[str, Any]) -> Call:
+    """The request of a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
+    fields = Fields(row, ignore_unknown=False)
+    fields.ignore({"id": anything} | IGNORED)
+    given = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}
+    if len(given) != 1:
+        raise ValueError(f"{' and '.join(given) or 'no prompt'} given; expected one of {', '.join(PROMPTS)}")
+    [(kind, prompt)] = given.items()
+    tools = None
+    if kind == "messages":  # as `generate` takes them: templates may read more than OpenAI's fields
+        prompt, tools = chat_of(fields, [mapping(f"messages[{i}]", message) for i, message in enumerate(prompt)])
+    elif tools_of(fields) is not None:
+        raise ValueError("tools beside a prompt that is no chat; give messages, or leave tools out")
+    lengths = {name: length for name in LENGTHS if (length := fields.take(name, whole(1, LARGEST), None)) is not None}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{' and '.join(lengths)} mean the same and differ; give one of them")
+    form = take_form(fields)
+    stated = {name: fields.take(name, anything, None) for name in OPTIONS if name not in FORMS}
+    options = {name: value for name, value in stated.items() if value is not None} | form
+    fields.end()
+    return Call(
+        model=None,
+        prompts=[prompt],
+        samples=1,
+        options=options | {"max_new_tokens": length for length in lengths.values()},
+        stream=False,
+        include_usage=False,
+        continuous_usage=False,
+        eagle=False,
+        ignored=(),
+        tools=tools,
+    )
 
 
 def _is_writable(text: str) -> bool:

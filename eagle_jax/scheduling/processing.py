@@ -43,6 +43,8 @@ class Processing(TypedDict, total=False):
         json_schema: a schema that the answer fits; `{"type": "object"}` is any JSON object, nested five deep at most.
             Of these three a request has one.
         json_between: texts before and behind the JSON of `json_schema`, such as those that calls of functions have.
+        call_schema: a schema that the answer may fit instead of its form, as a call of a function does.
+        call_between: texts before and behind the JSON of `call_schema`.
     """
 
     repetition_penalty: float | Sequence[float]
@@ -58,9 +60,11 @@ class Processing(TypedDict, total=False):
     regex: str | Sequence[str | None] | None
     json_schema: Mapping[str, Any] | str | bool | Sequence[Mapping[str, Any] | str | bool | None] | None
     json_between: Sequence[str] | Sequence[Sequence[str] | None] | None
+    call_schema: Mapping[str, Any] | str | bool | Sequence[Mapping[str, Any] | str | bool | None] | None
+    call_between: Sequence[str] | Sequence[Sequence[str] | None] | None
 
 
-LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices", "json_between")
+LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices", "json_between", "call_between")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,8 @@ class LogitsOptions:
     regex: str | None = None
     json_schema: str | None = None
     json_between: tuple[str, str] = ("", "")
+    call_schema: str | None = None
+    call_between: tuple[str, str] = ("", "")
 
     @functools.cached_property
     def form(self) -> structured.Form | None:
@@ -98,7 +104,10 @@ class LogitsOptions:
             )
         if any(self.json_between) and self.json_schema is None:
             raise ValueError("json_between without json_schema; give both or none")
-        return dataclasses.replace(given[0], between=self.json_between) if given else None
+        if (self.call_schema is not None or any(self.call_between)) and not (given and self.call_schema is not None):
+            raise ValueError("call_schema and call_between go with a form that the answer may have instead; give all")
+        call = None if self.call_schema is None else structured.Form("json_schema", self.call_schema, self.call_between)
+        return dataclasses.replace(given[0], between=self.json_between, call=call) if given else None
 
     @functools.cached_property
     def changes_logits(self) -> bool:
@@ -202,6 +211,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "regex": structured.regex,
     "json_schema": structured.json_schema,
     "json_between": structured.json_between,
+    "call_schema": structured.json_schema,
+    "call_between": structured.json_between,
 }
 
 

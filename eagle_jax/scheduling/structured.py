@@ -12,6 +12,7 @@ import numpy as np
 
 from eagle_jax.decoding.automata import Automata
 from eagle_jax.text.automaton_parts import automaton_of, either, literal
+from eagle_jax.text.automaton_union import either_of
 from eagle_jax.text.byte_automaton import ByteAutomaton, regex_automaton
 from eagle_jax.text.json_schema import schema_automaton
 from eagle_jax.text.token_automaton import TokenAutomaton, token_automaton
@@ -33,11 +34,13 @@ class Form:
         name: of the option that says so: `choices`, `regex` or `json_schema`.
         value: of the option.
         between: texts before and behind the JSON.
+        call: what it may look like instead.
     """
 
     name: str
     value: str | tuple[str, ...]
     between: tuple[str, str] = ("", "")
+    call: "Form | None" = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +167,9 @@ def _after_space(automaton: ByteAutomaton) -> ByteAutomaton:
 
 
 def _over_bytes(form: Form) -> ByteAutomaton:
+    if form.call is not None:
+        alone = _over_bytes(dataclasses.replace(form, call=None))
+        return either_of(alone, _over_bytes(form.call), f"{form.name} with calls")
     if isinstance(form.value, tuple):
         return automaton_of(either(*map(literal, form.value)), "choices")
     return regex_automaton(form.value) if form.name == "regex" else schema_automaton(form.value, *form.between)

@@ -1,6 +1,5 @@
 """From a request to its answers: whole or as a stream, for as long as somebody is there to read them."""
 
-import abc
 import asyncio
 import contextlib
 import dataclasses
@@ -13,110 +12,51 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from eagle_jax.api import Chunk, EngineError, PromptLogprobs, Result, Ticket, achunks
+from eagle_jax.api import Chunk, EngineError, Result, Ticket, achunks
+from eagle_jax.protocols.answering import Answering, Shape
+from eagle_jax.protocols.calls import Call
 from eagle_jax.serving.body import read_json
-from eagle_jax.serving.errors import Json, Refused, encoded, log
-from eagle_jax.serving.protocol import Call
+from eagle_jax.serving.errors import Json, Refused, log
 from eagle_jax.serving.service import Service, Submitted
 
 T = TypeVar("T")
+Parse = Callable[[dict[str, Any], bool], Call]  # of a body, and whether unknown fields are passed over
 
 GRACE = 30.0  # seconds that a client has to read what is left, once all answers are there
 MOST_HEADER = 2000  # characters of the header that names ignored fields
 IGNORED_HEADER = "x-eagle-jax-ignored"  # names the fields of a request that were passed over
 
 
-@dataclasses.dataclass(frozen=True)
-class Answering:
-    """One request under way.
+def endpoint(shape: Callable[[], Shape], parse: Parse) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    """Answers requests that `parse` reads with responses of one form."""
 
-    Attributes:
-        id: what its responses are called.
-        created: when, in seconds since 1970.
-        name: the model's.
-        call: what was asked.
-        submitted: what it waits for.
-        service: what requests share.
-    """
+    async def respond(request: Request) -> Response:
+        return await answer(request, shape(), parse)
 
-    id: str
-    created: int
-    name: str
-    call: Call
-    submitted: Submitted
-    service: Service
-
-    @property
-    def tickets(self) -> list[Ticket]:
-        """For every prompt its samples, in order; OpenAI's choices."""
-        return self.submitted.tickets
-
-    def scored(self, index: int) -> PromptLogprobs | None:
-        """The log-probabilities of a choice's prompt, once they are there."""
-        if not self.submitted.scores:
-            return None
-        _, result, _ = self.submitted.scores[index // self.call.samples].news
-        return None if result is None else result.prompt_logprobs
-
-    def head(self, kind: str) -> dict[str, Any]:
-        """What every response begins with."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.name}
-
-    def usage(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Tokens that were read and written; `cached_tokens` are those of prompts that were not read anew,
-        `accepted_prediction_tokens` those that the drafter had guessed. Samples of one prompt count it once.
-        """
-        first_samples = results[:: self.call.samples]
-        prompts = sum(result.prompt_tokens for result in first_samples)
-        cached = sum(result.stats.cached_tokens for result in first_samples)
-        tokens = sum(len(result.token_ids) for result in results)
-        accepted = sum(length - 1 for result in results for length in result.stats.accepted_lengths)
-        return {
-            "prompt_tokens": prompts,
-            "completion_tokens": tokens,
-            "total_tokens": prompts + tokens,
-            "prompt_tokens_details": {"cached_tokens": cached},
-            "completion_tokens_details": {"accepted_prediction_tokens": accepted},
-        }
+    return respond
 
 
-class Shape(abc.ABC):
-    """What an endpoint puts into its responses; one for each request."""
-
-    prefix: str
-
-    @abc.abstractmethod
-    def prepare(self, call: Call, service: Service, name: str) -> Call:
-        """The request to a model of this name as it is submitted. Raises `Refused`."""
-
-    @abc.abstractmethod
-    def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
-        """A response in one piece."""
-
-    @abc.abstractmethod
-    def events(self, answering: Answering) -> AsyncIterator[bytes]:
-        """A response as a stream; what it raises is an event too, and ends it."""
-
-
-async def answer(request: Request, shape: Shape, parse: Callable[[dict[str, Any], bool], Call]) -> Response:
-    """The response to one request. Raises `Refused`."""
+async def answer(request: Request, shape: Shape, parse: Parse) -> Response:
+    """The response to one request. Raises `Refused`, and `FieldError`."""
     service: Service = request.app.state.service
     limits = service.limits
     call = parse(await read_json(request, limits.body_bytes, limits.body_seconds), service.ignore_unknown)
     name = service.name_of(call.model)
-    call = shape.prepare(call, service, name)
-    submitted = await service.submit(service.engines[name], call)
+    engine = service.engines[name]
+    call = dataclasses.replace(call, options=shape.defaults | call.options)
+    call = shape.prepare(call, engine.model.tokenizer, service.tool_format)
+    submitted = await service.submit(engine, call)
     answering = Answering(
         id=f"{shape.prefix}-{request.state.id}",
         created=int(time.time()),
         name=name,
         call=call,
-        submitted=submitted,
-        service=service,
+        tickets=submitted.tickets,
+        scores=submitted.scores,
     )
     headers = ignored_header(call.ignored)
     if call.stream:
-        return EventStream(_events(answering, shape), submitted.every, limits.answer_seconds, headers)
+        return EventStream(_events(answering, shape, submitted), submitted.every, limits.answer_seconds, headers)
     results = await _while_there(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
     # spelling thousands of tokens takes a tenth of a second, for which no stream has to wait
     if submitted.scores:
@@ -214,29 +154,25 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _events(answering: Answering, shape: Shape) -> AsyncIterator[bytes]:
+async def _events(answering: Answering, shape: Shape, submitted: Submitted) -> AsyncIterator[bytes]:
     """A stream's events; an error is one too, and ends it."""
     try:
-        await _scores(answering.submitted)
-        async for sent in shape.events(answering):
+        await _scores(submitted)
+        async for sent in shape.events(answering, _chunks(answering)):
             yield sent
     except Refused as refused:
-        yield event(refused.body)
+        yield shape.error(refused.status, refused.body)
     except EngineError as error:
-        yield event(Refused(500, str(error)).body)
+        yield shape.error(500, Refused(500, str(error)).body)
     except Exception as error:
         log.exception("a stream failed")
-        yield event(Refused(500, f"the server failed at this answer ({type(error).__name__})").body)
+        failed = Refused(500, f"the server failed at this answer ({type(error).__name__})")
+        yield shape.error(500, failed.body)
 
 
-async def chunks_of(answering: Answering) -> AsyncIterator[Chunk]:
+async def _chunks(answering: Answering) -> AsyncIterator[Chunk]:
     """The chunks of a request's answers. Raises `Refused` where none was begun in time."""
     async for chunk in achunks(answering.tickets, by_step=answering.call.eagle):
         if chunk.result is not None and all(map(_never_begun, answering.tickets)):
             raise _too_busy()
         yield chunk
-
-
-def event(content: dict[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + encoded(content) + b"\n\n"

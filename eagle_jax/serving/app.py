@@ -15,15 +15,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import eagle_jax
 from eagle_jax.api import Engine
-from eagle_jax.serving.chat import chat_completions
-from eagle_jax.serving.completions import completions
-from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected
-from eagle_jax.serving.responses import responses
+from eagle_jax.fields import FieldError
+from eagle_jax.protocols.anthropic import Messages, messages_call
+from eagle_jax.protocols.calls import chat_call, completion_call
+from eagle_jax.protocols.chat import Chat
+from eagle_jax.protocols.completions import Completion
+from eagle_jax.protocols.responses import Responses
+from eagle_jax.protocols.responses_call import responses_call
+from eagle_jax.serving.answering import endpoint
+from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected, on_wrong_field
 from eagle_jax.serving.service import Limits, Service, models
-from eagle_jax.serving.tokenize import detokenize, tokenize
+from eagle_jax.serving.tokenize import count_tokens, detokenize, tokenize
 
 ENDPOINTS = (
     *("/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses"),
+    *("/v1/messages", "/v1/messages/count_tokens"),
     *("/tokenize", "/detokenize", "/version", "/health", "/metrics"),
 )
 BEHIND_KEY = ("/metrics", "/tokenize", "/detokenize")
@@ -45,7 +51,8 @@ def create_app(
     Args:
         engines: by the names that requests call models; the first is meant when a request names none.
         limits: what one request may take.
-        api_key: what `Authorization: Bearer` has to bring, except to /health and /version; None lets everyone in.
+        api_key: what `Authorization: Bearer`, or `x-api-key`, has to bring, except to /health and /version; None lets
+            everyone in.
         routes: pages of your own, such as `starlette.routing.Route("/", page)`; they come after the server's. They find
             the engines in `request.app.state.service`.
         ignore_unknown: passes over fields of requests that nobody knows; a header of the response names them.
@@ -58,9 +65,11 @@ def create_app(
     own = [
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),
-        Route("/v1/completions", completions, methods=["POST"]),
-        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-        Route("/v1/responses", responses, methods=["POST"]),
+        Route("/v1/completions", endpoint(Completion, completion_call), methods=["POST"]),
+        Route("/v1/chat/completions", endpoint(Chat, chat_call), methods=["POST"]),
+        Route("/v1/responses", endpoint(Responses, responses_call), methods=["POST"]),
+        Route("/v1/messages", endpoint(Messages, messages_call), methods=["POST"]),
+        Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),
         Route("/version", version, methods=["GET"]),
@@ -79,7 +88,12 @@ def create_app(
             Middleware(Door, service=service),
             Middleware(ExceptionMiddleware, handlers={Exception: on_unexpected}),
         ],
-        exception_handlers={Refused: on_refused, HTTPException: on_http, ClientDisconnect: on_gone},
+        exception_handlers={
+            Refused: on_refused,
+            FieldError: on_wrong_field,
+            HTTPException: on_http,
+            ClientDisconnect: on_gone,
+        },
     )
     app.router.redirect_slashes = False  # an address is right or wrong
     app.state.service = service
@@ -126,7 +140,8 @@ class Door:
             return
         number = secrets.token_hex(12)
         scope.setdefault("state", {})["id"] = number
-        path = address if (address := _address(scope)) in ENDPOINTS else "other"
+        address = _address(scope)
+        path = address if address in ENDPOINTS else "other"
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -136,7 +151,7 @@ class Door:
 
         refusal = self._refusal(scope)
         if refusal is not None:
-            await refusal.response(scope, receive, counted)
+            await refusal.response(address)(scope, receive, counted)
             return
         with self._service.answering():
             await self._app(scope, receive, counted)
@@ -145,7 +160,9 @@ class Door:
         address, headers = _address(scope), dict(scope["headers"])
         asks = address.startswith("/v1/")
         if asks or address.startswith(BEHIND_KEY):  # a route also takes a line's end behind its address
-            if not self._service.knows(headers.get(b"authorization", b"").decode("latin-1")):
+            key = headers.get(b"x-api-key")  # Anthropic's clients send it so
+            shown = headers.get(b"authorization", b"") if key is None else b"Bearer " + key
+            if not self._service.knows(shown.decode("latin-1")):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
                 more = {"www-authenticate": "Bearer", "connection": "close"}
                 return Refused(401, message, code="invalid_api_key", headers=more)

@@ -48,7 +48,7 @@ async def _read(request: Request, most_bytes: int) -> bytes:
 
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(body.decode(), parse_constant=_no_number, object_pairs_hook=_no_twins)
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_no_number, object_pairs_hook=_no_twins)
     except UnicodeDecodeError as error:
         raise Refused(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:

@@ -1,6 +1,5 @@
 """Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`."""
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +8,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from eagle_jax.fields import FieldError
+from eagle_jax.protocols.answering import encoded
+from eagle_jax.protocols.anthropic import error_of
+
 log = logging.getLogger("eagle_jax.serving")
 
 # What OpenAI calls the kinds of errors, by status; every other 4xx is an invalid request.
 TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 PHRASES = {
-    404: "there is nothing at {path}; /v1/models, /v1/completions, /v1/chat/completions and /v1/responses answer",
+    404: "there is nothing at {path}; expected /v1/models, completions, chat/completions, responses or messages",
     405: "{path} does not take {method}",
 }
+
+
+ANTHROPIC = "/v1/messages"
 
 
 class Refused(Exception):
@@ -49,27 +55,29 @@ class Refused(Exception):
         kind = TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    @property
-    def response(self) -> Response:
-        return Json(self.body, status_code=self.status, headers=self.headers)
+    def response(self, path: str) -> Response:
+        """The response to a request at this path; Anthropic's clients get errors in their form."""
+        body = error_of(self.status, self.message) if ANTHROPIC in path else self.body
+        return Json(body, status_code=self.status, headers=self.headers)
 
 
 class Json(JSONResponse):
-    """JSON of whatever text there is: half a character (a lone surrogate), which has no UTF-8, becomes "?"."""
+    """JSON of whatever text there is."""
 
     def render(self, content: Any) -> bytes:
         return encoded(content)
 
 
-def encoded(content: Any) -> bytes:
-    """JSON in UTF-8, on one line."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
-
-
 async def on_refused(request: Request, error: Exception) -> Response:
     """The response to a request that was refused."""
     assert isinstance(error, Refused)
-    return error.response
+    return error.response(request.url.path)
+
+
+async def on_wrong_field(request: Request, error: Exception) -> Response:
+    """The response to a request with a field that cannot be followed."""
+    assert isinstance(error, FieldError)
+    return Refused(400, str(error), param=error.param).response(request.url.path)
 
 
 async def on_http(request: Request, error: Exception) -> Response:
@@ -77,15 +85,16 @@ async def on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     phrase = PHRASES.get(error.status_code, error.detail)
     message = phrase.format(path=repr(request.url.path), method=request.method)
-    return Refused(error.status_code, message, headers=error.headers).response
+    return Refused(error.status_code, message, headers=error.headers).response(request.url.path)
 
 
 async def on_gone(request: Request, error: Exception) -> Response:
     """Nobody reads this response; it is counted."""
-    return Refused(499, "the client is gone").response
+    return Refused(499, "the client is gone").response(request.url.path)
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
     """The response to a mistake of ours; the server goes on, and its log has the traceback."""
     log.error("a request failed", exc_info=error)
-    return Refused(500, f"the server failed at this request ({type(error).__name__}); its log says more").response
+    refused = Refused(500, f"the server failed at this request ({type(error).__name__}); its log says more")
+    return refused.response(request.url.path)

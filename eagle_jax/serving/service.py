@@ -4,17 +4,16 @@ import asyncio
 import contextlib
 import dataclasses
 import hmac
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from eagle_jax.api import FORMATS, FORMS, Engine, EngineClosed, QueueFull, Ticket, TooLong
+from eagle_jax.protocols.calls import LARGEST_SEED, Call
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
-from eagle_jax.serving.protocol import Call
-
-OPENAI = {"temperature": 1.0}  # OpenAI's defaults, where they are not `generate`'s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,13 +130,11 @@ class Service:
 
     async def submit(self, engine: Engine, call: Call) -> "Submitted":
         """Puts all answers that a request asks for into an engine's queue. Raises `Refused`."""
-        if len(call.prompts) * call.samples > engine.max_queue:
-            raise Refused(
-                400,
-                f"{len(call.prompts)} prompts of {call.samples} answers each are more than the {engine.max_queue} "
-                "requests that may wait here; ask for fewer at a time",
-                param="n" if call.samples > 1 else "prompt",
-            )
+        prompts, most = len(call.prompts), engine.max_queue
+        if prompts * call.samples > most:
+            what = [f"{prompts} prompts"] * (prompts > 1) + [f"n={call.samples}"] * (call.samples > 1)
+            message = f"{' with '.join(what)}; expected {most} answers at most in all, which is what may wait here"
+            raise Refused(400, message, param="n" if call.samples > 1 else "prompt")
         # making an automaton may take seconds, and has to leave threads to all others
         pool = self._forms if any(name in call.options for name in FORMS) else None
         loop = asyncio.get_running_loop()
@@ -167,12 +164,17 @@ class Service:
         recommended = engine.model.generation if self.generation_config else {}
         followed = {name: value for name, value in recommended.items() if name != "max_new_tokens"}
         try:
-            options = OPENAI | followed | call.options
+            options = openai_defaults() | followed | call.options
             return Submitted(engine.submit_all(call.prompts, samples=range(call.samples), **options), scores)
         except Exception:
             for ticket in scores:
                 ticket.cancel()
             raise
+
+
+def openai_defaults() -> dict[str, Any]:
+    """OpenAI's defaults, where they are not `generate`'s; without a seed every request has its own."""
+    return {"temperature": 1.0, "seed": secrets.randbelow(LARGEST_SEED)}
 
 
 def _spellings(key: str) -> list[bytes]:

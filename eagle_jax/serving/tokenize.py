@@ -7,11 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eagle_jax.api import Engine, Text
+from eagle_jax.fields import Fields, flag, listed, text, whole
+from eagle_jax.protocols.anthropic import counted_call
+from eagle_jax.protocols.calls import LARGEST, chat_of
+from eagle_jax.protocols.messages import messages_of
 from eagle_jax.serving.answering import ignored_header
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused
-from eagle_jax.serving.fields import Fields, flag, listed, text, whole
-from eagle_jax.serving.protocol import LARGEST, chat_of
 from eagle_jax.serving.service import Service
 
 
@@ -21,7 +23,7 @@ async def tokenize(request: Request) -> Response:
     if (prompt := fields.take("prompt", text, None)) is not None:
         asked: Any = Text(prompt, fields.take("add_special_tokens", flag, True))
     else:
-        asked, _ = chat_of(fields)
+        asked, _ = chat_of(fields, messages_of(fields))
         fields.only({"add_special_tokens": [False]})
     as_text = fields.take("return_token_strs", flag, False)
     headers = ignored_header(fields.end())
@@ -46,8 +48,21 @@ async def detokenize(request: Request) -> Response:
     return Json({"prompt": told}, headers=headers)
 
 
+async def count_tokens(request: Request) -> Response:
+    """Tokens of a prompt in the form of Anthropic's /v1/messages."""
+    service: Service = request.app.state.service
+    body = await read_json(request, service.limits.body_bytes, service.limits.body_seconds)
+    call = counted_call(body, service.ignore_unknown)
+    engine = service.engines[service.name_of(call.model)]
+    try:
+        ids = await asyncio.to_thread(engine.encode, call.prompts[0])
+    except (ValueError, TypeError) as error:
+        raise Refused(400, str(error)) from None
+    return Json({"input_tokens": len(ids)}, headers=ignored_header(call.ignored))
+
+
 async def _asked(request: Request) -> tuple[Fields, Engine]:
     service: Service = request.app.state.service
     body = await read_json(request, service.limits.body_bytes, service.limits.body_seconds)
-    fields = Fields(body, ignored=[] if service.ignore_unknown else None)
+    fields = Fields(body, ignore_unknown=service.ignore_unknown)
     return fields, service.engines[service.name_of(fields.take("model", text, None))]

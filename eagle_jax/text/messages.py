@@ -4,35 +4,76 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eagle_jax.fields import Fields, anything, text
+
 Message = Mapping[str, Any]
+
+SAME_ROLES = {"developer": "system"}  # OpenAI's newer name
+TEXTS = ("text", "input_text", "output_text")  # kinds of parts, in the names of OpenAI's two interfaces
+THOUGHTS = ("thinking", "reasoning", "redacted_thinking")  # before an answer, which no template here reads
+# What changes no text: hints for caches, and what an earlier answer came with.
+IGNORED_IN_PARTS = dict.fromkeys(
+    ("cache_control", "prompt_cache_breakpoint", "annotations", "citations", "logprobs", "id", "index"), anything
+)
 
 
 def is_message(message: Any) -> bool:
-    """Whether it has a role and a text; one that calls functions may have none."""
+    """Whether it has a role and a text; one that calls functions, or refused to answer, may have none."""
     if not isinstance(message, Mapping):
         return False
     content = message.get("content")
-    has_content = isinstance(content, str) or content is None and bool(message.get("tool_calls"))
+    may_be_silent = bool(message.get("tool_calls") or message.get("refusal"))
+    has_content = isinstance(content, str | list) or content is None and may_be_silent
     return isinstance(message.get("role"), str) and has_content
 
 
-def for_template(messages: Sequence[Message], where: str) -> list[dict[str, Any]]:
-    """Messages in OpenAI's form as templates read them: arguments of calls are objects, not text, a message without
-    text has an empty one, and the answer of a function has its name, which some templates want.
+def content_of(fields: Fields) -> str | None:
+    """The text of a message: its `content`, which is text or a list of parts, or why it refused to answer; None where
+    it has neither.
 
     Raises:
-        ValueError: a call is none, or its arguments are no JSON.
+        FieldError: it is neither text nor a list, or a part is no text.
+    """
+    value, refusal = fields.take("content", anything, None), fields.take("refusal", text, None)
+    if isinstance(value, list):
+        return "".join(map(_part, fields.each("content", value)))
+    if value is None:
+        return refusal
+    if not isinstance(value, str):
+        raise fields.wrong("content", " is neither text nor a list of parts with text")
+    return value
+
+
+def _part(fields: Fields) -> str:
+    kind = fields.must("type", text)
+    if kind in THOUGHTS:
+        fields.ignore(dict.fromkeys((*THOUGHTS, "text", "signature", "data", "summary", "index", "id"), anything))
+        return ""
+    if kind not in (*TEXTS, "refusal"):
+        raise fields.wrong("type", f"={kind[:40]!r}; this model reads text only")
+    fields.ignore(IGNORED_IN_PARTS)
+    return fields.must("refusal" if kind == "refusal" else "text", text)
+
+
+def for_template(messages: Sequence[Message], where: str) -> list[dict[str, Any]]:
+    """Messages in OpenAI's form as templates read them: parts of contents are one text, arguments of calls are objects,
+    not text, a message without text has an empty one, and the answer of a function has its name, which some templates
+    want.
+
+    Raises:
+        ValueError: a part of a content is no text, a call is none, or its arguments are no JSON.
     """
     names: dict[Any, Any] = {}
     prepared = []
-    for message in messages:
-        calls = message.get("tool_calls")
-        more: dict[str, Any] = {}
-        if calls:
-            more = {"content": message.get("content") or "", "tool_calls": _calls(calls, where)}
+    fields = Fields({}, ignore_unknown=True)  # templates may read what is not known here
+    for i, message in enumerate(messages):
+        role, content = message.get("role"), content_of(fields.inside(f"messages[{i}]", dict(message)))
+        more: dict[str, Any] = {"role": SAME_ROLES.get(str(role), role), "content": content or ""}
+        if calls := message.get("tool_calls"):
+            more |= {"tool_calls": _calls(calls, where)}
             names |= {call.get("id"): call["function"].get("name") for call in more["tool_calls"]}
-        if message.get("role") == "tool" and message.get("tool_call_id") in names and "name" not in message:
-            more = {"name": names[message["tool_call_id"]]}
+        if role == "tool" and message.get("tool_call_id") in names and "name" not in message:
+            more |= {"name": names[message["tool_call_id"]]}
         prepared.append({**message, **more})
     return prepared
 

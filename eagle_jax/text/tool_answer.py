@@ -16,6 +16,7 @@ class ToolAnswer:
         format: how the model writes calls.
         tools: those that there are.
         id: of the answer; ids of calls follow from it.
+        prompt: the tokens before the answer.
 
     Attributes:
         content: the text of the answer so far, without calls.

@@ -102,18 +102,19 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
     [
         ([1, 2], "not a JSON object but [1, 2]"),
         ({"id": "a"}, "no prompt given; expected one of prompt, messages, prompt_ids"),
-        ({"id": "a", "prompt": "b", "messages": []}, "prompt and messages given; expected one of"),
-        ({"id": "a", "prompt": ["b"]}, 'prompt is ["b"]; expected text'),
-        ({"id": "a", "prompt": "b", "functions": []}, 'field "functions" is not known; expected id, prompt,'),
+        ({"id": "a", "prompt": "b", "messages": [7]}, "prompt and messages given; expected one of"),
+        ({"id": "a", "prompt": ["b"]}, "prompt=[...]; expected text"),
+        ({"id": "a", "prompt": "b", "functions": []}, "field 'functions' is not known here; leave it out"),
         ({"id": "a", "prompt": "b", "tools": TOOLS}, "tools beside a prompt that is no chat; give messages"),
-        ({"id": "a", "messages": [], "tools": [7]}, "tools[0]=7; expected"),
-        ({"id": "a", "messages": [], "parallel_tool_calls": 1}, "parallel_tool_calls is 1; expected true or false"),
-        ({"id": "a", "prompt": "b", "max_tokens": 1, "max_new_tokens": 1}, "max_new_tokens and max_tokens mean the"),
+        ({"id": "a", "messages": [{}], "tools": [7]}, "tools[0]=7; expected"),
+        ({"id": "a", "messages": [{}], "parallel_tool_calls": 1}, "parallel_tool_calls=1; expected true or false"),
+        ({"id": "a", "prompt": "b", "max_tokens": 2, "max_new_tokens": 1}, "max_new_tokens and max_tokens mean the"),
         ({"id": "a", "prompt": "b", "response_format": {"type": "yaml"}}, 'response_format={"type": "yaml"}; expected'),
         ({"id": 1.5, "prompt": "b"}, "id 1.5; expected text or a whole number"),
         ({"id": "\ud800", "prompt": "b"}, 'id "\\ud800"; expected text'),
         ({"custom_id": "a", "url": "/v1/embeddings", "body": {"input": "b"}}, 'url "/v1/embeddings"; expected one'),
-        ({"custom_id": "a", "body": {"prompt": "b", "n": 2}}, "n is 2; batch jobs know 1 alone"),
+        ({"custom_id": "a", "body": {"prompt": "b", "n": 2000}}, "n=2000; expected 1024 answers to a row at most"),
+        ({"custom_id": "a", "body": {"prompt": "b", "stream": True}}, "stream=true, and nobody reads a batch job"),
         ({"custom_id": "a", "body": "b"}, 'body is "b"; expected an object'),
         ({"custom_id": "a", "seed": 1, "body": {"prompt": "b"}}, 'field "seed" beside body is not known'),
     ],
@@ -129,7 +130,7 @@ def test_rows_in_openais_form_are_answered_in_it(tmp_path):
     rows = [
         {"custom_id": "chat", "url": "/v1/chat/completions", "body": {"model": "m", "messages": messages}},
         {"custom_id": "text", "url": "/v1/completions", "body": {"prompt": "ab", "max_tokens": 3}},
-        {"custom_id": "wrong", "body": {"messages": messages, "n": 2}},
+        {"custom_id": "wrong", "body": {"messages": messages, "n": 0}},
         {"custom_id": "long", "body": {"prompt": [5] * 60}},
     ]
     answered([write(tmp_path / "in.jsonl", rows)], tmp_path / "out.jsonl")
@@ -146,7 +147,7 @@ def test_rows_in_openais_form_are_answered_in_it(tmp_path):
     for row in refused:
         assert row["response"]["status_code"] == 400
         assert row["error"]["message"] == row["response"]["body"]["error"]["message"]
-    assert "n is 2" in refused[0]["error"]["message"]
+    assert "n=0; expected" in refused[0]["error"]["message"]
 
 
 def test_functions_that_answers_call(tmp_path):
@@ -170,7 +171,7 @@ def test_functions_that_answers_call(tmp_path):
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Let me see.", "tool_calls")
     assert choice["message"]["tool_calls"][0]["function"] == call["function"]
     assert none["text"] == "".join(PIECES["<|assistant|>"]) and "tool_calls" not in none
-    assert "messages has 7; expected objects" in wrong["error"] and "a chat without messages" in empty["error"]
+    assert "messages[0]=7; expected an object" in wrong["error"] and "messages=[]; expected a list" in empty["error"]
     assert answered([tmp_path / "in.jsonl"], tmp_path / "again.jsonl", CALLER) == first
 
     answered([write(tmp_path / "plain.jsonl", rows[:1])], tmp_path / "plain_out.jsonl")
@@ -355,6 +356,9 @@ def test_what_cannot_begin_is_one_sentence(questions, tmp_path):
     ):
         with pytest.raises(ValueError, match=error):
             Job([tmp_path / name for name in inputs], tmp_path / output, **more)
+    (tmp_path / "blank.jsonl").write_text("\ufeff\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="no rows in"):
+        Job([tmp_path / "blank.jsonl"], tmp_path / "a.jsonl")
     with pytest.raises(ValueError, match="max_new_tokens=0"):
         Defaults(max_new_tokens=0)
     with pytest.raises(ValueError, match="is not there; expected the parts of a batch job"):

@@ -8,8 +8,8 @@ from served import Served
 from speller import DYNAMIC, RANDOM, TOKENIZER, asked
 
 from eagle_jax.api import generate, prompt_logprobs
+from eagle_jax.protocols.echo import Echo
 from eagle_jax.scheduling.scoring import Scoring
-from eagle_jax.serving.echo import Echo
 from eagle_jax.text.detokenize import AnswerText, IncrementalDetokenizer, decode
 
 CLOSE = dict(atol=2e-5)

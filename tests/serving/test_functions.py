@@ -22,6 +22,7 @@ AGAIN = {
     "$defs": {"a": {"items": {"$ref": "#/$defs/a"}}},
 }
 RECURSIVE = {"type": "function", "function": {"name": "look", "parameters": AGAIN}}
+WORDS = {"extra_body": {"guided_choice": ["yes", "no"]}}
 ASKS = dict(model="caller", messages=asked("?"), tools=TOOLS, temperature=0)
 
 
@@ -156,10 +157,6 @@ def test_a_call_that_is_asked_for(hermes, choice, temperature):
     "fields, message",
     [
         ({"model": "plain"}, "chat template knows no tools; leave tools and what they said out, or give tool_choice"),
-        (
-            {"tool_choice": NAMED, "response_format": {"type": "json_object"}},
-            "tools beside json_schema, whose",
-        ),
         ({"tool_choice": NAMED, "tools": [RECURSIVE]}, "recursive"),
         ({"tool_choice": "always"}, 'tool_choice="always"; expected "auto", "none", "required" or'),
         ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, 'names "go"; expected one of look'),
@@ -173,6 +170,26 @@ def test_what_is_refused(hermes, fields, message):
     with pytest.raises(openai.BadRequestError) as caught:
         hermes.chat.completions.create(**ASKS | fields)
     assert message in caught.value.body["message"]
+
+
+def test_a_call_or_the_form_that_is_asked_for(hermes):
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    asks = ASKS | {"tools": BOUNDED, "response_format": form, "temperature": 2}
+    ended = set()
+    for seed in range(8):
+        choice = hermes.chat.completions.create(**asks, seed=seed).choices[0]
+        ended.add(choice.finish_reason)
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.message.content)["ok"], bool) and not choice.message.tool_calls
+        else:
+            (call,) = choice.message.tool_calls
+            assert json.loads(call.function.arguments)["at"] in ("sea", "sky") and choice.message.content is None
+    assert ended == {"stop", "tool_calls"}
+    called = hermes.chat.completions.create(**asks | {"tool_choice": "required"}).choices[0]
+    assert called.finish_reason == "tool_calls"
+    word = hermes.chat.completions.create(**asks | {"tool_choice": "none", "response_format": None}, **WORDS)
+    assert word.choices[0].message.content in ("yes", "no")
 
 
 CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -229,3 +246,51 @@ def test_tokens_of_a_prompt_with_tools(hermes):
         body = {"model": "caller", "messages": asked("?"), "tools": tools}
         told[len(tools)] = hermes.post("/../tokenize", body=body, cast_to=dict[str, object])
     assert told[1]["count"] == told[0]["count"] + 1
+
+
+FLAT = [{"type": "function", "strict": None, **TOOLS[0]["function"]}]
+SAID = dict(model="caller", tools=FLAT, temperature=0)
+
+
+def test_calls_in_responses(hermes):
+    told = hermes.responses.create(**SAID, input="?")
+    message, call = told.output
+    assert (message.content[0].text, call.type, call.name, call.arguments) == (
+        *("Let me see.", "function_call", "look"),
+        '{"at": "sea"}',
+    )
+    assert told.status == "completed" and told.tools[0].name == "look" and told.output_text == "Let me see."
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "blue"}
+    thought = {"type": "reasoning", "id": "rs_1", "summary": []}
+    talk = [*asked("?"), thought, *[item.model_dump(exclude_none=True) for item in told.output], output]
+    again = hermes.responses.create(**SAID, input=talk)
+    rendered = "1<|user|>?<|user|>Let me see.sea<|user|>lookblue<|assistant|>"
+    assert again.usage.input_tokens == len(CALLER.tokenizer(rendered)["input_ids"])
+    cut = hermes.responses.create(**SAID, input="?", tool_choice="none")
+    assert [item.type for item in cut.output] == ["message"] and cut.output_text == "".join(PIECES["<|assistant|>"])
+
+
+def test_a_stream_of_responses_with_calls(hermes):
+    with hermes.responses.stream(**SAID, input="?") as stream:  # the helper wants every event in its place
+        events = list(stream)
+        final = stream.get_final_response()
+    kinds = [event.type.removeprefix("response.") for event in events]
+    called = [
+        "output_item.added",
+        *(f"function_call_arguments.{kind}" for kind in ("delta", "done")),
+        "output_item.done",
+    ]
+    assert kinds[-6:] == ["output_item.done", *called, "completed"] and kinds.count("created") == 1
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [item.type for item in final.output] == ["message", "function_call"]
+    assert final.output[1].arguments == '{"at": "sea"}' and events[-3].arguments == '{"at": "sea"}'
+
+
+def test_forms_and_choices_in_responses(hermes):
+    form = {"format": {"type": "json_schema", "name": "place", "schema": AT, "strict": True}, "verbosity": "low"}
+    told = hermes.responses.create(model="caller", input="?", text=form, reasoning={"effort": "low"}, temperature=0)
+    assert json.loads(told.output_text)["at"] in ("sea", "sky")
+    flat = [{"type": "function", **tool["function"]} for tool in BOUNDED]
+    for choice, names in (("required", {"look", "go"}), ({"type": "function", "name": "go"}, {"go"})):
+        told = hermes.responses.create(**SAID | {"tools": flat}, input="?", tool_choice=choice)
+        assert [item.type for item in told.output] == ["function_call"] and told.output[0].name in names

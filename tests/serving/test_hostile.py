@@ -53,8 +53,8 @@ WRONG_ANYWHERE: dict[str, list] = {
     "use_beam_search": [True],
     "skip_special_tokens": [False],
     "request_id": [7],
-    "store": [True, 0],
-    "service_tier": ["flex", 1],
+    "store": [0],
+    "service_tier": [1],
     "user": [7, {}],
     "metadata": ["x", [1]],
     "best_answer": [1],
@@ -67,14 +67,14 @@ WRONG: dict[str, dict[str, list]] = {
         "messages": [
             *([], "Hi", 7, {}, [7], ["Hi"], [[]], [{}], [None], [{"role": "user"}], [{"content": "Hi"}]),
             *([{"role": role, "content": "Hi"}] for role in ("wizard", "tool", "", 7, None, ["user"])),
-            *([{"role": "user", "content": content}] for content in (7, [], {}, True, [7], ["Hi"], "\ud800", "x" * 99)),
+            *([{"role": "user", "content": content}] for content in (7, {}, True, [7], ["Hi"], "\ud800", "x" * 99)),
             *(
                 [{"role": "user", "content": [part]}]
                 for part in ({}, {"type": "image_url"}, {"type": "text", "text": 7})
             ),
             [{"role": "user", "content": "Hi", "colour": "red"}],
             [{"role": "assistant", "content": "Hi", "tool_calls": [{"id": "1"}]}],
-            [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}]}],
+            [{"role": "user", "content": [{"type": "text", "text": "Hi", "mood": {}}]}],
             [{"role": "system", "content": "the template refuses system messages"}],
         ],
         "max_completion_tokens": [0, "9", 2.5],
@@ -92,7 +92,7 @@ WRONG: dict[str, dict[str, list]] = {
         "functions": [[{}]],
         "prediction": [{"type": "content"}],
         "prompt": ["a"],
-        "reasoning_effort": ["high"],
+        "reasoning_effort": [7],
     },
     COMPLETION: {
         "prompt": [7, [], "", [[]], [1.5], ["a", 1], [True], [-1], [300], [2**40], {}, [["a"]], ["a", ""], [[1]] * 9],

@@ -19,8 +19,8 @@ import eagle_jax
 from eagle_jax import api
 from eagle_jax.api import Engine, generate
 from eagle_jax.decoding.tree import TreeShape
+from eagle_jax.protocols.calls import chat_call
 from eagle_jax.serving.errors import Refused
-from eagle_jax.serving.protocol import chat_call
 from eagle_jax.serving.ui import Page
 from eagle_jax.serving.ui import engines as engines_module
 from eagle_jax.serving.ui.engines import Engines, Way

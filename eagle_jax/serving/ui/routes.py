@@ -12,12 +12,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import METHODS, Engine, EngineError, Ticket, achunks
-from eagle_jax.serving.answering import EventStream, event
+from eagle_jax.fields import Fields, text, wrong
+from eagle_jax.protocols.answering import event
+from eagle_jax.protocols.calls import Call, chat_call
+from eagle_jax.serving.answering import EventStream
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, log
-from eagle_jax.serving.fields import Fields, text, wrong
-from eagle_jax.serving.protocol import Call, chat_call
-from eagle_jax.serving.service import OPENAI, Service
+from eagle_jax.serving.service import Service, openai_defaults
 from eagle_jax.serving.ui.engines import MOST_NODES, Engines, Tree, Way, tree_given
 from eagle_jax.serving.ui.race import race
 from eagle_jax.serving.ui.told import Telling, summary
@@ -108,7 +109,7 @@ class Page:
         _door(request)
         limits = request.app.state.service.limits
         body = await read_json(request, limits.body_bytes, limits.body_seconds)
-        fields = Fields({name: body.pop(name, None) for name in ("drafter", "tree")})
+        fields = Fields({name: body.pop(name, None) for name in ("drafter", "tree")}, ignore_unknown=False)
         usual: Tree = "auto"
         way = self._engines.way(fields.take("drafter", text, "auto"), fields.take("tree", _tree, usual))
         call = chat_call(body)
@@ -133,7 +134,7 @@ class Page:
     async def _race(self, way: Way, call: Call, seconds: float) -> AsyncIterator[Any]:
         until = time.monotonic() + seconds
         yield {"preparing": True}
-        options = OPENAI | {name: value for name, value in call.options.items() if value is not None}
+        options = openai_defaults() | call.options
         prompt_and_limit = call.prompts[0], options.get("max_new_tokens")
         options["max_new_tokens"] = await asyncio.to_thread(self._engine.room_for, *prompt_and_limit)
         events = race(self._model, call.prompts[0], drafter=way.drafter, tree=tree_given(way), **options)

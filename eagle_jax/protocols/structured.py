@@ -3,13 +3,19 @@
 import importlib.util
 from typing import Any
 
-from eagle_jax.api import ANY_OBJECT, FORMS, check_processing, schema_of_response_format
-from eagle_jax.serving.fields import Check, Fields, flag, mapping, wrong
+from eagle_jax.fields import Check, Fields, flag, text, wrong
+from eagle_jax.scheduling.processing import check_processing
+from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_of_response_format
 
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
 STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices"}
-NEUTRAL = {"grammar": [], "structural_tag": [], "disable_any_whitespace": [False, True], "whitespace_pattern": []}
+NEUTRAL: dict[str, list[Any]] = {"grammar": [], "structural_tag": [], "whitespace_pattern": []}
+# Which library holds an answer to its form, and how; none of it changes what fits.
+IGNORED = {"guided_decoding_backend": text}
+IGNORED_STRUCTURED = {"_backend": text, "backend": text} | dict.fromkeys(
+    ("disable_fallback", "disable_any_whitespace", "disable_additional_properties", "_backend_was_auto"), flag
+)
 
 
 def take_form(fields: Fields) -> dict[str, Any]:
@@ -21,16 +27,20 @@ def take_form(fields: Fields) -> dict[str, Any]:
         found.append((name, option, fields.take(name, _checked(option), None)))
     found.append(("response_format", "json_schema", fields.take("response_format", _schema, None)))
     found += _structured_outputs(fields)
+    fields.ignore(IGNORED)
+    fields.only({"guided_whitespace_pattern": []})
     given = [(field, option, value) for field, option, value in found if value not in (None, [])]
     if len(given) > 1:
         one, other = given[0][0], given[1][0]
         raise wrong(other, f"{one} beside {other}; an answer has one form, so give one of them")
     if given and importlib.util.find_spec("outlines_core") is None:
-        raise wrong(given[0][0], f"{given[0][0]} needs outlines-core, which this server lacks; leave it out")
+        raise wrong(given[0][0], f"{given[0][0]} needs outlines-core, which is not installed here; leave it out")
     return {option: value for _, option, value in given}
 
 
 def _schema(name: str, value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {"type", "schema"}:  # as llama.cpp, Together and Fireworks have it
+        value = {"type": "json_schema", "json_schema": {"schema": value["schema"]}}
     try:
         return schema_of_response_format(value)
     except ValueError as error:
@@ -38,16 +48,12 @@ def _schema(name: str, value: Any) -> Any:
 
 
 def _structured_outputs(fields: Fields) -> list[tuple[str, str, Any]]:
-    entry = fields.take("structured_outputs", mapping, None)
-    if entry is None:
-        return []
-    where = "structured_outputs."
-    inner = fields.inside(where, entry)
+    where, inner = "structured_outputs.", fields.object("structured_outputs")
     found = [(where + name, option, inner.take(name, _checked(option), None)) for name, option in STRUCTURED.items()]
     if inner.take("json_object", flag, False):
         found.append((where + "json_object", "json_schema", ANY_OBJECT))
     inner.only(NEUTRAL)
-    inner.end()
+    inner.ignore(IGNORED_STRUCTURED)
     return found
 
 

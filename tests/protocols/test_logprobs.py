@@ -4,7 +4,7 @@ import pytest
 from sentencepiece_like import LLAMA2
 from speller import SPECIAL, TOKENIZER
 
-from eagle_jax.serving.logprobs import Spelled
+from eagle_jax.protocols.logprobs import Spelled
 from eagle_jax.text.detokenize import decode
 
 

@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from eagle_jax.api import CANCELLED, Chunk, Result, without_nan
-from eagle_jax.serving.answering import Answering, Shape, chunks_of, event
+from eagle_jax.protocols.answering import Answering, Shape, event
+from eagle_jax.scheduling.results import CANCELLED, Chunk, Result, without_nan
 
 DONE = b"data: [DONE]\n\n"
 
@@ -38,17 +38,20 @@ class Choices(Shape):
         told = {"choices": choices, "usage": answering.usage(results)} | self.more(answering)
         return answering.head(self.whole) | told
 
-    async def events(self, answering: Answering) -> AsyncIterator[bytes]:
+    async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
         """None is sent before there is something of an answer: clients take the first one's time for that of the first
         token.
         """
         call, head = answering.call, answering.head(self.piece)
         usage: dict[str, Any] = {"usage": None} if call.include_usage else {}
+        counter = _Counter(answering)
         results: dict[int, Result] = {}
         firsts: dict[int, dict[str, Any] | None] = {}  # what each choice begins with, until it was sent
-        async for chunk in chunks_of(answering):
+        async for chunk in chunks:
             if chunk.index not in firsts:
                 firsts[chunk.index] = self.first(answering, chunk.index)
+            if call.continuous_usage:
+                usage = {"usage": counter.add(chunk)}
             pieces = [head | {"choices": [choice]} | usage for choice in self.deltas(answering, chunk)]
             if call.eagle:
                 pieces[-1]["eagle"] = _eagle(answering, chunk)
@@ -64,6 +67,19 @@ class Choices(Shape):
             ordered = [results[i] for i in range(len(answering.tickets))]
             yield event(head | {"choices": [], "usage": answering.usage(ordered)})
         yield DONE
+
+
+class _Counter:
+    """Tokens of each choice so far, which a stream's events tell where that is asked for."""
+
+    def __init__(self, answering: Answering):
+        self._prompts = [len(ticket.request.prompt) for ticket in answering.tickets]
+        self._tokens = [0] * len(self._prompts)
+
+    def add(self, chunk: Chunk) -> dict[str, int]:
+        self._tokens[chunk.index] += len(chunk.token_ids)
+        prompt, tokens = self._prompts[chunk.index], self._tokens[chunk.index]
+        return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
 
 
 def finish_reason(result: Result) -> str:

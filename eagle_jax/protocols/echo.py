@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.api import INCOMPLETE, decode
-from eagle_jax.serving.answering import Answering
-from eagle_jax.serving.logprobs import Spelled
+from eagle_jax.protocols.answering import Answering
+from eagle_jax.protocols.logprobs import Spelled
+from eagle_jax.text.detokenize import INCOMPLETE, decode
 
 
 class Echo:

@@ -1,29 +1,26 @@
 """/v1/completions: a prompt is written on."""
 
-from typing import Any
+from typing import Any, ClassVar
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from eagle_jax.api import Chunk, Result
-from eagle_jax.serving.answering import Answering, answer
-from eagle_jax.serving.choices import Choices, eagle_of, finish_reason
-from eagle_jax.serving.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
-from eagle_jax.serving.logprobs import Spelled, in_text
-from eagle_jax.serving.protocol import Call, completion_call
-from eagle_jax.serving.service import Service
+from eagle_jax.protocols.answering import Answering
+from eagle_jax.protocols.calls import Call
+from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
+from eagle_jax.protocols.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
+from eagle_jax.protocols.logprobs import Spelled, in_text
+from eagle_jax.scheduling.results import Chunk, Result
 
 
 class Completion(Choices):
     """Choices with `text`."""
 
     prefix, whole, piece = "cmpl", "text_completion", "text_completion"
+    defaults: ClassVar[dict[str, Any]] = {"max_new_tokens": 16}  # OpenAI's
 
     def __init__(self) -> None:
         self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
         self._echoes: dict[int, Echo] = {}
 
-    def prepare(self, call: Call, service: Service, name: str) -> Call:
+    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
         return call
 
     def more(self, answering: Answering) -> dict[str, Any]:
@@ -68,8 +65,3 @@ class Completion(Choices):
         echo = self._echoes.get(index)
         is_last = isinstance(piece, Result) or piece.result is not None
         return piece.text if echo is None else echo.add(piece.token_ids, piece.text, is_last=is_last)
-
-
-async def completions(request: Request) -> Response:
-    """The endpoint."""
-    return await answer(request, Completion(), completion_call)

@@ -1,22 +1,22 @@
-"""What OpenAI's requests ask of an engine.
+"""What OpenAI's requests ask for.
 
 Fields that would change the answer and are not supported are refused, and so are unknown ones: an answer to another
 question than the one that was asked helps nobody. Fields that say who asks and why are checked and ignored.
 """
 
 import dataclasses
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.api import Chat, Processing, Text, Tools, check_processing
-from eagle_jax.serving.fields import Fields, flag, listed, mapping, number, text, whole, wrong
-from eagle_jax.serving.messages import messages_of
-from eagle_jax.serving.structured import take_form
-from eagle_jax.serving.tools import tools_of
+from eagle_jax.fields import Fields, anything, flag, listed, mapping, number, text, whole, wrong
+from eagle_jax.protocols.messages import messages_of
+from eagle_jax.protocols.structured import take_form
+from eagle_jax.protocols.tools import tools_of
+from eagle_jax.scheduling.processing import Processing, check_processing
+from eagle_jax.text.prompts import Chat, Text
+from eagle_jax.text.tools import Tools
 
 MOST_STOPS, LONGEST_STOP = 64, 500
-MOST_CHOICES = 128
 LARGEST_SEED = 2**63 - 1
 LARGEST = 2**31 - 1
 
@@ -26,15 +26,16 @@ IGNORED = {
     "safety_identifier": text,
     "prompt_cache_key": text,
     "prompt_cache_retention": text,
+    "prompt_cache_options": mapping,
     "metadata": mapping,
+    "service_tier": text,
+    "store": flag,
     "request_id": text,
     "rid": text,
     "priority": whole(-LARGEST, LARGEST),
 }
 # Known fields of OpenAI's, vLLM's and SGLang's requests, and the values of them that change nothing.
 NEUTRAL: dict[str, list[Any]] = {
-    "store": [False],
-    "service_tier": ["auto", "default"],
     "length_penalty": [1],
     "use_beam_search": [False],
     "early_stopping": [False],
@@ -65,8 +66,6 @@ NEUTRAL_CHAT = NEUTRAL | {
     "modalities": [["text"]],
     "audio": [],
     "prediction": [],
-    "reasoning_effort": [],
-    "verbosity": [],
     "web_search_options": [],
     "documents": [[]],
     "add_special_tokens": [False],
@@ -88,6 +87,7 @@ class Call:
         options: of `Engine.submit_all`, as far as they are stated.
         stream: whether the answers are sent as they are made.
         include_usage: whether a stream ends with what was used.
+        continuous_usage: whether each of its events says what was used so far.
         eagle: whether to tell what every step committed.
         echo: whether the answer begins with the prompt.
         prompt_logprobs: how many likely tokens to report in the place of each of the prompt's, in vLLM's form.
@@ -101,6 +101,7 @@ class Call:
     options: dict[str, Any]
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     eagle: bool
     ignored: tuple[str, ...]
     echo: bool = False
@@ -110,7 +111,7 @@ class Call:
     @property
     def is_answered(self) -> bool:
         """Whether there is to be an answer; else only the prompt's own tokens matter."""
-        return self.options["max_new_tokens"] != 0
+        return self.options.get("max_new_tokens") != 0
 
     @property
     def scored(self) -> int | None:
@@ -121,18 +122,18 @@ class Call:
 
 
 def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/completions. Raises `Refused`."""
-    fields = Fields(body, ignored=[] if ignore_unknown else None)
+    """A request to /v1/completions. Raises `FieldError`."""
+    fields = Fields(body, ignore_unknown=ignore_unknown)
     special_tokens = fields.take("add_special_tokens", flag, True)
     prompts = [
         Text(prompt, special_tokens) if isinstance(prompt, str) else prompt
-        for prompt in _prompts(fields.must("prompt", lambda name, value: value))
+        for prompt in _prompts(fields.must("prompt", anything))
     ]
-    samples = fields.take("n", whole(1, MOST_CHOICES), 1)
+    samples = fields.take("n", whole(1, LARGEST), 1)
     echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole(0, 20), None)
     least = 0 if echo or prompt_logprobs is not None else 1
     options = _options(fields) | {
-        "max_new_tokens": fields.take("max_tokens", whole(least, LARGEST), 16),
+        **_longest(fields, least),
         "logprobs": (top := fields.take("logprobs", whole(0, 20), None)) is not None,
         "top_logprobs": top or 0,
     }
@@ -141,15 +142,12 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
 
 
 def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/chat/completions. Raises `Refused`."""
-    fields = Fields(body, ignored=[] if ignore_unknown else None)
-    chat, tools = chat_of(fields)
-    samples = fields.take("n", whole(1, MOST_CHOICES), 1)
-    old, new = (fields.take(name, whole(1, LARGEST), None) for name in ("max_tokens", "max_completion_tokens"))
-    if old is not None and new is not None and old != new:
-        raise wrong("max_tokens", f"max_tokens={old} beside max_completion_tokens={new}; give one of them")
+    """A request to /v1/chat/completions. Raises `FieldError`."""
+    fields = Fields(body, ignore_unknown=ignore_unknown)
+    chat, tools = chat_of(fields, messages_of(fields))
+    samples = fields.take("n", whole(1, LARGEST), 1)
     options = _options(fields) | {
-        "max_new_tokens": new if old is None else old,
+        **_longest(fields, 1),
         "logprobs": fields.take("logprobs", flag, False),
         "top_logprobs": fields.take("top_logprobs", whole(0, 20), 0),
     }
@@ -160,21 +158,26 @@ def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     return _call(fields, [chat], samples, options, prompt_logprobs=prompt_logprobs, tools=tools)
 
 
-def chat_of(fields: Fields) -> tuple[Chat, Tools | None]:
+def chat_of(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools | None]:
     """The conversation of a request, how it is put into the model's template, and the functions it may call."""
-    nothing: dict[str, Any] = {}
-    tools, template = tools_of(fields), fields.take("chat_template_kwargs", mapping, nothing)
+    empty: dict[str, Any] = {}
+    tools, template = tools_of(fields), fields.take("chat_template_kwargs", mapping, empty)
+    # templates of models that think more or less read these
+    effort = _stated("reasoning_effort", fields.take("reasoning_effort", text, None))
+    effort |= _stated("enable_thinking", fields.take("enable_thinking", flag, None))
+    fields.ignore({"verbosity": text})
+    is_begun = bool(messages[-1].pop("prefix", False))  # as Mistral's and DeepSeek's clients say it
     chat = Chat(
-        messages=messages_of(fields),
-        template=template | ({"tools": tools.tools} if tools else {}),
+        messages=messages,
+        template=effort | template | ({"tools": tools.tools} if tools else {}),
         add_generation_prompt=fields.take("add_generation_prompt", flag, True),
-        continue_final_message=fields.take("continue_final_message", flag, False),
+        continue_final_message=fields.take("continue_final_message", flag, is_begun),
     )
     return chat, tools
 
 
 def _options(fields: Fields) -> dict[str, Any]:
-    """How tokens are drawn, as far as it is stated; without a seed every request has its own."""
+    """How tokens are drawn, as far as it is stated."""
     form = take_form(fields)
     processing = {name: fields.take(name, _processing, None) for name in Processing.__annotations__} | form
     top_k = fields.take("top_k", whole(-1, LARGEST), None)
@@ -183,7 +186,7 @@ def _options(fields: Fields) -> dict[str, Any]:
         "top_p": fields.take("top_p", _share, None),
         "top_k": None if top_k is None else max(top_k, 0),  # vLLM's -1 is "all", as 0 is
         "min_p": fields.take("min_p", number(0.0, 1.0), None),
-        "seed": fields.take("seed", whole(0, LARGEST_SEED), secrets.randbelow(LARGEST_SEED)),
+        "seed": fields.take("seed", whole(0, LARGEST_SEED), None),
         "stop": fields.take("stop", _stop, None),
         "cache_salt": fields.take("cache_salt", text, None),
     }
@@ -195,10 +198,10 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
     entry = fields.take("stream_options", mapping, None)
     if entry is not None and not stream:
         raise wrong("stream_options", "stream_options without stream=true; leave them out")
-    streaming = fields.inside("stream_options.", entry or {})
+    streaming = fields.inside("stream_options", entry or {})
     include_usage = streaming.take("include_usage", flag, False)
-    streaming.ignore({"include_obfuscation": flag, "continuous_usage_stats": flag})
-    streaming.end()
+    continuous_usage = streaming.take("continuous_usage_stats", flag, False)
+    streaming.ignore({"include_obfuscation": flag})
     call = Call(
         model=fields.take("model", text, None),
         prompts=prompts,
@@ -206,6 +209,7 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
         options=options,
         stream=stream,
         include_usage=include_usage,
+        continuous_usage=include_usage and continuous_usage,  # as vLLM has it
         eagle=fields.take("eagle", flag, False),
         ignored=(),
         **more,
@@ -214,6 +218,18 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
         raise wrong("prompt_logprobs", "prompt_logprobs beside stream=true; leave one of them out")
     fields.ignore(IGNORED)
     return dataclasses.replace(call, ignored=tuple(fields.end()))
+
+
+def _longest(fields: Fields, least: int) -> dict[str, Any]:
+    """The longest answer, under either of its names."""
+    old, new = (fields.take(name, whole(least, LARGEST), None) for name in ("max_tokens", "max_completion_tokens"))
+    if old is not None and new is not None and old != new:
+        raise wrong("max_tokens", f"max_tokens={old} beside max_completion_tokens={new}; give one of them")
+    return _stated("max_new_tokens", new if old is None else old)
+
+
+def _stated(name: str, value: Any) -> dict[str, Any]:
+    return {} if value is None else {name: value}
 
 
 def _prompts(value: Any) -> list[Any]:

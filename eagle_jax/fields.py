@@ -1,30 +1,58 @@
-"""Fields of a request's body: each is checked as it is taken, and what nobody took is refused."""
+"""Fields of JSON objects: each is checked as it is taken, and what nobody took is refused."""
 
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from eagle_jax.serving.errors import Refused
-
 T = TypeVar("T")
 Check = Callable[[str, Any], T]
+
+
+class FieldError(ValueError):
+    """A field that cannot be followed, in one sentence.
+
+    Attributes:
+        param: the field's name.
+    """
+
+    def __init__(self, message: str, param: str):
+        super().__init__(message)
+        self.param = param
 
 
 class Fields:
     """The fields of one JSON object. null is the same as nothing.
 
+    Objects inside it are read by `inside` and `each` alone, so they pass over what it passes over, and its `end` is
+    theirs.
+
     Args:
-        where: begins the names of its fields in messages.
-        ignored: takes the names of fields that nobody knows; without it they are refused.
+        ignore_unknown: passes over fields that nobody knows; else they are refused.
     """
 
-    def __init__(self, body: Mapping[str, Any], where: str = "", ignored: list[str] | None = None):
-        self._left, self._where, self._ignored = dict(body), where, ignored
+    def __init__(self, body: Mapping[str, Any], *, ignore_unknown: bool):
+        self._left, self._where = dict(body), ""
+        self._ignored: list[str] | None = [] if ignore_unknown else None
+        self._children: list[Fields] = []
 
-    def inside(self, where: str, body: Mapping[str, Any]) -> "Fields":
-        """The fields of an object inside this one."""
-        return Fields(body, where, self._ignored)
+    def inside(self, name: str, value: Any) -> "Fields":
+        """The fields of `value`, the object inside this one that has this name."""
+        fields = Fields(mapping(self._where + name, value), ignore_unknown=False)
+        fields._where, fields._ignored = f"{self._where}{name}.", self._ignored
+        self._children.append(fields)
+        return fields
+
+    def each(self, name: str, value: Any) -> "list[Fields]":
+        """The fields of each object in `value`, the list inside this one that has this name."""
+        if not isinstance(value, list):
+            raise wrong(self._where + name, f"{self._where}{name}={_short(value)}; expected a list of objects")
+        return [self.inside(f"{name}[{i}]", entry) for i, entry in enumerate(value)]
+
+    def object(self, name: str) -> "Fields":
+        """The fields of an object that need not be there."""
+        empty: dict[str, Any] = {}
+        return self.inside(name, self.take(name, mapping, empty))
 
     def take(self, name: str, check: Check[T], default: T) -> T:
         value = self._left.pop(name, None)
@@ -49,24 +77,35 @@ class Fields:
                 leave = f"; leave it out, or give {', '.join(map(json.dumps, values))}" if values else "; leave it out"
                 raise wrong(self._where + name, f"{self._where}{name}={_short(value)} is not supported here{leave}")
 
+    def wrong(self, name: str, message: str) -> FieldError:
+        """The error of a field; `message` goes on after its name."""
+        return wrong(self._where + name, f"{self._where}{name}{message}")
+
     def end(self) -> list[str]:
-        """Refuses what was not taken; or the names of what was passed over so far."""
+        """Refuses what was not taken, here or further inside; or the names of what was passed over."""
+        for child in self._children:
+            child.end()
         if self._ignored is not None:
-            self._ignored += [self._where + name for name in self._left]
+            self._ignored += [self._where + name for name, value in self._left.items() if value is not None]
             return self._ignored
-        if self._left:
-            names = ", ".join(repr(self._where + name)[:80] for name in list(self._left)[:5])
-            one = len(self._left) == 1
+        left = [name for name, value in self._left.items() if value is not None]
+        if left:
+            names = ", ".join(repr(self._where + name)[:80] for name in left[:5])
+            one = len(left) == 1
             raise wrong(
-                self._where + next(iter(self._left))[:80],
+                self._where + left[0][:80],
                 f"{'field' if one else 'fields'} {names} {'is' if one else 'are'} not known here; leave "
                 f"{'it' if one else 'them'} out",
             )
         return []
 
 
-def wrong(name: str, message: str) -> Refused:
-    return Refused(400, message, param=name)
+def wrong(name: str, message: str) -> FieldError:
+    return FieldError(message, name)
+
+
+def anything(name: str, value: Any) -> Any:
+    return value
 
 
 def text(name: str, value: Any) -> str:

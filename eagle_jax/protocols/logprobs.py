@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.api import INCOMPLETE, Chunk, IncrementalDetokenizer, Result, Ticket
+from eagle_jax.scheduling.results import Chunk, Result
+from eagle_jax.scheduling.ticket import Ticket
+from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer
 
 # In the place of each token the likeliest ones, with their log-probabilities; None for a prompt's first one.
 Top = Sequence[Sequence[tuple[int, float]] | None]

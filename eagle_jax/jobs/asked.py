@@ -1,0 +1,137 @@
+"""What a row asks of a model, and the line that it gets for an answer."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.jobs import openai
+from eagle_jax.jobs.rows import Defaults, Refused, Row, sentence
+from eagle_jax.loading.model import Model
+from eagle_jax.protocols.answering import Answering, Shape
+from eagle_jax.protocols.calling import Calling
+from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
+from eagle_jax.scheduling.processing import check_processing
+from eagle_jax.scheduling.request import NO_OUTPUT, Request, requests_for, with_form
+from eagle_jax.scheduling.results import Result
+from eagle_jax.scheduling.row import Row as EmptyAnswer
+from eagle_jax.scheduling.row import result_of
+from eagle_jax.scheduling.scoring import prompt_logprobs, requests_to_score
+from eagle_jax.scheduling.ticket import Ticket
+
+
+@dataclasses.dataclass
+class Asked:
+    """A row on its way.
+
+    Attributes:
+        row: it.
+        shape: the form of its answer.
+        answering: its requests, each with a ticket.
+        left: answers that are missing.
+    """
+
+    row: Row
+    shape: Shape | None
+    calling: Calling
+    answering: Answering
+    left: int
+
+    @property
+    def requests(self) -> list[Request]:
+        """Those that want an answer, in the order of the tickets."""
+        return [ticket.request for ticket in self.answering.tickets] if self.answering.call.is_answered else []
+
+    def score(self, model: Model) -> None:
+        """Reads the prompts whose own log-probabilities are asked for: row by row, so that no neighbour matters."""
+        for ticket in self.answering.scores:
+            top = ticket.request.options.top_logprobs
+            scored = prompt_logprobs(model, ticket.request.prompt, top_logprobs=top)
+            nothing = result_of(EmptyAnswer(ticket.request), ticket.tokenizer, 0)
+            ticket.update(NO_OUTPUT, dataclasses.replace(nothing, prompt_logprobs=scored))
+
+    def answered(self, place: int, result: Result) -> None:
+        """Takes the answer to one of the requests."""
+        self.answering.tickets[place].update(NO_OUTPUT, result)
+        self.left -= 1
+
+    def record(self, token_ids: bool) -> dict[str, Any]:
+        """The line of the output. It says nothing of time, so that it is the same however it came about."""
+        tickets = self.answering.tickets
+        results = [ticket.result(0.0) for ticket in tickets]
+        made = [_made(ticket.request, result) for ticket, result in zip(tickets, results, strict=True)]
+        ids = [{"token_ids": result.token_ids} if token_ids else {} for result in results]
+        if self.shape is None:
+            return {"id": self.row.id} | self._own(results[0], ids[0]) | made[0]
+        body = self.shape.content(self.answering, results)
+        for choice, one, more in zip(body.get("choices", [body]), made, ids, strict=True):
+            choice["eagle"] = one | more
+        return openai.response_line(self.row, body)
+
+    def _own(self, result: Result, ids: dict[str, Any]) -> dict[str, Any]:
+        """What an answer says, the functions it calls if it may call any, and how it ended."""
+        answer = self.calling.of(self.answering, 0)
+        if answer is None:
+            told: dict[str, Any] = {"text": result.text}
+        else:
+            answer.add(result.token_ids, result.text, is_last=True)
+            told = {"text": answer.content} | ({"tool_calls": answer.calls} if answer.calls else {})
+        usage = {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)}
+        return told | ids | {"finish_reason": self.calling.finish_reason(0, result.finish_reason), "usage": usage}
+
+
+def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
+    """What a row asks of a model."""
+    try:
+        return _ask(model, row, defaults)
+    except (ValueError, TypeError, OverflowError) as error:
+        return Refused(row.number, row.id, sentence(error), row.shape is not None)
+
+
+def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
+    shape, calling = row.shape() if row.shape else None, Calling()
+    call = row.call
+    if shape is not None:
+        call = shape.prepare(call, model.tokenizer, None)
+    elif call.tools is not None:
+        call = calling.prepare(call, model.tokenizer, None)
+    top = call.scored
+    scores = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
+    requests = [score for score in scores for _ in range(call.samples)]
+    if call.is_answered:
+        stated = dict(call.options)
+        seeds = seeds_for(stated.pop("seed", _seed(defaults.seed, row.number)), len(call.prompts))
+        stated.pop("cache_salt", None)  # nothing is shared here
+        values = defaults.values | {"logprobs": False} | check_processing(stated)
+        del values["seed"]
+        values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
+        options = [Options(**values)] * len(call.prompts)
+        requests = [
+            with_form(model, request) for request in requests_for(model, call.prompts, options, seeds, call.samples)
+        ]
+    answering = Answering(
+        id=f"{shape.prefix}-{row.number}" if shape else str(row.number),
+        created=0,
+        name=call.model,
+        call=call,
+        tickets=(tickets := _tickets(model, requests)),
+        scores=_tickets(model, scores) if call.is_answered else tickets[:: call.samples],
+    )
+    return Asked(row, shape, calling, answering, len(requests) if call.is_answered else 0)
+
+
+def _tickets(model: Model, requests: Sequence[Request]) -> list[Ticket]:
+    return [Ticket(request, model.tokenizer, lambda ticket: None) for request in requests]
+
+
+def _seed(seed: int, number: int) -> int:
+    """A seed of its own for every row, so that the same prompt twice gets two samples."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+def _made(request: Request, result: Result) -> dict[str, Any]:
+    mean = result.stats.mean_accepted_length
+    stats = {"steps": result.stats.steps, "mean_accepted_length": None if math.isnan(mean) else round(mean, 4)}
+    return {"seed": request.seed, "stats": stats}

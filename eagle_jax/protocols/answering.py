@@ -1,0 +1,98 @@
+"""What a request's answers are told from, and what a form of responses has to have."""
+
+import abc
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar
+
+from eagle_jax.protocols.calls import Call
+from eagle_jax.scheduling.results import Chunk, PromptLogprobs, Result
+from eagle_jax.scheduling.ticket import Ticket
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answering:
+    """One request under way.
+
+    Attributes:
+        id: what its responses are called.
+        created: when, in seconds since 1970.
+        name: what the model is called, if anything.
+        call: what was asked.
+        tickets: for every prompt its samples, in order; OpenAI's choices.
+        scores: for every prompt its own log-probabilities, where they are asked for.
+    """
+
+    id: str
+    created: int
+    name: str | None
+    call: Call
+    tickets: Sequence[Ticket]
+    scores: Sequence[Ticket] = ()
+
+    def scored(self, index: int) -> PromptLogprobs | None:
+        """The log-probabilities of a choice's prompt, once they are there."""
+        if not self.scores:
+            return None
+        _, result, _ = self.scores[index // self.call.samples].news
+        return None if result is None else result.prompt_logprobs
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """What every response begins with."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.name}
+
+    def usage(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Tokens that were read and written; `cached_tokens` are those of prompts that were not read anew,
+        `accepted_prediction_tokens` those that the drafter had guessed. Samples of one prompt count it once.
+        """
+        first_samples = results[:: self.call.samples]
+        prompts = sum(result.prompt_tokens for result in first_samples)
+        cached = sum(result.stats.cached_tokens for result in first_samples)
+        tokens = sum(len(result.token_ids) for result in results)
+        accepted = sum(length - 1 for result in results for length in result.stats.accepted_lengths)
+        return {
+            "prompt_tokens": prompts,
+            "completion_tokens": tokens,
+            "total_tokens": prompts + tokens,
+            "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens_details": {"accepted_prediction_tokens": accepted},
+        }
+
+
+class Shape(abc.ABC):
+    """What an endpoint puts into its responses; one for each request.
+
+    Attributes:
+        prefix: begins the ids of responses.
+        defaults: options of requests that do not state their own.
+    """
+
+    prefix: ClassVar[str]
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    @abc.abstractmethod
+    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
+        """The request as a model with this tokenizer is asked. Raises `FieldError`."""
+
+    @abc.abstractmethod
+    def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
+        """A response in one piece."""
+
+    @abc.abstractmethod
+    def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+        """A response as a stream."""
+
+    def error(self, status: int, body: dict[str, Any]) -> bytes:
+        """The event that ends a stream which fails; `body` is the error in OpenAI's form."""
+        return event(body)
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + encoded(content) + b"\n\n"
+
+
+def encoded(content: Any) -> bytes:
+    """JSON in UTF-8, on one line; half a character (a lone surrogate), which has no UTF-8, becomes "?"."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")

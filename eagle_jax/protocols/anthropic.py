@@ -1,0 +1,234 @@
+"""/v1/messages: a conversation gets its next message in the form of Anthropic's interface, as a layer over chats."""
+
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, number, text
+from eagle_jax.protocols.answering import Answering, Shape, event
+from eagle_jax.protocols.calling import Calling
+from eagle_jax.protocols.calls import Call, chat_call
+from eagle_jax.protocols.choices import finish_reason
+from eagle_jax.scheduling.results import Chunk, Result
+from eagle_jax.text.detokenize import decode
+from eagle_jax.text.messages import content_of
+
+AS_IN_CHATS = ("model", "top_p", "top_k", "stream", "max_tokens")
+# Known fields, and the values of them that change nothing; what a model may think is its template's matter.
+NEUTRAL: dict[str, list[Any]] = {"container": [], "mcp_servers": [[]]}
+IGNORED = {
+    "metadata": mapping,
+    "thinking": mapping,
+    "cache_control": anything,
+    "diagnostics": anything,
+} | dict.fromkeys(("service_tier", "inference_geo", "speed", "user_profile_id", "workspace_id"), text)
+IGNORED_IN_TOOLS = ("strict", "eager_input_streaming", "input_examples", "allowed_callers", "defer_loading")
+MARKED = dict.fromkeys(("cache_control", "citations", "caller"), anything)
+REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+ERRORS = {
+    **{400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large"},
+    **{429: "rate_limit_error", 500: "api_error", 503: "overloaded_error"},
+}
+
+
+def messages_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
+    """A request to /v1/messages, as one for a chat. Raises `FieldError`."""
+    if body.get("max_tokens") is None:
+        raise FieldError("max_tokens is missing", "max_tokens")
+    return counted_call(body, ignore_unknown)
+
+
+def counted_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
+    """A request to /v1/messages/count_tokens: one for a chat that need not say how long the answer may be."""
+    fields = Fields(body, ignore_unknown=ignore_unknown)
+    system = _system(fields)
+    messages = [{"role": "system", "content": system}] if system else []
+    for message in fields.each("messages", fields.must("messages", listed)):
+        messages += _messages(message)
+    chat = {name: fields.take(name, anything, None) for name in AS_IN_CHATS}
+    chat |= {"temperature": fields.take("temperature", number(0.0, 1.0), None)}
+    chat |= {"stop": fields.take("stop_sequences", anything, None)}
+    chat |= _tools(fields) | _output(fields)
+    if messages[-1]["role"] == "assistant":  # the answer goes on with it
+        chat |= {"continue_final_message": True, "add_generation_prompt": False}
+    fields.ignore(IGNORED)
+    fields.only(NEUTRAL)
+    _edits(fields.object("context_management"))
+    ignored = fields.end()
+    return dataclasses.replace(chat_call(chat | {"messages": messages}), ignored=tuple(ignored))
+
+
+def _system(fields: Fields) -> str | None:
+    value = fields.take("system", anything, None)
+    return None if value is None else content_of(fields.inside("system", {"content": value}))
+
+
+def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
+    """A message as chats have it: what functions answered are messages of their own, before what a person says."""
+    role = fields.must("role", text)
+    if role not in ("user", "assistant", "system"):
+        raise fields.wrong("role", f"={role[:40]!r}; expected user, assistant or system")
+    content = fields.must("content", anything)
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    said, calls, answers = [], [], 0
+    for block in fields.each("content", blocks):
+        kind = block.must("type", text)
+        block.ignore(MARKED)
+        if kind == "text":
+            said.append(block.must("text", text))
+        elif kind == "tool_use" and role == "assistant":
+            function = {"name": block.must("name", text), "arguments": block.must("input", mapping)}
+            calls.append({"id": block.must("id", text), "type": "function", "function": function})
+        elif kind == "tool_result" and role == "user":
+            told = content_of(block) or ""
+            answers += 1
+            block.ignore({"is_error": flag})
+            yield {"role": "tool", "tool_call_id": block.must("tool_use_id", text), "content": told}
+        elif kind in ("thinking", "redacted_thinking"):  # what a model thought before, no template here reads
+            block.ignore(dict.fromkeys(("thinking", "signature", "data"), text))
+        else:
+            raise block.wrong("type", f"={kind[:40]!r}; this model reads text, tool_use and tool_result only")
+    if said or not answers:
+        yield {"role": role, "content": "".join(said)} | ({"tool_calls": calls} if calls else {})
+
+
+def _tools(fields: Fields) -> dict[str, Any]:
+    """Functions and the choice among them, as chats have them."""
+    tools = []
+    for tool in fields.each("tools", fields.take("tools", anything, [])):
+        tool.only({"type": ["custom"]})
+        tool.ignore(MARKED | dict.fromkeys(IGNORED_IN_TOOLS, anything))
+        function = {"name": tool.must("name", text), "parameters": tool.must("input_schema", mapping)}
+        described = tool.take("description", text, None)
+        tools.append({"type": "function", "function": function | ({"description": described} if described else {})})
+    choice = fields.object("tool_choice")
+    kind = choice.take("type", text, "auto")
+    parallel = not choice.take("disable_parallel_tool_use", flag, False)
+    if kind == "tool":
+        chosen: Any = {"type": "function", "function": {"name": choice.must("name", text)}}
+    elif kind not in CHOICES:
+        raise choice.wrong("type", f"={kind[:40]!r}; expected auto, any, tool or none")
+    else:
+        chosen = CHOICES[kind] if tools or kind == "any" else None
+    return {"tools": tools, "tool_choice": chosen, "parallel_tool_calls": parallel}
+
+
+def _output(fields: Fields) -> dict[str, Any]:
+    """The form of the answer, under its two names, and how much a model may think."""
+    config = fields.object("output_config")
+    older, format = fields.take("output_format", mapping, None), config.take("format", mapping, None)
+    format = older if format is None else format
+    effort = config.take("effort", text, None)
+    if format is None:
+        return {"reasoning_effort": effort}
+    form = config.inside("format", format)
+    form.only({"type": ["json_schema"]})
+    schema = {"name": "answer", "schema": form.must("schema", mapping)}
+    return {"reasoning_effort": effort, "response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _edits(fields: Fields) -> None:
+    """What a server may drop of a conversation: earlier thoughts, which nobody reads here, and nothing else."""
+    for edit in fields.each("edits", fields.take("edits", anything, [])):
+        kind = edit.must("type", text)
+        if not kind.startswith("clear_thinking"):
+            raise edit.wrong("type", f"={kind[:40]!r} is not supported here; leave it out")
+        edit.ignore({"keep": anything})
+
+
+def error_of(status: int, message: str) -> dict[str, Any]:
+    """An error in Anthropic's form."""
+    kind = ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+class Messages(Shape):
+    """A message of blocks: texts, and functions that are called."""
+
+    prefix = "msg"
+
+    def __init__(self) -> None:
+        self._calling = Calling()
+
+    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
+        return self._calling.prepare(call, tokenizer, tool_format)
+
+    def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
+        (result,) = results
+        blocks: list[dict[str, Any]] = []
+        for piece in self._calling.pieces(answering, 0, result):
+            if not isinstance(piece, str):
+                blocks.append(_called(piece, json.loads(piece["function"]["arguments"])))
+            elif blocks and blocks[-1]["type"] == "text":
+                blocks[-1]["text"] += piece
+            else:
+                blocks.append({"type": "text", "text": piece})
+        usage = _usage(answering, result)
+        return _message(answering, usage) | {"content": blocks} | self._ended(answering, result)
+
+    async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+        begun, blocks, is_open = False, 0, False
+        async for chunk in chunks:
+            if not begun and (chunk.text or chunk.result is not None):
+                begun = True
+                usage = {"input_tokens": len(answering.tickets[0].request.prompt), "output_tokens": 0}
+                yield _named("message_start", message=_message(answering, usage))
+                yield _named("ping")
+            for piece in self._calling.pieces(answering, 0, chunk):
+                if isinstance(piece, str):
+                    if not is_open:
+                        yield _named("content_block_start", index=blocks, content_block={"type": "text", "text": ""})
+                    is_open = True
+                    yield _named("content_block_delta", index=blocks, delta={"type": "text_delta", "text": piece})
+                    continue
+                if is_open:
+                    yield _named("content_block_stop", index=blocks)
+                    is_open, blocks = False, blocks + 1
+                delta = {"type": "input_json_delta", "partial_json": piece["function"]["arguments"]}
+                yield _named("content_block_start", index=blocks, content_block=_called(piece, {}))
+                yield _named("content_block_delta", index=blocks, delta=delta)
+                yield _named("content_block_stop", index=blocks)
+                blocks += 1
+            if chunk.result is not None:
+                if is_open:
+                    yield _named("content_block_stop", index=blocks)
+                ended = self._ended(answering, chunk.result)
+                yield _named("message_delta", delta=ended, usage=_usage(answering, chunk.result))
+                yield _named("message_stop")
+
+    def error(self, status: int, body: dict[str, Any]) -> bytes:
+        return b"event: error\n" + event(error_of(status, body["error"]["message"]))
+
+    def _ended(self, answering: Answering, result: Result) -> dict[str, Any]:
+        """Why the answer ended, and the stop sequence that ended it, if one did."""
+        reason = REASONS[self._calling.finish_reason(0, finish_reason(result))]
+        ticket = answering.tickets[0]
+        written = "" if ticket.tokenizer is None else decode(ticket.tokenizer, result.token_ids)
+        stops = ticket.request.options.stop if reason == "end_turn" else ()
+        stop = next((stop for stop in stops if result.text + stop in written), None)
+        return {"stop_reason": reason if stop is None else "stop_sequence", "stop_sequence": stop}
+
+
+def _named(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\n".encode() + event({"type": kind} | fields)
+
+
+def _called(call: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": arguments}
+
+
+def _message(answering: Answering, usage: dict[str, Any]) -> dict[str, Any]:
+    head = {"id": answering.id, "type": "message", "role": "assistant", "model": answering.name}
+    return head | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+
+
+def _usage(answering: Answering, result: Result) -> dict[str, Any]:
+    usage, cached = answering.usage([result]), result.stats.cached_tokens
+    return {
+        "input_tokens": usage["prompt_tokens"] - cached,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage["completion_tokens"],
+    }

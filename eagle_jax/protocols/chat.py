@@ -1,0 +1,64 @@
+"""/v1/chat/completions: a conversation gets its next message."""
+
+from typing import Any
+
+from eagle_jax.protocols.answering import Answering
+from eagle_jax.protocols.calling import Calling
+from eagle_jax.protocols.calls import Call
+from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
+from eagle_jax.protocols.echo import vllm_prompt_logprobs
+from eagle_jax.protocols.logprobs import Spelled, in_text
+from eagle_jax.scheduling.results import Chunk, Result
+
+
+class Chat(Choices):
+    """Choices with a `message`, or a `delta` of one."""
+
+    prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self) -> None:
+        self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
+        self._calling = Calling()
+
+    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
+        return self._calling.prepare(call, tokenizer, tool_format)
+
+    def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
+        ticket, calling = answering.tickets[index], self._calling.of(answering, index)
+        if calling is not None:
+            calling.add(result.token_ids, result.text, is_last=True)
+        plain = {"role": "assistant", "content": result.text, "refusal": None}
+        choice = {
+            "index": index,
+            "message": plain if calling is None else calling.message,
+            "finish_reason": self._calling.finish_reason(index, finish_reason(result)),
+            "logprobs": Spelled(ticket.tokenizer, ticket.request.prompt).in_chat(*in_text(ticket, result)),
+        }
+        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
+
+    def more(self, answering: Answering) -> dict[str, Any]:
+        return vllm_prompt_logprobs(answering, 0)
+
+    def first(self, answering: Answering, index: int) -> dict[str, Any]:
+        return _piece(index, {"role": "assistant", "content": ""})
+
+    def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
+        calling, ticket = self._calling.of(answering, chunk.index), answering.tickets[chunk.index]
+        spelled = self._spelled.setdefault(chunk.index, Spelled(ticket.tokenizer, ticket.request.prompt))
+        deltas = [{"content": chunk.text} if chunk.text else {}]
+        if calling is not None:
+            deltas = calling.add(chunk.token_ids, chunk.text, is_last=chunk.result is not None) or [{}]
+        is_silent = not deltas[-1] and not (chunk.result or chunk.logprobs or answering.call.eagle)
+        if is_silent:
+            return []
+        *pieces, last = [_piece(chunk.index, delta) for delta in deltas]
+        last["finish_reason"] = self._ended(chunk)
+        last["logprobs"] = spelled.in_chat(*in_text(ticket, chunk))
+        return [*pieces, last]
+
+    def _ended(self, chunk: Chunk) -> str | None:
+        return None if chunk.result is None else self._calling.finish_reason(chunk.index, finish_reason(chunk.result))
+
+
+def _piece(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}

@@ -1,0 +1,77 @@
+"""Messages of a conversation: what people, models and functions say, and what was called."""
+
+import json
+from typing import Any
+
+from eagle_jax.fields import Fields, anything, flag, listed, mapping, text, wrong
+from eagle_jax.text.messages import SAME_ROLES, content_of
+
+NEUTRAL_MESSAGE: dict[str, list[Any]] = {
+    "type": ["text", "message"],
+    "audio": [],
+    "function_call": [],
+}
+# What people and models are called, what a model thought before it answered, and what an answer came with, no template
+# here reads.
+IGNORED_MESSAGE = {"name": text, "reasoning_content": text, "reasoning": text} | dict.fromkeys(
+    (
+        *("annotations", "cache_control", "id", "status", "parsed", "images"),
+        *("reasoning_details", "thinking_blocks", "provider_specific_fields"),
+    ),
+    anything,
+)
+IGNORED_CALL = dict.fromkeys(("index", "extra_content", "provider_specific_fields", "cache_control"), anything)
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def messages_of(request: Fields) -> list[dict[str, Any]]:
+    """The messages of a request."""
+    return [_message(fields) for fields in request.each("messages", request.must("messages", listed))]
+
+
+def _message(fields: Fields) -> dict[str, Any]:
+    role = role_of(fields)
+    message: dict[str, Any] = {"role": SAME_ROLES.get(role, role)}
+    if role == "assistant":
+        message |= _calls(fields) | ({"prefix": True} if fields.take("prefix", flag, False) else {})
+    if role == "tool":
+        message |= {"tool_call_id": fields.must("tool_call_id", text)}
+        message |= {"name": name} if (name := fields.take("name", text, None)) else {}
+    content = content_of(fields)
+    if content is None and "tool_calls" not in message:
+        raise fields.wrong("content", " is missing")
+    fields.only(NEUTRAL_MESSAGE)
+    fields.ignore(IGNORED_MESSAGE)
+    return message | {"content": content or ""}
+
+
+def role_of(fields: Fields) -> str:
+    """The role of a message."""
+    role = fields.must("role", text)
+    if role not in ROLES:
+        raise fields.wrong("role", f"={role[:40]!r}; expected one of {', '.join(ROLES)}")
+    return role
+
+
+def _calls(fields: Fields) -> dict[str, Any]:
+    """What an assistant's message called; nothing where it called nothing."""
+    calls = []
+    entries = fields.each("tool_calls", fields.take("tool_calls", anything, []))
+    for entry in entries:
+        function = entry.inside("function", entry.must("function", mapping))
+        called = {"name": function.must("name", text), "arguments": function.must("arguments", _object)}
+        calls.append({"id": entry.must("id", text), "type": "function", "function": called})
+        entry.only({"type": ["function"]})
+        function.ignore({"parsed_arguments": anything})
+        entry.ignore(IGNORED_CALL)
+    return {"tool_calls": calls} if calls else {}
+
+
+def _object(name: str, value: Any) -> dict[str, Any]:
+    """Arguments of a call: text of a JSON object, or one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "{}")
+        except (ValueError, RecursionError):
+            raise wrong(name, f"{name} is no JSON; expected an object, as text") from None
+    return mapping(name, value)

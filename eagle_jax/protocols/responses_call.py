@@ -1,0 +1,112 @@
+"""Requests to /v1/responses, OpenAI's newer interface, as chats."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from eagle_jax.fields import Fields, anything, flag, text
+from eagle_jax.protocols.calls import IGNORED, Call, chat_call
+from eagle_jax.protocols.messages import role_of
+from eagle_jax.scheduling.processing import Processing
+from eagle_jax.text.messages import content_of
+
+# Fields that mean in a chat what they mean here.
+AS_IN_CHATS = (
+    *("model", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stream", "chat_template_kwargs"),
+    *("parallel_tool_calls", "cache_salt"),
+    *Processing.__annotations__,
+    *IGNORED,
+)
+# Known fields, and the values of them that change nothing.
+NEUTRAL: dict[str, list[Any]] = {
+    "background": [False],
+    "conversation": [],
+    "include": [[], ["reasoning.encrypted_content"]],
+    "previous_response_id": [],
+    "prompt": [],
+    "top_logprobs": [0],
+    "truncation": ["auto", "disabled"],
+}
+NEUTRAL_ITEM = {"status": text, "id": text, "phase": text, "caller": anything, "cache_control": anything}
+
+
+def responses_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
+    """A request to /v1/responses, as one for a chat. Raises `FieldError`."""
+    fields = Fields(body, ignore_unknown=ignore_unknown)
+    instructions = fields.take("instructions", text, None)
+    messages = [{"role": "system", "content": instructions}] if instructions else []
+    messages += _messages(fields, fields.must("input", anything))
+    chat = {name: fields.take(name, anything, None) for name in AS_IN_CHATS}
+    chat |= {"max_completion_tokens": fields.take("max_output_tokens", anything, None)}
+    chat |= _form(fields.object("text")) | _tools(fields)
+    thought = fields.object("reasoning")
+    chat |= {"reasoning_effort": thought.take("effort", text, None)}
+    thought.ignore({"summary": text, "generate_summary": text})
+    fields.object("stream_options").ignore({"include_obfuscation": flag})
+    fields.ignore({"max_tool_calls": anything})  # those that a server answers itself
+    fields.only(NEUTRAL)
+    ignored = fields.end()
+    call = chat_call(chat | {"messages": messages})
+    return dataclasses.replace(call, ignored=tuple(ignored))
+
+
+def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
+    """The messages of a chat: text, or items, of which those too that earlier responses gave."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if value == []:
+        raise request.wrong("input", " is an empty list; expected text, or at least one item")
+    messages: list[dict[str, Any]] = []
+    for item in request.each("input", value):
+        kind = item.take("type", text, "message")
+        item.ignore(NEUTRAL_ITEM)
+        if kind == "message":
+            if (content := content_of(item)) is None:
+                raise item.wrong("content", " is missing")
+            messages.append({"role": role_of(item), "content": content})
+        elif kind == "function_call":
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": None})
+            function = {"name": item.must("name", text), "arguments": item.must("arguments", text)}
+            call = {"id": item.must("call_id", text), "type": "function", "function": function}
+            messages[-1]["tool_calls"] = [*messages[-1].get("tool_calls", []), call]
+        elif kind == "function_call_output":
+            told = {"content": item.must("output", anything)}
+            content = content_of(item.inside("output", told)) or ""
+            messages.append({"role": "tool", "tool_call_id": item.must("call_id", text), "content": content})
+        elif kind == "reasoning":  # what a model thought before, no template here reads
+            item.ignore(dict.fromkeys(("summary", "content", "encrypted_content"), anything))
+        elif kind == "item_reference":
+            raise item.wrong("type", "='item_reference', and nothing is kept here; send the item itself, store=false")
+        else:
+            expected = "message, function_call, function_call_output or reasoning"
+            raise item.wrong("type", f"={kind[:40]!r} is not read here; expected {expected}")
+    return messages
+
+
+def _form(fields: Fields) -> dict[str, Any]:
+    """The form of the answer, as chats have it."""
+    fields.ignore({"verbosity": text})
+    format = fields.object("format")
+    kind = format.take("type", text, "text")
+    if kind != "json_schema":
+        return {"response_format": {"type": kind}}
+    known = ("name", "description", "schema", "strict")
+    stated = {name: value for name in known if (value := format.take(name, anything, None)) is not None}
+    return {"response_format": {"type": kind, "json_schema": stated}}
+
+
+def _tools(fields: Fields) -> dict[str, Any]:
+    """Functions and the choice among them, as chats have them."""
+    tools = []
+    for tool in fields.each("tools", fields.take("tools", anything, [])):
+        kind = tool.must("type", text)
+        if kind != "function":
+            raise tool.wrong("type", f"={kind[:40]!r}; only functions can be called here")
+        known = ("name", "description", "parameters", "strict")
+        stated = {name: value for name in known if (value := tool.take(name, anything, None)) is not None}
+        tools.append({"type": "function", "function": stated})
+    choice = fields.take("tool_choice", anything, None)
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    return {"tools": tools, "tool_choice": choice}
