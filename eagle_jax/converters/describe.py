@@ -101,6 +101,8 @@ def _kind(weights: Weights) -> str:
     """What the names and shapes of tensors say, whether they make a whole model or not."""
     if dflash.holds(weights.info):
         return DFLASH
+    if llama.is_bare(weights.info):
+        return TARGET
     try:
         spelling = formats.spelling_of(weights.info)
     except ValueError:  # names of two formats; `_check` tells

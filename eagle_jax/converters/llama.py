@@ -17,6 +17,7 @@ from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entr
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
 from eagle_jax.converters.hf_families import IGNORED, family_of
 from eagle_jax.converters.overrides import overlaid
+from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
@@ -172,8 +173,19 @@ def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) 
 
 def check_target(weights: Weights, config: LlamaConfig) -> None:
     """Holds the files against the config without reading a tensor."""
+    if is_bare(weights.info):
+        raise ValueError(
+            f"{weights.folder} holds a model without its output matrix, under names without 'model.', as transformers' "
+            "AutoModel saves it; save it with AutoModelForCausalLM"
+        )
     tied = (re.escape(OUTPUT),) if config.tie_word_embeddings else ()
     names.check(weights, rules(config), shapes(config), (*BUFFERS, *HEADS, *tied))
+
+
+def is_bare(info: Mapping[str, TensorInfo]) -> bool:
+    """Whether these are the tensors of a model without what makes it a language model. A draft head has an `fc`."""
+    inside = EMBEDDING.removeprefix("model."), "norm.weight", "layers.0.self_attn.q_proj.weight"
+    return all(name in info for name in inside) and "fc.weight" not in info
 
 
 def shapes(config: LlamaConfig) -> names.Params:

@@ -14,23 +14,47 @@ from eagle_jax.ops.quantized import QuantArray, Rounding
 
 KEYS = ("quantization_config", "compression_config")
 METHOD, FORMAT = "compressed-tensors", "pack-quantized"
+# What people call the methods whose names in files are others.
+PUBLISHED_AS = {
+    "awq": "AWQ",
+    "gptq": "GPTQ",
+    "fp8": "FP8",
+    "mxfp4": "MXFP4",
+    "bitsandbytes": "bitsandbytes",
+    "modelopt": "NVIDIA's ModelOpt",
+    "hqq": "HQQ",
+    "aqlm": "AQLM",
+    "auto-round": "AutoRound",
+}
 
 
 def without(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a `config.json` without those about rounding, if they say what is read here.
 
-    Another method's stay, for their reader to refuse.
-
     Raises:
-        ValueError: compressed-tensors' of a kind that is not read.
+        ValueError: another method's, by its name, or compressed-tensors' of a kind that is not read.
     """
     rest = dict(entries)
+    if isinstance(rest.get("quantization"), Mapping):  # MLX states it under both names
+        raise _unread("quantization", "MLX", rest["quantization"])
     for key in KEYS:
         stated = entries.get(key)
         if isinstance(stated, Mapping) and stated.get("quant_method", METHOD) == METHOD and "config_groups" in stated:
             _check(key, stated)
             del rest[key]
+        elif isinstance(stated, Mapping) and stated:
+            method = str(stated.get("quant_method", "a method that it does not name"))
+            raise _unread(key, PUBLISHED_AS.get(method, method), stated)
     return rest
+
+
+def _unread(key: str, method: str, stated: Mapping[str, Any]) -> ValueError:
+    bits = next((stated[name] for name in ("bits", "w_bit", "nbits", "weight_bits") if name in stated), None)
+    width = "" if bits is None else f" in {bits} bits"
+    return ValueError(
+        f"{key}: the weights are quantised{width} by {method}, which is not read here; expected floats, integers of "
+        "compressed-tensors, or a GGUF file: look for one of those among the model's other uploads"
+    )
 
 
 def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import pathlib
 import numpy as np
 import pytest
 from folders import ENTRIES, entries, head, head3, refused, target, tensors, write
+from safetensors.numpy import load_file
 
-from eagle_jax.converters import describe, save_head, save_target
+from eagle_jax.converters import describe, load_target, save_head, save_target
 
 
 def test_target(tmp_path: pathlib.Path):
@@ -62,6 +63,19 @@ def test_what_would_not_load(tmp_path: pathlib.Path):
     told = describe(write(tmp_path, {"anything": np.zeros((2, 3), np.float32)}))
     assert (told.kind, told.parameters) == ("unknown", 6)
     assert told.problem is not None
+
+
+def test_a_model_without_its_output_matrix(tmp_path: pathlib.Path):
+    """As transformers' `AutoModel` saves it: names that are nearly a draft head's."""
+    save_target(target(), tmp_path / "whole")
+    weights = load_file(tmp_path / "whole" / "model.safetensors")
+    bare = {name.removeprefix("model."): value for name, value in weights.items() if name != "lm_head.weight"}
+    entries = json.loads((tmp_path / "whole" / "config.json").read_text())
+    (tmp_path / "bare").mkdir()
+    found = describe(write(tmp_path / "bare", bare, entries))
+    assert found.kind == "target" and "AutoModel saves it; save it with AutoModelForCausalLM" in found.problem
+    with refused(ValueError, "save it with AutoModelForCausalLM"):
+        load_target(tmp_path / "bare")
 
 
 def test_plain_json(tmp_path: pathlib.Path):

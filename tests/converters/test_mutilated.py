@@ -221,7 +221,11 @@ CASES: dict[str, Case] = {
     "3: another decoder": Case(
         "eagle3", says(eagle_config={"use_last_layernorm": False}), ("eagle_config", "use_last_layernorm=False")
     ),
-    "3: quantized": Case("eagle3", says(quantization_config={"bits": 4}), ("quantization_config", "'bits': 4")),
+    "3: quantized": Case(
+        "eagle3",
+        says(quantization_config={"bits": 4}),
+        ("quantization_config", "quantised in 4 bits by a method that it does not name"),
+    ),
     "s: no layer": Case("speculators", says(transformer_layer_config=None), ("transformer_layer_config",)),
     "s: a layer of another family": Case("speculators", layer_says(model_type="gemma3"), ("'gemma3'", "llama, qwen3")),
     "s: an unknown key of the layer": Case(
@@ -338,7 +342,7 @@ def test_a_head_for_another_target(tmp_path: pathlib.Path):
     lm = target()
     for changes, words in (
         ({"hidden_size": 16}, ("features of 8", "the target's have 16")),
-        ({"vocab_size": 13}, ("vocabulary of 11", "has 13")),
+        ({"vocab_size": 4000}, ("vocabulary of 11", "has 4000")),
         ({"num_hidden_layers": 1}, ("layers [0, 1, 2]", "has 1")),
     ):
         other = dataclasses.replace(lm, config=dataclasses.replace(config(), **changes))

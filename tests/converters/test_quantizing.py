@@ -205,12 +205,24 @@ def test_bad_folders_are_refused_in_one_sentence(folders, tmp_path):
         ({"format": "int-quantized"}, "format='int-quantized'.*expected weights alone"),
         ({"config_groups": {"group_0": group | {"input_activations": {"num_bits": 8}}}}, "input_activations="),
         ({"config_groups": {"group_0": group | {"weights": {"num_bits": 3}}}}, "num_bits=3"),
-        ({"quant_method": "gptq"}, "quantization_config="),
+        ({"quant_method": "gptq"}, "quantised by GPTQ, which is not read here"),
     ):
         says(good, **changes)
         with pytest.raises(ValueError, match=said):
             load_target(good)
         says(good, format="pack-quantized", config_groups={"group_0": group}, quant_method="compressed-tensors")
+
+    stated = json.loads((good / "config.json").read_text())
+    for changes, said in (
+        ({"quantization_config": {"quant_method": "awq", "bits": 4, "version": "gemm"}}, "in 4 bits by AWQ"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "by bitsandbytes"),
+        ({"quantization_config": {"quant_method": "new"}}, "quantised by new, which is not read here"),
+        ({"quantization": {"group_size": 64, "bits": 4}, "quantization_config": {"bits": 4}}, "in 4 bits by MLX"),
+    ):
+        (good / "config.json").write_text(json.dumps(stated | changes))
+        with pytest.raises(ValueError, match=said):
+            load_target(good)
+    (good / "config.json").write_text(json.dumps(stated))
 
     tensors = load_file(good / "model.safetensors")
     name = "model.layers.0.mlp.down_proj.weight"
