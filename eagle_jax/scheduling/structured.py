@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.decoding.automata import Automata
-from eagle_jax.text.automaton_parts import automaton_of, either, literal
+from eagle_jax.text.automaton_builder import automaton_of
+from eagle_jax.text.automaton_parts import either, literal
 from eagle_jax.text.byte_automaton import ByteAutomaton, regex_automaton
 from eagle_jax.text.json_schema import schema_automaton
 from eagle_jax.text.token_automaton import TokenAutomaton, token_automaton

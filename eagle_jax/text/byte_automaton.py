@@ -102,9 +102,13 @@ def _without_anchors(regex: str) -> str:
     return regex.removeprefix("^")
 
 
-def too_large(what: str) -> ValueError:
+class TooLarge(ValueError):
+    """An automaton has too many states, or takes too long to make."""
+
+
+def too_large(what: str) -> TooLarge:
     """The error about an automaton that is too large."""
-    return ValueError(
+    return TooLarge(
         f"the automaton of {what} is too large (more than {MOST_STATES:,} states, {SECONDS:g} s or 1 GiB to build); "
         "use smaller counts, or fewer wildcards before other text"
     )
