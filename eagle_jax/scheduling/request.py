@@ -1,6 +1,7 @@
 """Requests, and what there is of their answers."""
 
 import dataclasses
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -120,12 +121,12 @@ def requests_for(
     return requests
 
 
-def with_form(model: Model, request: Request) -> Request:
-    """The request with the automaton of its structured output, if it asks for any. Raises as `make_automaton`."""
+def with_form(model: Model, request: Request, stopping: threading.Event | None = None) -> Request:
+    """The request with the automaton of its structured output, if it asks for any; as `make_automaton`."""
     if request.options.form is None:
         return request
     vocab_size = model.target.config.vocab_size
-    made = make_automaton(request.options.form, model.tokenizer, vocab_size, model.stop_ids)
+    made = make_automaton(request.options.form, model.tokenizer, vocab_size, model.stop_ids, stopping)
     return dataclasses.replace(request, structured=made)
 
 

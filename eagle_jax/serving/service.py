@@ -14,6 +14,7 @@ from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 from eagle_jax.serving.protocol import Call
 
+FORM_THREADS = 32  # more than forms may wait: further ones are refused at once
 OPENAI = {"temperature": 1.0}  # OpenAI's defaults, where they are not `generate`'s
 
 
@@ -88,7 +89,7 @@ class Service:
         self.tool_format = tool_format
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
-        self._forms = ThreadPoolExecutor(2, thread_name_prefix="eagle-jax forms")
+        self._forms = ThreadPoolExecutor(FORM_THREADS, thread_name_prefix="eagle-jax forms")
         self._spellings = None if api_key is None else _spellings(api_key.strip())
         for name, engine in self.engines.items():
             self.metrics.watch(name, engine)
@@ -101,6 +102,12 @@ class Service:
             yield
         finally:
             self.open -= 1
+
+    def drain(self) -> None:
+        """Refuses new requests, and those whose forms are not made soon."""
+        self.draining = True
+        for engine in self.engines.values():
+            engine.intake.stop_forms()
 
     @property
     def alive(self) -> bool:
@@ -138,7 +145,7 @@ class Service:
                 "requests that may wait here; ask for fewer at a time",
                 param="n" if call.samples > 1 else "prompt",
             )
-        # making an automaton may take seconds, and has to leave threads to all others
+        # waiting for an automaton may take seconds, and has to leave threads to all others
         pool = self._forms if any(name in call.options for name in FORMS) else None
         loop = asyncio.get_running_loop()
         submitting = asyncio.ensure_future(loop.run_in_executor(pool, self._submit, engine, call))

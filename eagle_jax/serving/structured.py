@@ -3,12 +3,13 @@
 import importlib.util
 from typing import Any
 
-from eagle_jax.api import ANY_OBJECT, FORMS, check_processing, schema_of_response_format
+from eagle_jax.api import ANY_OBJECT, FORMS, check_processing, schema_at, schema_of_response_format
 from eagle_jax.serving.fields import Check, Fields, flag, mapping, wrong
 
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
 STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices"}
+PLACES = ("guided_json", "structured_outputs.json")  # where a schema stands that errors are about
 NEUTRAL = {"grammar": [], "structural_tag": [], "disable_any_whitespace": [False, True], "whitespace_pattern": []}
 
 
@@ -27,7 +28,7 @@ def take_form(fields: Fields) -> dict[str, Any]:
         raise wrong(other, f"{one} beside {other}; an answer has one form, so give one of them")
     if given and importlib.util.find_spec("outlines_core") is None:
         raise wrong(given[0][0], f"{given[0][0]} needs outlines-core, which this server lacks; leave it out")
-    return {option: value for _, option, value in given}
+    return {option: schema_at(field, value) if field in PLACES else value for field, option, value in given}
 
 
 def _schema(name: str, value: Any) -> Any:

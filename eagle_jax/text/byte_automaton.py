@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 
 MOST_STATES = 20_000
 MEMORY, SECONDS = 2**30, 20.0  # that building one may take
@@ -195,7 +195,7 @@ def smallest(
     return ByteAutomaton(place[merged[order]][:, class_of_byte], final[first][order])
 
 
-def distinct_columns(table: Int[np.ndarray, "s c"]) -> tuple[Int[np.ndarray, "s d"], Int[np.ndarray, "c"]]:
+def distinct_columns(table: Shaped[np.ndarray, "s c"]) -> tuple[Shaped[np.ndarray, "s d"], Int[np.ndarray, "c"]]:
     """The columns that differ, and which of them each column is."""
     number: dict[bytes, int] = {}
     transposed = np.ascontiguousarray(table.T)
