@@ -10,7 +10,7 @@ from eagle_jax.text.byte_automaton import MOST_STATES, SECONDS, ByteAutomaton, s
 
 # Adds its states behind a given one, and returns the one in which it is complete.
 Part = Callable[["Builder", int], int]
-MOST_PARTS = 400_000  # states before equal ones are merged
+MOST_PARTS = 100_000  # states before equal ones are merged
 NO_EDGES: list = []  # of states that nothing is added to
 
 
@@ -90,7 +90,7 @@ class _Subsets:
         while self._open:
             one = self._open.pop()
             self._expand(one) if isinstance(one, frozenset) else self._expand_block(one)
-            if self._count > 4 * MOST_STATES or time.monotonic() > self._until:
+            if self._count > 2 * MOST_STATES or time.monotonic() > self._until:
                 raise too_large(self._what)
         table, final = np.full((self._count, len(self._lows)), -1, np.int32), np.zeros(self._count, bool)
         for number, rows in self._rows:

@@ -1,12 +1,13 @@
 """Parts of automata: texts, alternatives, repetitions, lists.
 
 A part adds its states behind a given one and returns the one in which it is complete (Thompson 1968): nothing leads
-into the first of them, nor out of the last, but what others add.
+into the first of them, nor out of the last, but what others add. The functions within have no annotations: the tests'
+checker would take a millisecond for each of thousands of parts.
 """
 
 from collections.abc import Sequence
 
-from eagle_jax.text.automaton_builder import Builder, Part
+from eagle_jax.text.automaton_builder import Part
 from eagle_jax.text.byte_automaton import ByteAutomaton
 
 
@@ -18,7 +19,7 @@ def literal(text: str | bytes) -> Part:
 def one_of(*ranges: tuple[int, int]) -> Part:
     """One byte from ranges, their ends included."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         end = builder.state()
         builder.edges[start] += [(low, high, end) for low, high in ranges]
         return end
@@ -29,7 +30,7 @@ def one_of(*ranges: tuple[int, int]) -> Part:
 def sequence(*parts: Part) -> Part:
     """One after another."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         for part in parts:
             start = part(builder, start)
         return start
@@ -40,7 +41,7 @@ def sequence(*parts: Part) -> Part:
 def either(*parts: Part) -> Part:
     """Any one of them."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         end = builder.state()
         for part in parts:
             own = builder.state()
@@ -59,7 +60,7 @@ def optional(part: Part) -> Part:
 def repeated(part: Part, least: int = 0, most: int | None = None, separator: Part | None = None) -> Part:
     """It `least` to `most` times, with a separator between; `most` None is any number of times."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         end, before = builder.state(), start  # a fresh last state: nothing leads out of it
         bounded = max(least, 1) if most is None else most
         if least == 0:
@@ -87,7 +88,7 @@ def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *
     one of them at least.
     """
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         first, later = builder.state(), builder.state()  # where nothing stands before, and where something does
         builder.skips[start].append(first)
         for part, is_required in zip(parts, required, strict=True):
@@ -114,7 +115,7 @@ def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *
 def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> Part:
     """`least` to `most` of them, each at most once, in any order, with a separator between."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         end, behind = builder.state(), {frozenset[int](): start}  # states, by those that were chosen before
         open_ = [*behind]
         for chosen in open_:
@@ -140,7 +141,7 @@ def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> 
 def automaton(made: ByteAutomaton) -> Part:
     """The texts of an automaton."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         end = builder.state()
         builder.skips[start].append(builder.block(made, end))
         return end

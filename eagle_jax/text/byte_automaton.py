@@ -124,7 +124,7 @@ def explored(
     is_final: Callable[[State], bool],
     what: str,
 ) -> ByteAutomaton:
-    """The automaton of the states that rules lead to.
+    """The automaton of the states that rules lead to, some of which may do the same.
 
     Args:
         steps: what follows a state: lowest byte, highest byte, next state.
@@ -144,7 +144,7 @@ def explored(
         rows.append(row)
         if len(order) > MOST_STATES:
             raise too_large(what)
-    return smallest(np.stack(rows), np.array([is_final(state) for state in order]), 0)
+    return ByteAutomaton(np.stack(rows), np.array([is_final(state) for state in order]))
 
 
 def intersection(one: ByteAutomaton, other: ByteAutomaton, what: str, *, without: bool = False) -> ByteAutomaton:

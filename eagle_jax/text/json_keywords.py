@@ -86,6 +86,11 @@ def types(value: Any, where: str) -> list[str]:
     return kinds
 
 
+def guessed_types(said: Mapping[str, Any]) -> list[str]:
+    """The types that answers have where a schema states none: those that its keywords are about."""
+    return [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & said.keys()]
+
+
 def count(said: Mapping[str, Any], name: str, where: str) -> int | None:
     """A number of characters, items or properties."""
     value = said.get(name)

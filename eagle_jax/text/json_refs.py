@@ -1,11 +1,11 @@
 """References within a schema, and whether alternatives exclude each other."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from eagle_jax.text.json_keywords import TYPES, entries
+from eagle_jax.text.json_keywords import TYPES, entries, guessed_types
 
 
 def found_at(root: Any, ref: str) -> Any:
@@ -22,8 +22,8 @@ def found_at(root: Any, ref: str) -> Any:
 
 
 def exclude_each_other(schemas: list[Any], beside: Mapping[str, Any], root: Any) -> bool:
-    """Whether no value fits two of the schemas: their types differ, constants of theirs do, or one requires what
-    another one does not allow.
+    """Whether no answer fits two of the schemas: their types differ, constants of theirs do, or one requires what
+    another one does not allow or, as answers have no other properties than a schema names, never has.
 
     Args:
         beside: what holds for all of them.
@@ -61,20 +61,27 @@ def _exclude(one: Any, other: Any, root: Any) -> bool:
         return False
     if _differ(_constants(one), _constants(other)):
         return True
-    kinds = [_kinds(one), _kinds(other)]
-    if not kinds[0] & kinds[1]:
-        return True
-    if not kinds[0] == kinds[1] == {"object"}:
+    return _never_fits(one, other, root) and _never_fits(other, one, root)
+
+
+def _never_fits(one: Mapping[str, Any], other: Mapping[str, Any], root: Any) -> bool:
+    """Whether no answer to one schema fits another one."""
+    shared = _kinds(one, guessed_types(one) or TYPES) & _kinds(other, TYPES)
+    if shared - {"object"}:
         return False
-    named = [entries(schema, "properties", dict, "oneOf") for schema in (one, other)]
-    required = [entries(schema, "required", list, "oneOf") for schema in (one, other)]
-    for mine, theirs in ((0, 1), (1, 0)):
-        closed = (one, other)[theirs].get("additionalProperties") is False
-        if closed and "patternProperties" not in (one, other)[theirs]:
-            if any(isinstance(name, str) and name not in named[theirs] for name in required[mine]):
+    named, others = (entries(schema, "properties", dict, "oneOf") for schema in (one, other))
+    required, needed = (entries(schema, "required", list, "oneOf") for schema in (one, other))
+    is_closed = bool(named) or one.get("additionalProperties") is False and "patternProperties" not in one
+    for name in (name for name in needed if isinstance(name, str)):
+        if name not in named and name not in required:
+            if is_closed:
                 return True
-    shared = [name for name in named[0] if all(name in names for names in required) and name in named[1]]
-    return any(_differ(*(_constants(_opened(names[name], {}, root)) for names in named)) for name in shared)
+        elif name in named and name in others:
+            if _differ(*(_constants(_opened(schemas[name], {}, root)) for schemas in (named, others))):
+                return True
+    is_narrow = other.get("additionalProperties") is False and "patternProperties" not in other
+    is_foreign = is_narrow and any(isinstance(name, str) and name not in others for name in required)
+    return not shared or is_foreign
 
 
 def _constants(schema: Any) -> list[Any] | None:
@@ -89,9 +96,9 @@ def _differ(mine: list[Any] | None, theirs: list[Any] | None) -> bool:
     return mine is not None and theirs is not None and not any(value in theirs for value in mine)
 
 
-def _kinds(schema: Mapping[str, Any]) -> set[str]:
+def _kinds(schema: Mapping[str, Any], unsaid: Iterable[str]) -> set[str]:
     """The types that a value of a schema may have, an integer being a number as well."""
-    kinds = schema.get("type", list(TYPES))
+    kinds = schema.get("type", [*unsaid])
     kinds = {kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if isinstance(kind, str)}
     return (
         kinds | ({"integer"} if "number" in kinds else set()) | ({"null"} if schema.get("nullable") is True else set())

@@ -15,6 +15,7 @@ _DATE = (
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{3})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _LABEL = "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
 _LABELS = "[a-z0-9]+([.-][a-z0-9]+)*"  # of any length: few states, so that they can be counted
+_SERVER, _PATH = rf"https?://{_LABELS}(:[1-9][0-9]{{0,3}})?", "(/[A-Za-z0-9._~+-]*)*"
 FORMATS = {
     "date": _DATE,
     "time": _TIME,
@@ -25,8 +26,14 @@ FORMATS = {
     "hostname": rf"{_LABEL}(\.{_LABEL}){{0,5}}",
     "ipv4": rf"{_OCTET}(\.{_OCTET}){{3}}",
     "ipv6": "[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}",
-    "uri": rf"https?://{_LABELS}(:[1-9][0-9]{{0,3}})?(/[A-Za-z0-9._~+-]*)*",
+    "uri": f"{_SERVER}{_PATH}",
+    "uri-reference": f"({_SERVER})?{_PATH}",
+    "json-pointer": "(/[A-Za-z0-9_.-]*)*",
+    "relative-json-pointer": "(0|[1-9][0-9]{0,3})(/[A-Za-z0-9_.-]*)*",
 }
+
+FORMATS |= {f"iri{kind}": FORMATS[f"uri{kind}"] for kind in ("", "-reference")}
+FORMATS |= {"uri-template": FORMATS["uri"]} | {f"idn-{kind}": FORMATS[kind] for kind in ("email", "hostname")}
 
 _SAFE = r'[^"\\\x00-\x1F\x7F-\x9F]'  # characters of a JSON string that stand for themselves
 _CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " "}  # as ECMA-262 has them, of characters that need no escape

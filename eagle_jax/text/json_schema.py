@@ -15,7 +15,7 @@ from eagle_jax.text.automaton_builder import Part, automaton_of
 from eagle_jax.text.automaton_parts import automaton, either, literal, sequence
 from eagle_jax.text.byte_automaton import ByteAutomaton, TooLarge, too_large
 from eagle_jax.text.json_containers import any_value, array, object_of, objects
-from eagle_jax.text.json_keywords import KEYWORDS, Place, followed, types
+from eagle_jax.text.json_keywords import Place, followed, guessed_types, types
 from eagle_jax.text.json_leaves import literals, number
 from eagle_jax.text.json_merge import merged
 from eagle_jax.text.json_refs import exclude_each_other, found_at
@@ -23,7 +23,7 @@ from eagle_jax.text.json_strings import string
 from eagle_jax.text.token_bytes import SPECIAL
 
 DEEPEST = 5  # levels of objects and arrays in any JSON object
-MOST_SCHEMAS = 20_000  # that are written, one that is referred to each time
+MOST_SCHEMAS = 4_000  # that are written, one that is referred to each time
 # A schema with this keyword is one of its own: references within lead on from here, and errors say this of the place.
 ROOT = "x-eagle-jax-root"
 Said = dict[str, Any]
@@ -42,7 +42,7 @@ class Effort:
     longest: int
 
 
-EFFORTS = (Effort(4, 1800), Effort(3, 600), Effort(2, 200), Effort(1, 200))  # the first that is not too large
+EFFORTS = (Effort(4, 1800), Effort(2, 600), Effort(1, 200))  # the first that is not too large
 
 
 @functools.lru_cache(maxsize=1)
@@ -221,7 +221,7 @@ class _Writer:
         elif not said:
             return any_value(2)
         else:
-            kinds = [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & said.keys()]
+            kinds = guessed_types(said)
         parts = [self._of_kind(kind, said, place) for kind in dict.fromkeys(kinds)]
         left = [part for part in parts if part is not None]
         return either(*left) if left else None

@@ -53,10 +53,10 @@ def test_how_numbers_are_written():
 
 def test_the_largest_bounds_take_milliseconds():
     for end in ("9007199254740991", "18446744073709551615", "1.7976931348623157e308"):
-        start = time.perf_counter()
+        start = time.process_time()
         part = numbers(Bound(-Decimal(end)), Bound(Decimal(end)), whole="e" not in end)
         automaton = automaton_of(part, "numbers")
-        assert len(automaton.next) < 1000 and time.perf_counter() - start < 1
+        assert len(automaton.next) < 1000 and time.process_time() - start < 1
         digits = format(Decimal(end), "f")
         assert automaton.accepts(digits.encode()) and automaton.accepts(f"-{digits}".encode())
         assert not automaton.accepts(f"{digits}1".encode()) and not automaton.accepts(b"2" + digits[1:].encode() + b"0")

@@ -296,6 +296,19 @@ def test_a_deep_schema_is_refused():
         schema_automaton(json.dumps(schema))
 
 
+def test_answers_that_lack_what_another_alternative_requires_exclude_each_other():
+    def parent(name: str):
+        return {"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]}
+
+    kinds = {"properties": {"kind": {"const": "root"}}, "required": ["kind"]}
+    typed = parent("page") | {"properties": {"page": {"type": "integer"}, "kind": {"const": "page"}}}
+    for schemas in ([parent("page"), parent("base")], [typed, kinds]):
+        assert matches({"oneOf": schemas}, '{"page":1}')
+        assert is_valid('{"page":1}', {"oneOf": schemas})
+    with pytest.raises(ValueError, match="may both fit"):
+        schema_automaton(json.dumps({"oneOf": [parent("page"), {**parent("base"), "required": []}]}))
+
+
 def test_a_discriminator_makes_one_of_exclusive():
     def animal(kind: str):
         return {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
