@@ -155,8 +155,8 @@ class _Writer:
                 return self._allows_nothing(f"{place.name} is false, which allows nothing; expected another schema")
             if not isinstance(schema, Mapping):
                 raise ValueError(f"{place.name}={json.dumps(schema)[:60]}; expected an object")
-            if isinstance(schema.get(ROOT), str):
-                place = Place(schema[ROOT], schema)
+            if isinstance(schema.get(ROOT), str) and schema is not place.root:
+                place = Place(schema[ROOT], schema, place.refs)
             own = followed(schema, place.name)
             if own.pop("nullable", False) is True:
                 if own.get("type") is None:

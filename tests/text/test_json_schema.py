@@ -201,6 +201,7 @@ def test_recursive_schemas_are_followed_some_levels_deep():
     "schema",
     [
         {"$ref": "#"},
+        {"$ref": "#", ROOT: "guided_json"},
         {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
         {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
         {"properties": {"next": {"$ref": "#"}}, "required": ["next"]},
