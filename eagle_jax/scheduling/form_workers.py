@@ -42,14 +42,13 @@ class _Worker:
     """A process that makes automata, one at a time."""
 
     def __init__(self) -> None:
-        own_group = {} if os.name == "nt" else {"process_group": 0}  # Ctrl-C is for the program that waits
         self._process = subprocess.Popen(
             [sys.executable, "-I", form_worker.__file__, str(MEMORY), str(SECONDS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # whose threads' memory counts
-            **own_group,  # type: ignore[call-overload]
+            process_group=None if os.name == "nt" else 0,  # Ctrl-C is for the program that waits
         )
         self._tokens: Sequence[bytes] | None = None
         self._messages: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -75,6 +74,7 @@ class _Worker:
             self._begun = time.monotonic()  # that a process takes to start is not the form's fault
             self._maker = message if isinstance(message, int) else None
             raise queue.Empty
+        self._maker = None
         return message
 
     @property
@@ -93,19 +93,23 @@ class _Worker:
     def stop(self) -> bool:
         """Ends what it works on; whether it can be asked again."""
         if self._maker not in (None, self._process.pid):
-            with contextlib.suppress(OSError):
-                os.kill(self._maker, signal.SIGKILL)  # type: ignore[arg-type]
+            self._end_maker()
             with contextlib.suppress(queue.Empty):
-                self._messages.get(timeout=1.0)
-                return self.runs
+                if self._messages.get(timeout=1.0) is None and self.runs:
+                    return True
         self.end()
         return False
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        with contextlib.suppress(AttributeError, OSError, TypeError):
-            os.kill(self._maker, signal.SIGKILL)  # type: ignore[arg-type]
+        self._end_maker()
+
+    def _end_maker(self) -> None:
+        maker, self._maker = self._maker, None
+        if maker is not None:
+            with contextlib.suppress(OSError):
+                os.kill(maker, getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def _read(self) -> None:
         assert self._process.stdout is not None and self._process.stdin is not None

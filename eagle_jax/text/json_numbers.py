@@ -44,14 +44,14 @@ class _Digits(NamedTuple):
     """The digits that were read of a magnitude.
 
     Attributes:
-        count: digits of the part that is being read, as far as it matters.
+        size: digits of the part that is being read, as far as it matters.
         low, high: -1, 0 and 1 where they are below, at and above as many digits of the bounds.
         remainder: by what the number has to be a multiple of.
         has_point: whether the point was read.
         is_zero: whether the part before the point is 0, after which no digit comes.
     """
 
-    count: int = 0
+    size: int = 0
     low: int = 0
     high: int = 0
     remainder: int = 0
@@ -115,14 +115,14 @@ class _Rules:
             further = self._behind_point(digits, digit) if digits.has_point else self._before_point(digits, digit)
             if further is not None:
                 yield ZERO + digit, ZERO + digit, further
-        if digits.count and not digits.has_point and self.places != 0:
+        if digits.size and not digits.has_point and self.places != 0:
             low, high = self._relations(digits)
             if low >= 0 >= high:
                 yield POINT, POINT, _Digits(0, low, high, digits.remainder, True)
 
     def is_final(self, digits: _Digits) -> bool:
         low, high = self._relations(digits)
-        behind = digits.count if digits.has_point else 0
+        behind = digits.size if digits.has_point else 0
         reaches = low > 0 or low == 0 and behind >= len(self.low.fraction) and self.low.is_included
         stays = (
             high < 0
@@ -130,26 +130,26 @@ class _Rules:
             and (high == 0 and (behind < len(self.high.fraction) or self.high.is_included))
         )
         missing = (self.places or 0) - behind
-        return digits.count > 0 and reaches and stays and digits.remainder * 10 ** max(0, missing) % self.modulus == 0
+        return digits.size > 0 and reaches and stays and digits.remainder * 10 ** max(0, missing) % self.modulus == 0
 
     def _before_point(self, digits: _Digits, digit: int) -> _Digits | None:
         low, high = self.low.whole, self.high.whole if self.high else ""
-        if digits.is_zero or self.high and digits.count >= len(high):
+        if digits.is_zero or self.high and digits.size >= len(high):
             return None
-        count = min(digits.count + 1, max(len(low), len(high)) + 1)
-        return self._with(digits, digit, count, low, high, is_zero=digits.count == 0 and digit == 0)
+        count = min(digits.size + 1, max(len(low), len(high)) + 1)
+        return self._with(digits, digit, count, low, high, is_zero=digits.size == 0 and digit == 0)
 
     def _behind_point(self, digits: _Digits, digit: int) -> _Digits | None:
         low, high = self.low.fraction, self.high.fraction if self.high else ""
-        if self.places is not None and digits.count >= self.places:
+        if self.places is not None and digits.size >= self.places:
             return None
-        count = min(digits.count + 1, max(len(low), len(high), self.places or 0, 1))
+        count = min(digits.size + 1, max(len(low), len(high), self.places or 0, 1))
         further = self._with(digits, digit, count, low, high)
         return further if further.low >= 0 >= further.high else None
 
     def _with(self, digits: _Digits, digit: int, count: int, low: str, high: str, is_zero: bool = False) -> _Digits:
         remainder = (10 * digits.remainder + digit) % self.modulus
-        least, most = (int(bound[digits.count]) if digits.count < len(bound) else 0 for bound in (low, high))
+        least, most = (int(bound[digits.size]) if digits.size < len(bound) else 0 for bound in (low, high))
         above = digits.low or (digit > least) - (digit < least)
         below = (digits.high or (digit > most) - (digit < most)) if self.high else -1
         return _Digits(count, above, below, remainder, digits.has_point, is_zero)
@@ -165,7 +165,7 @@ def _relation(digits: _Digits, compared: int, bound: Bound | None) -> int:
     """Whether a whole number whose digits compare so is below (-1), at (0) or above (1) a bound's whole part."""
     if bound is None:
         return -1
-    return (digits.count > len(bound.whole)) - (digits.count < len(bound.whole)) or compared
+    return (digits.size > len(bound.whole)) - (digits.size < len(bound.whole)) or compared
 
 
 def _places(multiple: Fraction) -> int:

@@ -127,9 +127,8 @@ class _Writer:
         if choices:
             part = self._alternatives(said, choices, place)
         elif said.get("type") == []:
-            part = self._allows_nothing(
-                f"{place.name} allows nothing: its types exclude each other; change one of them"
-            )
+            part = None
+            self._allows_nothing(f"{place.name} allows nothing: its types exclude each other; change one of them")
         elif "enum" in said:
             part = literals(said, place.name)
         else:
@@ -152,7 +151,8 @@ class _Writer:
             if schema is True:
                 continue
             if schema is False or schema in ({"not": {}}, {"not": True}):
-                return self._allows_nothing(f"{place.name} is false, which allows nothing; expected another schema")
+                self._allows_nothing(f"{place.name} is false, which allows nothing; expected another schema")
+                return None
             if not isinstance(schema, Mapping):
                 raise ValueError(f"{place.name}={json.dumps(schema)[:60]}; expected an object")
             if isinstance(schema.get(ROOT), str) and schema is not place.root:
@@ -173,10 +173,11 @@ class _Writer:
                 target, place = self._target(own.pop("$ref"), place)
                 if place.refs.count(place.refs[-1]) > self._effort.levels:
                     self.is_cut = True
-                    return self._allows_nothing(
+                    self._allows_nothing(
                         f"{place.name} is recursive and never ends within {self._effort.levels} levels, so no answer "
                         "is complete; expected a schema with an end, such as null or an optional property"
                     )
+                    return None
                 open_.insert(0, target)
             for name in ("allOf", "anyOf", "oneOf"):
                 if name in own:
@@ -189,6 +190,7 @@ class _Writer:
         return said, choices, place, or_null
 
     def _allows_nothing(self, why: str) -> None:
+        """Remembers why, where nothing else allowed nothing before."""
         self._nothing = self._nothing or why
 
     def _target(self, ref: Any, place: Place) -> tuple[Any, Place]:

@@ -55,11 +55,16 @@ def test_memory_and_time_are_bounded(workers: FormWorkers, monkeypatch: pytest.M
 
 def test_ctrl_c_ends_the_process_that_makes_one(workers: FormWorkers):
     workers.make(SMALL, TOKENS, [END], NEVER)
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    (worker,), makers = workers._idle, []
+
+    def interrupt() -> None:
+        makers.append(worker._maker)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Timer(0.5, interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         workers.make(ENDLESS, TOKENS, [END], NEVER)
-    (worker,) = workers._idle
-    assert worker._maker is not None and not pathlib.Path(f"/proc/{worker._maker}").exists()
+    assert makers[0] is not None and not pathlib.Path(f"/proc/{makers[0]}").exists()
     assert workers.make(SMALL, TOKENS, [END], NEVER).next.size and workers._idle == [worker]
 
 
