@@ -18,14 +18,16 @@ import time
 from collections.abc import Iterator, Sequence
 
 from eagle_jax.text import form_worker
-from eagle_jax.text.byte_automaton import MEMORY, SECONDS, too_large
+from eagle_jax.text.byte_automaton import MEMORY, SECONDS, TooLarge, too_large
 from eagle_jax.text.forms import Form
 from eagle_jax.text.token_automaton import TokenAutomaton
 
 PROCESSES = 2
 MOST_WAITING = 16  # forms that may wait for a process; further ones are refused at once
 PATIENCE = 10.0  # seconds that one waits
-QUICK = 0.5  # seconds of the CPU that each may take; then only one at a time goes on
+QUICK = 0.3  # seconds of the CPU that each may take; then only one at a time goes on
+REST, LONGEST_REST = 9.0, 3.0  # times what a form took in vain that its place rests, but no more seconds than that
+PAUSE = 0.4  # seconds that the one that goes on pauses after each POLL: two threads may share one core's arithmetic
 LEAST_PRIORITY = 19  # of that one
 POLL = 0.1  # seconds between two looks at whether to stop
 
@@ -89,6 +91,16 @@ class _Worker:
         """Lets all else on this machine go first from now on."""
         with contextlib.suppress(AttributeError, OSError):
             os.setpriority(os.PRIO_PROCESS, self._maker or self._process.pid, LEAST_PRIORITY)
+
+    def pause(self, seconds: float) -> None:
+        """Lets what it works on rest for a while, where the system can."""
+        if self._maker not in (None, self._process.pid):
+            with contextlib.suppress(OSError):
+                os.kill(self._maker, signal.SIGSTOP)
+                try:
+                    time.sleep(seconds)
+                finally:
+                    os.kill(self._maker, signal.SIGCONT)
 
     def stop(self) -> bool:
         """Ends what it works on; whether it can be asked again."""
@@ -159,10 +171,10 @@ class FormWorkers:
                 raise
             if worker.runs:
                 self._idle.append(worker)
-        if answer is None:
-            raise too_large(_described(form))
-        if isinstance(answer, Exception):
-            raise answer
+            if answer is None:
+                raise too_large(_described(form))
+            if isinstance(answer, Exception):
+                raise answer
         assert isinstance(answer, TokenAutomaton)
         return answer
 
@@ -196,12 +208,28 @@ class FormWorkers:
                 self._free -= 1
             finally:
                 self._waiting -= 1
+        begun = time.monotonic()
         try:
             yield
-        finally:
-            with self._changed:
-                self._free += 1
-                self._changed.notify()
+        except (TooLarge, FormsBusy):
+            rest = min(LONGEST_REST, REST * (time.monotonic() - begun))
+            self._release_after(0.0 if stopping.is_set() else rest)
+            raise
+        except BaseException:
+            self._release_after(0.0)
+            raise
+        self._release_after(0.0)
+
+    def _release_after(self, seconds: float) -> None:
+        """Gives a place back, after a rest, so that forms which nobody can make take a tenth of a processor at most."""
+        if seconds:
+            timer = threading.Timer(seconds, self._release_after, (0.0,))
+            timer.daemon = True
+            timer.start()
+            return
+        with self._changed:
+            self._free += 1
+            self._changed.notify()
 
     def _answer(self, worker: _Worker, stopping: threading.Event) -> object:
         until, is_long = time.monotonic() + SECONDS, False
@@ -222,6 +250,8 @@ class FormWorkers:
                             "made; use smaller counts, or ask again later"
                         )
                     worker.yield_to_others()
+                if is_long:
+                    worker.pause(PAUSE)
         finally:
             if is_long:
                 self._long.release()

@@ -68,7 +68,8 @@ def test_ctrl_c_ends_the_process_that_makes_one(workers: FormWorkers):
     assert workers.make(SMALL, TOKENS, [END], NEVER).next.size and workers._idle == [worker]
 
 
-def test_hostile_forms_leave_a_process_to_others(workers: FormWorkers):
+def test_hostile_forms_leave_a_process_to_others(workers: FormWorkers, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(form_workers, "REST", 0.0)
     stopping, ends = threading.Event(), []
 
     def ask() -> None:
@@ -89,6 +90,16 @@ def test_hostile_forms_leave_a_process_to_others(workers: FormWorkers):
     for thread in threads:
         thread.join()
     assert time.monotonic() - start < 3 and ends.count(FormsStopped) >= 1
+
+
+def test_a_place_rests_after_a_form_that_nobody_can_make(workers: FormWorkers, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(form_workers, "MEMORY", 200 * 2**20)
+    monkeypatch.setattr(form_workers, "LONGEST_REST", 0.5)
+    with pytest.raises(ValueError, match="too large"):
+        workers.make(ENDLESS, TOKENS, [END], NEVER)
+    assert workers._free == form_workers.PROCESSES - 1
+    time.sleep(0.7)
+    assert workers._free == form_workers.PROCESSES
 
 
 def test_only_so_many_wait(workers: FormWorkers, monkeypatch: pytest.MonkeyPatch):
