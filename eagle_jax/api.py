@@ -20,7 +20,7 @@ from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing, check_processing
 from eagle_jax.scheduling.results import CANCELLED, Chunk, PromptLogprobs, Result, Stats, Step, without_nan
 from eagle_jax.scheduling.scoring import prompt_logprobs
-from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_of_response_format
+from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_at, schema_of_response_format
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
@@ -114,6 +114,7 @@ __all__ = [
     "read_config",
     "read_tools",
     "regenerate",
+    "schema_at",
     "schema_of_response_format",
     "settled",
     "stream",

@@ -1,5 +1,6 @@
 """Random JSON schemas, and random texts that an automaton accepts."""
 
+import collections
 import random
 from typing import Any
 
@@ -80,11 +81,24 @@ def random_text(rng: random.Random, automaton: ByteAutomaton, length: int = 60) 
     return text.decode()
 
 
+_last: list[tuple[ByteAutomaton, np.ndarray]] = []  # the automaton that was asked for last
+
+
 def _steps_to_end(automaton: ByteAutomaton) -> np.ndarray:
     """Bytes from each state to the nearest end."""
-    steps = np.where(automaton.final, 0, 10**6)
-    while True:
-        behind = np.where(automaton.next >= 0, steps[automaton.next] + 1, 10**6).min(axis=1)
-        if (np.minimum(steps, behind) == steps).all():
-            return steps
-        steps = np.minimum(steps, behind)
+    if _last and _last[0][0] is automaton:
+        return _last[0][1]
+    steps, before = np.full(len(automaton.final), 10**6), collections.defaultdict(set)
+    for state, to in set(zip(*(part.tolist() for part in _edges(automaton)), strict=True)):
+        before[to].add(state)
+    reached, count = set(np.flatnonzero(automaton.final).tolist()), 0
+    while reached:
+        steps[list(reached)] = count
+        reached, count = {one for state in reached for one in before[state] if steps[one] == 10**6}, count + 1
+    _last[:] = [(automaton, steps)]
+    return steps
+
+
+def _edges(automaton: ByteAutomaton) -> tuple[np.ndarray, np.ndarray]:
+    states, bytes_ = np.nonzero(automaton.next >= 0)
+    return states, automaton.next[states, bytes_]

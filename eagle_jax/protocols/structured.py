@@ -5,7 +5,7 @@ from typing import Any
 
 from eagle_jax.fields import Check, Fields, flag, text, wrong
 from eagle_jax.scheduling.processing import check_processing
-from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_of_response_format
+from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_at, schema_of_response_format
 
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
@@ -16,6 +16,7 @@ IGNORED = {"guided_decoding_backend": text}
 IGNORED_STRUCTURED = {"_backend": text, "backend": text} | dict.fromkeys(
     ("disable_fallback", "disable_any_whitespace", "disable_additional_properties", "_backend_was_auto"), flag
 )
+PLACES = ("guided_json", "structured_outputs.json")  # where a schema stands that errors are about
 
 
 def take_form(fields: Fields) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def take_form(fields: Fields) -> dict[str, Any]:
         raise wrong(other, f"{one} beside {other}; an answer has one form, so give one of them")
     if given and importlib.util.find_spec("outlines_core") is None:
         raise wrong(given[0][0], f"{given[0][0]} needs outlines-core, which is not installed here; leave it out")
-    return {option: value for _, option, value in given}
+    return {option: schema_at(field, value) if field in PLACES else value for field, option, value in given}
 
 
 def _schema(name: str, value: Any) -> Any:

@@ -96,7 +96,7 @@ class Engine:
             prefix_cache_bytes=whole("prefix_cache_bytes", prefix_cache_bytes, 0),
         )
         self._scheduler.warm_up()
-        self._intake = Intake(model, self.max_tokens)
+        self.intake = Intake(model, self.max_tokens)
 
         self._watchers: list[Callable[[Ticket], None]] = []
         self._mean_seconds = 0.0
@@ -147,7 +147,7 @@ class Engine:
         values = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
         values |= dict(logprobs=logprobs, top_logprobs=top_logprobs)
         stops = stop_strings(stop, self.model.tokenizer)
-        requests = self._intake.requests(prompts, max_new_tokens, seed, cache_salt, samples, stop=stops, **values)
+        requests = self.intake.requests(prompts, max_new_tokens, seed, cache_salt, samples, stop=stops, **values)
         tickets = [Ticket(request, self.model.tokenizer, self._cancel) for request in requests]
         return self._enqueue(self._waiting, tickets)
 
@@ -157,19 +157,19 @@ class Engine:
         A result has no tokens, but `prompt_logprobs`. The first prompt of a size waits for its program to be compiled,
         which answers do not. Raises as `submit_all` does, and of a prompt of more than `max_tokens`.
         """
-        requests = self._intake.to_score(prompts, top_logprobs)
+        requests = self.intake.to_score(prompts, top_logprobs)
         tickets = [Ticket(request, self.model.tokenizer, self._scoring.cancel) for request in requests]
         return self._enqueue(self._scoring.waiting, tickets)
 
     def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
         """Tokens that an answer may have here: `max_new_tokens`, or all that there is room for; raises as `encode`."""
         how = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-        [request] = self._intake.requests([prompt], max_new_tokens, 0, "", [0], **how)
+        [request] = self.intake.requests([prompt], max_new_tokens, 0, "", [0], **how)
         return request.options.max_new_tokens
 
     def encode(self, prompt: Any) -> list[int]:
         """Token ids of a prompt; raises what `submit_all` raises of it."""
-        return self._intake.encode(prompt)
+        return self.intake.encode(prompt)
 
     @property
     def load(self) -> Load:
@@ -191,6 +191,7 @@ class Engine:
 
     def close(self, *, drain: bool = True) -> None:
         """Takes no more requests, and ends when those that it has are answered; without `drain` they are cancelled."""
+        self.intake.stop_forms()
         with self._changed:
             self._closing = True
             tickets = [] if drain else [*self._waiting, *self._running.values(), *self._scoring.tickets]

@@ -8,9 +8,11 @@ from typing import Any
 
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.batch_shape import requests_that_fit
+from eagle_jax.scheduling.form_workers import FormsBusy, FormsStopped
 from eagle_jax.scheduling.options import sample_number
 from eagle_jax.scheduling.request import Request, with_form
 from eagle_jax.scheduling.scoring import requests_to_score
+from eagle_jax.scheduling.ticket import EngineClosed, QueueFull
 from eagle_jax.text.prompts import encode
 
 
@@ -23,6 +25,7 @@ class Intake:
 
     def __init__(self, model: Model, max_tokens: int):
         self._model, self._max_tokens, self._tokenizing = model, max_tokens, threading.Lock()
+        self._stopping = threading.Event()
         if model.tokenizer is not None:
             model.tokenizer("a")  # the first use may change it (truncation is turned off): not beside other threads
 
@@ -35,12 +38,25 @@ class Intake:
         samples: Sequence[int],
         **values: Any,
     ) -> list[Request]:
-        """For each prompt those of `samples`, in order; `values` are options."""
+        """For each prompt those of `samples`, in order; `values` are options.
+
+        Raises:
+            QueueFull, EngineClosed: as `FormWorkers.make` says that it is busy or was stopped.
+        """
         with self._tokenizing:
             fitted = requests_that_fit(self._model, prompts, max_new_tokens, seed, self._max_tokens, **values)
-        fitted = [with_form(self._model, request) for request in fitted]
+        try:
+            fitted = [with_form(self._model, request, self._stopping) for request in fitted]
+        except FormsBusy as error:
+            raise QueueFull(str(error)) from None
+        except FormsStopped:
+            raise EngineClosed("the engine is about to stop and makes no more forms of answers; ask again") from None
         answers = itertools.product(fitted, map(sample_number, samples))
         return [dataclasses.replace(request, sample=sample, cache_salt=cache_salt) for request, sample in answers]
+
+    def stop_forms(self) -> None:
+        """Refuses requests whose forms are not made soon."""
+        self._stopping.set()
 
     def to_score(self, prompts: Sequence[Any], top_logprobs: int) -> list[Request]:
         """For the log-probabilities of prompts alone."""

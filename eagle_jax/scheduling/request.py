@@ -1,6 +1,7 @@
 """Requests, and what there is of their answers."""
 
 import dataclasses
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -124,13 +125,15 @@ def requests_for(
     return requests
 
 
-def with_form(model: Model, request: Request) -> Request:
-    """The request with the automaton of its structured output, if it asks for any. Raises as `make_automaton`."""
+def with_form(model: Model, request: Request, stopping: threading.Event | None = None) -> Request:
+    """The request with the automaton of its structured output, if it asks for any; as `make_automaton`."""
     if request.options.form is None:
         return request
     vocab_size = model.target.config.vocab_size
     begins_text = model.tokenizer is not None and not has_text(model.tokenizer, request.prompt)
-    made = make_automaton(request.options.form, model.tokenizer, vocab_size, model.stop_ids, begins_text=begins_text)
+    made = make_automaton(
+        request.options.form, model.tokenizer, vocab_size, model.stop_ids, stopping, begins_text=begins_text
+    )
     return dataclasses.replace(request, structured=made)
 
 

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.decoding.automata import Automata
-from eagle_jax.text.automaton_parts import automaton_of, either, literal
-from eagle_jax.text.automaton_union import either_of
-from eagle_jax.text.byte_automaton import ByteAutomaton, regex_automaton
-from eagle_jax.text.json_schema import schema_automaton
-from eagle_jax.text.token_automaton import TokenAutomaton, token_automaton
+from eagle_jax.scheduling.form_workers import FormWorkers
+from eagle_jax.text.forms import Form
+from eagle_jax.text.json_schema import ROOT
+from eagle_jax.text.token_automaton import TokenAutomaton
 from eagle_jax.text.token_bytes import drops_first_space, token_bytes
 
 # The least sizes of a batch's tables: one program serves all requests whose automata are no larger, as that of any JSON
@@ -24,23 +23,6 @@ MIN_AUTOMATA, MIN_STATES, MIN_CLASSES, MIN_MASKS = 4, 2048, 256, 128
 FORMS = ("choices", "regex", "json_schema")  # the options of which a request has one
 ANY_OBJECT = {"type": "object"}
 KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """What an answer has to look like.
-
-    Attributes:
-        name: of the option that says so: `choices`, `regex` or `json_schema`.
-        value: of the option.
-        between: texts before and behind the JSON.
-        call: what it may look like instead.
-    """
-
-    name: str
-    value: str | tuple[str, ...]
-    between: tuple[str, str] = ("", "")
-    call: "Form | None" = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +58,12 @@ def json_schema(name: str, value: Any) -> str:
         raise ValueError(f"{name} is no JSON schema ({error}); expected an object, or JSON text of one") from None
 
 
+def schema_at(place: str, value: Any) -> Mapping[str, Any] | str | bool:
+    """A JSON schema, checked, that says in errors where it stands in a request."""
+    schema = json.loads(json_schema(place, value))
+    return schema | {ROOT: place} if isinstance(schema, dict) else schema
+
+
 def json_between(name: str, value: Any) -> tuple[str, str]:
     """Checks the texts before and behind an answer's JSON."""
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
@@ -103,8 +91,7 @@ def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | No
         return ANY_OBJECT if kind == "json_object" else None
     if "schema" not in inner:
         raise ValueError(f"response_format has no schema; {expected}")
-    json_schema("response_format.json_schema.schema", inner["schema"])
-    return inner["schema"]
+    return schema_at("response_format.json_schema.schema", inner["schema"])
 
 
 class _Kept:
@@ -130,49 +117,40 @@ class _Kept:
 
 
 _kept = _Kept()
+_workers = FormWorkers()
 
 
 def make_automaton(
-    form: Form, tokenizer: Any, vocab_size: int, stop_ids: Sequence[int], *, begins_text: bool = False
+    form: Form,
+    tokenizer: Any,
+    vocab_size: int,
+    stop_ids: Sequence[int],
+    stopping: threading.Event | None = None,
+    *,
+    begins_text: bool = False,
 ) -> Made:
     """The automaton of a form.
 
     Args:
+        stopping: once it is set, only what is nearly there is waited for.
         begins_text: nothing with a text of its own comes before the answer: a decoder may drop its first space.
 
     Raises:
         ValueError: no answer can have it, its automaton is too large, or the model lacks a tokenizer or a stop token.
         ImportError: outlines-core is not installed.
+        FormsBusy, FormsStopped: as `FormWorkers.make` does.
     """
     if tokenizer is None or not stop_ids:
         lacking = "tokenizer" if tokenizer is None else "stop token"
         raise ValueError(f"structured output needs a {lacking}, but the model has none; leave {form.name} out")
-    drops_space = begins_text and drops_first_space(tokenizer, vocab_size)
-    key = id(tokenizer), vocab_size, tuple(stop_ids), form, drops_space
+    form = dataclasses.replace(form, drops_space=begins_text and drops_first_space(tokenizer, vocab_size))
+    key = id(tokenizer), vocab_size, tuple(stop_ids), form
     start, kept = time.perf_counter(), _kept.get(key)
     if kept is not None:
         return Made(kept, 0.0)
-    over_bytes = _after_space(_over_bytes(form)) if drops_space else _over_bytes(form)
-    made = token_automaton(over_bytes, token_bytes(tokenizer, vocab_size), stop_ids)
+    made = _workers.make(form, token_bytes(tokenizer, vocab_size), stop_ids, stopping or threading.Event())
     _kept.put(key, made, tokenizer)
     return Made(made, time.perf_counter() - start)
-
-
-def _after_space(automaton: ByteAutomaton) -> ByteAutomaton:
-    """The automaton of the same texts with one more space before them, or without where they begin with none."""
-    following = np.where(automaton.next < 0, -1, automaton.next + 1)
-    first = following[:1].copy()
-    first[0, ord(" ")] = 1
-    return ByteAutomaton(np.concatenate([first, following]), np.append(automaton.final[:1], automaton.final))
-
-
-def _over_bytes(form: Form) -> ByteAutomaton:
-    if form.call is not None:
-        alone = _over_bytes(dataclasses.replace(form, call=None))
-        return either_of(alone, _over_bytes(form.call), f"{form.name} with calls")
-    if isinstance(form.value, tuple):
-        return automaton_of(either(*map(literal, form.value)), "choices")
-    return regex_automaton(form.value) if form.name == "regex" else schema_automaton(form.value, *form.between)
 
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int) -> Automata:

@@ -59,7 +59,7 @@ class Server(uvicorn.Server):
 
     def drain(self) -> None:
         """Takes no more requests, and ends once those under way are answered."""
-        self._service.draining = True
+        self._service.drain()
         self._drain_until = time.monotonic() + self._service.limits.drain_seconds
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -15,6 +15,8 @@ from eagle_jax.protocols.calls import LARGEST_SEED, Call
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 
+FORM_THREADS = 32  # more than forms may wait: further ones are refused at once
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -87,7 +89,7 @@ class Service:
         self.tool_format = tool_format
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
-        self._forms = ThreadPoolExecutor(2, thread_name_prefix="eagle-jax forms")
+        self._forms = ThreadPoolExecutor(FORM_THREADS, thread_name_prefix="eagle-jax forms")
         self._spellings = None if api_key is None else _spellings(api_key.strip())
         for name, engine in self.engines.items():
             self.metrics.watch(name, engine)
@@ -100,6 +102,12 @@ class Service:
             yield
         finally:
             self.open -= 1
+
+    def drain(self) -> None:
+        """Refuses new requests, and those whose forms are not made soon."""
+        self.draining = True
+        for engine in self.engines.values():
+            engine.intake.stop_forms()
 
     @property
     def alive(self) -> bool:

@@ -1,77 +1,14 @@
-"""Automata put together of parts: texts, alternatives, repetitions, lists.
+"""Parts of automata: texts, alternatives, repetitions, lists.
 
 A part adds its states behind a given one and returns the one in which it is complete (Thompson 1968): nothing leads
-into the first of them, nor out of the last, but what others add.
+into the first of them, nor out of the last, but what others add. The functions within have no annotations: the tests'
+checker would take a millisecond for each of thousands of parts.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from eagle_jax.text.byte_automaton import MOST_STATES, SECONDS, ByteAutomaton, smallest, too_large
-
-Part = Callable[["Builder", int], int]
-MOST_PARTS = 400_000  # states before equal ones are merged
-
-
-class Builder:
-    """An automaton that is being put together."""
-
-    def __init__(self) -> None:
-        self.edges: list[list[tuple[int, int, int]]] = []  # of each state: lowest byte, highest byte, next state
-        self.skips: list[list[int]] = []  # of each state: those that it is at once
-
-    def state(self) -> int:
-        if len(self.edges) >= MOST_PARTS:
-            raise too_large("this schema")
-        self.edges.append([])
-        self.skips.append([])
-        return len(self.edges) - 1
-
-
-def automaton_of(part: Part, what: str) -> ByteAutomaton:
-    """The deterministic automaton of a part (subset construction).
-
-    Raises:
-        ValueError: it is too large.
-    """
-    builder, until = Builder(), time.monotonic() + SECONDS
-    start = builder.state()
-    end = part(builder, start)
-    bounds = {0, 256} | {bound for edges in builder.edges for low, high, _ in edges for bound in (low, high + 1)}
-    lows = np.array(sorted(bounds)[:-1])  # bytes between two bounds do the same
-    class_of = {low: i for i, low in enumerate([*lows.tolist(), 256])}
-
-    def closure(states: Sequence[int]) -> frozenset[int]:
-        found, open_ = set(states), list(states)
-        while open_:
-            for state in builder.skips[open_.pop()]:
-                if state not in found:
-                    found.add(state)
-                    open_.append(state)
-        return frozenset(state for state in found if builder.edges[state] or state == end)
-
-    number = {closure([start]): 0}
-    rows: list[np.ndarray] = []
-    for states in (queue := list(number)):
-        to: dict[int, list[int]] = {}
-        for state in states:
-            for low, high, following in builder.edges[state]:
-                for byte_class in range(class_of[low], class_of[high + 1]):
-                    to.setdefault(byte_class, []).append(following)
-        row = np.full(len(lows), -1)
-        for byte_class, reached in to.items():
-            key = closure(reached)
-            if key not in number:
-                number[key] = len(number)
-                queue.append(key)
-            row[byte_class] = number[key]
-        rows.append(row)
-        if len(number) > MOST_STATES or time.monotonic() > until:
-            raise too_large(what)
-    by_byte = np.stack(rows)[:, np.searchsorted(lows, np.arange(256), side="right") - 1]
-    return smallest(by_byte, np.array([end in states for states in queue]), 0)
+from eagle_jax.text.automaton_builder import Part
+from eagle_jax.text.byte_automaton import ByteAutomaton
 
 
 def literal(text: str | bytes) -> Part:
@@ -82,7 +19,7 @@ def literal(text: str | bytes) -> Part:
 def one_of(*ranges: tuple[int, int]) -> Part:
     """One byte from ranges, their ends included."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         end = builder.state()
         builder.edges[start] += [(low, high, end) for low, high in ranges]
         return end
@@ -93,7 +30,7 @@ def one_of(*ranges: tuple[int, int]) -> Part:
 def sequence(*parts: Part) -> Part:
     """One after another."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         for part in parts:
             start = part(builder, start)
         return start
@@ -104,7 +41,7 @@ def sequence(*parts: Part) -> Part:
 def either(*parts: Part) -> Part:
     """Any one of them."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         end = builder.state()
         for part in parts:
             own = builder.state()
@@ -123,7 +60,7 @@ def optional(part: Part) -> Part:
 def repeated(part: Part, least: int = 0, most: int | None = None, separator: Part | None = None) -> Part:
     """It `least` to `most` times, with a separator between; `most` None is any number of times."""
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         end, before = builder.state(), start  # a fresh last state: nothing leads out of it
         bounded = max(least, 1) if most is None else most
         if least == 0:
@@ -146,10 +83,12 @@ def repeated(part: Part, least: int = 0, most: int | None = None, separator: Par
     return add
 
 
-def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part) -> Part:
-    """Those that are required and any of the others, in their order, with a separator between."""
+def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *, least: int = 0) -> Part:
+    """Those that are required and any of the others, in their order, with a separator between; with `least` 1 there is
+    one of them at least.
+    """
 
-    def add(builder: Builder, start: int) -> int:
+    def add(builder, start):
         first, later = builder.state(), builder.state()  # where nothing stands before, and where something does
         builder.skips[start].append(first)
         for part, is_required in zip(parts, required, strict=True):
@@ -165,8 +104,35 @@ def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part) -
                 builder.skips[later].append(then)
             first, later = first_then, then
         end = builder.state()
-        builder.skips[first].append(end)
         builder.skips[later].append(end)
+        if not least:
+            builder.skips[first].append(end)
+        return end
+
+    return add
+
+
+def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> Part:
+    """`least` to `most` of them, each at most once, in any order, with a separator between."""
+
+    def add(builder, start):
+        end, behind = builder.state(), {frozenset[int](): start}  # states, by those that were chosen before
+        open_ = [*behind]
+        for chosen in open_:
+            place = behind[chosen]
+            if len(chosen) >= least:
+                builder.skips[place].append(end)
+            if len(chosen) == most:
+                continue
+            place = separator(builder, place) if chosen else place
+            for number in set(range(len(parts))) - chosen:
+                begin = builder.state()
+                builder.skips[place].append(begin)
+                more = chosen | {number}
+                if more not in behind:
+                    behind[more] = builder.state()
+                    open_.append(more)
+                builder.skips[parts[number](builder, begin)].append(behind[more])
         return end
 
     return add
@@ -175,17 +141,9 @@ def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part) -
 def automaton(made: ByteAutomaton) -> Part:
     """The texts of an automaton."""
 
-    def add(builder: Builder, start: int) -> int:
-        states = [builder.state() for _ in made.final]
+    def add(builder, start):
         end = builder.state()
-        builder.skips[start].append(states[0])
-        for state, row, is_final in zip(states, made.next, made.final, strict=True):
-            cuts = np.flatnonzero(np.diff(row)) + 1
-            for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), 256], strict=True):
-                if row[low] >= 0:
-                    builder.edges[state].append((low, high - 1, states[row[low]]))
-            if is_final:
-                builder.skips[state].append(end)
+        builder.skips[start].append(builder.block(made, end))
         return end
 
     return add

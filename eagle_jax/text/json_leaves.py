@@ -1,30 +1,20 @@
-"""Parts of automata for a schema's constants, strings and numbers."""
+"""Parts of automata for a schema's constants and numbers."""
 
 import json
-import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
-from eagle_jax.text.automaton_parts import Part, automaton, either, literal, repeated, sequence
-from eagle_jax.text.byte_automaton import own_automaton, regex_automaton
-from eagle_jax.text.json_regexes import (
-    CHARACTER,
-    FORMATS,
-    NUMBER,
-    STRING,
-    between,
-    fractions_between,
-    string_matching,
-)
+from eagle_jax.text.automaton_builder import Part
+from eagle_jax.text.automaton_parts import automaton, either, literal
+from eagle_jax.text.byte_automaton import own_automaton
+from eagle_jax.text.json_keywords import BOUNDS, KEYWORDS, TYPES, count, names, types
+from eagle_jax.text.json_numbers import Bound, numbers
+from eagle_jax.text.json_regexes import NUMBER
 
-TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
-LARGEST = 10**18  # of a bound
-# Those that validators check and that are not known here; others describe alone.
-CHECKED_FORMATS = (
-    *("regex", "json-pointer", "relative-json-pointer", "uri-template", "uri-reference", "iri", "iri-reference"),
-    *("idn-email", "idn-hostname"),
-)
-BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+LARGEST = Decimal("1e400")  # of a bound
 
 
 def leaf(regex: str) -> Part:
@@ -33,30 +23,50 @@ def leaf(regex: str) -> Part:
 
 
 def literals(said: Mapping[str, Any], where: str) -> Part:
-    """`enum` and `const`, of which those of the schema's type remain."""
-    values = said["enum"] if "enum" in said else [said["const"]]
-    others = said.keys() - {"enum", "const", "type"}
-    if others or not isinstance(values, list) or "enum" in said and "const" in said:
-        raise ValueError(f"{where} has {names(said)} together; expected enum or const, beside type at most")
-    kinds = types(said.get("type", list(TYPES)), where)
-    left = [value for value in values if any(_is_a(value, kind) for kind in kinds)]
+    """Those values of an `enum` that all else in a schema allows."""
+    values, others = said["enum"], {name: value for name, value in said.items() if name != "enum"}
+    if not isinstance(values, list):
+        raise ValueError(f"{where}.enum={json.dumps(values)[:60]}; expected a list")
+    left = [value for value in values if _fits(value, others, where)]
     if not left:
-        raise ValueError(f"{where} allows no value; expected an enum with values of its type")
-    return either(*map(_literal, left))
+        raise ValueError(f"{where} allows no value; expected an enum with values of its type and within its bounds")
+    return either(*map(literal_of, left))
 
 
-def types(value: Any, where: str) -> list[str]:
-    """The types that `type` names, one or several."""
-    kinds = [value] if isinstance(value, str) else value
-    if not isinstance(kinds, list) or not kinds or not all(kind in TYPES for kind in kinds):
-        raise ValueError(f"{where}.type={json.dumps(value)[:60]}; expected one of {', '.join(TYPES)}, or a list")
-    return kinds
-
-
-def _literal(value: Any) -> Part:
-    """As JSON writes it, with or without the spaces that `json.dumps` puts between."""
+def literal_of(value: Any) -> Part:
+    """A value as JSON writes it, with or without the spaces that `json.dumps` puts between."""
     texts = {json.dumps(value, ensure_ascii=False, separators=signs) for signs in ((",", ":"), (", ", ": "))}
     return either(*map(literal, sorted(texts)))
+
+
+def _fits(value: Any, said: Mapping[str, Any], where: str) -> bool:
+    """Whether a value is of a schema's type, and what its keywords say of such a value."""
+    if not any(_is_a(value, kind) for kind in types(said.get("type", list(TYPES)), where)):
+        return False
+    kind = next(kind for kind in TYPES if _is_a(value, kind))
+    if kind in ("object", "array"):
+        beside = said.keys() & KEYWORDS[kind]
+        if beside:
+            raise ValueError(
+                f"{where} has enum or const beside {names(beside)}, which cannot be followed; leave it out"
+            )
+    if kind == "string":
+        least, most = count(said, "minLength", where) or 0, count(said, "maxLength", where)
+        if len(value) < least or most is not None and len(value) > most:
+            return False
+        try:
+            return "pattern" not in said or re.search(said["pattern"], value) is not None
+        except (re.error, TypeError) as error:
+            raise ValueError(f"{where}.pattern={said['pattern']!r} {error}; expected a regular expression") from None
+    if kind in ("integer", "number"):
+        low, high, multiple = _range(said, where)
+        exact = Decimal(repr(value))
+        return (
+            (low is None or exact > low.value or exact == low.value and low.is_included)
+            and (high is None or exact < high.value or exact == high.value and high.is_included)
+            and (multiple is None or Fraction(exact) % multiple == 0)
+        )
+    return True
 
 
 def _is_a(value: Any, kind: str) -> bool:
@@ -68,85 +78,53 @@ def _is_a(value: Any, kind: str) -> bool:
     return kind != "boolean" and isinstance(value, python[kind])  # type: ignore[arg-type]
 
 
-def string(said: Mapping[str, Any], where: str) -> Part:
-    least, most = count(said, "minLength", where), count(said, "maxLength", where)
-    if not isinstance(said.get("format", ""), str):
-        raise ValueError(f"{where}.format={json.dumps(said['format'])[:60]}; expected the name of one")
-    if said.get("format") not in (*FORMATS, *CHECKED_FORMATS):
-        said = {name: value for name, value in said.items() if name != "format"}  # it describes, and no more
-    forms = [name for name in ("pattern", "format") if name in said]
-    if len(forms) + (least is not None or most is not None) > 1:
-        raise ValueError(f"{where} has {names(said)} together, which cannot be followed here; keep one of them")
-    if "pattern" in said:
-        if not isinstance(said["pattern"], str):
-            raise ValueError(f"{where}.pattern={json.dumps(said['pattern'])[:60]}; expected a regular expression")
-        try:
-            return automaton(regex_automaton(string_matching(said["pattern"])))
-        except ValueError as error:
-            raise ValueError(f"{where}.pattern={said['pattern']!r} {error}") from None
-    if "format" in said:
-        if said["format"] not in FORMATS:
-            raise ValueError(
-                f"{where}.format={said['format']!r} cannot be followed here; expected one of {names(FORMATS)}"
-            )
-        return leaf(f'"{FORMATS[said["format"]]}"')
-    if least is not None and most is not None and least > most:
-        raise ValueError(f"{where} has minLength={least} above maxLength={most}; expected at most that")
-    if least is None and most is None:
-        return leaf(STRING)
-    return sequence(literal('"'), repeated(leaf(CHARACTER), least or 0, most), literal('"'))
-
-
 def number(said: Mapping[str, Any], where: str, *, whole: bool) -> Part:
-    if not said.keys() & BOUNDS:
-        return leaf(between(None, None) if whole else NUMBER)
-    low, above = _bound(said, "minimum", "exclusiveMinimum", 1, where)
-    high, below = _bound(said, "maximum", "exclusiveMaximum", -1, where)
+    """Numbers within bounds, without exponents; any number where there are none."""
+    if not whole and not said.keys() & BOUNDS:
+        return leaf(NUMBER)
+    low, high, multiple = _range(said, where)
+    if whole and multiple is not None:
+        multiple = Fraction(multiple.numerator)  # the least whole number that is a multiple of it
     try:
-        if not whole:
-            return leaf(fractions_between(_whole(low, where), _whole(high, where), above=above, below=below))
-        least = None if low is None else math.floor(low) + 1 if above else math.ceil(low)
-        most = None if high is None else math.ceil(high) - 1 if below else math.floor(high)
-        return leaf(between(least, most))
+        part = numbers(low, high, whole=whole, multiple=multiple)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}; expected bounds with something between") from None
+        raise ValueError(f"{where}: {error}") from None
+    if part is None:
+        kind = "whole number" if whole else "number"
+        ends = [str(said.get(name, said.get(other, "any"))) for name, other in ENDS]
+        of = "" if multiple is None else f" and a multiple of {said['multipleOf']}"
+        raise ValueError(
+            f"{where}: no {kind} is from {ends[0]} to {ends[1]}{of}; expected bounds with something between"
+        )
+    return part
 
 
-def _bound(
-    said: Mapping[str, Any], name: str, exclusive: str, inwards: int, where: str
-) -> tuple[int | float | None, bool]:
-    """The tighter of two bounds, and whether numbers must not be it."""
-    bounds = []
-    for key, is_exclusive in ((name, False), (exclusive, True)):
-        value = said.get(key)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
-            raise ValueError(f"{where}.{key}={json.dumps(value)[:60]}; expected a number")
-        bounds.append((inwards * value, is_exclusive))
-    tightest = max(bounds, default=None)
-    return (None, False) if tightest is None else (inwards * tightest[0], tightest[1])
+ENDS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 
 
-def _whole(bound: int | float | None, where: str) -> int | None:
-    if bound is not None and bound != int(bound):
-        raise ValueError(f"the bound {bound} of a number (not integer) is not whole, which cannot be followed here")
-    return None if bound is None else int(bound)
+def _range(said: Mapping[str, Any], where: str) -> tuple[Bound | None, Bound | None, Fraction | None]:
+    """The bounds of numbers, and what they are multiples of."""
+    low, high = (_bound(said, *ends, where) for ends in ENDS)
+    multiple = _decimal(said, "multipleOf", where)
+    if multiple is not None and multiple <= 0:
+        raise ValueError(f"{where}.multipleOf={said['multipleOf']}; expected a number above 0")
+    return low, high, None if multiple is None else Fraction(multiple)
 
 
-def count(said: Mapping[str, Any], name: str, where: str) -> int | None:
+def _bound(said: Mapping[str, Any], name: str, exclusive: str, where: str) -> Bound | None:
+    """The tighter of two bounds; `exclusive` may say of the other one that it is exclusive (OpenAPI 3.0)."""
+    is_excluded = said.get(exclusive) is True
+    value = _decimal(said, name, where)
+    other = None if isinstance(said.get(exclusive), bool) else _decimal(said, exclusive, where)
+    if value is None or other is not None and (other >= value if name == "minimum" else other <= value):
+        return None if other is None else Bound(other, False)
+    return Bound(value, not is_excluded)
+
+
+def _decimal(said: Mapping[str, Any], name: str, where: str) -> Decimal | None:
     value = said.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise ValueError(f"{where}.{name}={json.dumps(value)[:60]}; expected a whole number from 0")
-    return value
-
-
-def constants(schema: Any) -> list[Any] | None:
-    if not isinstance(schema, Mapping):
+    if value is None:
         return None
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return values if isinstance(values, list) else None
-
-
-def names(of: Iterable[str]) -> str:
-    return ", ".join(sorted(of)) or "none"
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(Decimal(repr(value))) < LARGEST:
+        raise ValueError(f"{where}.{name}={json.dumps(value)[:60]}; expected a number")
+    return Decimal(repr(value))

@@ -1,5 +1,6 @@
-"""Regular expressions of JSON's strings and numbers, with the bounds that a schema sets."""
+"""Regular expressions of JSON's strings and numbers, and of the formats and patterns that a schema names."""
 
+import dataclasses
 import re
 
 CHARACTER = r'([^"\\\x00-\x1F\x7F-\x9F]|\\["\\/bfnrt])'
@@ -13,6 +14,8 @@ _DATE = (
 )
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{3})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _LABEL = "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
+_LABELS = "[a-z0-9]+([.-][a-z0-9]+)*"  # of any length: few states, so that they can be counted
+_SERVER, _PATH = rf"https?://{_LABELS}(:[1-9][0-9]{{0,3}})?", "(/[A-Za-z0-9._~+-]*)*"
 FORMATS = {
     "date": _DATE,
     "time": _TIME,
@@ -23,11 +26,31 @@ FORMATS = {
     "hostname": rf"{_LABEL}(\.{_LABEL}){{0,5}}",
     "ipv4": rf"{_OCTET}(\.{_OCTET}){{3}}",
     "ipv6": "[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}",
-    "uri": rf"https?://{_LABEL}(\.{_LABEL})*(:[1-9][0-9]{{0,3}})?(/[A-Za-z0-9._~+-]*)*",
+    "uri": f"{_SERVER}{_PATH}",
+    "uri-reference": f"({_SERVER})?{_PATH}",
+    "json-pointer": "(/[A-Za-z0-9_.-]*)*",
+    "relative-json-pointer": "(0|[1-9][0-9]{0,3})(/[A-Za-z0-9_.-]*)*",
 }
+
+FORMATS |= {f"iri{kind}": FORMATS[f"uri{kind}"] for kind in ("", "-reference")}
+FORMATS |= {"uri-template": FORMATS["uri"]} | {f"idn-{kind}": FORMATS[kind] for kind in ("email", "hostname")}
 
 _SAFE = r'[^"\\\x00-\x1F\x7F-\x9F]'  # characters of a JSON string that stand for themselves
 _CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " "}  # as ECMA-262 has them, of characters that need no escape
+
+
+@dataclasses.dataclass(frozen=True)
+class Alternative:
+    """One alternative of a pattern, as expressions of JSON strings.
+
+    Attributes:
+        regex: of its texts.
+        conditions: further expressions, from look-ahead at its beginning, and whether a text has to match each of them
+            or must not.
+    """
+
+    regex: str
+    conditions: tuple[tuple[str, bool], ...] = ()
 
 
 def escaped(text: str) -> str:
@@ -35,96 +58,41 @@ def escaped(text: str) -> str:
     return re.sub(r"[\\.+*?()|\[\]{}^$#&~-]", r"\\\g<0>", text)
 
 
-def between(low: int | None, high: int | None) -> str:
-    """Whole numbers from `low` to `high`, either of which may be open.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if low is not None and high is not None and low > high:
-        raise ValueError(f"no whole number is from {low} to {high}")
-    parts = []
-    if low is None or low < 0:
-        least = max(1, 0 if high is None else -high)
-        parts.append(f"-({_magnitudes(least, None if low is None else -low)})")
-    if high is None or high >= 0:
-        parts.append(_magnitudes(max(0, low or 0), high))
-    return f"({'|'.join(parts)})"
-
-
-def fractions_between(low: int | None, high: int | None, *, above: bool = False, below: bool = False) -> str:
-    """Decimal numbers from `low` to `high`, either of which may be open; without `low` or `high` themselves where they
-    have to be `above` or `below` them.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if low is not None and high is not None and (low > high or low == high and (above or below)):
-        raise ValueError(f"no number is from {low} to {high}")
-    parts = []
-    if low is None or low < 0:
-        parts += _decimals(max(0, -(high or 0)), None if low is None else -low, "-", below and (high or 0) <= 0, above)
-    if high is None or high >= 0:
-        parts += _decimals(max(0, low or 0), high, "", above and (low or 0) >= 0, below)
-    return f"({'|'.join(parts)})"
-
-
-def _decimals(least: int, most: int | None, sign: str, without_least: bool, without_most: bool) -> list[str]:
-    """Magnitudes from `least` >= 0 to `most`, with a sign before each."""
-    parts = []
-    if without_least:
-        if most is None or least < most:
-            parts.append(rf"{sign}{least}\.[0-9]*[1-9][0-9]*")
-        least += 1
-    if most is None or least < most:  # the whole part is below `most`
-        parts.append(rf"{sign}({_magnitudes(least, None if most is None else most - 1)})(\.[0-9]+)?")
-    if most is not None and not without_most and least <= most:
-        parts.append(rf"{sign}{most}(\.0+)?")
-    return parts
-
-
-def _magnitudes(low: int, high: int | None) -> str:
-    """Numbers from `low` >= 0 to `high` without leading zeros."""
-    longest = len(str(low if high is None else high))
-    parts = []
-    for digits in range(len(str(low)), longest + 1):
-        least = max(low, 10 ** (digits - 1) if digits > 1 else 0)
-        most = 10**digits - 1 if high is None else min(high, 10**digits - 1)
-        parts.append(_same_length(str(least), str(most)))
-    if high is None:
-        parts.append(f"[1-9][0-9]{{{longest},}}")
-    return "|".join(parts)
-
-
-def _same_length(low: str, high: str) -> str:
-    """Numbers between two of as many digits."""
-    if low == high:
-        return low
-    if len(low) == 1:
-        return f"[{low}-{high}]"
-    rest = len(low) - 1
-    if low[0] == high[0]:
-        return f"{low[0]}({_same_length(low[1:], high[1:])})"
-    parts, first, last = [], int(low[0]), int(high[0])
-    if low[1:] != "0" * rest:
-        parts.append(f"{low[0]}({_same_length(low[1:], '9' * rest)})")
-        first += 1
-    if high[1:] != "9" * rest:
-        parts.append(f"{high[0]}({_same_length('0' * rest, high[1:])})")
-        last -= 1
-    if first <= last:
-        parts.append(f"[{first}-{last}][0-9]{{{rest}}}")
-    return "|".join(parts)
-
-
-def string_matching(pattern: str) -> str:
+def alternatives(pattern: str) -> list[Alternative]:
     """JSON strings with text that a schema's `pattern` finds something in (ECMA-262), of characters without escapes.
 
     Raises:
         ValueError: the pattern has what no finite automaton holds, or means characters that JSON escapes.
     """
-    begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith(r"\$")
-    body = pattern[begins : len(pattern) - ends]
+    return [_alternative(one) for one in _split(pattern)]
+
+
+def _split(pattern: str) -> list[str]:
+    """What stands between the `|` of a pattern that are in no group."""
+    found, begin, place = [], 0, 0
+    while place < len(pattern):
+        if pattern[place] == "|":
+            found.append(pattern[begin:place])
+            begin = place + 1
+        place = _end_of_group(pattern, place) if pattern[place] == "(" else place + _size(pattern, place)
+    return [*found, pattern[begin:]]
+
+
+def _alternative(pattern: str) -> Alternative:
+    begins = pattern.startswith("^")
+    body = pattern[begins:]
+    conditions = []
+    while begins and body.startswith(("(?=", "(?!")):
+        end = _end_of_group(body, 0)
+        conditions.append((_string(body[3 : end - 1], begins=True), body[2] == "="))
+        body = body[end:]
+    return Alternative(_string(body, begins), tuple(conditions))
+
+
+def _string(body: str, begins: bool) -> str:
+    """JSON strings that a pattern without look-ahead finds something in, at their beginning if it `begins` there."""
+    ends = body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\"))) % 2 == 1
+    body = body[: len(body) - ends]
     out, place = [], 0
     while place < len(body):
         taken, written = _piece(body, place)
@@ -132,6 +100,29 @@ def string_matching(pattern: str) -> str:
         place += taken
     anything = f"{_SAFE}*"
     return f'"{"" if begins else anything}({"".join(out)}){"" if ends else anything}"'
+
+
+def _size(body: str, place: int) -> int:
+    """How many characters the escape, the class or the sign has that begins at a place."""
+    if body[place] == "\\":
+        return 2
+    if body[place] != "[":
+        return 1
+    end = place + 1
+    while end < len(body) and (body[end] != "]" or end == place + 1):
+        end += 2 if body[end] == "\\" else 1
+    return end + 1 - place
+
+
+def _end_of_group(body: str, place: int) -> int:
+    """The place behind the group that begins at a place. Raises ValueError if it does not end."""
+    depth = 0
+    while place < len(body):
+        depth += (body[place] == "(") - (body[place] == ")")
+        place += _size(body, place)
+        if not depth:
+            return place
+    raise ValueError("has a group that is not closed")
 
 
 def _piece(body: str, place: int) -> tuple[int, str]:
@@ -165,10 +156,10 @@ def _escape(letter: str) -> str:
 
 def _class(body: str, place: int) -> tuple[int, str]:
     """A class in brackets."""
-    end = place + 1
-    while end < len(body) and (body[end] != "]" or end == place + 1):
-        end += 2 if body[end] == "\\" else 1
+    end = place + _size(body, place) - 1
     inside = body[place + 1 : end]
+    if inside in (r"\s\S", r"\S\s", r"\d\D", r"\D\d", r"\w\W", r"\W\w"):
+        return end + 1 - place, _SAFE
     negated = inside.startswith("^")
     inside = inside.removeprefix("^")
     if end >= len(body) or not inside:

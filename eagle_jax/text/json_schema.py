@@ -5,54 +5,50 @@ those that it names, and at most one space stands where JSON allows any. What a 
 holds, or is not known here, is refused by name.
 """
 
+import dataclasses
 import functools
-import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
 
-from eagle_jax.text.automaton_parts import (
-    Part,
-    automaton_of,
-    either,
-    in_order,
-    literal,
-    optional,
-    repeated,
-    sequence,
-)
-from eagle_jax.text.byte_automaton import ByteAutomaton
-from eagle_jax.text.json_leaves import BOUNDS, TYPES, constants, count, leaf, literals, names, number, string, types
-from eagle_jax.text.json_regexes import NUMBER, STRING
+from eagle_jax.text.automaton_builder import Part, automaton_of
+from eagle_jax.text.automaton_parts import automaton, either, literal, sequence
+from eagle_jax.text.byte_automaton import ByteAutomaton, TooLarge, too_large
+from eagle_jax.text.json_containers import any_value, array, object_of, objects
+from eagle_jax.text.json_keywords import Place, followed, guessed_types, types
+from eagle_jax.text.json_leaves import literals, number
+from eagle_jax.text.json_merge import merged
+from eagle_jax.text.json_refs import exclude_each_other, found_at
+from eagle_jax.text.json_strings import string
 from eagle_jax.text.token_bytes import SPECIAL
 
 DEEPEST = 5  # levels of objects and arrays in any JSON object
-SPACE = optional(literal(" "))
-COMMA, COLON = (sequence(SPACE, literal(sign), SPACE) for sign in ",:")
+MOST_SCHEMAS = 4_000  # that are written, one that is referred to each time
+# A schema with this keyword is one of its own: references within lead on from here, and errors say this of the place.
+ROOT = "x-eagle-jax-root"
+Said = dict[str, Any]
 
-# Keywords that describe, and never change what is valid.
-NOTES = {
-    *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$schema"),
-    *("$id", "$comment", "$defs", "definitions", "discriminator", "contentEncoding", "contentMediaType"),
-}
-KEYWORDS: dict[str, set[str]] = {
-    "object": {
-        *("properties", "required", "additionalProperties", "unevaluatedProperties", "minProperties", "maxProperties")
-    },
-    "array": {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "additionalItems"},
-    "string": {"minLength", "maxLength", "pattern", "format"},
-    "integer": BOUNDS,
-    "number": BOUNDS,
-    "boolean": set(),
-    "null": set(),
-}
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How much of what may be endless is followed.
+
+    Attributes:
+        levels: how many times a reference may stand within what it refers to.
+        longest: characters of a string that are counted; a larger `maxLength` counts as so many.
+    """
+
+    levels: int
+    longest: int
+
+
+EFFORTS = (Effort(4, 1800), Effort(2, 600), Effort(1, 200))  # the first that is not too large
 
 
 @functools.lru_cache(maxsize=1)
 def any_object() -> ByteAutomaton:
     """JSON objects that nest at most `DEEPEST` deep."""
-    return automaton_of(_object_of(_any_value(DEEPEST - 1)), "any JSON object")
+    return automaton_of(object_of(any_value(DEEPEST - 1)), "any JSON object")
 
 
 def schema_automaton(schema: str, before: str = "", behind: str = "") -> ByteAutomaton:
@@ -61,17 +57,41 @@ def schema_automaton(schema: str, before: str = "", behind: str = "") -> ByteAut
     What these have beside white space may be a special token.
 
     Raises:
-        ValueError: it is recursive, has a keyword that cannot be followed here, allows nothing, or its automaton is too
-            large; the message names the place.
+        ValueError: it has a keyword that cannot be followed here, allows nothing, or its automaton is too large; the
+            message names the place.
     """
     parsed = json.loads(schema)
-    if not before and not behind and parsed == {"type": "object"}:
+    place = "json_schema"
+    if isinstance(parsed, Mapping) and isinstance(parsed.get(ROOT), str):
+        place = parsed[ROOT]
+    if (
+        not before
+        and not behind
+        and isinstance(parsed, Mapping)
+        and {**parsed, ROOT: ""} == {"type": "object", ROOT: ""}
+    ):
         return any_object()
     try:
-        made = _Writer(parsed).write(parsed, "json_schema", ())
-        return automaton_of(sequence(_mark(before), made, _mark(behind)), "json_schema")
+        return _with_least_effort(parsed, place, before, behind)
     except RecursionError:
-        raise ValueError("json_schema nests too deeply to be followed; use fewer levels") from None
+        raise ValueError(f"{place} nests too deeply to be followed; use fewer levels") from None
+
+
+def _with_least_effort(parsed: Any, place: str, before: str, behind: str) -> ByteAutomaton:
+    problem: TooLarge | None = None
+    for effort in EFFORTS:
+        writer = _Writer(parsed, effort)
+        try:
+            part = writer.write([parsed], Place(place, parsed))
+            if part is None:
+                raise ValueError(writer.why_nothing(place))
+            return automaton_of(sequence(_mark(before), part, _mark(behind)), place)
+        except TooLarge as error:
+            problem = error
+        if not writer.is_cut:
+            break
+    assert problem is not None
+    raise problem
 
 
 def _mark(text: str) -> Part:
@@ -82,209 +102,140 @@ def _mark(text: str) -> Part:
     return sequence(literal(text[:begin]), either_way, literal(text[begin + len(mark) :]))
 
 
-def _any_value(depth: int) -> Part:
-    scalars = leaf(STRING), leaf(NUMBER), literal("true"), literal("false"), literal("null")
-    if not depth:
-        return either(*scalars)
-    inner = _any_value(depth - 1)
-    return either(*scalars, _object_of(inner), _array_of(inner))
-
-
-def _object_of(value: Part, least: int = 0, most: int | None = None) -> Part:
-    return _between("{", repeated(sequence(leaf(STRING), COLON, value), least, most, COMMA), "}")
-
-
-def _array_of(value: Part, least: int = 0, most: int | None = None) -> Part:
-    return _between("[", repeated(value, least, most, COMMA), "]")
-
-
-def _between(opening: str, inside: Part, closing: str) -> Part:
-    return sequence(literal(opening), SPACE, inside, SPACE, literal(closing))
-
-
 class _Writer:
-    """Makes the parts of one schema's automaton. `where` names a part, `within` are the references on the way."""
+    """Makes the parts of one schema's automaton; None is that of a schema that allows nothing."""
 
-    def __init__(self, root: Any):
-        self.root = root
+    def __init__(self, root: Any, effort: Effort):
+        self._effort = effort
+        self._written = 0
+        self._nothing = ""  # the first place that allows nothing, and why
+        self.is_cut = False  # whether anything was followed less far than the schema goes
 
-    def write(self, schema: Any, where: str, within: tuple[str, ...]) -> Part:
-        if schema is True:
-            return _any_value(2)
-        if schema is False:
-            raise ValueError(f"{where} is false, which allows nothing; expected a schema that allows something")
-        if not isinstance(schema, Mapping):
-            raise ValueError(f"{where}={json.dumps(schema)[:60]}; expected an object")
-        said = {name: value for name, value in schema.items() if name not in NOTES and not name.startswith("x-")}
-        if "$ref" in said:
-            return self._reference(_alone(said, "$ref", where), where, within)
-        for name in ("anyOf", "oneOf", "allOf"):
-            if name in said:
-                return self._alternatives(name, _alone(said, name, where), where, within)
-        if "enum" in said or "const" in said:
-            return literals(said, where)
-        return self._typed(said, where, within)
+    def why_nothing(self, place: str) -> str:
+        """The error about a schema that allows nothing."""
+        return self._nothing or f"{place} allows nothing; expected a schema that allows something"
 
-    def _reference(self, ref: Any, where: str, within: tuple[str, ...]) -> Part:
+    def write(self, schemas: list[Any], place: Place) -> Part | None:
+        """The part of the values that fit all of several schemas."""
+        self._written += 1
+        if self._written > MOST_SCHEMAS:
+            raise too_large(place.name)
+        flat = self._flat(schemas, place)
+        if flat is None:
+            return None
+        said, choices, place, or_null = flat
+        if choices:
+            part = self._alternatives(said, choices, place)
+        elif said.get("type") == []:
+            part = None
+            self._allows_nothing(f"{place.name} allows nothing: its types exclude each other; change one of them")
+        elif "enum" in said:
+            part = literals(said, place.name)
+        else:
+            part = self._typed(said, place)
+        return either(*(one for one in (part, literal("null")) if one is not None)) if or_null else part
+
+    def values(self, schema: Any, place: Place) -> list[Any] | None:
+        """The values that a schema lists; None if it does not."""
+        said, choices, _, _ = self._flat([schema], place) or ({}, [], place, False)
+        if said.get("type") == "boolean" and not choices:
+            return [True, False]
+        return said["enum"] if isinstance(said.get("enum"), list) and not choices else None
+
+    def _flat(self, schemas: list[Any], place: Place) -> tuple[Said, list[tuple[str, list[Any]]], Place, bool] | None:
+        """What schemas say together: keywords, alternatives beside them, and whether null is a value too."""
+        said, choices, or_null = Said(), list[tuple[str, list[Any]]](), False
+        open_ = [*schemas]
+        while open_:
+            schema = open_.pop(0)
+            if schema is True:
+                continue
+            if schema is False or schema in ({"not": {}}, {"not": True}):
+                self._allows_nothing(f"{place.name} is false, which allows nothing; expected another schema")
+                return None
+            if not isinstance(schema, Mapping):
+                raise ValueError(f"{place.name}={json.dumps(schema)[:60]}; expected an object")
+            if isinstance(schema.get(ROOT), str) and schema is not place.root:
+                place = Place(schema[ROOT], schema, place.refs)
+            own = followed(schema, place.name)
+            if own.pop("nullable", False) is True:
+                if own.get("type") is None:
+                    or_null = len(schemas) == 1
+                else:
+                    own["type"] = list(dict.fromkeys([*types(own["type"], place.name), "null"]))
+            if "const" in own:
+                own = (
+                    merged({"enum": [own.pop("const")]}, own, place.name)
+                    if "enum" in own
+                    else own | {"enum": [own.pop("const")]}
+                )
+            if "$ref" in own:
+                target, place = self._target(own.pop("$ref"), place)
+                if place.refs.count(place.refs[-1]) > self._effort.levels:
+                    self.is_cut = True
+                    self._allows_nothing(
+                        f"{place.name} is recursive and never ends within {self._effort.levels} levels, so no answer "
+                        "is complete; expected a schema with an end, such as null or an optional property"
+                    )
+                    return None
+                open_.insert(0, target)
+            for name in ("allOf", "anyOf", "oneOf"):
+                if name in own:
+                    inner = own.pop(name)
+                    if not isinstance(inner, list) or not inner:
+                        raise ValueError(f"{place.name}.{name}={json.dumps(inner)[:60]}; expected a list of schemas")
+                    open_ += inner if name == "allOf" else []
+                    choices += [] if name == "allOf" else [(name, inner)]
+            said = merged(said, own, place.name)
+        return said, choices, place, or_null
+
+    def _allows_nothing(self, why: str) -> None:
+        """Remembers why, where nothing else allowed nothing before."""
+        self._nothing = self._nothing or why
+
+    def _target(self, ref: Any, place: Place) -> tuple[Any, Place]:
         if not isinstance(ref, str) or not ref.startswith("#"):
             raise ValueError(
-                f'{where}.$ref={json.dumps(ref)[:60]}; expected one within the schema, such as "#/$defs/a"'
+                f'{place.name}.$ref={json.dumps(ref)[:60]}; expected one within the schema, such as "#/$defs/a"'
             )
-        if ref in within:
-            raise ValueError(
-                f"{where} refers to {ref} within itself: no finite automaton holds a recursive schema; write out as "
-                "many levels as are needed"
-            )
-        found = _found(self.root, ref)
+        found = found_at(place.root, ref)
         if found is None:
-            raise ValueError(f"{where}.$ref={ref!r} leads nowhere; expected the place of a schema")
-        return self.write(found, ref, (*within, ref))
+            raise ValueError(f"{place.name}.$ref={ref!r} leads nowhere; expected the place of a schema")
+        return found, dataclasses.replace(place, refs=(*place.refs, ref))
 
-    def _alternatives(self, name: str, schemas: Any, where: str, within: tuple[str, ...]) -> Part:
-        if not isinstance(schemas, list) or not schemas:
-            raise ValueError(f"{where}.{name}={json.dumps(schemas)[:60]}; expected a list of schemas")
-        if name == "allOf" and len(schemas) > 1:
-            raise ValueError(f"{where}.allOf has several schemas, which cannot be followed here; merge them into one")
-        if name == "oneOf":
-            pairs = itertools.combinations(map(self._resolved, schemas), 2)
-            if not all(_exclude_each_other(one, other, self._resolved) for one, other in pairs):
-                raise ValueError(
-                    f"{where}.oneOf has schemas that may both fit; expected other types, or a required property with "
-                    "other constants, or use anyOf"
-                )
-        written = [self.write(schema, f"{where}.{name}[{i}]", within) for i, schema in enumerate(schemas)]
-        return either(*written)
+    def _alternatives(self, said: Said, choices: list[tuple[str, list[Any]]], place: Place) -> Part | None:
+        """The alternatives of the first choice, each with all that stands beside it."""
+        (name, schemas), *others = choices
+        beside = [said, *({other: inner} for other, inner in others)] if said or others else []
+        if name == "oneOf" and not exclude_each_other(schemas, said, place.root):
+            raise ValueError(
+                f"{place.name}.oneOf has schemas that may both fit; expected other types, or a required property with "
+                "other constants, or use anyOf"
+            )
+        parts = [self.write([*beside, schema], place.below(name, i)) for i, schema in enumerate(schemas)]
+        left = [part for part in parts if part is not None]
+        return either(*left) if left else None
 
-    def _resolved(self, schema: Any) -> Any:
-        """What a schema refers to, as far as that can be told."""
-        for _ in range(20):
-            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
-                break
-            schema = _found(self.root, schema["$ref"])
-        return schema
-
-    def _typed(self, said: dict[str, Any], where: str, within: tuple[str, ...]) -> Part:
-        kinds = said.pop("type", None)
-        if kinds is None:
-            kinds = [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & said.keys()]
-            if not said:
-                return _any_value(2)
+    def _typed(self, said: Said, place: Place) -> Part | None:
+        where = place.name
+        if "type" in said:
+            kinds = types(said["type"], where)
+        elif not said:
+            return any_value(2)
         else:
-            kinds = types(kinds, where)
-        known = set().union(*(KEYWORDS[kind] for kind in kinds))
-        for name in said:
-            if name not in known:
-                of = f" of {' or '.join(kinds)}" if kinds else ""
-                raise ValueError(f"{where}.{name} cannot be followed here; the keywords{of} are {names(known)}")
-        write = {
-            "object": lambda: self._object(said, where, within),
-            "array": lambda: self._array(said, where, within),
-            "string": lambda: string(said, where),
-            "integer": lambda: number(said, where, whole=True),
-            "number": lambda: number(said, where, whole=False),
-            "boolean": lambda: either(literal("true"), literal("false")),
-            "null": lambda: literal("null"),
-        }
-        return either(*(write[kind]() for kind in dict.fromkeys(kinds)))
+            kinds = guessed_types(said)
+        parts = [self._of_kind(kind, said, place) for kind in dict.fromkeys(kinds)]
+        left = [part for part in parts if part is not None]
+        return either(*left) if left else None
 
-    def _object(self, said: Mapping[str, Any], where: str, within: tuple[str, ...]) -> Part:
-        properties, required = dict(_taken(said, "properties", dict, where)), _taken(said, "required", list, where)
-        extra = said.get("additionalProperties", said.get("unevaluatedProperties", True))
-        least, most = count(said, "minProperties", where), count(said, "maxProperties", where)
-        for name in required:
-            if not isinstance(name, str):
-                raise ValueError(f"{where}.required has {json.dumps(name)[:60]}; expected names of properties")
-            if name not in properties and extra is False:
-                raise ValueError(f"{where} requires {name!r}, which it does not allow; name it in properties")
-            properties.setdefault(name, extra)
-        if not properties:
-            if least is not None and least > 1:
-                raise ValueError(f"{where}.minProperties={least} of any names cannot be followed here; name properties")
-            if extra is False:
-                most = 0
-            return _object_of(_any_value(1) if most == 0 else self.write(extra, f"{where}.*", within), least or 0, most)
-        if least is not None and least > len(required) or most is not None and most < len(properties):
-            raise ValueError(f"{where} bounds the number of its named properties, which cannot be followed here")
-        written = [
-            sequence(literals({"const": name}, where), COLON, self.write(schema, f"{where}.{name}", within))
-            for name, schema in properties.items()
-        ]
-        return _between("{", in_order(written, [name in required for name in properties], COMMA), "}")
-
-    def _array(self, said: Mapping[str, Any], where: str, within: tuple[str, ...]) -> Part:
-        if said.get("uniqueItems"):
-            raise ValueError(f"{where}.uniqueItems cannot be followed here: no finite automaton tells items apart")
-        least, most = count(said, "minItems", where) or 0, count(said, "maxItems", where)
-        if most is not None and most < least:
-            raise ValueError(f"{where} has minItems={least} above maxItems={most}; expected at most that")
-        first, rest = _taken(said, "prefixItems", list, where), said.get("items", True)
-        if isinstance(rest, list):  # as drafts before 2020-12 have it
-            first, rest = rest, said.get("additionalItems", True)
-        if not first:
-            item = literal("") if rest is False else self.write(rest, f"{where}.items", within)
-            return _array_of(item, least, 0 if rest is False else most)
-        if most is not None and most < len(first) or least > len(first) and rest is False:
-            raise ValueError(f"{where} has {len(first)} prefixItems, which do not fit its bounds; change one of them")
-        items = [self.write(schema, f"{where}.prefixItems[{i}]", within) for i, schema in enumerate(first)]
-        more = least - len(first)
-        if more > 0:
-            items += [self.write(rest, f"{where}.items", within)] * more
-        return _between("[", in_order(items, [True] * len(items), COMMA), "]")
-
-
-def _found(root: Any, ref: str) -> Any:
-    """The place in a schema that a JSON pointer names; None if there is none."""
-    found = root
-    for part in (unquote(part).replace("~1", "/").replace("~0", "~") for part in ref.removeprefix("#").split("/")[1:]):
-        if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-            found = found[int(part)]
-        elif isinstance(found, Mapping) and part in found:
-            found = found[part]
-        else:
-            return None
-    return found
-
-
-def _taken(said: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
-    value = said.get(name, kind())
-    if not isinstance(value, kind):
-        raise ValueError(
-            f"{where}.{name}={json.dumps(value)[:60]}; expected {'an object' if kind is dict else 'a list'}"
-        )
-    return value
-
-
-def _alone(said: Mapping[str, Any], name: str, where: str) -> Any:
-    if len(said) > 1:
-        raise ValueError(f"{where} has {names(said)} together, which cannot be followed here; keep {name} alone")
-    return said[name]
-
-
-def _exclude_each_other(one: Any, other: Any, resolved: Any) -> bool:
-    """Whether no value fits both: their types differ, or constants of theirs do."""
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return False
-    if _differ(constants(one), constants(other)):
-        return True
-    kinds = [_kinds(one), _kinds(other)]
-    if not kinds[0] & kinds[1]:
-        return True
-    if not kinds[0] == kinds[1] == {"object"}:
-        return False
-    named = [_taken(schema, "properties", dict, "oneOf") for schema in (one, other)]
-    shared = [
-        name for name in named[0] if all(name in _taken(schema, "required", list, "oneOf") for schema in (one, other))
-    ]
-    return any(_differ(*(constants(resolved(properties.get(name))) for properties in named)) for name in shared)
-
-
-def _differ(mine: list[Any] | None, theirs: list[Any] | None) -> bool:
-    """Whether both have constants, and none in common."""
-    return mine is not None and theirs is not None and not any(value in theirs for value in mine)
-
-
-def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """The types that a value of a schema may have, an integer being a number as well."""
-    kinds = schema.get("type", list(TYPES))
-    kinds = {kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if isinstance(kind, str)}
-    return kinds | ({"integer"} if "number" in kinds else set())
+    def _of_kind(self, kind: str, said: Said, place: Place) -> Part | None:
+        if kind == "object":
+            return objects(said, place, self)
+        if kind == "array":
+            return array(said, place, self)
+        if kind == "string":
+            self.is_cut = self.is_cut or "maxLength" in said
+            return automaton(string(said, place.name, self._effort.longest))
+        if kind in ("integer", "number"):
+            return number(said, place.name, whole=kind == "integer")
+        return literal("null") if kind == "null" else either(literal("true"), literal("false"))

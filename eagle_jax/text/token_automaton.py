@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int, UInt32
 
-from eagle_jax.text.byte_automaton import ByteAutomaton, leading_on
+from eagle_jax.text.byte_automaton import ByteAutomaton, distinct_columns, leading_on
 
 LARGEST = 64 * 2**20  # bytes of the tables of one automaton
 
@@ -47,9 +47,10 @@ def token_automaton(automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids:
     following = leading_on(following, following[:, -1] >= 0)
     if not (following[0] >= 0).any():
         raise ValueError("no text of this model's tokens is allowed; expected a form that some text has")
-    columns, same = np.unique(following, axis=1, return_inverse=True)
-    token_class = same.reshape(-1)[token_class].astype(np.int32)
-    allowed, mask_of_state = np.unique(columns >= 0, axis=0, return_inverse=True)
+    columns, same = distinct_columns(following)
+    token_class = same[token_class].astype(np.int32)
+    by_mask, mask_of_state = distinct_columns((columns >= 0).T)
+    allowed = by_mask.T
     words = -(-len(tokens) // 32)
     if 4 * (columns.size + len(allowed) * words) > LARGEST:
         raise ValueError(
@@ -59,7 +60,7 @@ def token_automaton(automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids:
     bits = np.zeros((len(allowed), words * 32), bool)
     bits[:, : len(tokens)] = allowed[:, token_class]
     masks = np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
-    return TokenAutomaton(token_class, columns.astype(np.int32), mask_of_state.reshape(-1).astype(np.int32), masks)
+    return TokenAutomaton(token_class, columns.astype(np.int32), mask_of_state.astype(np.int32), masks)
 
 
 def _over_tokens(
@@ -67,35 +68,39 @@ def _over_tokens(
 ) -> tuple[Int[np.ndarray, "s c"], Int[np.ndarray, "v"]]:
     """The state after tokens of each class, and the class of each token; the last class is that of stop tokens."""
     states = len(automaton.next)
-    by_byte, byte_class = np.unique(automaton.next, axis=1, return_inverse=True)
-    table = bytes(byte_class.reshape(-1).astype(np.uint8))
+    by_byte, byte_class = distinct_columns(automaton.next)
+    table = bytes(byte_class.astype(np.uint8))
     # the state after a byte of each class, with one more state that leads nowhere
     nowhere = np.full(states, states, np.int32)
     steps = np.append(np.where(by_byte < 0, states, by_byte).T, np.full((by_byte.shape[1], 1), states), 1).astype(
         np.int32
     )
-    after: dict[bytes, np.ndarray] = {b"": np.arange(states, dtype=np.int32)}  # strings of classes, and where they lead
+    columns = [nowhere, np.arange(states, dtype=np.int32)]  # after strings: those that lead to the same share one
+    number = {column.tobytes(): i for i, column in enumerate(columns)}
+    after: dict[tuple[int, int], int] = {}  # a column and the class of a byte behind it
 
-    def follow(word: bytes) -> np.ndarray:
-        if word not in after:
-            before = follow(word[:-1])
-            after[word] = nowhere if before is nowhere else steps[word[-1]].take(before)
-            if after[word].min() == states:
-                after[word] = nowhere
-        return after[word]
+    def follow(column: int, byte: int) -> int:
+        further = steps[byte].take(columns[column])
+        after[column, byte] = found = number.setdefault(further.tobytes(), len(columns))
+        if found == len(columns):
+            columns.append(further)
+        return found
 
-    columns, classes = [nowhere], {nowhere.tobytes(): 0}
-    class_of_word: dict[bytes, int] = {b"": 0}
-    token_class = np.zeros(len(tokens), np.int64)
+    of_token = np.zeros(len(tokens), np.int64)
+    of_word: dict[bytes, int] = {b"": 0}
     for id_, token in enumerate(tokens):
         word = token.translate(table)
-        if word not in class_of_word:
-            column = follow(word)
-            class_of_word[word] = classes.setdefault(column.tobytes(), len(columns))
-            if class_of_word[word] == len(columns):
-                columns.append(column)
-        token_class[id_] = class_of_word[word]
-    token_class[list(stop_ids)] = len(columns)
-    columns.append(np.where(automaton.final, np.arange(states), states))
-    following = np.stack(columns, axis=1)
+        if word not in of_word:
+            column = 1
+            for byte in word:
+                column = after[column, byte] if (column, byte) in after else follow(column, byte)
+                if column == 0:
+                    break
+            of_word[word] = column
+        of_token[id_] = of_word[word]
+    used, token_class = np.unique(of_token, return_inverse=True)
+    token_class = token_class.reshape(-1)
+    token_class[list(stop_ids)] = len(used)
+    last = np.where(automaton.final, np.arange(states), states)
+    following = np.stack([*(columns[column] for column in used), last], axis=1)
     return np.where(following == states, -1, following), token_class

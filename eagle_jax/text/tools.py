@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eagle_jax.text.json_schema import ROOT
 from eagle_jax.text.tool_calls import ToolFormat
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -115,15 +116,16 @@ def call_schema(
     """
     if choice.mode != "required":
         return None
-    definitions: dict[str, dict[str, Any]] = {}
-    calls = [_schema_of(tool, format, definitions) for tool in tools if choice.name in (None, name_of(tool))]
+    calls = [
+        _schema_of(tool, format, f"tools[{i}]") for i, tool in enumerate(tools) if choice.name in (None, name_of(tool))
+    ]
     call = calls[0] if len(calls) == 1 else {"anyOf": calls}
     if format.listed:
         most = {} if parallel and choice.name is None else {"maxItems": 1}
         call = {"type": "array", "items": call, "minItems": 1, **most}
     line = "\n" if format.end else ""
     prefix = "" if format.bare else format.begin + line
-    return CallSchema(prefix, call | definitions, line + format.end)
+    return CallSchema(prefix, call, line + format.end)
 
 
 def call_options(tools: Tools, format: ToolFormat) -> dict[str, Any]:
@@ -159,18 +161,12 @@ def _tool(where: str, tool: Any) -> Tool:
     return {"type": "function", "function": named}
 
 
-def _schema_of(tool: Tool, format: ToolFormat, definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The schema of a call; what its parameters define moves to the root, where their references lead."""
-    parameters = {"type": "object"} | tool["function"]["parameters"]
-    if not parameters.get("properties") and "additionalProperties" not in parameters and "$ref" not in parameters:
+def _schema_of(tool: Tool, format: ToolFormat, place: str) -> dict[str, Any]:
+    """The schema of a call; that of its parameters is one of its own, within which its references lead."""
+    parameters = {"type": "object"} | tool["function"]["parameters"] | {ROOT: f"{place}.function.parameters"}
+    named = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
+    if not any(parameters.get(name) for name in named):
         parameters["additionalProperties"] = False  # a function without parameters
-    for key in ("$defs", "definitions"):
-        stated = parameters.pop(key, {})
-        if not isinstance(stated, Mapping):
-            raise ValueError(f"the function {name_of(tool)!r} has {key}={_short(stated)}; expected schemas by name")
-        for name, schema in stated.items():
-            if definitions.setdefault(key, {}).setdefault(name, schema) != schema:
-                raise ValueError(f"two tools define {name!r} differently; give one of the definitions another name")
     properties = {"name": {"const": name_of(tool)}, format.arguments: parameters}
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import openai
 import pytest
@@ -32,6 +33,14 @@ def target(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
+def ask_for_endless_form(client: openai.OpenAI, how: dict, answers: list[tuple[int, float]]) -> None:
+    try:
+        client.completions.create(**how | {"max_tokens": 1}, extra_body={"guided_regex": "(a|b)*a(a|b){40}"})
+        answers.append((200, time.monotonic()))
+    except openai.APIStatusError as error:
+        answers.append((error.status_code, time.monotonic()))
+
+
 def test_sigterm_finishes_what_is_under_way_and_refuses_what_is_new(target):
     command = [sys.executable, "-m", "eagle_jax", "serve", "--target", str(target), "--port", "0", "--slots", "2"]
     environment = {**os.environ, "EAGLE_JAX_API_KEY": "k"}
@@ -48,9 +57,15 @@ def test_sigterm_finishes_what_is_under_way_and_refuses_what_is_new(target):
         threading.Thread(target=lambda: said.extend(process.stderr or ())).start()
         how = dict(model=str(target), prompt="Tom has", max_tokens=CONTEXT - 50, seed=1)
         with openai.OpenAI(base_url=f"{address}/v1", api_key="k", max_retries=0, timeout=120.0) as client:
+            hostile: list[tuple[int, float]] = []  # forms that nobody can make: how they are answered, and when
+            askers = [threading.Thread(target=ask_for_endless_form, args=(client, how, hostile)) for _ in range(3)]
+            for asker in askers:
+                asker.start()
+            time.sleep(0.5)
             stream = client.completions.create(**how, stream=True, stream_options={"include_usage": True})
             chunks = [next(stream)]
             process.send_signal(signal.SIGTERM)
+            told = time.monotonic()
             refused = None
             while refused is None:
                 try:
@@ -58,6 +73,9 @@ def test_sigterm_finishes_what_is_under_way_and_refuses_what_is_new(target):
                 except openai.InternalServerError as error:
                     refused = error
             chunks += stream
+            for asker in askers:
+                asker.join()
+        assert {status for status, _ in hostile} <= {429, 503} and max(when for _, when in hostile) < told + 5, hostile
         assert (refused.status_code, refused.code) == (503, "unavailable") and refused.response.headers["retry-after"]
         assert chunks[-1].usage.completion_tokens > 100
         assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-1] in ("length", "stop")

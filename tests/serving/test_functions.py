@@ -19,7 +19,8 @@ BOUNDED = [{"type": "function", "function": {"name": name, "parameters": AT}} fo
 AGAIN = {
     "type": "object",
     "properties": {"at": {"$ref": "#/$defs/a"}},
-    "$defs": {"a": {"items": {"$ref": "#/$defs/a"}}},
+    "required": ["at"],
+    "$defs": {"a": {"items": {"$ref": "#/$defs/a"}, "minItems": 1}},
 }
 RECURSIVE = {"type": "function", "function": {"name": "look", "parameters": AGAIN}}
 WORDS = {"extra_body": {"guided_choice": ["yes", "no"]}}
@@ -157,7 +158,7 @@ def test_a_call_that_is_asked_for(hermes, choice, temperature):
     "fields, message",
     [
         ({"model": "plain"}, "chat template knows no tools; leave tools and what they said out, or give tool_choice"),
-        ({"tool_choice": NAMED, "tools": [RECURSIVE]}, "recursive"),
+        ({"tool_choice": NAMED, "tools": [RECURSIVE]}, "tools[0].function.parameters.properties.at.items.items"),
         ({"tool_choice": "always"}, 'tool_choice="always"; expected "auto", "none", "required" or'),
         ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, 'names "go"; expected one of look'),
         ({"tools": [], "tool_choice": "required"}, 'tool_choice="required" without tools'),

@@ -99,10 +99,19 @@ def test_any_json_object(client: openai.OpenAI):
         ({"response_format": {"type": "json"}}, 'response_format={"type": "json"}; expected'),
         ({"response_format": {"type": "json_schema"}}, "response_format has no schema"),
         ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "an answer has one form"),
-        ({"guided_json": {"$ref": "#"}}, "recursive"),
+        ({"guided_json": {"$ref": "#"}}, "guided_json is recursive"),
         ({"guided_regex": "a(?=b)"}, "cannot be followed"),
         ({"structured_outputs": {"grammar": "root ::= a"}}, "grammar.* is not supported here"),
-        ({"guided_json": {"type": "integer", "multipleOf": 2}}, "json_schema.multipleOf cannot be followed"),
+        ({"guided_json": {"properties": {"a": {"not": {"const": 2}}}}}, r"guided_json\.properties\.a\.not cannot be"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {"items": {"type": 3}}},
+                }
+            },
+            r"response_format\.json_schema\.schema\.items\.type=3; expected",
+        ),
     ],
 )
 def test_what_cannot_be_followed(served: Served, client: openai.OpenAI, how: dict, message: str):

@@ -1,7 +1,10 @@
 """What requests say of the functions that may be called, and the form of answers that have to call one."""
 
+import json
+
 import pytest
 
+from eagle_jax.text.json_schema import ROOT, schema_automaton
 from eagle_jax.text.tool_calls import FORMATS
 from eagle_jax.text.tools import CallSchema, ToolChoice, call_schema, check_tool_choice, check_tools
 
@@ -62,28 +65,38 @@ def call(name: str, parameters: dict, key: str = "arguments") -> dict:
     return {"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False}
 
 
-INNER = {"type": "object", "properties": {"at": {"$ref": "#/$defs/place"}}}
-DEFINED = {"$defs": {"place": {"type": "string"}}}
-EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
+def parameters_at(number: int, **stated) -> dict:
+    """Parameters as a schema of their own, which says where it stands."""
+    return stated | {ROOT: f"tools[{number}].function.parameters"}
+
+
+LOOKED = parameters_at(0, **PARAMETERS)
+WAITED = parameters_at(1, type="object", properties={}, additionalProperties=False)
 
 
 def test_the_form_of_answers_that_have_to_call():
     tools, any_of_them, look = check_tools([LOOK, WAIT]), ToolChoice("required"), ToolChoice("required", "look")
     hermes, llama3, mistral = (FORMATS[name] for name in ("hermes", "llama3", "mistral"))
     assert call_schema(tools, ToolChoice("auto"), hermes) is None is call_schema(tools, ToolChoice("none"), hermes)
-    assert call_schema(tools, look, hermes) == CallSchema(
-        "<tool_call>\n", call("look", INNER) | DEFINED, "\n</tool_call>"
-    )
-    both = {"anyOf": [call("look", INNER, "parameters"), call("wait", EMPTY, "parameters")]}
-    assert call_schema(tools, any_of_them, llama3) == CallSchema("", both | DEFINED, "")
-    listed = {"type": "array", "items": {"anyOf": [call("look", INNER), call("wait", EMPTY)]}, "minItems": 1} | DEFINED
+    assert call_schema(tools, look, hermes) == CallSchema("<tool_call>\n", call("look", LOOKED), "\n</tool_call>")
+    both = {"anyOf": [call("look", LOOKED, "parameters"), call("wait", WAITED, "parameters")]}
+    assert call_schema(tools, any_of_them, llama3) == CallSchema("", both, "")
+    listed = {"type": "array", "items": {"anyOf": [call("look", LOOKED), call("wait", WAITED)]}, "minItems": 1}
     assert call_schema(tools, any_of_them, mistral) == CallSchema("[TOOL_CALLS]", listed, "")
     assert call_schema(tools, any_of_them, mistral, parallel=False).schema == listed | {"maxItems": 1}
     assert call_schema(tools, look, mistral).schema["maxItems"] == 1
     assert tools == check_tools([LOOK, WAIT]), "nothing is changed"
 
 
-def test_definitions_that_do_not_go_together():
-    other = {"type": "function", "function": {"name": "go", "parameters": {"$defs": {"place": {"type": "integer"}}}}}
-    with pytest.raises(ValueError, match="two tools define 'place' differently"):
-        call_schema(check_tools([LOOK, other]), ToolChoice("required"), FORMATS["hermes"])
+def test_each_function_has_definitions_of_its_own_and_errors_name_its_place():
+    parameters = {"properties": {"at": {"$ref": "#/$defs/place"}}, "$defs": {"place": {"type": "integer"}}}
+    go = {"type": "function", "function": {"name": "go", "parameters": parameters}}
+    form = call_schema(check_tools([LOOK, go]), ToolChoice("required"), FORMATS["llama3"])
+    automaton = schema_automaton(json.dumps(form.schema))
+    assert automaton.accepts(b'{"name":"look","parameters":{"at":"x"}}')
+    assert automaton.accepts(b'{"name":"go","parameters":{"at":3}}')
+    assert not automaton.accepts(b'{"name":"go","parameters":{"at":"x"}}')
+    parameters["properties"]["age"] = {"not": {"type": "null"}}
+    form = call_schema(check_tools([LOOK, go]), ToolChoice("required"), FORMATS["llama3"])
+    with pytest.raises(ValueError, match=r"^tools\[1\]\.function\.parameters\.properties\.age\.not cannot be followed"):
+        schema_automaton(json.dumps(form.schema))

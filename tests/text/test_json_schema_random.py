@@ -1,0 +1,132 @@
+"""Random bounds, lengths and nestings: every automaton is there soon or refused, and means what jsonschema means.
+
+The two thousand of the proof take two to four minutes.
+"""
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+from schemas import random_text
+
+from eagle_jax.text.json_schema import schema_automaton
+
+jsonschema = pytest.importorskip("jsonschema")
+LARGE = (9007199254740991, 2**31 - 1, 2**63 - 1, 2**64 - 1, 10**15)
+
+
+def number(rng: random.Random) -> int | float:
+    large = rng.choice(LARGE) * rng.choice((-1, 1))
+    return rng.choice((rng.randint(-20, 20), rng.randint(-5000, 5000), large, rng.randint(-4000, 4000) / 8))
+
+
+def bounded(rng: random.Random) -> dict[str, Any]:
+    """A number or an integer with some of the keywords that bound it."""
+    low, high = sorted((number(rng), number(rng)))
+    said: dict[str, Any] = {"type": rng.choice(("integer", "number"))}
+    for name, value in (("minimum", low), ("maximum", high), ("exclusiveMinimum", low), ("exclusiveMaximum", high)):
+        said |= {name: value} if rng.random() < 0.4 else {}
+    return said | ({"multipleOf": rng.choice((2, 3, 5, 7, 60, 0.25))} if rng.random() < 0.2 else {})
+
+
+def text(rng: random.Random) -> dict[str, Any]:
+    """A string with lengths, a pattern or a format."""
+    least = rng.choice((0, 1, 3, 40))
+    said: dict[str, Any] = {"type": "string", "minLength": least}
+    said |= (
+        {"maxLength": least + rng.choice((0, 1, 5, 20, 20, 20, 60, 300 if rng.random() < 0.8 else 2000))}
+        if rng.random() < 0.7
+        else {}
+    )
+    if rng.random() < 0.25:
+        return said | {"pattern": rng.choice((r"^[a-z]+$", r"\d{2}", "^(ab|c)*$"))}
+    return said | ({"format": rng.choice(("int64", "email", "uri", "uuid", "date"))} if rng.random() < 0.2 else {})
+
+
+def schema_of(rng: random.Random, depth: int) -> dict[str, Any]:
+    kind = rng.choice(("number", "text", "enum", *("object", "array", "anyOf", "allOf") * (depth > 0)))
+    if kind == "object":
+        named = rng.sample(("a", "b", "c", "d"), rng.randint(1, 3))
+        said = {"type": "object", "properties": {name: schema_of(rng, depth - 1) for name in named}}
+        return said | {"required": named[:1], "minProperties": rng.randint(0, 1), "additionalProperties": False}
+    if kind == "array":
+        least = rng.randint(0, 2)
+        items = {"items": schema_of(rng, depth - 1), "minItems": least, "maxItems": least + rng.randint(0, 3)}
+        unique = {"items": {"enum": [1, "x", None]}, "uniqueItems": True, "minItems": rng.randint(0, 2)}
+        return {"type": "array"} | (unique if rng.random() < 0.2 else items)
+    if kind == "anyOf":
+        alternatives = [schema_of(rng, depth - 1) for _ in range(2)]
+        beside = {"type": ["string", "object", "integer", "number", "array"]} if rng.random() < 0.3 else {}
+        return {"anyOf": alternatives, "description": "d", **beside}
+    if kind == "allOf":
+        return {"allOf": [bounded(rng) for _ in range(2)]}
+    if kind == "enum":
+        return {"enum": ["a", "bcd", 3, 2.5, None], "type": rng.choice(("string", "number")), "minLength": 2}
+    return bounded(rng) if kind == "number" else text(rng)
+
+
+def spoiled(rng: random.Random, value: Any) -> Any:
+    """A value like another one, with something changed."""
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        name = rng.choice(sorted(value))
+        return value | {name: spoiled(rng, value[name])}
+    if isinstance(value, list) and value and rng.random() < 0.8:
+        return [*value[:-1], spoiled(rng, value[-1])] if rng.random() < 0.6 else [*value, value[0]]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return rng.choice((value + 1, value - 1, -value, value * 10, value + 0.125))
+    if isinstance(value, str):
+        return rng.choice((value[:-1], value + "a", value + value, value.upper(), "ü" + value[1:]))
+    return rng.choice((value, [value], {"a": value}, 0, "", None))
+
+
+def check(seed: int, members: int, depth: int = 3) -> tuple[float, bool]:
+    """Compares one schema's automaton with jsonschema; the seconds that it took, and whether it was made."""
+    rng = random.Random(seed)
+    schema = schema_of(rng, depth)
+    valid = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    start = time.process_time()
+    try:
+        automaton = schema_automaton(json.dumps(schema))
+    except ValueError:
+        return time.process_time() - start, False
+    seconds = time.process_time() - start
+    for _ in range(members):
+        member = random_text(rng, automaton, rng.choice((5, 60)))
+        value = json.loads(member)
+        assert valid.is_valid(value), (schema, member)
+        other = spoiled(rng, value)
+        if automaton.accepts(json.dumps(other, ensure_ascii=False).encode()):
+            assert valid.is_valid(other), (schema, other)
+        elif is_plain(schema) and valid.is_valid(other) and written_plainly(other, schema):
+            raise AssertionError(f"{other!r} is valid, but not accepted by {schema}")
+    return seconds, True
+
+
+def is_plain(schema: dict[str, Any]) -> bool:
+    """Whether the automaton has all values of a schema, in JSON's plain spelling."""
+    return schema.get("type") in ("integer", "number") or (
+        schema.get("type") == "string"
+        and not schema.keys() & {"pattern", "format"}
+        and (schema.get("maxLength", 0) <= 1800)
+    )
+
+
+def written_plainly(value: Any, schema: dict[str, Any]) -> bool:
+    """Whether a value is written without an exponent, and as an integer where it has to be one."""
+    whole = schema["type"] == "integer" or schema.get("multipleOf", 0.5) >= 1
+    return isinstance(value, str) or "e" not in repr(value) and (isinstance(value, int) or not whole)
+
+
+def test_a_hundred_random_schemas():
+    made = [check(seed, members=2, depth=2) for seed in range(100)]
+    assert max(seconds for seconds, _ in made) < 4 and sum(is_made for _, is_made in made) > 70
+
+
+@pytest.mark.proof
+def test_two_thousand_random_schemas():
+    made = [check(seed, members=6) for seed in range(2000)]
+    assert max(seconds for seconds, is_made in made if is_made) < 2, sorted(made)[-5:]
+    assert max(seconds for seconds, _ in made) < 5, "refusing takes no longer than making"
+    assert sum(is_made for _, is_made in made) > 1500
