@@ -1,5 +1,6 @@
 """Target models: HuggingFace folders of the Llama family, in and out."""
 
+import dataclasses
 import functools
 import pathlib
 import re
@@ -195,8 +196,19 @@ def shapes(config: LlamaConfig) -> names.Params:
 
 @functools.lru_cache(maxsize=4)
 def _shapes(config: LlamaConfig) -> names.Params:
-    """Traced once for the check and for the reading: 1.7 s for 30 layers."""
-    return jax.eval_shape(functools.partial(LM.init, config), jax.random.key(0)).params
+    """Layers have one shape, or two where some have experts: one of each is traced, since 30 take 1.7 s."""
+    experts, layers = config.experts, range(config.num_hidden_layers)
+    dense = () if experts is None else experts.mlp_only_layers
+    kinds = sorted({i in dense for i in layers}, reverse=True)  # the dense one first
+    fewer = dataclasses.replace(
+        config,
+        num_hidden_layers=len(kinds),
+        full_attention_layers=(),
+        experts=None if experts is None else dataclasses.replace(experts, mlp_only_layers=(0,) if kinds[0] else ()),
+    )
+    params = jax.eval_shape(functools.partial(LM.init, fewer), jax.random.key(0)).params
+    of_kind = {kind: params.pop(f"layers_{i}") for i, kind in enumerate(kinds)}
+    return params | {f"layers_{i}": of_kind[i in dense] for i in layers}
 
 
 def _check_tied(folder: pathlib.Path) -> None:

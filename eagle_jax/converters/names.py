@@ -139,6 +139,7 @@ def read_params(
         scheme.check(shapes)
         refuse_rounded(weights)
     params: Params = {}
+    finite: list[tuple[Slot, Any, list[jax.Array]]] = []
     for path, slot in slots(rules, shapes).items():
         *parents, name = path.split("/")
         node = params
@@ -149,9 +150,14 @@ def read_params(
             leaf: Any = _read_rounded(weights, path, slot, dtype, place)
         else:
             leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
-        _check_finite(weights, slot, leaf)
+        floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
+        leaf = leaf if rounding is None else quantize(leaf, rounding, dtype)
+        finite.append((slot, leaf, [_is_finite(one) for one in floats]))
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
-        node[name] = jax.block_until_ready(leaf if rounding is None else quantize(leaf, rounding, dtype))
+        node[name] = jax.block_until_ready(leaf)
+    for slot, leaf, flags in finite:
+        if not all(flags):
+            _refuse_not_finite(weights, slot, leaf, dtype)
     return params
 
 
@@ -241,22 +247,15 @@ def _check_tensor(key: str, info: TensorInfo, slot: Slot, matrix: bool) -> None:
 _is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
 
 
-def _check_finite(weights: Weights, slot: Slot, leaf: Any) -> None:
+def _refuse_not_finite(weights: Weights, slot: Slot, leaf: Any, dtype: jnp.dtype) -> None:
     """Refuses what would make logits NaN: the same token for ever, and no probabilities."""
-    if all(_is_finite(values) for values in jax.tree.leaves(leaf) if jnp.issubdtype(values.dtype, jnp.floating)):
-        return
-    for key in slot.keys:
-        info = weights.info[key]
-        values = weights.take(key) if info.rounding is None else weights.take_rounded(key)[1]
-        wrong = np.argwhere(~np.isfinite(np.asarray(values, np.float64)))
-        if len(wrong):
-            raise ValueError(
-                f"tensor {key} in {info.file} holds {len(wrong)} numbers that are NaN or infinite, the first at "
-                f"{wrong[0].tolist()}; the file is damaged, or a training diverged: download or make it again"
-            )
+    floats = [np.asarray(one, np.float32) for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
+    places = [place.tolist() for values in floats for place in np.argwhere(~np.isfinite(values))]
+    too_large = f"{dtype} has no room for them: give dtype='bfloat16' or 'float32'; or " if dtype == jnp.float16 else ""
     raise ValueError(
-        f"tensor {slot.keys[0]} in {weights.info[slot.keys[0]].file} has numbers beyond the range of "
-        f"{jax.tree.leaves(leaf)[0].dtype}; load it with dtype='bfloat16' or 'float32'"
+        f"tensor {slot.keys[0]} in {weights.info[slot.keys[0]].file} holds {len(places)} numbers that are NaN or "
+        f"infinite, the first at {places[0] if places else []}; {too_large}the file is damaged, or a training "
+        "diverged: download or make it again"
     )
 
 

@@ -61,5 +61,5 @@ def test_weights_that_are_not_numbers_are_refused(tmp_path):
     assert entries["torch_dtype"] == "float32"
     large = target.params | {"lm_head": {"weight": target.params["lm_head"]["weight"].at[7, 3].set(1e6)}}
     save_target(LM(params=large, config=TINY), tmp_path / "beyond")
-    with pytest.raises(ValueError, match="beyond the range of float16; load it with dtype='bfloat16' or 'float32'"):
+    with pytest.raises(ValueError, match="float16 has no room for them: give dtype='bfloat16' or 'float32'"):
         api.load(tmp_path / "beyond", dtype="float16")
