@@ -7,7 +7,11 @@ Example:
     for chunk in eagle_jax.stream(model, "..."): ...
 """
 
-from eagle_jax.workarounds import guard_cpu_reductions
+from eagle_jax import starting
+
+starting.begin()
+
+from eagle_jax.workarounds import guard_cpu_reductions  # noqa: E402  # it imports jax
 
 guard_cpu_reductions()
 

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 
 # A module may import from rows above its own and from its own row.
 LAYERS = (
-    ("platform", "struct", "durable", "workarounds", "checks", "fields"),
+    ("platform", "struct", "durable", "workarounds", "starting", "checks", "fields"),
     ("jsonl",),
     ("config", "dflash_parts", "head_configs", "sharding"),
     ("ops",),

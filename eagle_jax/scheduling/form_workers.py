@@ -30,6 +30,7 @@ REST, LONGEST_REST = 9.0, 3.0  # times what a form took in vain that its place r
 PAUSE = 0.4  # seconds that the one that goes on pauses after each POLL: two threads may share one core's arithmetic
 LEAST_PRIORITY = 19  # of that one
 POLL = 0.1  # seconds between two looks at whether to stop
+LOOK = 1.0  # of those that wait, which may be many
 
 
 class FormsBusy(RuntimeError):
@@ -200,7 +201,7 @@ class FormWorkers:
             self._waiting += 1
             try:
                 while not self._free:
-                    self._changed.wait(POLL)
+                    self._changed.wait(LOOK)
                     if stopping.is_set():
                         raise FormsStopped("the form of the answer was not made any more; ask again")
                     if time.monotonic() > until:

@@ -15,7 +15,7 @@ from eagle_jax.protocols.calls import LARGEST_SEED, Call
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 
-FORM_THREADS = 32  # more than forms may wait: further ones are refused at once
+FORM_THREADS = 18  # requests whose forms are made, or wait for that; further ones are refused before they are read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,7 @@ class Service:
         self.tool_format = tool_format
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
+        self._making = 0  # requests with forms that are being submitted
         self._forms = ThreadPoolExecutor(FORM_THREADS, thread_name_prefix="eagle-jax forms")
         self._spellings = None if api_key is None else _spellings(api_key.strip())
         for name, engine in self.engines.items():
@@ -144,9 +145,16 @@ class Service:
             message = f"{' with '.join(what)}; expected {most} answers at most in all, which is what may wait here"
             raise Refused(400, message, param="n" if call.samples > 1 else "prompt")
         # making an automaton may take seconds, and has to leave threads to all others
-        pool = self._forms if any(name in call.options for name in FORMS) else None
+        has_form = any(name in call.options for name in FORMS)
+        if has_form and self._making >= FORM_THREADS:
+            message = f"the server is busy: {self._making} other forms of answers are being made; ask again later"
+            raise Refused(429, message, code="queue_full", headers={"retry-after": "2"})
+        self._making += has_form
         loop = asyncio.get_running_loop()
-        submitting = asyncio.ensure_future(loop.run_in_executor(pool, self._submit, engine, call))
+        submitting = asyncio.ensure_future(
+            loop.run_in_executor(self._forms if has_form else None, self._submit, engine, call)
+        )
+        submitting.add_done_callback(lambda _: self._made(has_form))
         try:
             return await asyncio.shield(submitting)
         except asyncio.CancelledError:  # the thread goes on; nobody waits for what it gets
@@ -163,6 +171,9 @@ class Service:
             raise Refused(400, str(error), code="context_length_exceeded") from None
         except (ValueError, TypeError) as error:
             raise Refused(400, str(error)) from None
+
+    def _made(self, has_form: bool) -> None:
+        self._making -= has_form
 
     def _submit(self, engine: Engine, call: Call) -> "Submitted":
         top = call.scored

@@ -122,6 +122,17 @@ def test_a_prompt_longer_than_the_context(run, pair):
     assert shown.exit_code == 2 and "the model's context is 512" in shown.stderr
 
 
+def test_ctrl_c_while_the_command_starts():
+    """Before there is anybody to catch it: nothing but the signal ends the process."""
+    command = [sys.executable, "-X", "importtime", "-m", "eagle_jax", "models"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    next(line for line in process.stderr if line.rstrip().endswith("jaxlib.version"))  # it imports jax now
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT and "Traceback" not in said
+
+
 def test_ctrl_c_in_a_terminal(pair):
     """A signal while text is streaming: what was written stays, and nothing is said about it."""
     command = [sys.executable, "-m", "eagle_jax", "generate", "hi", *pair, "--max-new-tokens", "400", "--tree", "6,2,2"]
