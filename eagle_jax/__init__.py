@@ -31,6 +31,8 @@ from eagle_jax.api import (  # noqa: E402  # after the guard
     with_weights,
 )
 
+starting.end()
+
 __version__ = "0.1.0"
 
 __all__ = [

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import pytest
-
 import eagle_jax
 
 ROOT = pathlib.Path(eagle_jax.__file__).parent
@@ -91,60 +89,60 @@ def imports(path: pathlib.Path) -> Iterator[tuple[str, ast.stmt]]:
             yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_imports_go_downwards(path):
-    module = name_of(path)
-    if not module or path.name == "__main__.py":  # the front doors may import anything
-        return
-    for imported, node in imports(path):
-        if not imported.startswith("eagle_jax."):
+def test_imports_go_downwards():
+    for path in modules():
+        module = name_of(path)
+        if not module or path.name == "__main__.py":  # the front doors may import anything
             continue
-        other = imported.removeprefix("eagle_jax.")
-        if other.startswith("__"):
-            continue
-        assert layer(other) <= layer(module), f"{path}:{node.lineno}: {module} is below {other}"
-        for one, two in STRANGERS:
-            for a, b in ((one, two), (two, one)):
-                assert not (within(module, a) and within(other, b)), f"{path}:{node.lineno}: {a} must not know {b}"
-
-
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_backends_are_guests(path):
-    module = name_of(path)
-    own = next((backend for backend in BACKENDS if within(module, backend)), None)
-    for imported, node in imports(path):
-        other = imported.removeprefix("eagle_jax.")
-        if other == imported:
-            continue
-        for backend in BACKENDS:
-            assert backend == own or not within(other, backend), f"{path}:{node.lineno}: {module} imports {other}"
-        if own is not None:
-            assert any(within(other, room) for room in KNOWN_TO_BACKENDS), f"{path}:{node.lineno}: {own} knows {other}"
-
-
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_libraries_stay_in_their_rooms(path):
-    outermost = ast.parse(path.read_text()).body
-    top_lines = {node.lineno for node in outermost if isinstance(node, ast.Import | ast.ImportFrom)}
-    for imported, node in imports(path):
-        library = imported.split(".")[0]
-        if library in HOMES:
-            room, lazily = HOMES[library]
-            assert within(name_of(path), room), f"{path}:{node.lineno}: only {room}/ may import {library}"
-            assert not (lazily and node.lineno in top_lines), f"{path}:{node.lineno}: import {library} where it is used"
-
-
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_the_commands_see_only_the_api(path):
-    if not any(within(name_of(path), room) for room in ("serving", "evaluation", "cli")):
-        return
-    for imported, node in imports(path):
-        if imported.startswith("eagle_jax."):
+        for imported, node in imports(path):
+            if not imported.startswith("eagle_jax."):
+                continue
             other = imported.removeprefix("eagle_jax.")
-            allowed = ("api", "serving", "evaluation", "cli", "checks", "durable", "fields", "jsonl")
-            allowed += ("protocols",) if within(name_of(path), "serving") else ()
-            allowed += ("load", "generate", "stream", "__version__")
-            assert any(within(other, room) for room in allowed), f"{path}:{node.lineno}: {imported} is not the api"
+            if other.startswith("__"):
+                continue
+            assert layer(other) <= layer(module), f"{path}:{node.lineno}: {module} is below {other}"
+            for one, two in STRANGERS:
+                for a, b in ((one, two), (two, one)):
+                    assert not (within(module, a) and within(other, b)), f"{path}:{node.lineno}: {a} must not know {b}"
+
+
+def test_backends_are_guests():
+    for path in modules():
+        module = name_of(path)
+        own = next((backend for backend in BACKENDS if within(module, backend)), None)
+        for imported, node in imports(path):
+            other = imported.removeprefix("eagle_jax.")
+            if other == imported:
+                continue
+            for backend in BACKENDS:
+                assert backend == own or not within(other, backend), f"{path}:{node.lineno}: {module} imports {other}"
+            if own is not None:
+                assert any(within(other, room) for room in KNOWN_TO_BACKENDS), f"{path}:{node.lineno} knows {other}"
+
+
+def test_libraries_stay_in_their_rooms():
+    for path in modules():
+        outermost = ast.parse(path.read_text()).body
+        top_lines = {node.lineno for node in outermost if isinstance(node, ast.Import | ast.ImportFrom)}
+        for imported, node in imports(path):
+            library = imported.split(".")[0]
+            if library in HOMES:
+                room, lazily = HOMES[library]
+                assert within(name_of(path), room), f"{path}:{node.lineno}: only {room}/ may import {library}"
+                assert not (lazily and node.lineno in top_lines), f"{path}:{node.lineno}: import it where it is used"
+
+
+def test_the_commands_see_only_the_api():
+    for path in modules():
+        if not any(within(name_of(path), room) for room in ("serving", "evaluation", "cli")):
+            continue
+        for imported, node in imports(path):
+            if imported.startswith("eagle_jax."):
+                other = imported.removeprefix("eagle_jax.")
+                allowed = ("api", "serving", "evaluation", "cli", "checks", "durable", "fields", "jsonl")
+                allowed += ("protocols",) if within(name_of(path), "serving") else ()
+                allowed += ("load", "generate", "stream", "__version__")
+                assert any(within(other, room) for room in allowed), f"{path}:{node.lineno}: {imported} is not the api"
 
 
 def test_importing_is_cheap():

@@ -8,7 +8,6 @@ import jax
 import typer
 
 import eagle_jax
-from eagle_jax import starting
 from eagle_jax.cli.batch import batch
 from eagle_jax.cli.bench import bench
 from eagle_jax.cli.chat import chat
@@ -87,5 +86,4 @@ def options(
 
 def main() -> None:
     """The entry point of the `eagle-jax` script."""
-    starting.end()
     app(prog_name="eagle-jax")
