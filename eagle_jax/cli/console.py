@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -92,6 +93,13 @@ def load(
     target = api.default_target(head) if target is None else target  # before the spinner: it may show a download
     with err.status(f"Loading {target}"):
         return api.load(target, head, dtype=dtype, **{name: path for name, path in more.items() if path is not None})
+
+
+def took(what: str, since: float) -> float:
+    """Says how long something took since a `time.monotonic()`; the time now."""
+    now = time.monotonic()
+    err.print(f"{what} in {now - since:.1f} s.", style="dim", markup=False)
+    return now
 
 
 def waiting(chunks: Iterator[T], message: str) -> Iterator[T]:

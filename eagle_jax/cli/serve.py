@@ -1,6 +1,7 @@
 """`eagle-jax serve`: an OpenAI-compatible server."""
 
 import ipaddress
+import time
 from typing import Annotated, Any
 
 import jax
@@ -8,7 +9,7 @@ import typer
 
 from eagle_jax import api
 from eagle_jax.cli import options
-from eagle_jax.cli.console import err, load, one_sentence
+from eagle_jax.cli.console import err, load, one_sentence, took
 
 SERVER = "Server"
 
@@ -110,6 +111,7 @@ def serve(
     sockets = serving.bound(host, port)
     target = target or api.default_target(head)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    start = time.monotonic()
     model = load(
         target,
         head,
@@ -122,7 +124,8 @@ def serve(
         draft=draft_model,
         datastore=datastore,
     )
-    with err.status("Compiling"):
+    start = took(f"{target} was loaded", start)
+    with err.status("Compiling, or reading what was compiled before"):
         engine = api.Engine(
             model,
             rows=slots,
@@ -131,6 +134,7 @@ def serve(
             prefix_cache_bytes=prefix_cache_bytes,
             **drafting,
         )
+    took("Programs were made ready", start)
     try:
         called = name or target
         app = serving.create_app(

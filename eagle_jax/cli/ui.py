@@ -1,5 +1,6 @@
 """`eagle-jax ui`: the page in a browser."""
 
+import time
 import webbrowser
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 
 from eagle_jax import api
 from eagle_jax.cli import options
-from eagle_jax.cli.console import err, load, one_sentence
+from eagle_jax.cli.console import err, load, one_sentence, took
 from eagle_jax.cli.serve import SERVER, ApiKey, Host, Name, Port, serving_room, warn_of_open_doors
 
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=SERVER)]
@@ -52,6 +53,7 @@ def ui(
     sockets = serving.bound(host, port)
     target = target or api.default_target(head)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    start = time.monotonic()
     model = load(
         target,
         head,
@@ -63,8 +65,10 @@ def ui(
         draft=draft_model,
         datastore=datastore,
     )
-    with err.status("Compiling"):
+    start = took(f"{target} was loaded", start)
+    with err.status("Compiling, or reading what was compiled before"):
         engine = api.Engine(model, rows=READERS, max_tokens=max_tokens, steps=1, record=True, **drafting)
+    took("Programs were made ready", start)
     try:
         called = name or target
         page = page_room.Page(engine, name=called, device=jax.devices()[0].device_kind, **drafting)
