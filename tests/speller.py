@@ -78,7 +78,7 @@ def _next_logits(target: LM, tokens: jax.Array, length: jax.Array) -> jax.Array:
 
 def next_logits(model: Model, text: Sequence[int]) -> np.ndarray:
     """The target's logits after a text, in one forward pass without a cache; padding makes it one program for all."""
-    tokens = jnp.asarray([[*text, *[0] * (CONFIG.max_position_embeddings - len(text))]], jnp.int32)
+    tokens = jnp.asarray([[*text, *[0] * (-len(text) % 64)]], jnp.int32)
     return np.asarray(_next_logits(model.target, tokens, jnp.int32(len(text))))
 
 

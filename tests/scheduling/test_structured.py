@@ -4,11 +4,10 @@ import dataclasses
 import json
 import random
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from schemas import random_schema
-from speller import DYNAMIC, END, RANDOM, SPELLER, TOKENIZER, asked
+from speller import DYNAMIC, END, RANDOM, SPELLER, TOKENIZER, asked, next_logits
 
 from eagle_jax import api
 from eagle_jax.api import Model, generate
@@ -45,8 +44,7 @@ def reference(automaton: ByteAutomaton) -> list[int]:
     spelt, prompt = token_bytes(TOKENIZER, 272), TOKENIZER(PROMPT)["input_ids"]
     text, state = list(prompt), 0
     while len(text) < len(prompt) + NEW:
-        hidden = np.asarray(RANDOM.target(jnp.asarray([text]))[0][0, -1:])
-        logits = np.asarray(RANDOM.target.logits(jnp.asarray(hidden)[None]))[0, 0]
+        logits = next_logits(RANDOM, text)
         after = np.full(272, -1)
         for id_, word in enumerate(spelt):
             after[id_] = state if word else -1
@@ -92,13 +90,12 @@ def test_a_batch_in_which_everyone_asks_for_something_else(temperature: float):
         assert [result.token_ids for result in together] == [result.token_ids for result in alone]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_every_answer_to_a_random_schema_is_valid(temperature: float):
+def test_every_answer_to_a_random_schema_is_valid():
     rng, complete, steps, tokens = random.Random(4), 0, 0, 0
     checker = jsonschema.Draft202012Validator
     for seed in range(100):
         schema = random_schema(rng, 4, bounded=True)
-        how = {"max_new_tokens": 300, "temperature": temperature, "seed": seed, "json_schema": schema}
+        how = {"max_new_tokens": 300, "temperature": float(seed % 2), "seed": seed, "json_schema": schema}
         plain = generate(LONG, PROMPT, drafter="none", **how)
         drafted = generate(LONG, PROMPT, **DYNAMIC, **how)
         assert drafted.token_ids == plain.token_ids
@@ -107,8 +104,8 @@ def test_every_answer_to_a_random_schema_is_valid(temperature: float):
             assert checker(schema, format_checker=checker.FORMAT_CHECKER).is_valid(json.loads(plain.text)), plain.text
         steps, tokens = steps + drafted.stats.steps, tokens + len(drafted.token_ids) - 1
     assert complete > 90
-    free = generate(LONG, PROMPT, **DYNAMIC, max_new_tokens=300, temperature=temperature)
-    assert tokens / steps > free.stats.mean_accepted_length, "guesses that cannot come are not made"
+    free = [generate(LONG, PROMPT, **DYNAMIC, max_new_tokens=300, temperature=t).stats for t in (0.0, 1.0)]
+    assert tokens / steps > max(stats.mean_accepted_length for stats in free), "guesses that cannot come are not made"
 
 
 def test_the_first_token_and_the_last_one():
