@@ -117,6 +117,9 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
+ENDS = {"stop": "by itself", "length": "by the length limit", "error": "where the model's logits became NaN"}
+
+
 def stats_line(result: api.Result) -> str:
     """One line about an answer: its length, its steps, how soon and how fast it came (compiling not included), and why
     it ended.
@@ -129,7 +132,7 @@ def stats_line(result: api.Result) -> str:
         parts.append(f"the first after {_duration(stats.first_token_seconds)}")
     if math.isfinite(stats.tokens_per_second):
         parts.append(f"{stats.tokens_per_second:.0f} tokens/s")
-    parts.append("ended by itself" if result.finish_reason == "stop" else "ended by the length limit")
+    parts.append(f"ended {ENDS.get(result.finish_reason, 'early')}")
     return "; ".join(parts)
 
 

@@ -10,7 +10,7 @@ from eagle_jax.protocols.answering import Answering, Shape, event
 from eagle_jax.protocols.calling import Calling
 from eagle_jax.protocols.calls import Call, chat_call
 from eagle_jax.protocols.choices import finish_reason
-from eagle_jax.scheduling.results import Chunk, Result
+from eagle_jax.scheduling.results import FAILED, Chunk, Result
 from eagle_jax.text.detokenize import decode
 from eagle_jax.text.messages import content_of
 
@@ -25,7 +25,8 @@ IGNORED = {
 } | dict.fromkeys(("service_tier", "inference_geo", "speed", "user_profile_id", "workspace_id"), text)
 IGNORED_IN_TOOLS = ("strict", "eager_input_streaming", "input_examples", "allowed_callers", "defer_loading")
 MARKED = dict.fromkeys(("cache_control", "citations", "caller"), anything)
-REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+# Anthropic has no word for an answer that fails.
+REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", FAILED: FAILED}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 ERRORS = {
     **{400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large"},

@@ -7,7 +7,9 @@ from eagle_jax.protocols.answering import Answering, Shape, event
 from eagle_jax.protocols.calling import Calling
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.choices import finish_reason
-from eagle_jax.scheduling.results import Chunk, Result
+from eagle_jax.scheduling.results import FAILED, Chunk, Result
+
+NOT_A_NUMBER = "the model's logits became NaN, so no further token can be drawn"
 
 
 class Responses(Shape):
@@ -90,7 +92,7 @@ class _Items:
             return
         yield self._event("output_text.done", text=self._text, logprobs=[])
         yield self._event("content_part.done", part=_part(self._text))
-        yield from self._done(self._message(status))
+        yield from self._done(self._message("incomplete" if status == "failed" else status))
         self._text = None
 
     def _call(self, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -119,7 +121,7 @@ class _Items:
 
 
 def _status(result: Result) -> str:
-    return "incomplete" if finish_reason(result) == "length" else "completed"
+    return {"length": "incomplete", FAILED: "failed"}.get(finish_reason(result), "completed")
 
 
 def _part(text: str) -> dict[str, Any]:
@@ -129,12 +131,13 @@ def _part(text: str) -> dict[str, Any]:
 def _response(answering: Answering, status: str, output: list[dict[str, Any]], result: Result | None) -> dict[str, Any]:
     options, tools = answering.call.options, answering.call.tools
     incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    failed = {"code": "server_error", "message": NOT_A_NUMBER} if status == "failed" else None
     return {
         "id": answering.id,
         "object": "response",
         "created_at": answering.created,
         "status": status,
-        "error": None,
+        "error": failed,
         "incomplete_details": incomplete,
         "instructions": None,
         "max_output_tokens": options.get("max_new_tokens"),
