@@ -87,7 +87,8 @@ def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
     try:
         return _ask(model, row, defaults)
     except (ValueError, TypeError, OverflowError) as error:
-        return Refused(row.number, row.id, sentence(error), row.shape is not None)
+        said = sentence(error) if row.shape is None else row.shape.in_own_names(sentence(error))
+        return Refused(row.number, row.id, said, row.shape is not None)
 
 
 def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:

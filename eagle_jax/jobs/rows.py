@@ -159,7 +159,10 @@ def _openai_call(envelope: dict[str, Any]) -> tuple[type[Shape], Call]:
         raise ValueError(f"body is {_short(body)}; expected an object with messages or a prompt")
     inferred = "completions" if "prompt" in body else "responses" if "input" in body else "chat/completions"
     shape, parse = ENDPOINTS[url or f"/v1/{inferred}"]
-    call = parse(body)
+    try:
+        call = parse(body)
+    except ValueError as error:
+        raise ValueError(shape.in_own_names(str(error))) from None
     if call.stream:
         raise ValueError("stream=true, and nobody reads a batch job as it goes; leave it out")
     if call.samples * len(call.prompts) > MOST_ANSWERS:

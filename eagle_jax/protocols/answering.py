@@ -3,7 +3,8 @@
 import abc
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from eagle_jax.protocols.calls import Call
@@ -66,10 +67,18 @@ class Shape(abc.ABC):
     Attributes:
         prefix: begins the ids of responses.
         defaults: options of requests that do not state their own.
+        renamed: the interface's own names of a chat's fields, by what matches the chat's.
     """
 
     prefix: ClassVar[str]
     defaults: ClassVar[dict[str, Any]] = {}
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def in_own_names(cls, message: str) -> str:
+        """An error about a chat's field, which its message begins with, as one about the field of the request."""
+        found = next((pattern for pattern in cls.renamed if re.match(pattern, message)), None)
+        return message if found is None else re.sub(found, cls.renamed[found], message, count=1)
 
     @abc.abstractmethod
     def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:

@@ -149,6 +149,13 @@ class Messages(Shape):
     """A message of blocks: texts, and functions that are called."""
 
     prefix = "msg"
+    renamed = {
+        r"stop\b": "stop_sequences",
+        r"response_format(\.json_schema)?": "output_config.format",
+        r"(tools\[\d+\])\.function\.parameters": r"\1.input_schema",
+        r"(tools\[\d+\])\.function": r"\1",
+        r"system\.content": "system",
+    }
 
     def __init__(self) -> None:
         self._calling = Calling()

@@ -251,8 +251,12 @@ def _is_token(value: Any) -> bool:
 
 
 def _stop(name: str, value: Any) -> list[str]:
-    several = [value] if isinstance(value, str) else [] if value == [] else listed(name, value)
-    if len(several) > MOST_STOPS or not all(isinstance(s, str) and 0 < len(s) <= LONGEST_STOP for s in several):
+    several = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(several, list)
+        or len(several) > MOST_STOPS
+        or not all(isinstance(s, str) and 0 < len(s) <= LONGEST_STOP for s in several)
+    ):
         raise wrong(
             name, f"{name} has to be a text or {MOST_STOPS} texts at most, each of 1 to {LONGEST_STOP} characters"
         )

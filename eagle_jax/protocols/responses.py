@@ -16,6 +16,14 @@ class Responses(Shape):
     """A response with messages and calls."""
 
     prefix = "resp"
+    renamed = {
+        r"max_completion_tokens": "max_output_tokens",
+        r"messages\b": "input",
+        r"reasoning_effort": "reasoning.effort",
+        r"response_format(\.json_schema)?": "text.format",
+        r"(tools\[\d+\])\.function": r"\1",
+        r"(input\[\d+\]\.output)\.content": r"\1",
+    }
 
     def __init__(self) -> None:
         self._calling = Calling()

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import Chunk, EngineError, Result, Ticket, achunks
+from eagle_jax.fields import FieldError
 from eagle_jax.protocols.answering import Answering, Shape
 from eagle_jax.protocols.calls import Call
 from eagle_jax.serving.body import read_json
@@ -31,7 +32,14 @@ def endpoint(shape: Callable[[], Shape], parse: Parse) -> Callable[[Request], Co
     """Answers requests that `parse` reads with responses of one form."""
 
     async def respond(request: Request) -> Response:
-        return await answer(request, shape(), parse)
+        form = shape()
+        try:
+            return await answer(request, form, parse)
+        except FieldError as error:
+            raise FieldError(form.in_own_names(str(error)), form.in_own_names(error.param)) from None
+        except Refused as refused:
+            refused.message = form.in_own_names(refused.message)
+            raise
 
     return respond
 

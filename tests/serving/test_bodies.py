@@ -9,6 +9,9 @@ from speller import DYNAMIC
 from starlette.testclient import TestClient
 
 from eagle_jax.api import Engine
+from eagle_jax.jobs import rows
+from eagle_jax.jobs.asked import ask
+from eagle_jax.jobs.lines import Line
 from eagle_jax.serving import create_app
 
 CHAT, COMPLETION, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
@@ -126,6 +129,25 @@ UNKNOWN = [
     (RESPONSES, {"input": "a", "text": {"format": {"type": "text", "x": 1}}}, "text.format.x"),
     (MESSAGES, {"messages": [{"role": "user", "content": [PART]}]}, "messages[0].content[0].x"),
 ]  # fmt: skip
+# Errors begin with the name that the client gave the field, whatever a chat calls it.
+NOT = {"type": "object", "properties": {"at": {"not": {"type": "null"}}}, "required": ["at"]}
+NAMED = [
+    (RESPONSES, {"input": "a", "max_output_tokens": 0}, "max_output_tokens=0"),
+    (RESPONSES, {"input": [{"type": "reasoning", "summary": []}]}, "input=[]"),
+    (RESPONSES, {"input": [{"type": "function_call_output", "call_id": "a", "output": 5}]}, "input[0].output is"),
+    (RESPONSES, {"input": "a", "text": {"format": {"type": "xml"}}}, "text.format="),
+    (RESPONSES, {"input": "a", "text": {"format": FORM | {"type": "json_schema", "schema": NOT}}},
+     "text.format.schema.properties.at.not"),
+    (RESPONSES, {"input": "a", "tools": [FLAT[0] | {"parameters": NOT}], "tool_choice": "required"},
+     "tools[0].parameters.properties.at.not"),
+    (MESSAGES, {"messages": [USER], "stop_sequences": 5}, "stop_sequences has to be"),
+    (MESSAGES, {"messages": [USER], "system": 5}, "system is"),
+    (MESSAGES, {"messages": [USER], "output_config": {"format": {"type": "json_schema", "schema": NOT}}},
+     "output_config.format.schema.properties.at.not"),
+    (MESSAGES, {"messages": [USER], "tools": [{"name": "look", "input_schema": NOT}], "tool_choice": {"type": "any"}},
+     "tools[0].input_schema.properties.at.not"),
+    (CHAT, {"messages": [USER], "stop": 5}, "stop has to be a text or"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +182,17 @@ def test_unknown_fields_are_refused_by_their_place_or_passed_over(client, engine
         refused, passed = (one.post(path, json=asked(path, body)) for one in (client, lenient))
         assert refused.status_code == 400 and f"'{name}' is not known here" in refused.json()["error"]["message"]
         assert passed.status_code == 200 and passed.headers["x-eagle-jax-ignored"] == name, passed.text
+
+
+def test_errors_name_the_fields_of_the_request(client):
+    for path, body, begin in NAMED:
+        told = client.post(path, json=asked(path, body)).json()["error"]["message"]
+        assert told.startswith(begin), told
+    body = {"input": "a", "text": {"format": FORM | {"type": "json_schema", "schema": NOT}}}
+    row = rows.read(Line(0, "a", json.dumps({"custom_id": "a", "url": RESPONSES, "body": body}).encode()))
+    assert isinstance(row, rows.Row)
+    refused = ask(CALLER, row, rows.Defaults())
+    assert isinstance(refused, rows.Refused) and refused.error.startswith("text.format.schema.properties.at.not")
 
 
 def test_usage_in_every_event(client):
