@@ -12,6 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Two xdist workers: most of the suite's time is XLA compiling, which uses one core per process.
 # Each begins with half of the tests, file by file, and at last takes over some of what the other one has left.
+SAMPLE ?= 1
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=40
 
 .PHONY: help demo chat test proofs tpu cuda quick without-cpu oldest lint format types docs parity ci clean
@@ -48,10 +49,10 @@ without-cpu: .venv/dev  ## a part of the suite without the folder of the CPU bac
 		tests/ops tests/models/test_layout.py tests/models/test_llama_parity.py tests/decoding/test_conformance.py \
 		-k "not test_conformance or eagle3 or hybrid"
 
-oldest:  ## the suite without the slow tests, on Python 3.11 with the oldest versions that the bounds allow
+oldest:  ## the suite without the slow tests, on Python 3.11 with the oldest versions that the bounds allow; SAMPLE=4: a quarter
 	@if [ -z "$(PYTHON311)" ]; then echo "No Python 3.11 was found: the oldest versions are not tested here"; else \
 	$(MAKE) --no-print-directory .venv-oldest/dev && .venv-oldest/bin/python -m pytest -n 2 --dist worksteal -q \
-		-m "not slow and not proof"; fi
+		-m "not slow and not proof" --sample $(SAMPLE); fi
 
 lint: .venv/dev  ## style and format
 	$(BIN)/ruff check .
