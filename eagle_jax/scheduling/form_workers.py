@@ -31,6 +31,7 @@ PAUSE = 0.4  # seconds that the one that goes on pauses after each POLL: two thr
 LEAST_PRIORITY = 19  # of that one
 POLL = 0.1  # seconds between two looks at whether to stop
 LOOK = 1.0  # of those that wait, which may be many
+STOPPED = "the form of the answer was not made any more; ask again"
 
 
 class FormsBusy(RuntimeError):
@@ -203,7 +204,7 @@ class FormWorkers:
                 while not self._free:
                     self._changed.wait(LOOK)
                     if stopping.is_set():
-                        raise FormsStopped("the form of the answer was not made any more; ask again")
+                        raise FormsStopped(STOPPED)
                     if time.monotonic() > until:
                         raise FormsBusy(f"other forms of answers were being made for {PATIENCE:g} s; ask again later")
                 self._free -= 1
@@ -242,7 +243,7 @@ class FormWorkers:
                     raise too_large("this form")
                 is_slow = worker.seconds > QUICK
                 if is_slow and stopping.is_set():
-                    raise FormsStopped("the form of the answer was not made any more; ask again")
+                    raise FormsStopped(STOPPED)
                 if is_slow and not is_long:
                     is_long = self._long.acquire(blocking=False)
                     if not is_long:

@@ -1,17 +1,18 @@
 """Structured output: what a request says of the form of its answer, as automata over tokens for a batch."""
 
 import collections
+import concurrent.futures
 import dataclasses
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from eagle_jax.decoding.automata import Automata
-from eagle_jax.scheduling.form_workers import FormWorkers
+from eagle_jax.scheduling.form_workers import POLL, STOPPED, FormsBusy, FormsStopped, FormWorkers
 from eagle_jax.text.forms import Form
 from eagle_jax.text.json_schema import ROOT
 from eagle_jax.text.token_automaton import TokenAutomaton
@@ -100,20 +101,51 @@ class _Kept:
     def __init__(self) -> None:
         # with the tokenizer, whose identity is part of the key and must not pass to another one
         self._made: collections.OrderedDict[Any, tuple[TokenAutomaton, Any]] = collections.OrderedDict()
+        self._making: dict[Any, concurrent.futures.Future[None]] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: Any) -> TokenAutomaton | None:
-        with self._lock:
-            if key not in self._made:
-                return None
-            self._made.move_to_end(key)
-            return self._made[key][0]
+    def get(
+        self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, stopping: threading.Event
+    ) -> tuple[TokenAutomaton, bool]:
+        """The automaton, and whether it was kept. Requests that come while one makes it wait for that one.
 
-    def put(self, key: Any, made: TokenAutomaton, tokenizer: Any) -> None:
+        Raises:
+            FormsStopped: `stopping` was set while another request made it.
+        """
+        while True:
+            with self._lock:
+                if key in self._made:
+                    self._made.move_to_end(key)
+                    return self._made[key][0], True
+                other = self._making.get(key)
+                if other is None:
+                    mine = self._making[key] = concurrent.futures.Future()
+            if other is None:
+                return self._make(key, make, tokenizer, mine), False
+            while not concurrent.futures.wait([other], POLL).done:
+                if stopping.is_set():
+                    raise FormsStopped(STOPPED)
+            error = other.exception()
+            if isinstance(error, (ValueError, ImportError, FormsBusy)):  # it would be the same again
+                raise error
+
+    def _make(
+        self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, mine: concurrent.futures.Future[None]
+    ) -> TokenAutomaton:
+        try:
+            made = make()
+        except BaseException as error:
+            with self._lock:
+                del self._making[key]
+            mine.set_exception(error)
+            raise
         with self._lock:
+            del self._making[key]
             self._made[key] = made, tokenizer
             while len(self._made) > 1 and sum(one.nbytes for one, _ in self._made.values()) > KEPT:
                 self._made.popitem(last=False)
+        mine.set_result(None)
+        return made
 
 
 _kept = _Kept()
@@ -145,12 +177,11 @@ def make_automaton(
         raise ValueError(f"structured output needs a {lacking}, but the model has none; leave {form.name} out")
     form = dataclasses.replace(form, drops_space=begins_text and drops_first_space(tokenizer, vocab_size))
     key = id(tokenizer), vocab_size, tuple(stop_ids), form
-    start, kept = time.perf_counter(), _kept.get(key)
-    if kept is not None:
-        return Made(kept, 0.0)
-    made = _workers.make(form, token_bytes(tokenizer, vocab_size), stop_ids, stopping or threading.Event())
-    _kept.put(key, made, tokenizer)
-    return Made(made, time.perf_counter() - start)
+    start, until = time.perf_counter(), stopping or threading.Event()
+    made, was_kept = _kept.get(
+        key, lambda: _workers.make(form, token_bytes(tokenizer, vocab_size), stop_ids, until), tokenizer, until
+    )
+    return Made(made, 0.0 if was_kept else time.perf_counter() - start)
 
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int) -> Automata:

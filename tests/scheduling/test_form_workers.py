@@ -6,12 +6,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from speller import END, TOKENIZER
 
-from eagle_jax.scheduling import form_workers
+from eagle_jax.scheduling import form_workers, structured
 from eagle_jax.scheduling.form_workers import FormsBusy, FormsStopped, FormWorkers
 from eagle_jax.text.forms import Form
 from eagle_jax.text.token_automaton import token_automaton
@@ -110,3 +111,37 @@ def test_only_so_many_wait(workers: FormWorkers, monkeypatch: pytest.MonkeyPatch
     workers._waiting = form_workers.MOST_WAITING
     with pytest.raises(FormsBusy, match="16 other forms of answers wait"):
         workers.make(SMALL, TOKENS, [END], NEVER)
+
+
+def test_requests_with_the_same_form_wait_for_one_that_makes_it():
+    made, kept = token_automaton(SMALL.automaton(), TOKENS, [END]), structured._Kept()
+    begun, goes_on, calls = threading.Event(), threading.Event(), []
+
+    def make(error: Exception | None = None):
+        calls.append(error)
+        begun.set()
+        goes_on.wait(5)
+        if error is not None:
+            raise error
+        return made
+
+    for error in (None, ValueError("it is too large"), FormsStopped("not now")):
+        begun.clear(), goes_on.clear(), calls.clear()
+        with ThreadPoolExecutor(4) as pool:
+            first = pool.submit(kept.get, error, lambda: make(error), TOKENIZER, NEVER)
+            assert begun.wait(5)
+            others = [pool.submit(kept.get, error, make, TOKENIZER, NEVER) for _ in range(2)]
+            stopped = threading.Event()
+            stopped.set()
+            with pytest.raises(FormsStopped):
+                kept.get(error, make, TOKENIZER, stopped)
+            goes_on.set()
+            if error is None:
+                assert first.result() == (made, False) and all(other.result() == (made, True) for other in others)
+            else:
+                assert first.exception() is error
+            if isinstance(error, ValueError):
+                assert all(other.exception() is error for other in others)
+            if isinstance(error, FormsStopped):  # of the first one's engine: another one makes it
+                assert sorted(other.result()[1] for other in others) == [False, True]
+        assert len(calls) == (2 if isinstance(error, FormsStopped) else 1)
