@@ -4,7 +4,7 @@ Every key is accounted for: read, checked, known to do nothing, or unknown to tr
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eagle_jax.config import Experts, Gemma, LlamaConfig, Rope
@@ -24,10 +24,11 @@ from eagle_jax.converters.hf_keys import log, split_target
 from eagle_jax.converters.hf_values import Refusals, flag, integer, number
 
 
-def config_from_hf(entries: Mapping[str, Any]) -> LlamaConfig:
+def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> LlamaConfig:
     """The target model that a `config.json` describes, as transformers reads it without remote code.
 
-    Keys that transformers does not know for this `model_type` are passed over, with a line in the log.
+    Keys that transformers does not know for this `model_type` are passed over, with a line in the log, unless a caller
+    gave them: `changes` names those.
 
     Raises:
         ValueError: another architecture, or all at once the keys that transformers knows and this package does not
@@ -40,6 +41,9 @@ def config_from_hf(entries: Mapping[str, Any]) -> LlamaConfig:
     unknown, refusals = list(keys.unknown), Refusals()
     refusals.of(keys.check)
     unknown += refusals.of(hf_rope.unread_settings, stated) or ()
+    if vain := [key for key in changes if key in unknown]:
+        verb = "changes" if len(vain) == 1 else "change"
+        raise ValueError(f"{', '.join(vain)} {verb} nothing, as transformers' {name} does not read it; leave it out")
     fields = _fields(stated, name, refusals)
     refusals.check()
     if unknown:

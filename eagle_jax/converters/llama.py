@@ -167,7 +167,7 @@ def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) 
     path = folder if is_gguf(folder) else folder / "config.json"
     entries = overlaid(read_entries(folder), changes or {})
     try:
-        return config_from_hf(quant_config.without(entries))
+        return config_from_hf(quant_config.without(entries), changes or ())
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

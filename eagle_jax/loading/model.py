@@ -154,6 +154,9 @@ def load(
     scheme, draft_scheme = schemes_of(quantize)
     for value, name in ((dtype, "dtype"), (draft_dtype, "draft_dtype")):
         known_dtype(value, name)  # refused before anything is downloaded
+    for changes, name in ((target_config, "target_config"), (head_config, "head_config")):
+        if not isinstance(changes, Mapping | None):
+            raise ValueError(f"{name}={changes!r}; expected entries by name, such as {{'rope_theta': 10000.0}}")
     folder, head_folder = folders_of(target, head)
     target_dtype = dtype_of(dtype)
     sharding = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))

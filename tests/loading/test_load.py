@@ -231,6 +231,11 @@ def test_settings_of_a_target(api: ModuleType, folders):
     assert 3 in model.stop_ids
     with pytest.raises(ValueError, match="config.json: hidden_act='gelu' is not supported"):
         api.load(*folders, target_config={"hidden_act": "gelu"})
+    with pytest.raises(ValueError, match="config.json: rope_tetha changes nothing, as transformers' llama does not"):
+        api.load(*folders, target_config={"rope_tetha": 7.0})
+    for name in ("target_config", "head_config"):
+        with pytest.raises(ValueError, match=rf"{name}=\[1\]; expected entries by name"):
+            api.load(*folders, **{name: [1]})
 
 
 def test_a_head_of_a_loaded_tied_target_is_saved_and_loaded(tmp_path):
