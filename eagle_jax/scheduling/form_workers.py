@@ -6,6 +6,7 @@ hostile forms keep one process busy, never both, and forms as most are get their
 
 import atexit
 import contextlib
+import json
 import os
 import pathlib
 import pickle
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from eagle_jax.text import form_worker
 from eagle_jax.text.byte_automaton import MEMORY, SECONDS, TooLarge, too_large
 from eagle_jax.text.forms import Form
+from eagle_jax.text.json_schema import ROOT
 from eagle_jax.text.token_automaton import TokenAutomaton
 
 PROCESSES = 2
@@ -166,7 +168,7 @@ class FormWorkers:
             worker = next((one for one in self._take_idle() if one.runs), None) or _Worker()
             try:
                 worker.ask(form, tokens, stop_ids)
-                answer = self._answer(worker, stopping)
+                answer = self._answer(worker, form, stopping)
             except BaseException:  # Ctrl-C, too
                 if worker.stop():
                     self._idle.append(worker)
@@ -233,14 +235,14 @@ class FormWorkers:
             self._free += 1
             self._changed.notify()
 
-    def _answer(self, worker: _Worker, stopping: threading.Event) -> object:
+    def _answer(self, worker: _Worker, form: Form, stopping: threading.Event) -> object:
         until, is_long = time.monotonic() + SECONDS, False
         try:
             while True:
                 with contextlib.suppress(queue.Empty):
                     return worker.answer(POLL)
                 if time.monotonic() > until:
-                    raise too_large("this form")
+                    raise too_large(_described(form))
                 is_slow = worker.seconds > QUICK
                 if is_slow and stopping.is_set():
                     raise FormsStopped(STOPPED)
@@ -260,6 +262,9 @@ class FormWorkers:
 
 
 def _described(form: Form) -> str:
-    """A form in a few words."""
+    """A form in a few words; a schema by its place in the request."""
     text = str(form.value)
-    return form.name if form.name == "json_schema" else f"{form.name}={text[:57] + '...' if len(text) > 60 else text!r}"
+    if form.name == "json_schema":
+        schema = json.loads(text)
+        return str(schema.get(ROOT, form.name)) if isinstance(schema, dict) else form.name
+    return f"{form.name}={text[:57] + '...' if len(text) > 60 else text!r}"

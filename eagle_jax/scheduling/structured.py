@@ -38,6 +38,8 @@ def choices(name: str, value: Any) -> tuple[str, ...]:
     """Checks the texts of which an answer is one."""
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(text, str) and text for text in value):
         raise ValueError(f"{name}={value!r}; expected a list of texts that are not empty")
+    for text in value:
+        _check_text(name, text)
     return tuple(dict.fromkeys(value))
 
 
@@ -45,18 +47,29 @@ def regex(name: str, value: Any) -> str:
     """Checks a regular expression."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name}={value!r}; expected a regular expression")
+    _check_text(name, value)
     return value
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise ValueError(f"{name} holds {half!r}, half of a character (a lone surrogate); expected text") from None
 
 
 def json_schema(name: str, value: Any) -> str:
     """Checks a JSON schema, an object or JSON text; the same in JSON."""
     try:
         schema = json.loads(value) if isinstance(value, (str, bytes)) else value
-        if not isinstance(schema, (Mapping, bool)):
-            raise ValueError(f"{name} is {type(schema).__name__}")
-        return json.dumps(schema, ensure_ascii=False)
+        checked = json.dumps(schema, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{name} is no JSON schema ({error}); expected an object, or JSON text of one") from None
+    if not isinstance(schema, (Mapping, bool)):
+        raise ValueError(f"{name}={checked[:60]}; expected a JSON schema: an object, or JSON text of one")
+    _check_text(name, checked)
+    return checked
 
 
 def schema_at(place: str, value: Any) -> Mapping[str, Any] | str | bool:

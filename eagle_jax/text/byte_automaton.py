@@ -68,6 +68,8 @@ def regex_automaton(regex: str) -> ByteAutomaton:
     try:
         index = outlines_core.Index(f"(?:{_without_anchors(regex)}){END}", vocabulary)
     except ValueError as error:
+        if "Found no transitions" in str(error):
+            raise ValueError(f"no text matches the regular expression {_short(regex)!r}; change it") from None
         raise ValueError(
             f"the regular expression {_short(regex)!r} cannot be followed ({' '.join(str(error).split())[:200]}); "
             "expected the syntax of Rust's regex, to match the whole text: without anchors inside, look-around, word "

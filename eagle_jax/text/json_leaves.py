@@ -126,5 +126,5 @@ def _decimal(said: Mapping[str, Any], name: str, where: str) -> Decimal | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(Decimal(repr(value))) < LARGEST:
-        raise ValueError(f"{where}.{name}={json.dumps(value)[:60]}; expected a number")
+        raise ValueError(f"{where}.{name}={json.dumps(value)[:60]}; expected a number between -1e400 and 1e400")
     return Decimal(repr(value))

@@ -92,7 +92,7 @@ def _magnitudes(low: Bound, high: Bound | None, whole: bool, multiple: Fraction 
     places = 0 if whole else None if multiple is None else _places(multiple)
     modulus = 1 if multiple is None else int(multiple * 10 ** (places or 0))
     rules = _Rules(low, high, places, modulus)
-    return explored(_Digits(), rules.steps, rules.is_final, f"numbers from {low.value} to {high.value if high else ''}")
+    return explored(_Digits(), rules.steps, rules.is_final, "numbers with these bounds and multipleOf")
 
 
 @dataclasses.dataclass(frozen=True)

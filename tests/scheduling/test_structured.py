@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -144,8 +145,11 @@ def test_what_is_kept_is_bounded(monkeypatch):
     made = structured.make_automaton(structured.Form("regex", "ab"), TOKENIZER, 272, [END])
     monkeypatch.setattr(structured, "KEPT", 3 * made.automaton.nbytes)
     for key in range(9):
-        kept.put(key, made.automaton, TOKENIZER)
-    assert [key for key in range(9) if kept.get(key) is not None] == [6, 7, 8]
+        kept.get(key, lambda: made.automaton, TOKENIZER, threading.Event())
+    assert list(kept._made) == [6, 7, 8]
+
+
+HALVES = {"json_schema": {"const": "\ud800"}, "regex": "\udc00", "choices": ["a", "\ud800"]}
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,11 @@ def test_what_is_kept_is_bounded(monkeypatch):
         ({"regex": "("}, "cannot be followed"),
         ({"regex": 3}, "expected a regular expression"),
         ({"json_schema": "{"}, "no JSON schema"),
-        ({"json_schema": 4}, "no JSON schema"),
+        ({"json_schema": 4}, "json_schema=4; expected a JSON schema: an object"),
+        ({"json_schema": {"const": float("nan")}}, "no JSON schema .*JSON compliant"),
+        *[({name: value}, f"{name} holds .* half of a character") for name, value in HALVES.items()],
+        ({"json_schema": {"type": "integer", "minimum": 10**400}}, "minimum=1000.*; expected a number between -1e400"),
+        ({"regex": r"[^\s\S]"}, "no text matches the regular expression"),
         ({"json_schema": {"$ref": "#"}}, "recursive"),
         ({"json_between": ["a", "b"]}, "without json_schema"),
         ({"json_schema": {}, "json_between": ["a"]}, "expected two texts"),
