@@ -1,6 +1,6 @@
 """Is every answer of a busy server the one that its request would get alone, and does the server keep its memory?
 
-Starts `eagle-jax serve` with the shipped pair in float32, lets many clients stream from it at once for a while, and
+Starts `eagle-jax serve` with the toy pair in float32, lets many clients stream from it at once for a while, and
 compares every answer with the offline one for its seed. Exits with 1 if one differs or is lost.
 
     python -m benchmarks.serve.load
@@ -48,7 +48,7 @@ MIXED: tuple[dict[str, Any], ...] = (
 )
 SYSTEM = "You count things for a shop and answer in one short sentence. "
 Request = tuple[dict[str, Any], str]  # a body, and its answer offline
-STREAMED = {"model": "shipped", "stream": True, "stream_options": {"include_usage": True}}
+STREAMED = {"model": "toy", "stream": True, "stream_options": {"include_usage": True}}
 
 
 @dataclasses.dataclass
@@ -64,7 +64,7 @@ class Counts:
 
 def requests(count: int, mixed: tuple[dict[str, Any], ...], system: int) -> list[Request]:
     """Different requests with their answers offline, whose prompts begin with the same `system` characters."""
-    model, common = eagle_jax.load(dtype="float32"), (SYSTEM * (system // len(SYSTEM) + 1))[:system]
+    model, common = eagle_jax.load("toy", dtype="float32"), (SYSTEM * (system // len(SYSTEM) + 1))[:system]
     asked: list[Request] = []
     for i in range(count):
         messages = [{"role": "user", "content": common + QUESTIONS[i % len(QUESTIONS)]}]
@@ -134,8 +134,8 @@ def main() -> int:
     arguments.add_argument("--prefix-cache-bytes", type=int, default=2**30, help="%(default)s")
     options = arguments.parse_args()
     asked = requests(options.answers, MIXED if options.mixed else ({},), options.system)
-    command = [sys.executable, "-m", "eagle_jax", "serve", "--dtype", "float32", "--port", "0", "--max-tokens", "512"]
-    command += ["--prefix-cache-bytes", str(options.prefix_cache_bytes)]
+    command = [sys.executable, "-m", "eagle_jax", "serve", "--target", "toy", "--dtype", "float32", "--port", "0"]
+    command += ["--max-tokens", "512", "--prefix-cache-bytes", str(options.prefix_cache_bytes)]
     command += ["--slots", str(options.slots), "--max-queue", str(options.clients), "--tree", options.tree]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         lines = iter(process.stderr or ())

@@ -2,7 +2,7 @@
 
     python docs/figures/page.py [--to FOLDER]
 
-It starts `eagle-jax ui` on the shipped pair with an API key, and drives Debian's Chromium (`apt-get install chromium`),
+It starts `eagle-jax ui` on the toy pair with an API key, and drives Debian's Chromium (`apt-get install chromium`),
 or what CHROMIUM names, through playwright (`pip install playwright`; its own browsers are not needed). The pictures
 look best where the fonts Inter and Noto Serif are installed (`fonts-inter`, `fonts-noto-core`).
 """
@@ -34,7 +34,20 @@ def chromium() -> str | None:
 @contextlib.contextmanager
 def server() -> Iterator[str]:
     """The address of `eagle-jax ui` on a free port."""
-    command = [sys.executable, "-m", "eagle_jax", "ui", "--port", "0", "--tree", "published", "--max-tokens", "1024"]
+    command = [
+        sys.executable,
+        "-m",
+        "eagle_jax",
+        "ui",
+        "--target",
+        "toy",
+        "--port",
+        "0",
+        "--tree",
+        "published",
+        "--max-tokens",
+        "1024",
+    ]
     environment = os.environ | {"EAGLE_JAX_API_KEY": KEY, "COLUMNS": "200"}
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
