@@ -125,7 +125,11 @@ def test_a_prompt_longer_than_the_context(run, pair):
 def test_ctrl_c_while_the_command_starts():
     """Before there is anybody to catch it: nothing but the signal ends the process."""
     command = [sys.executable, "-X", "importtime", "-m", "eagle_jax", "models"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    # a shell lets what it starts in the background ignore the signal, and so does what that starts
+    heeding = f"import os, signal; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv({command[0]!r}, {command!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", heeding], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr is not None
     next(line for line in process.stderr if line.rstrip().endswith("jaxlib.version"))  # it imports jax now
     process.send_signal(signal.SIGINT)
