@@ -30,11 +30,17 @@ def tokenizer_in(folder: Path) -> Any:
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
         return None
     from transformers import AutoTokenizer
+    from transformers.utils import logging
 
+    verbosity = logging.get_verbosity()
+    if not (folder / "tokenizer.json").exists():
+        logging.set_verbosity_error()  # it warns of each reader that it tries in vain
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever transformers and tokenizers make of it: some of them are bare ones
         raise ValueError(f"the tokenizer in {folder} cannot be read ({_reason(folder, error)}") from error
+    finally:
+        logging.set_verbosity(verbosity)
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
         raise ValueError(f"the tokenizer in {folder} has special tokens alone; copy or download its files again")
     beside = folder / "chat_template.json"  # where processors keep it

@@ -22,8 +22,8 @@ def folder(path: pathlib.Path, content: bytes | None) -> pathlib.Path:
     return path
 
 
-def test_what_is_missing_is_named(tmp_path, monkeypatch):
-    """Not what the last of transformers' readers lacks."""
+def test_what_is_missing_is_named(tmp_path, monkeypatch, capfd):
+    """Not what the last of transformers' readers lacks, nor each reader that it tries in vain."""
     monkeypatch.setattr("eagle_jax.text.tokenizers._is_installed", lambda module: False)
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 499723\n"
     no_model = r"\(tokenizer.model is no SentencePiece model, or a damaged one\); copy or download it again$"
@@ -36,6 +36,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
     for name, (content, sentence) in cases.items():
         with pytest.raises(ValueError, match=f"^the tokenizer in .*{name} .*{sentence}"):
             tokenizer_in(folder(tmp_path / name, content))
+    assert "SentencePiece" not in capfd.readouterr().err
 
 
 def test_a_damaged_model_is_not_for_another_reader(tmp_path, monkeypatch):
