@@ -41,7 +41,7 @@ class Asked:
 
     @property
     def requests(self) -> list[Request]:
-        """Those that want an answer, in the order of the tickets."""
+        """The requests that get an answer, in the order of the tickets."""
         return [ticket.request for ticket in self.answering.tickets] if self.answering.call.is_answered else []
 
     def score(self, model: Model) -> None:
@@ -83,7 +83,7 @@ class Asked:
 
 
 def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
-    """What a row asks of a model."""
+    """Makes the requests of a row, or refuses it."""
     try:
         return _ask(model, row, defaults)
     except (ValueError, TypeError, OverflowError) as error:

@@ -74,7 +74,7 @@ class _Worker:
             self._process.stdin.flush()
 
     def answer(self, seconds: float) -> object:
-        """What it says within so many seconds, None where it ended without an answer. Raises queue.Empty."""
+        """Waits for the answer: None if the process ended without one. Raises queue.Empty after `seconds`."""
         message = self._messages.get(timeout=seconds)
         if message == form_worker.READY or isinstance(message, int):
             self._begun = time.monotonic()  # that a process takes to start is not the form's fault
@@ -85,7 +85,7 @@ class _Worker:
 
     @property
     def seconds(self) -> float:
-        """That it has worked on what it was asked: those of the CPU, where the system tells."""
+        """CPU seconds spent on the current form; wall-clock seconds where the system does not tell."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             ticks = pathlib.Path(f"/proc/{self._maker}/stat").read_text().rpartition(")")[2].split()[11:13]
             return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
@@ -97,7 +97,7 @@ class _Worker:
             os.setpriority(os.PRIO_PROCESS, self._maker or self._process.pid, LEAST_PRIORITY)
 
     def pause(self, seconds: float) -> None:
-        """Lets what it works on rest for a while, where the system can."""
+        """Pauses its work for so many seconds, where the system can."""
         if self._maker not in (None, self._process.pid):
             with contextlib.suppress(OSError):
                 os.kill(self._maker, signal.SIGSTOP)

@@ -38,7 +38,7 @@ class Intake:
         samples: Sequence[int],
         **values: Any,
     ) -> list[Request]:
-        """For each prompt those of `samples`, in order; `values` are options.
+        """Makes requests for `samples` of each prompt, prompt by prompt; `values` are options.
 
         Raises:
             QueueFull, EngineClosed: as `FormWorkers.make` says that it is busy or was stopped.

@@ -44,7 +44,7 @@ class Request:
 
     @property
     def automaton(self) -> TokenAutomaton | None:
-        """That of its structured output."""
+        """The automaton of its structured output; None without one."""
         assert self.options.form is None or self.structured is not None, "with_form was not called"
         return None if self.structured is None else self.structured.automaton
 

@@ -84,9 +84,7 @@ def repeated(part: Part, least: int = 0, most: int | None = None, separator: Par
 
 
 def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *, least: int = 0) -> Part:
-    """Those that are required and any of the others, in their order, with a separator between; with `least` 1 there is
-    one of them at least.
-    """
+    """All required parts and any of the others, in order, with a separator between; at least one if `least` is 1."""
 
     def add(builder, start):
         first, later = builder.state(), builder.state()  # where nothing stands before, and where something does

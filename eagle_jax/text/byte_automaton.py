@@ -126,7 +126,7 @@ def explored(
     is_final: Callable[[State], bool],
     what: str,
 ) -> ByteAutomaton:
-    """The automaton of the states that rules lead to, some of which may do the same.
+    """Builds the automaton of all states that `steps` reaches; equivalent ones are not merged.
 
     Args:
         steps: what follows a state: lowest byte, highest byte, next state.
@@ -175,7 +175,7 @@ def smallest(
     start: int,
     class_of_byte: Int[np.ndarray, "256"] | None = None,
 ) -> ByteAutomaton:
-    """The automaton without states that do the same as others, or from which nothing is complete.
+    """Minimizes an automaton: merges equivalent states, and drops those from which no text is complete.
 
     Args:
         class_of_byte: the column of each byte; None where there is one for each.
@@ -230,7 +230,7 @@ def _predecessors(following: Int[np.ndarray, "s c"]) -> Callable[[int], list[int
 
 
 def _equivalent(columns: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -> Int[np.ndarray, "s"]:
-    """The group of each state: those of a group do the same.
+    """Groups equivalent states: the number of each state's group.
 
     Groups are split until all states of one lead to the same groups (Moore 1956). A round looks only at states that
     lead into a group which was split off in the round before, and the largest part of a group keeps its number

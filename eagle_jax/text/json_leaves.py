@@ -18,12 +18,12 @@ LARGEST = Decimal("1e400")  # of a bound
 
 
 def leaf(regex: str) -> Part:
-    """What an expression of this package matches."""
+    """Matches an expression of this package."""
     return automaton(own_automaton(regex))
 
 
 def literals(said: Mapping[str, Any], where: str) -> Part:
-    """Those values of an `enum` that all else in a schema allows."""
+    """The values of an `enum` that the schema's other keywords allow."""
     values, others = said["enum"], {name: value for name, value in said.items() if name != "enum"}
     if not isinstance(values, list):
         raise ValueError(f"{where}.enum={json.dumps(values)[:60]}; expected a list")

@@ -36,7 +36,7 @@ class Bound:
 
     @functools.cached_property
     def fraction(self) -> str:
-        """Those behind it, without zeros at the end."""
+        """The digits after the point, without trailing zeros."""
         return format(self.value, "f").partition(".")[2].rstrip("0")
 
 
