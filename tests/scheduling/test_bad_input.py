@@ -41,7 +41,7 @@ PROMPTS: list[tuple[Any, str]] = [
         [{"role": "user", "content": "", "tool_calls": [{"function": {"arguments": "{"}}]}],
         "the prompt has a call whose arguments are no JSON",
     ),
-    ([{"role": "user", "content": ["a"]}], "the prompt has the message"),
+    ([{"role": "user", "content": ["a"]}], r"messages\[0\].content\[0\]=.a.; expected an object"),
     ([{"text": "?"}], "the prompt has the message"),
     (
         [{"role": "system", "content": "?"}],
