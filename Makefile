@@ -29,8 +29,8 @@ chat: .venv/runtime  ## a conversation with the same model
 test: .venv/dev  ## the suite
 	$(PYTEST) -m "not proof"
 
-proofs: .venv/dev build/clients  ## what takes minutes each: notebooks, documented commands, the wheel alone, jobs that are killed
-	$(PYTEST) -m proof
+proofs: .venv/dev build/clients  ## what takes minutes each: notebooks, documented commands, the wheel alone, killed jobs; SKIP=NAME leaves tests out
+	$(PYTEST) -m proof $(if $(SKIP),-k "not $(SKIP)")
 
 tpu: .venv/dev build/libtpu  ## what the TPU compiler makes of the kernel and of the loop of an 8B target; needs no TPU
 	PYTHONPATH=build/libtpu $(BIN)/python -m pytest -m proof tests/ops/test_tpu_compile.py

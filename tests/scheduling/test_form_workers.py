@@ -54,7 +54,15 @@ def test_memory_and_time_are_bounded(workers: FormWorkers, monkeypatch: pytest.M
     assert time.monotonic() - start < 5
 
 
-def test_ctrl_c_ends_the_process_that_makes_one(workers: FormWorkers):
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Ctrl-C, where a shell has this process ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_the_process_that_makes_one(workers: FormWorkers, heeded: None):
     workers.make(SMALL, TOKENS, [END], NEVER)
     (worker,), makers = workers._idle, []
 
