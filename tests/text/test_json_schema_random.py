@@ -126,8 +126,9 @@ def test_a_hundred_random_schemas():
 
 
 @pytest.mark.proof
-def test_two_thousand_random_schemas():
-    made = [check(seed, members=6) for seed in range(2000)]
+@pytest.mark.parametrize("first", [0, 1000])
+def test_two_thousand_random_schemas(first: int):
+    made = [check(seed, members=6) for seed in range(first, first + 1000)]
     # of the CPU, beside others and with every annotation checked: a few seconds alone
     assert max(seconds for seconds, _ in made) < SECONDS, sorted(made)[-5:]
-    assert sum(is_made for _, is_made in made) > 1500
+    assert sum(is_made for _, is_made in made) > 750
