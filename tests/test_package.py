@@ -153,6 +153,17 @@ def test_importing_is_cheap():
     assert shown.stdout.strip() == "[]"
 
 
+def test_importing_leaves_the_signals_of_a_program_alone():
+    """A program may leave Ctrl-C to the system, and may import in a thread, where signals cannot be set."""
+    code = (
+        "import importlib, signal, threading; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+        "thread = threading.Thread(target=importlib.import_module, args=('eagle_jax',)); thread.start(); thread.join();"
+        "import eagle_jax.api; print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert shown.stdout.strip() == "True" and "Traceback" not in shown.stderr, shown.stderr
+
+
 def test_what_windows_lacks_is_not_needed():
     code = (
         "import sys; sys.modules |= dict.fromkeys(('fcntl', 'grp', 'pwd', 'resource', 'termios')); import eagle_jax.cli"
