@@ -233,7 +233,7 @@ def test_engines_make_room_for_each_other(monkeypatch):
 def test_the_documented_python_runs(served, monkeypatch):
     (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
     engine = served.engines["speller"]
-    monkeypatch.setattr(eagle_jax, "load", lambda: SPELLER)
+    monkeypatch.setattr(eagle_jax, "load", lambda name: SPELLER)
     monkeypatch.setattr(api, "Engine", lambda model, **how: engine)
     monkeypatch.setattr(engine, "close", lambda: None)
     names: dict[str, Any] = {}
