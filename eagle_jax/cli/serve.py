@@ -149,8 +149,6 @@ def serve(
         notes = []
         if max_tokens is not None and max_tokens > engine.max_tokens:
             notes.append(f"--max-tokens {max_tokens} is more than the model's context of {engine.max_tokens}")
-        if drafter == "auto" and model.head is not None and engine.drafter.shape.nodes == 1 and slots > 1:
-            notes.append("drafting may pay with fewer --slots, and --tree asks for it (docs/performance.md)")
 
         def greet(addresses: list[str]) -> None:
             _greet(addresses, called, engine, slots, notes)
@@ -174,9 +172,8 @@ def serving_room() -> Any:
 
 def _greet(addresses: list[str], name: str, engine: Any, slots: int, notes: list[str]) -> None:
     """Says where the server is and what it does, once it takes requests."""
-    shape, device = engine.drafter.shape, jax.devices()[0]
-    drafting = f"trees of {shape.nodes} nodes" if shape.nodes > 1 else "no drafting"
-    what = f"{name}: {slots} slots of {engine.max_tokens} tokens, {drafting}, on {device.device_kind}"
+    device = jax.devices()[0]
+    what = f"{name}: {slots} slots of {engine.max_tokens} tokens, {engine.by_load}, on {device.device_kind}"
     err.print(f"Serving {what}", style="bold", markup=False)
     for note in notes:
         err.print(f"  {note}", markup=False)

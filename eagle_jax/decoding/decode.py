@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
+from eagle_jax.decoding.active import params_at, state_at, with_rows
 from eagle_jax.decoding.automata import Guide
 from eagle_jax.decoding.processor import LogitsAdjustment, Prefix, adjustment_at
 from eagle_jax.decoding.sampling import Sampling
@@ -166,17 +167,27 @@ def advance(
     state: DecodeState,
     until: Int[Array, ""],
     enough: Int[Array, ""] | None = None,
+    rows: Int[Array, "a"] | None = None,
     *,
     mode: Sampling,
     sharding: Sharding | None = None,
 ) -> DecodeState:
-    """Runs steps on the device until every row is done, or `enough` of them are, or until step `until`."""
+    """Runs steps on the device until every row is done, or `enough` of them are, or until step `until`.
+
+    Args:
+        rows: those that take part, distinct ones; `enough` counts among them, and `params.processor` is theirs. None is
+            all.
+    """
+    whole = state
+    if rows is not None:
+        params, state = params_at(params, rows), state_at(state, rows)
 
     def unfinished(state: DecodeState) -> Bool[Array, ""]:
         going_on = ~jnp.all(state.done) if enough is None else jnp.sum(state.done, dtype=jnp.int32) < enough
         return going_on & (state.steps < until)
 
-    return jax.lax.while_loop(unfinished, lambda state: step(target, drafter, params, state, mode), state)
+    state = jax.lax.while_loop(unfinished, lambda state: step(target, drafter, params, state, mode), state)
+    return state if rows is None else with_rows(whole, state, rows)
 
 
 @functools.cache

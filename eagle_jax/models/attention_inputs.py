@@ -29,6 +29,7 @@ def attention_inputs(
         cos_sin=cos_sin(config.rope_of(layer), config.head_dim, positions, cache.rope_length),
         visible=window_mask(visible, positions, fresh_positions, window),
         length=cache.length,
+        cache_rows=cache.rows,
         first=None if window is None else positions - window + 1,
         num_valid=num_valid(positions >= 0),
     )

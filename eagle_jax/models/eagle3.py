@@ -27,7 +27,7 @@ from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.llama import Attention, DecoderLayer, through
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
-from eagle_jax.ops import KV, AttentionInputs
+from eagle_jax.ops import KV, AttentionInputs, CachedKV
 from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
 
@@ -51,7 +51,7 @@ class FirstLayer(nn.Module):
         embeddings: Float[Array, "b n h"],
         features: Float[Array, "b n h"],
         inputs: AttentionInputs,
-        prefix: KV,
+        prefix: CachedKV,
         draft_kv: KV | None,
     ) -> tuple[Float[Array, "b n h"], KV]:
         normed = self.hidden_norm(features)

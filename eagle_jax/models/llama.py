@@ -19,7 +19,7 @@ from eagle_jax.models.cache import Cache
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.layout import QKV
 from eagle_jax.models.moe import SparseMLP
-from eagle_jax.ops import KV, AttentionInputs
+from eagle_jax.ops import KV, AttentionInputs, CachedKV
 from eagle_jax.sharding import constrain
 
 
@@ -49,7 +49,7 @@ class Attention(nn.Module):
         x: Float[Array, "b n i"],
         norms: tuple[ops.Norm | None, ops.Norm | None],
         inputs: AttentionInputs,
-        prefix: KV,
+        prefix: CachedKV,
         draft_kv: KV | None,
     ) -> tuple[Float[Array, "b n h"], KV]:
         """`residual + attention(x)`, with norms before and behind it, and the tokens' own keys and values."""
@@ -100,7 +100,7 @@ class DecoderLayer(nn.Module):
             self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype, gelu=c.gemma is not None)
 
     def __call__(
-        self, x: Float[Array, "b n h"], inputs: AttentionInputs, prefix: KV, draft_kv: KV | None
+        self, x: Float[Array, "b n h"], inputs: AttentionInputs, prefix: CachedKV, draft_kv: KV | None
     ) -> tuple[Float[Array, "b n h"], KV]:
         size, before_mlp, after_attention, after_mlp = x.shape[-1], self.post_attention_layernorm, None, None
         if self.config.gemma is not None:

@@ -22,7 +22,7 @@ from eagle_jax.config import LlamaConfig
 from eagle_jax.dflash_parts import ConvolutionConfig
 from eagle_jax.models.layers import MLP, Linear, RMSNorm
 from eagle_jax.models.llama import Attention
-from eagle_jax.ops import KV, AttentionInputs
+from eagle_jax.ops import KV, AttentionInputs, CachedKV
 
 
 def _identity(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "2 j h"]:
@@ -79,7 +79,7 @@ class ConvolvedLayer(nn.Module):
         self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype)
 
     def __call__(
-        self, x: Float[Array, "b n h"], inputs: AttentionInputs, prefix: KV, draft_kv: KV | None, slots: int
+        self, x: Float[Array, "b n h"], inputs: AttentionInputs, prefix: CachedKV, draft_kv: KV | None, slots: int
     ) -> tuple[Float[Array, "b n h"], KV]:
         """What leaves the layer, and the rows' own keys and values; the rows are blocks of `slots` each."""
 

@@ -25,7 +25,7 @@ from eagle_jax.ops.rms_norm import rms_norm
 from eagle_jax.ops.rotary import computed_once, rotate
 from eagle_jax.ops.top_k import argmax, top_k
 from eagle_jax.ops.tree_attention import tree_attention
-from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CosSin, MLPWeights, Norm
+from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV, CosSin, MLPWeights, Norm
 
 __all__ = [
     "KV",
@@ -33,6 +33,7 @@ __all__ = [
     "Affine",
     "AttentionInputs",
     "AttentionWeights",
+    "CachedKV",
     "Case",
     "CosSin",
     "MLPWeights",

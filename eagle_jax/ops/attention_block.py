@@ -8,7 +8,7 @@ from eagle_jax.ops.linear import linear
 from eagle_jax.ops.rms_norm import rms_norm
 from eagle_jax.ops.rotary import rotate
 from eagle_jax.ops.tree_attention import tree_attention
-from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights
+from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV
 
 Heads = tuple[Float[Array, "b h n c"], Float[Array, "b k n c"], Float[Array, "b k n c"]]
 
@@ -18,7 +18,7 @@ def attention_block(
     x: Float[Array, "b n i"],
     weights: AttentionWeights,
     inputs: AttentionInputs,
-    prefix: KV,
+    prefix: CachedKV,
     draft_kv: KV | None = None,
     *,
     scale: float,
@@ -27,13 +27,15 @@ def attention_block(
     """`residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values.
 
     Args:
-        prefix: keys and values of the cache, `[b k s c]`.
+        prefix: keys and values of the cache, `[u k s c]`.
         draft_kv: keys and values of fresh tokens of earlier draft levels, which `inputs.visible` names first.
         scale: scores are multiplied by it.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """
     if draft_kv is None:
-        draft_kv = prefix[0][:, :, :0], prefix[1][:, :, :0]
+        batch, (_, heads, _, size) = len(x), prefix[0].shape
+        none = jnp.zeros((batch, heads, 0, size), prefix[0].dtype)
+        draft_kv = none, none
     args = residual, x, weights, inputs, prefix, draft_kv
     return dispatch("attention_block", reference, *args, scale=scale, softcap=softcap)
 
@@ -43,7 +45,7 @@ def reference(
     x: Float[Array, "b n i"],
     weights: AttentionWeights,
     inputs: AttentionInputs,
-    prefix: KV,
+    prefix: CachedKV,
     draft_kv: KV,
     *,
     scale: float,
@@ -56,9 +58,8 @@ def reference(
     fresh = (k, v)
     if draft_kv[0].shape[2]:
         fresh = jnp.concatenate([draft_kv[0], k], axis=2), jnp.concatenate([draft_kv[1], v], axis=2)
-    attended = tree_attention(
-        q, fresh, inputs.visible, prefix, inputs.length, inputs.first, scale=scale, softcap=softcap
-    )
+    seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
+    attended = tree_attention(q, fresh, *seen, scale=scale, softcap=softcap)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
     return residual + (y if weights.post_norm is None else rms_norm(y, weights.post_norm)), (k, v)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.ops.precision import precision
-from eagle_jax.ops.types import KV
+from eagle_jax.ops.types import KV, CachedKV
 from eagle_jax.struct import pytree, static
 
 # Score of masked keys, and initial maximum of a row. The second is the larger, so that masked keys have weight 0 even
@@ -35,15 +35,17 @@ class Case:
         length: committed slots of each request; every node attends to all of them, within its window.
         first: first slot that each node attends to (sliding window, may be negative); None is 0.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2); None leaves them.
+        cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
     """
 
     q: Float[Array, "b k r c"]
     fresh: KV
     visible: Bool[Array, "b n m"]
-    prefix: KV
+    prefix: CachedKV
     length: Int[Array, "b"]
     first: Int[Array, "b n"] | None
     softcap: float | None = static()
+    cache_rows: Int[Array, "b"] | None = None
 
     @property
     def nodes(self) -> int:

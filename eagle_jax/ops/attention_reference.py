@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.ops.attention_case import UNSEEN, Case, Sums, absorb, nothing, scores
-from eagle_jax.ops.types import KV
+from eagle_jax.ops.types import KV, CachedKV
 
 BLOCK = 128
 FEW = 32  # fresh tokens that are read together with the first block
@@ -60,7 +60,7 @@ def _whole(case: Case, sums: Sums) -> Sums:
     """Adds the fresh tokens, and all of the cache at once."""
     sums = _read(case, sums, _named(case), case.visible)
     if case.slots:
-        sums = _read(case, sums, case.prefix, _seen(case, jnp.arange(case.slots, dtype=jnp.int32)))
+        sums = _read(case, sums, _of_requests(case, case.prefix), _seen(case, jnp.arange(case.slots, dtype=jnp.int32)))
     return sums
 
 
@@ -96,7 +96,13 @@ def _block(case: Case, index: Int[Array, ""], block: int) -> tuple[KV, Int[Array
     """Block number `index` of the cache, and its slots."""
     at = index * block
     keys, values = (jax.lax.dynamic_slice_in_dim(part, at, block, axis=2) for part in case.prefix)
-    return (keys, values), at + jnp.arange(block, dtype=jnp.int32)
+    return _of_requests(case, (keys, values)), at + jnp.arange(block, dtype=jnp.int32)
+
+
+def _of_requests(case: Case, cached: CachedKV) -> KV:
+    """The requests' rows of (a part of) the cache."""
+    keys, values = cached
+    return cached if case.cache_rows is None else (keys[case.cache_rows], values[case.cache_rows])
 
 
 def _seen(case: Case, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:

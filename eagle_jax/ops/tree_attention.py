@@ -8,16 +8,17 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.ops import attention_reference
 from eagle_jax.ops.attention_case import Case
 from eagle_jax.ops.dispatch import dispatch
-from eagle_jax.ops.types import KV
+from eagle_jax.ops.types import KV, CachedKV
 
 
 def tree_attention(
     q: Float[Array, "b h n c"],
     fresh: KV,
     visible: Bool[Array, "b n m"],
-    prefix: KV,
+    prefix: CachedKV,
     length: Int[Array, "b"],
     first: Int[Array, "b n"] | None = None,
+    cache_rows: Int[Array, "b"] | None = None,
     *,
     scale: float | None = None,
     softcap: float | None = None,
@@ -41,16 +42,17 @@ def tree_attention(
         q: queries, rotated.
         fresh: keys and values `[b k m c]` of the fresh tokens; every token sees at least itself. Rows beyond those that
             `visible` names come `n` by `n`, and of each `n` of them token i sees the i-th.
-        prefix: keys and values `[b k s c]` of the cache; slots from `length` on are not read, or weigh nothing.
+        prefix: keys and values `[u k s c]` of the cache; slots from `length` on are not read, or weigh nothing.
         length: committed slots of each request.
         first: first committed slot that each token sees, in a sliding window; None is 0.
+        cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
         scale: scores are multiplied by it; None is `c ** -0.5`.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """
     batch, _, _, size = q.shape
     scaled = q * (1 / math.sqrt(size) if scale is None else scale)
     rows = scaled.reshape(batch, fresh[0].shape[1], -1, size)
-    case = Case(q=rows, fresh=fresh, visible=visible, prefix=prefix, length=length, first=first, softcap=softcap)
+    case = Case(rows, fresh, visible, prefix, length, first, softcap, cache_rows)
     if not case.slots:  # without a cache nothing is lost
         return attention_reference.attend(case).reshape(q.shape)
     whole = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient

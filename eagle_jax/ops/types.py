@@ -1,7 +1,8 @@
 """What operations are given.
 
 Letters of shapes, here and in the other modules: b batch, n tree nodes, m fresh rows, s cache slots, h hidden size (or
-heads, in front of c), k kv heads, g query heads of a kv head, c head size, r rows, i inputs, o outputs, v vocabulary.
+heads, in front of c), k kv heads, g query heads of a kv head, c head size, r rows, i inputs, o outputs, v vocabulary,
+u rows of a cache, of which the batch may be some.
 """
 
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.struct import pytree, static
 
 KV = tuple[Float[Array, "b k _ c"], Float[Array, "b k _ c"]]
+CachedKV = tuple[Float[Array, "u k s c"], Float[Array, "u k s c"]]
 CosSin = tuple[Float[Array, "b n half"], Float[Array, "b n half"]]
 
 
@@ -90,6 +92,7 @@ class AttentionInputs:
         length: committed slots of each request.
         first: first committed slot that each token attends to (sliding window); None is 0.
         num_valid: leading rows of `[b * n]` that are not padding; results of the others are not read.
+        cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
     """
 
     cos_sin: CosSin
@@ -97,3 +100,4 @@ class AttentionInputs:
     length: Int[Array, "b"]
     first: Int[Array, "b n"] | None
     num_valid: Int[Array, ""]
+    cache_rows: Int[Array, "b"] | None = None

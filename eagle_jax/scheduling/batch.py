@@ -25,6 +25,7 @@ from eagle_jax.scheduling.recorder import Recorder, last_steps
 from eagle_jax.scheduling.request import DUMMY_REQUEST, PartialOutput, Request
 from eagle_jax.scheduling.row import Row
 from eagle_jax.sharding import to_host
+from eagle_jax.tuning.by_load import ByLoad
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
 UNLIMITED = 2**31 - 1
@@ -38,6 +39,8 @@ class Batch:
 
     Args:
         shape: what its programs are compiled for.
+        by_load: drafters for the numbers of rows that may take part in a step; None: all rows do, with `drafter`, whose
+            state is that of all of them.
         requests: one for each row; without any, all places are free to be admitted to.
         poll_first_tokens: whether first tokens are fetched before the first step. Where only complete answers are
             reported nobody asks for them, and they are fetched only if a row ended with its first token.
@@ -54,9 +57,11 @@ class Batch:
         shape: BatchShape,
         requests: Sequence[Request] = (),
         *,
+        by_load: ByLoad | None = None,
         poll_first_tokens: bool = True,
     ):
         self.model, self.drafter, self.shape = model, drafter, shape
+        self._by_load = by_load or ByLoad(((rows_for(model, shape.rows), drafter),))
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
         self._processor: tuple[list[Request], LogitsParams | None] = [], None
@@ -76,10 +81,12 @@ class Batch:
         if any(row.request.options.stop for row in self.rows if not row.done):
             steps = min(steps or STOP_STRING_STEPS, STOP_STRING_STEPS)
         until = UNLIMITED if steps is None else min(int(self.state.steps) + steps, UNLIMITED)
-        running = [row for row in self.rows if not row.done]
-        enough = len(self.state.done) - (0 if finished is None else max(len(running) - finished, 0))
-        compiling, seconds = self._advance(until, enough)
-        for row in running:
+        running = [place for place, row in enumerate(self.rows) if not row.done]
+        size, drafter = self._by_load.for_rows(len(running))
+        places = [*running, *(place for place in range(len(self.state.done)) if place not in running)][:size]
+        enough = size - (0 if finished is None else max(len(running) - finished, 0))
+        compiling, seconds = self._advance(until, enough, places, drafter)
+        for row in (self.rows[place] for place in running):
             row.compile_seconds += compiling
             row.decode_seconds += seconds
         self.poll()
@@ -100,8 +107,8 @@ class Batch:
 
     def warm_up(self) -> float:
         """Compiles what `decode` runs for these rows, by running it with nothing to do; the seconds that it took."""
-        compiling, _ = self._advance(int(self.state.steps), len(self.state.done))
-        return compiling
+        steps = int(self.state.steps)
+        return sum(self._advance(steps, size, [*range(size)], drafter)[0] for size, drafter in self._by_load.entries)
 
     def end(self, places: Sequence[int]) -> None:
         """Ends answers as they are; their places are free."""
@@ -166,12 +173,18 @@ class Batch:
             row.first_token_seconds = programs.seconds_since(row.request.submitted)
         return dataclasses.replace(params, processor=None), state
 
-    def _advance(self, until: int, enough: int) -> tuple[float, float]:
-        """Runs until step `until` or until `enough` rows are done; the seconds that compiling and running took."""
-        limits = np.array(until, np.int32), np.array(enough, np.int32)
+    def _advance(self, until: int, enough: int, places: list[int], drafter: Drafter) -> tuple[float, float]:
+        """Runs the rows at `places` until step `until` or until `enough` of them are done; the seconds that compiling
+        and running took.
+        """
+        inputs = [self.state, np.array(until, np.int32), np.array(enough, np.int32)]
+        if len(places) < len(self.state.done):
+            inputs.append(np.array(places, np.int32))
+        else:
+            places = [*range(len(places))]
         self.state, compiling, seconds = _timed(
             compiled_advance(),
-            *(*self._models, *self._keyed(self._params_with_processor(), self.state, *limits)),
+            *(self._models[0], programs.packed(drafter), *self._keyed(self._params_for(places), *inputs)),
             mode=self.shape.mode,
             sharding=self.model.sharding,
         )
@@ -183,14 +196,17 @@ class Batch:
             return params, *others
         processor = params.processor
         tables = processor and (processor.bad_words.shape, *map(np.shape, jax.tree.leaves(processor.automata)))
-        key = params.stop_ids.shape, tables, self.shape.slots, self.shape.logprobs
+        key = params.stop_ids.shape, tables, self.shape.slots, self.shape.logprobs, len(others), np.shape(others[-1])
         return (programs.KeyedArgs(key, (params, *others)),)
 
-    def _params_with_processor(self) -> BatchParams:
-        """The parameters, with what the rows that go on ask of their logits; only the program that does it takes it."""
-        going_on = [DUMMY_REQUEST if row.done else row.request for row in self.rows]
+    def _params_for(self, places: list[int]) -> BatchParams:
+        """The parameters, with what the rows at `places` that go on ask of their logits; only the program that does it
+        takes it.
+        """
+        rows = [self.rows[place] for place in places if place < len(self.rows)]  # those beyond are padding
+        going_on = [DUMMY_REQUEST if row.done else row.request for row in rows]
         if list(map(id, going_on)) != list(map(id, self._processor[0])):
-            processor = processor_for(self.model, going_on, len(self.state.done))
+            processor = processor_for(self.model, going_on, len(places))
             self._processor = going_on, None if processor is None else _placed(self.model, processor)
         return dataclasses.replace(self.params, processor=self._processor[1])
 

@@ -25,8 +25,9 @@ from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scheduler import Event, Scheduler
 from eagle_jax.scheduling.scoring_queue import ScoringQueue
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
+from eagle_jax.tuning.by_load import by_load
 from eagle_jax.tuning.methods import choose
-from eagle_jax.tuning.sizes import chunk_tokens, rows_for
+from eagle_jax.tuning.sizes import chunk_tokens
 
 LONGEST = 4096  # default for tokens of a request: caches for a whole context may be larger than the model
 PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
@@ -49,6 +50,9 @@ class Engine:
         steps: how many there are between two polls of the answers.
         record: keeps the draft tree of the last step before each poll, which `chunks` then carry.
         prefix_cache_bytes: memory for what was read of prompts, so that others that begin alike start from it; or 0.
+
+    Attributes:
+        by_load: the drafters, by how many rows have a request.
 
     Raises:
         ValueError, TypeError: as `generate` does.
@@ -79,8 +83,9 @@ class Engine:
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
         self.max_queue, steps = whole("max_queue", max_queue, 1), whole("steps", steps, 1)
         slots = slots_to_hold(Plain(), self.max_tokens - 1, self.max_tokens)
-        chosen = choose(model, drafter, tree).for_batch(rows_for(model, whole("rows", rows, 1)), slots)
-        self.model, self.drafter = model, Recorder(chosen) if record else chosen
+        choice = choose(model, drafter, tree)
+        self.model, self.by_load = model, by_load(choice, whole("rows", rows, 1), slots)
+        self.drafter = Recorder(self.by_load.for_rows(rows)[1]) if record else self.by_load.deepest
         self._scheduler = Scheduler(
             model,
             self.drafter,
@@ -94,6 +99,7 @@ class Engine:
             steps=steps,
             prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
             prefix_cache_bytes=whole("prefix_cache_bytes", prefix_cache_bytes, 0),
+            by_load=None if record else self.by_load,
         )
         self._scheduler.warm_up()
         self.intake = Intake(model, self.max_tokens)

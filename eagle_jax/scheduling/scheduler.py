@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
@@ -13,6 +14,7 @@ from eagle_jax.scheduling.prefix_cache import PrefixCache
 from eagle_jax.scheduling.request import DUMMY_OPTIONS, NO_OUTPUT, PartialOutput, Request
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
+from eagle_jax.tuning.by_load import ByLoad
 from eagle_jax.tuning.sizes import chunk_tokens
 
 MOST_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
@@ -51,6 +53,7 @@ class Scheduler:
         prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
             steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
         prefix_cache_bytes: budget of `prefixes`; with `prefill_chunks`.
+        by_load: as in `Batch`, for `drafter` to be the deepest of.
 
     Attributes:
         shape: of the batch.
@@ -66,8 +69,9 @@ class Scheduler:
         steps: int | None = None,
         prefill_chunks: int | None = None,
         prefix_cache_bytes: int = 0,
+        by_load: ByLoad | None = None,
     ):
-        self.model, self.drafter, self.shape = model, drafter, shape
+        self.model, self.drafter, self.shape, self._by_load = model, drafter, shape, by_load
         self._steps, self._chunks = steps, prefill_chunks
         self.prefixes = PrefixCache(prefix_cache_bytes)
         self._ids = itertools.count()
@@ -146,7 +150,11 @@ class Scheduler:
         self._reading, self._decode_next = None, False
         self.prefixes.clear()
         self.close()
-        self._batch = None if self._chunks is None else Batch(self.model, self.drafter, self.shape)
+        self._batch = None if self._chunks is None else self._new_batch()
+
+    def _new_batch(self, requests: Sequence[Request] = (), *, poll_first_tokens: bool = True) -> Batch:
+        inputs = self.model, self.drafter, self.shape, requests
+        return Batch(*inputs, by_load=self._by_load, poll_first_tokens=poll_first_tokens)
 
     def close(self) -> None:
         """Frees the memory of the batch."""
@@ -186,7 +194,7 @@ class Scheduler:
             entries = self._next(self.shape.rows)
             requests = [request for _, request in entries]
             poll = self._steps is not None
-            self._batch = Batch(self.model, self.drafter, self.shape, requests, poll_first_tokens=poll)
+            self._batch = self._new_batch(requests, poll_first_tokens=poll)
             self._running = {place: id for place, (id, _) in enumerate(entries)}
             return
         batch = self._batch
@@ -228,7 +236,7 @@ class Scheduler:
             if self._running:
                 return False
             self.close()
-            batch = self._batch = Batch(self.model, self.drafter, self.shape)
+            batch = self._batch = self._new_batch()
         [(id, request)] = self._next(1)
         try:
             self._reading = id, request, ChunkedPrefill(batch, request, self.prefixes)

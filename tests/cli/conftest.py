@@ -291,6 +291,7 @@ class Fake:
         shape = TreeShape(1, 0) if plain else TreeShape(6, 3)
         return types.SimpleNamespace(
             drafter=types.SimpleNamespace(shape=shape),
+            by_load="no drafting" if plain else "trees of 6 nodes",
             max_tokens=512,
             room_for=lambda prompt: self.room,
             submit=lambda prompt, **request: FakeTicket(self, self.stream(model, prompt, **request)),

@@ -19,7 +19,7 @@ from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, likeliest_tree
 from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import BatchParams
+from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Drafter, Plain, View
@@ -30,6 +30,7 @@ from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.medusa import MedusaDrafter
+from eagle_jax.drafters.paused import Paused
 from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
@@ -164,6 +165,7 @@ DRAFTERS = {
 # Run in every way on each run of the suite: a tree and a chain, both noises, and every kind of state.
 WHOLE = ("eagle2", "eagle3", "uncoupled", "dflash 2, a tree", "hybrid", "garbage")
 MOST_IN_IT = "processed, mixed"
+IN_TURNS = "mixed, two rows at a time"  # any two, drafted for or not, for one to three steps
 GUESSES_NOTHING = {"garbage"}  # every other row has to save a tenth of the steps, or nothing was tested
 # Temperature and top-p of each row; rows in one batch need not agree, so two programs serve all.
 SAMPLED = Sampling(sampled=True, filtered=True)
@@ -174,6 +176,7 @@ HOW = {
     "processed, greedy": [(0.0, 1.0)],
     "processed, mixed": [(1.0, 0.9), (0.0, 1.0), (0.7, 1.0)],
 }
+HOW[IN_TURNS] = HOW["mixed"]
 PENALTIES = LogitsOptions(repetition_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.1)
 BANS = LogitsOptions(logit_bias=((3, 2.0), (9, -3.0)), min_tokens=20, frequency_penalty=0.05)
 # Two digits, a letter and a sign again and again, of tokens that are a byte each; the text is complete after each sign.
@@ -219,10 +222,24 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
     state = compiled_prefill()(
         model, drafter, request, jnp.asarray(tokens), mode=SAMPLED, slots=SLOTS, chunk=CHUNK, logprobs=False
     )
-    state = compiled_advance()(model, drafter, request, state, jnp.int32(10**6), mode=SAMPLED)
+    if how == IN_TURNS:
+        state = in_turns(model, drafter, request, state)
+    else:
+        state = compiled_advance()(model, drafter, request, state, jnp.int32(10**6), mode=SAMPLED)
     text, length = np.asarray(state.tokens), np.asarray(state.length)
     said = [text[row, len(prompt) : length[row] + 1].tolist() for row, prompt in enumerate(prompts)]
     return said, int(steps_by_row(state).sum())
+
+
+def in_turns(model: LM, drafter: Drafter, request: BatchParams, state: DecodeState) -> DecodeState:
+    """The answers, with other rows, and with and without drafts, every few steps."""
+    rng = np.random.default_rng(0)
+    while not np.asarray(state.done).all():
+        rows = jnp.asarray(rng.permutation(len(state.done))[:2], jnp.int32)
+        chosen = drafter if rng.random() < 0.7 else Paused(drafter)
+        until = state.steps + jnp.int32(rng.integers(1, 4))
+        state = compiled_advance()(model, chosen, request, state, until, jnp.int32(2), rows, mode=SAMPLED)
+    return state
 
 
 @functools.cache
@@ -265,6 +282,8 @@ def rows(complete: bool) -> list[Any]:
     every = [(name, backend, tuple(HOW)) for backend in ("cpu", "xla") for name in DRAFTERS]
     quick = [(*row[:2], row[2] if row[0] in WHOLE else (MOST_IN_IT,)) for row in every]
     quick = [row for row in quick if row[0] in WHOLE or row[1] == "cpu"]
+    # two more programs: of one backend
+    quick = [(*row[:2], tuple(how for how in row[2] if how != IN_TURNS or row[1] == "cpu")) for row in quick]
     chosen = [row for row in every if row not in quick] if complete else quick
     return [pytest.param(*row, id=f"{row[0]}, {row[1]}") for row in chosen]
 
@@ -288,8 +307,8 @@ def same_text(name: str, backend: str, hows: tuple[str, ...]) -> None:
         expected, without = plain(how, backend)
         assert text == expected, how
         assert all(len(answer) == NEW or answer[-1] == 7 for answer in text)
-        saved += without - passes
+        saved += without - passes if how != IN_TURNS else 0  # there steps are counted in which a row took no part
     if name not in GUESSES_NOTHING:
-        assert saved > 0.1 * sum(plain(how, backend)[1] for how in hows), (
+        assert saved > 0.1 * sum(plain(how, backend)[1] for how in hows if how != IN_TURNS), (
             "the drafter saved no passes: nothing was tested"
         )

@@ -30,6 +30,7 @@ class Asked:
         beside: fresh rows of earlier levels.
         chain: every node sees all before it, as in a chunk of a prompt.
         window: slots and fresh rows that a node sees, itself included.
+        cache_rows: row of a larger cache that each request has.
     """
 
     nodes: int
@@ -43,6 +44,7 @@ class Asked:
     window: int | None = None
     softcap: float | None = None
     dtype: str = "float32"
+    cache_rows: tuple[int, ...] | None = None
 
 
 CASES = {
@@ -56,6 +58,8 @@ CASES = {
     "a chunk of a prompt, in a window of such a cache": Asked(40, 700, (330, 200, 300), window=90, chain=True),
     "nothing is committed yet": Asked(3, 384, (0, 0), group=2),
     "60 nodes, bfloat16, softcap": Asked(60, 300, (300, 77), size=32, softcap=3.0, dtype="bfloat16"),
+    "rows of a larger cache": Asked(5, 384, (300, 7, 130), group=2, cache_rows=(4, 0, 2)),
+    "rows of a larger cache, in a window, mostly empty": Asked(3, 700, (330, 10), window=90, cache_rows=(1, 3)),
     "more rows than a tile": Asked(600, 128, (100,), heads=1, group=2, window=64, chain=True),
 }
 
@@ -67,6 +71,7 @@ def made(asked: Asked) -> Case:
     def normal(*shape: int) -> jax.Array:
         return jnp.asarray(rng.normal(size=shape), asked.dtype)
 
+    cached = batch if asked.cache_rows is None else 1 + max(asked.cache_rows)
     seen = np.tril(np.ones((asked.nodes, asked.nodes), bool))
     if not asked.chain:
         seen = (seen & (rng.random(seen.shape) < 0.3)) | np.eye(asked.nodes, dtype=bool)
@@ -77,10 +82,11 @@ def made(asked: Asked) -> Case:
         q=normal(batch, asked.heads, asked.group * asked.nodes, asked.size),
         fresh=tuple(normal(batch, asked.heads, fresh, asked.size) for _ in "kv"),
         visible=jnp.asarray(visible),
-        prefix=tuple(normal(batch, asked.heads, asked.slots, asked.size) for _ in "kv"),
+        prefix=tuple(normal(cached, asked.heads, asked.slots, asked.size) for _ in "kv"),
         length=jnp.asarray(lengths),
         first=None if first is None else jnp.asarray(first, jnp.int32),
         softcap=asked.softcap,
+        cache_rows=None if asked.cache_rows is None else jnp.asarray(asked.cache_rows, jnp.int32),
     )
 
 
@@ -96,11 +102,12 @@ def expected(asked: Asked) -> np.ndarray:
         node = r % case.nodes
         start = 0 if case.first is None else max(int(case.first[b, node]), 0)
         committed, seen = slice(start, int(case.length[b])), np.asarray(case.visible[b, node])
-        scores = np.concatenate([old_keys[b, k, committed], keys[b, k, seen]]) @ q[b, k, r]
+        row = b if asked.cache_rows is None else asked.cache_rows[b]
+        scores = np.concatenate([old_keys[row, k, committed], keys[b, k, seen]]) @ q[b, k, r]
         if case.softcap is not None:
             scores = np.tanh(scores / case.softcap) * case.softcap
         weights = np.exp(scores - scores.max())
-        mixed[b, k, r] = weights @ np.concatenate([old_values[b, k, committed], values[b, k, seen]]) / weights.sum()
+        mixed[b, k, r] = weights @ np.concatenate([old_values[row, k, committed], values[b, k, seen]]) / weights.sum()
     return mixed
 
 

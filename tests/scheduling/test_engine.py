@@ -12,11 +12,15 @@ import pytest
 from speller import CONFIG, DYNAMIC, RANDOM, SPELLED, SPELLER, asked
 
 from eagle_jax.api import generate
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.paused import Paused
 from eagle_jax.scheduling import chunked_prefill, programs, scheduler
 from eagle_jax.scheduling import engine as engine_module
 from eagle_jax.scheduling.engine import Engine
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, achunks, chunks
 from eagle_jax.sharding import sharding_of
+from eagle_jax.tuning.by_load import ByLoad
 
 RNG = np.random.default_rng(0)
 ROOM = dict(rows=2, max_tokens=48, steps=2, **DYNAMIC)
@@ -66,6 +70,30 @@ def test_answers_are_those_of_generate_and_nothing_is_compiled(random):
                 dict(place).keys() for place in alone.top_logprobs
             ]
     assert random.load.busy == random.load.waiting == 0
+
+
+def test_load_changes_trees_and_no_answer(monkeypatch):
+    """One row, two or all four take part in a step, with a tree, a chain or without drafts, as requests come and go."""
+    head = RANDOM.head
+    tree, chain = Eagle(head=head, policy=DynamicTree(8, 2, 2)), Eagle(head=head, policy=DynamicTree(3, 1, 1))
+    loads = ByLoad(((1, tree), (2, chain), (4, Paused(tree))))
+    monkeypatch.setattr(engine_module, "by_load", lambda choice, rows, slots: loads)
+    used, for_rows = [], ByLoad.for_rows
+    monkeypatch.setattr(ByLoad, "for_rows", lambda loads, count: (used.append(count), for_rows(loads, count))[1])
+    with Engine(RANDOM, rows=4, max_tokens=64, steps=2) as engine:
+        compiled = programs.compiled()
+        prompts = [RNG.integers(0, 200, size).tolist() for size in (3, 9, 1, 12, 5, 7)]
+        options = [SAMPLED, {"presence_penalty": 1.0}, {}, SAMPLED, {"logprobs": True}, {}]
+        tickets = []
+        for i, (prompt, how) in enumerate(zip(prompts, options, strict=True)):
+            tickets.append(engine.submit(prompt, max_new_tokens=30 - 4 * i, seed=i, **how))
+            next(iter(chunks(tickets[-1:])))  # it is running
+        answers = [ticket.result(60.0).token_ids for ticket in tickets]
+        assert programs.compiled() == compiled
+    assert set(used) == {1, 2, 3, 4}
+    for i, (prompt, how) in enumerate(zip(prompts, options, strict=True)):
+        alone = generate(RANDOM, prompt, max_new_tokens=30 - 4 * i, seed=i, batch_size=1, drafter="none", **how)
+        assert answers[i] == alone.token_ids, i
 
 
 def test_prompts_may_be_arrays(random):

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.ops.types import KV
+from eagle_jax.ops.types import KV, CachedKV
 
 
 class PackedAttention(NamedTuple):
@@ -42,13 +43,19 @@ class AttentionArguments(NamedTuple):
         cos_sin: rotary cosines and sines.
         draft_kv: keys and values of earlier draft levels, of none or more rows.
         visible: which rows of `draft_kv`, and then of its own keys, each node attends to.
-        prefix, length: the cache and its committed slots.
+        prefix, length, cache_rows: the cache, its committed slots, and the row of it that each request has.
         num_valid: leading rows of `[b * n]` that are not padding.
     """
 
     cos_sin: tuple[Float[Array, "b n half"], Float[Array, "b n half"]]
     draft_kv: KV
     visible: Bool[Array, "b n m"]
-    prefix: KV
+    prefix: CachedKV
     length: Int[Array, "b"]
+    cache_rows: Int[Array, "b"]
     num_valid: Int[Array, ""]
+
+
+def cache_rows(rows: Int[Array, "b"] | None, requests: int) -> Int[Array, "b"]:
+    """The rows written out: without any, request i has row i."""
+    return jnp.arange(requests, dtype=jnp.int32) if rows is None else rows

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 from llvmlite import ir
 
 from eagle_jax.ops.attention_case import Case
-from eagle_jax.ops.cpu.blocks import BLOCK, MAX_WIDTH, SUMS, KeyMask, Rows, attend_keys
+from eagle_jax.ops.cpu.arguments import cache_rows
+from eagle_jax.ops.cpu.blocks import BLOCK, MAX_WIDTH, SUMS, KeyMask, Rows, attend_keys, cached_head
 from eagle_jax.ops.cpu.calls import Call, add_handler
 from eagle_jax.ops.cpu.code import I32, I64, LANES, WORD, alloca, at, clamp, for_range, i64, minimum, read, write
 from eagle_jax.ops.cpu.signatures import Signature
@@ -31,7 +32,8 @@ def attend(case: Case) -> Float[Array, "b k r c"]:
     if case.softcap is not None or case.named != case.fresh[0].shape[2]:
         raise NotImplementedError("it has no softcap, and a mask names all fresh rows")
     visible = jnp.pad(case.visible, ((0, 0), (0, 0), (0, -case.named % BLOCK)))
-    buffers = [case.q, *case.fresh, visible.astype(jnp.int8), *case.prefix, case.length]
+    cached = *case.prefix, case.length, cache_rows(case.cache_rows, len(case.q))
+    buffers = [case.q, *case.fresh, visible.astype(jnp.int8), *cached]
     name = NAME
     if case.first is not None:
         name, buffers = WINDOWED, [*buffers, case.first]
@@ -51,16 +53,18 @@ def build(module: ir.Module) -> None:
 
 
 def _signature(windowed: bool) -> Signature:
-    """Rows r of each of k kv heads; m fresh rows, a mask for n nodes; u slots."""
-    fresh, prefix = (
-        dict.fromkeys(names, f"float32[b, k, {rows}, c]")
-        for names, rows in ((("keys", "values"), "m"), (("prefix_keys", "prefix_values"), "u"))
-    )
-    arguments = {"q": "float32[b, k, r, c]", **fresh, "visible": "int8[b, n, p]", **prefix, "length": "int32[b]"}
+    """Rows r of each of k kv heads; m fresh rows, a mask for n nodes; w rows of the cache and u slots."""
+    arguments = {
+        "q": "float32[b, k, r, c]",
+        **dict.fromkeys(("keys", "values"), "float32[b, k, m, c]"),
+        "visible": "int8[b, n, p]",
+        **dict.fromkeys(("prefix_keys", "prefix_values"), "float32[w, k, u, c]"),
+        **dict.fromkeys(("length", "cache_rows"), "int32[b]"),
+    }
     return Signature(
         arguments=arguments | ({"first": "int32[b, n]"} if windowed else {}),
         results={"y": "float32[b, k, r, c]", "sums": f"float32[b, k, r, 2, {LANES}]"},
-        relations=["n >= 1", f"c % {LANES} == 0", f"c <= {MAX_WIDTH}", f"p % {LANES} == 0", "p >= m"],
+        relations=["n >= 1", "w >= 1", f"c % {LANES} == 0", f"c <= {MAX_WIDTH}", f"p % {LANES} == 0", "p >= m"],
     )
 
 
@@ -69,18 +73,19 @@ def _body(call: Call, windowed: bool) -> None:
     q, keys, visible, prefix_keys = (call.arguments[index] for index in (0, 1, 3, 4))
     requests, heads, rows, size = (q.size(axis) for axis in range(4))
     fresh, slots, nodes, padded = keys.size(2), prefix_keys.size(2), visible.size(1), visible.size(2)
+    num_cached = prefix_keys.size(0)
     tasks = builder.mul(requests, heads)
     work = builder.mul(builder.mul(tasks, rows), builder.mul(size, builder.add(slots, fresh)))
     data = [one.data for one in (*call.arguments, *call.results)]
-    context_values = [*data, heads, rows, size, fresh, slots, nodes, padded]
+    context_values = [*data, num_cached, heads, rows, size, fresh, slots, nodes, padded]
     head = Phase(tasks, functools.partial(_head, windowed=windowed))
     run_phases(call, [head], builder.lshr(work, i64(4)), context_values)
 
 
 def _head(builder: ir.IRBuilder, index: ir.Value, context_values: Sequence[ir.Value], windowed: bool) -> None:
     """A task: one kv head of one request."""
-    *data, heads, count, size, fresh, slots, nodes, padded = context_values
-    q, keys, values, visible, prefix_keys, prefix_values, length, *first, out, sums = data
+    *data, num_cached, heads, count, size, fresh, slots, nodes, padded = context_values
+    q, keys, values, visible, prefix_keys, prefix_values, length, rows_of, *first, out, sums = data
     request, row = builder.udiv(index, heads), builder.mul(size, i64(WORD))
 
     def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
@@ -94,9 +99,9 @@ def _head(builder: ir.IRBuilder, index: ir.Value, context_values: Sequence[ir.Va
     if windowed:
         mask = KeyMask("window", at(builder, first[0], builder.mul(request, nodes), WORD))
         first_slot = _first_visible_block(builder, mask.address, nodes)
-    attend_keys(
-        builder, rows, part_of(prefix_keys, slots, row), part_of(prefix_values, slots, row), first_slot, committed, mask
-    )
+    cached = cached_head(builder, index, rows_of, num_cached, heads)
+    own_keys, own_values = (at(builder, base, builder.mul(cached, slots), row) for base in (prefix_keys, prefix_values))
+    attend_keys(builder, rows, own_keys, own_values, first_slot, committed, mask)
     mask = KeyMask("mask", at(builder, visible, builder.mul(request, nodes), padded), padded)
     attend_keys(builder, rows, part_of(keys, fresh, row), part_of(values, fresh, row), i64(0), fresh, mask)
     rows.end(builder)

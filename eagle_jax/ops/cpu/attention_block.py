@@ -45,10 +45,10 @@ def attention_block(
 
 def _trailing_arguments(arguments: AttentionArguments, factor: float) -> list[Array]:
     """The arguments after the weights."""
-    cos_sin, draft_kv, mask, prefix, length, num_valid = arguments
+    cos_sin, draft_kv, mask, prefix, length, rows, num_valid = arguments
     # vectors of 16 are read from any byte on
     mask = jnp.pad(mask, ((0, 0), (0, 0), (0, -mask.shape[2] % BLOCK + BLOCK))).astype(jnp.int8)
-    return [*cos_sin, *draft_kv, mask, *prefix, length, jnp.float32(factor), num_valid]
+    return [*cos_sin, *draft_kv, mask, *prefix, length, rows, jnp.float32(factor), num_valid]
 
 
 def _result_types(
@@ -84,9 +84,10 @@ def _signature(dtype: str, pair: int) -> Signature:
     """The signature for weights with `pair` inputs in a word.
 
     For each of k kv heads g query rows, n of each query head; q outputs of qkv, v inputs of o; m rows of earlier draft
-    levels, u slots; a is half of the head size c.
+    levels, w rows of the cache and u slots; a is half of the head size c.
     """
-    rows, draft, prefix = (f"float32[b, k, {count}, c]" for count in ("n", "m", "u"))
+    rows, draft = (f"float32[b, k, {count}, c]" for count in ("n", "m"))
+    prefix = "float32[w, k, u, c]"
     return Signature(
         arguments={
             "x": "float32[b, n, i]",
@@ -103,6 +104,7 @@ def _signature(dtype: str, pair: int) -> Signature:
             "prefix_keys": prefix,
             "prefix_values": prefix,
             "length": "int32[b]",
+            "cache_rows": "int32[b]",
             "factor": "float32[]",
             "num_valid": "int32[]",
         },
@@ -119,6 +121,7 @@ def _signature(dtype: str, pair: int) -> Signature:
         },
         relations=[
             "b >= 1",
+            "w >= 1",
             "n >= 1",
             "r == b * n",
             "c == 2 * a",

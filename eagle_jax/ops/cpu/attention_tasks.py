@@ -6,7 +6,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from eagle_jax.ops.cpu.arithmetic import FloatArithmetic
-from eagle_jax.ops.cpu.blocks import SUMS, KeyMask, Rows, attend_keys
+from eagle_jax.ops.cpu.blocks import SUMS, KeyMask, Rows, attend_keys, cached_head
 from eagle_jax.ops.cpu.calls import Call
 from eagle_jax.ops.cpu.code import (
     F32,
@@ -34,6 +34,7 @@ class _Sizes(NamedTuple):
         num_valid: nodes of each request that are not padding.
         num_queries: query heads of a kv head.
         num_draft: rows of earlier draft levels.
+        cache_rows: rows of the cache.
         padded: bytes of a row of the mask.
     """
 
@@ -44,6 +45,7 @@ class _Sizes(NamedTuple):
     num_queries: ir.Value
     size: ir.Value
     num_draft: ir.Value
+    cache_rows: ir.Value
     slots: ir.Value
     padded: ir.Value
     outputs: ir.Value
@@ -62,6 +64,7 @@ class _Data(NamedTuple):
     prefix_keys: ir.Value
     prefix_values: ir.Value
     length: ir.Value
+    cache_rows: ir.Value
     factor: ir.Value
     y: ir.Value
     keys: ir.Value
@@ -86,7 +89,8 @@ class _Context(NamedTuple):
 def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
     builder = call.builder
     x, residual, eps, scale, qkv, o, *rest = call.arguments
-    cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values, length, factor, num_valid = rest
+    cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values, *rest = rest
+    length, cache_rows, factor, num_valid = rest
     y, keys, values, prepared, projected, queries, attended, sums, concatenated = call.results
     requests, nodes = x.size(0), x.size(1)
     # the valid rows of several requests are not contiguous: then all rows are computed
@@ -94,8 +98,8 @@ def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
     count = builder.select(single, valid_rows(builder, num_valid, rows), rows)
     input_rows = InputRows(x.data, scale.data, eps.data, prepared.data, scale.size(0), count, x.size(2))
     qkv_weight, o_weight = (Weight.from_buffer(builder, weight, arithmetic) for weight in (qkv, o))
-    addresses = [residual, cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values, length, factor]
-    addresses += [y, keys, values, projected, queries, attended, sums, concatenated]
+    addresses = [residual, cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values]
+    addresses += [length, cache_rows, factor, y, keys, values, projected, queries, attended, sums, concatenated]
     sizes = _Sizes(
         requests,
         nodes,
@@ -104,6 +108,7 @@ def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
         num_queries=builder.udiv(queries.size(2), nodes),
         size=prefix_keys.size(3),
         num_draft=num_draft.size(2),
+        cache_rows=prefix_keys.size(0),
         slots=prefix_keys.size(2),
         padded=visible.size(2),
         outputs=projected.size(1),
@@ -152,7 +157,10 @@ def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmeti
     rows = Rows(num_queries, attended, part_of(data.sums, all_rows, SUMS), count, sizes.size, sizes.num_valid)
     rows.begin(builder)
     committed = clamp(builder, read(builder, at(builder, data.length, request, WORD), I32), sizes.slots)
-    prefix_keys, prefix_values = (part_of(base, sizes.slots, row) for base in (data.prefix_keys, data.prefix_values))
+    cached = cached_head(builder, index, data.cache_rows, sizes.cache_rows, sizes.heads)
+    prefix_keys, prefix_values = (
+        at(builder, base, builder.mul(cached, sizes.slots), row) for base in (data.prefix_keys, data.prefix_values)
+    )
     attend_keys(builder, rows, prefix_keys, prefix_values, i64(0), committed, KeyMask("all"))
     visible = at(builder, data.visible, builder.mul(request, sizes.nodes), sizes.padded)
     draft_keys, draft_values = (part_of(base, sizes.num_draft, row) for base in (data.draft_keys, data.draft_values))

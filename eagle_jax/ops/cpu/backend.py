@@ -19,7 +19,7 @@ from eagle_jax.ops.cpu.panels import AnyPanels, Panels, QuantizedPanels, fits
 from eagle_jax.ops.dispatch import ACTIVATIONS, is_first
 from eagle_jax.ops.packing import PackedWeight
 from eagle_jax.ops.quantized import QuantArray
-from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, MLPWeights
+from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV, MLPWeights
 from eagle_jax.sharding.tracing import is_sharded
 
 ROWS = ("int16", "int8")  # values of `ACTIVATIONS`, which is read when a program is traced
@@ -90,7 +90,7 @@ def attention_block(
     x: Float[Array, "b n i"],
     weights: AttentionWeights,
     inputs: AttentionInputs,
-    prefix: KV,
+    prefix: CachedKV,
     draft_kv: KV,
     *,
     scale: float,
@@ -110,10 +110,11 @@ def attention_block(
         raise NotImplementedError(f"heads are multiples of {HEAD_MULTIPLE} up to {MAX_HEAD}, inputs of {LANES}")
     _check()
     from eagle_jax.ops.cpu import attention_block as compiled
-    from eagle_jax.ops.cpu.arguments import AttentionArguments, PackedAttention
+    from eagle_jax.ops.cpu.arguments import AttentionArguments, PackedAttention, cache_rows
 
     factor = jnp.zeros(0) if norm is None else norm.scale.astype(jnp.float32)
-    arguments = AttentionArguments(inputs.cos_sin, draft_kv, inputs.visible, prefix, inputs.length, inputs.num_valid)
+    cached = prefix, inputs.length, cache_rows(inputs.cache_rows, len(x))
+    arguments = AttentionArguments(inputs.cos_sin, draft_kv, inputs.visible, *cached, inputs.num_valid)
     eps = 0.0 if norm is None else norm.eps
     packed = PackedAttention(factor, qkv.data, o.data)
     return compiled.attention_block(residual, x, eps, packed, arguments, scale)
@@ -125,7 +126,7 @@ def _fits_attention(
     qkv: Panels,
     o: Panels,
     inputs: AttentionInputs,
-    prefix: KV,
+    prefix: CachedKV,
     draft_kv: KV,
 ) -> bool:
     (batch, nodes, size), (_, heads, slots, head_dim) = x, prefix[0].shape

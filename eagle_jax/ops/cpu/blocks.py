@@ -29,6 +29,7 @@ from eagle_jax.ops.cpu.code import (
     WORD,
     alloca,
     at,
+    clamp,
     constant,
     field_values,
     for_range,
@@ -238,3 +239,16 @@ def _to_weights(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, maxim
         score = read(builder, address, FLOATS)
         visible = builder.fcmp_unordered("!=", score, constant(UNSEEN))
         write(builder, builder.select(visible, scaled_exp(builder, score, exponent), constant(0.0)), address)
+
+
+def cached_head(
+    builder: ir.IRBuilder, index: ir.Value, cache_rows: ir.Value, num_rows: ir.Value, heads: ir.Value
+) -> ir.Value:
+    """Where kv head `index % heads` of request `index // heads` lies among the kv heads of a cache of `num_rows` rows.
+
+    Args:
+        cache_rows: address of the requests' rows.
+    """
+    request, head = builder.udiv(index, heads), builder.urem(index, heads)
+    row = clamp(builder, read(builder, at(builder, cache_rows, request, WORD), I32), builder.sub(num_rows, i64(1)))
+    return builder.add(builder.mul(row, heads), head)

@@ -44,9 +44,11 @@ def attend(case: Case, interpret: bool = False) -> Float[Array, "b k r c"]:
     tile = min(ROWS, max(16, pl.next_power_of_2(rows)))
     span = _up(max(SPAN, -(-case.slots // SPANS)), BLOCK)
     spans = -(-case.slots // span)
-    arrays = [case.q, *case.fresh, case.visible.astype(jnp.int32), case.length.astype(jnp.int32), *case.prefix]
+    cache_rows = jnp.arange(batch, dtype=jnp.int32) if case.cache_rows is None else case.cache_rows.astype(jnp.int32)
+    arrays = [case.q, *case.fresh, case.visible.astype(jnp.int32), case.length.astype(jnp.int32), cache_rows]
     if case.first is not None:
         arrays.append(case.first.astype(jnp.int32))
+    cached = [part.reshape(-1, *part.shape[2:]) for part in case.prefix]
     parts = [jax.ShapeDtypeStruct((spans, batch, heads, rows, *width), jnp.float32) for width in ((), (), (size,))]
 
     def of_head(array: Any) -> pl.BlockSpec:
@@ -61,32 +63,37 @@ def attend(case: Case, interpret: bool = False) -> Float[Array, "b k r c"]:
         return pl.BlockSpec((None, None, None, *part.shape[3:]), lambda i, t, p: (p, i // heads, i % heads, *rest))
 
     top, total, mixed = pl.pallas_call(
-        functools.partial(_kernel, nodes=case.nodes, tile=tile, span=span, softcap=case.softcap),
+        functools.partial(_kernel, heads=heads, nodes=case.nodes, tile=tile, span=span, softcap=case.softcap),
         grid=(batch * heads, -(-rows // tile), spans),
-        in_specs=[of_head(array) for array in arrays],
+        in_specs=[*map(of_head, arrays), *[pl.BlockSpec()] * 2],  # which row of the cache it is, only the kernel knows
         out_specs=[of_span(part) for part in parts],
         out_shape=parts,
         compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
         interpret=interpret,
         name="tree_attention",
-    )(*arrays)
+    )(*arrays, *cached)
     return merged(top, total, mixed).astype(case.q.dtype)
 
 
-def _kernel(*refs: Any, nodes: int, tile: int, span: int, softcap: float | None) -> None:
+def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: float | None) -> None:
     from jax.experimental.pallas.triton import load, store
 
-    q, fresh_k, fresh_v, visible, length, k, v, *rest = refs
-    first = rest.pop(0) if len(rest) > 3 else None
+    q, fresh_k, fresh_v, visible, length, cache_row, *rest = refs
+    first = rest.pop(0) if len(rest) > 5 else None
+    k, v, *rest = rest
+    cached = cache_row[...] * heads + pl.program_id(0) % heads
     rows, size, fresh = q.shape[0], q.shape[1], fresh_k.shape[0]
     row = pl.program_id(1) * tile + jnp.arange(tile, dtype=jnp.int32)
     column = jnp.arange(pl.next_power_of_2(size), dtype=jnp.int32)
     node = row % nodes
 
     def block_of(ref: Any, at: Array, count: Array | int) -> Array:
-        """Rows `at` of `ref[.., c]` that lie below `count`; zeros elsewhere, and in columns that it has not."""
+        """Rows `at` of `ref[.., c]` that lie below `count`; zeros elsewhere, and in columns that it has not. Of the
+        cache those of this program's head.
+        """
         inside = (at < count)[:, None] & (column < size)[None]
-        return load(ref.at[at[:, None], column[None]], mask=inside, other=0.0)
+        head = (cached,) if ref.ndim == 3 else ()
+        return load(ref.at[(*head, at[:, None], column[None])], mask=inside, other=0.0)
 
     queries = block_of(q, row, rows)
 

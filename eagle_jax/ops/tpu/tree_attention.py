@@ -53,7 +53,8 @@ def attend(case: Case, interpret: bool | None = None) -> Float[Array, "b k r c"]
         )
     tiling = Tiling.of(case)
     steps, start = _steps(case, tiling.block)
-    scalars = case.length.astype(jnp.int32), start, steps[None]
+    cache_rows = jnp.arange(batch, dtype=jnp.int32) if case.cache_rows is None else case.cache_rows.astype(jnp.int32)
+    scalars = case.length.astype(jnp.int32), start, steps[None], cache_rows
     arrays, specs = _inputs(case, tiling)
     if not interpret:  # XLA would like to bring the whole cache closer before the kernel starts
         arrays[-2:] = (pltpu.with_memory_space_constraint(part, pltpu.HBM) for part in arrays[-2:])
@@ -123,7 +124,7 @@ def _block(slots: int, most: int) -> int:
 
 
 def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) -> None:
-    length, start, steps, q, fresh_k, fresh_v, visible, *rest = refs
+    length, start, steps, _, q, fresh_k, fresh_v, visible, *rest = refs
     first = rest.pop(0) if windows else None
     k, v, out, *sums = rest
     row, step = pl.program_id(0), pl.program_id(3)
@@ -183,9 +184,9 @@ def _inputs(case: Case, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]
     def by_rows(b: Any, t: Any, k: Any, i: Any, *_: Any) -> tuple[Any, ...]:
         return b, t % parts, 0
 
-    def block(b: Any, t: Any, k: Any, i: Any, length: Any, start: Any, steps: Any) -> tuple[Any, ...]:
+    def block(b: Any, t: Any, k: Any, i: Any, length: Any, start: Any, _: Any, cache_rows: Any) -> tuple[Any, ...]:
         last = jnp.maximum((length[b] - 1) // tiling.block, 0)
-        return b, k, jnp.minimum(start[b] + i, last), 0
+        return cache_rows[b], k, jnp.minimum(start[b] + i, last), 0
 
     arrays = [q.reshape(*case.q.shape[:2], -1, size), *(_pad(part, 2, fresh) for part in case.fresh)]
     arrays.append(jnp.tile(visible, (1, whole, 1)))

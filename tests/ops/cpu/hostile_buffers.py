@@ -16,11 +16,26 @@ from eagle_jax.ops.cpu import library, packed_linear
 from eagle_jax.ops.cpu.signatures import Signature
 
 # Lengths of a right call, by the names of its signature: for handlers whose name begins so.
-HALF = {"b": 2, "n": 3, "i": 32, "h": 32, "z": 32, "a": 16, "c": 32, "k": 2, "m": 4, "u": 64, "g": 6, "r": 6, "p": 32}
+HALF = {
+    "b": 2,
+    "n": 3,
+    "i": 32,
+    "h": 32,
+    "z": 32,
+    "a": 16,
+    "c": 32,
+    "k": 2,
+    "m": 4,
+    "u": 64,
+    "w": 3,
+    "g": 6,
+    "r": 6,
+    "p": 32,
+}
 LENGTHS = {
     "eagle_jax_product_f32": {"r": 3, "i": 16, "s": 2, "j": 16, "l": 16, "o": 32},
     "eagle_jax_product_bf16": {"r": 3, "i": 16, "s": 2, "j": 8, "l": 32, "o": 32},
-    "eagle_jax_attention": {"b": 2, "k": 2, "r": 6, "c": 16, "m": 5, "n": 3, "p": 64, "u": 70},
+    "eagle_jax_attention": {"b": 2, "k": 2, "r": 6, "c": 16, "m": 5, "n": 3, "p": 64, "u": 70, "w": 3},
     "eagle_jax_norm": {"r": 3, "h": 32},
     "eagle_jax_top_k": {"r": 3, "v": 50, "k": 4},
     "eagle_jax_attention_block_f32": HALF | {"s": 16, "j": 32, "l": 16, "q": 256, "v": 128, "t": 2, "e": 128, "d": 16},
@@ -92,7 +107,7 @@ def wrong(buffers: Buffers) -> list[Buffers]:
 
 def value(name: str, dtype: str, shape: tuple[int, ...]) -> jax.Array:
     """Small numbers; counts and lengths that point nowhere."""
-    if name in ("length", "num_valid", "first") and dtype == "int32":
+    if name in ("length", "cache_rows", "num_valid", "first") and dtype == "int32":
         return jnp.full(shape, WILD, jnp.int32)
     return jnp.asarray(np.ones(shape, np.dtype(getattr(ml_dtypes, dtype, None) or dtype)))
 

@@ -1,0 +1,53 @@
+"""Steps for some rows of a batch: the others cost nothing meanwhile.
+
+Everything of a row but its caches is small and is copied; the caches stay where they are, and are read and written at
+the rows that take part (`Cache.at_rows`).
+"""
+
+import dataclasses
+from typing import Any, TypeVar
+
+import jax
+from jaxtyping import Array, Int
+
+from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.models.cache import Cache
+
+T = TypeVar("T")
+
+
+def state_at(state: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
+    """The state of some rows, distinct ones."""
+    return _at(state, rows)
+
+
+def params_at(params: BatchParams, rows: Int[Array, "a"]) -> BatchParams:
+    """The parameters of some rows; `processor` is kept as it is, and has to be that of these rows."""
+    return dataclasses.replace(_at(dataclasses.replace(params, processor=None), rows), processor=params.processor)
+
+
+def with_rows(state: DecodeState, part: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
+    """The state of the whole batch after steps of some of its rows, `part` of `state_at(state, rows)`."""
+
+    def put(old: Any, new: Any) -> Any:
+        if isinstance(old, Cache):
+            length = old.length.at[rows].set(new.length)
+            return Cache(k=new.k, v=new.v, length=length, rope_length=old.rope_length, rows=old.rows)
+        return old.at[rows].set(new) if old.ndim else new
+
+    return jax.tree.map(put, state, part, is_leaf=_is_cache)
+
+
+def _at(tree: T, rows: Int[Array, "a"]) -> T:
+    """Some rows of arrays whose first axis is the batch; scalars are the whole batch's."""
+
+    def take(node: Any) -> Any:
+        if isinstance(node, Cache):
+            return node.at_rows(rows)
+        return node[rows] if node.ndim else node
+
+    return jax.tree.map(take, tree, is_leaf=_is_cache)
+
+
+def _is_cache(node: Any) -> bool:
+    return isinstance(node, Cache)

@@ -1,0 +1,64 @@
+"""Which drafter a batch has, by how many of its rows have a request."""
+
+import dataclasses
+
+from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.paused import Paused
+from eagle_jax.tuning.methods import Choice
+from eagle_jax.tuning.sizes import rows_for
+
+DOUBLING = 8  # rows up to which sizes double; above they are four times as large, for fewer programs
+
+
+@dataclasses.dataclass(frozen=True)
+class ByLoad:
+    """Drafters that remember the same and differ in their trees, by the rows that take part in a step.
+
+    Attributes:
+        entries: (rows, drafter), by ascending rows; the last one is for the whole batch.
+    """
+
+    entries: tuple[tuple[int, Drafter], ...]
+
+    @property
+    def deepest(self) -> Drafter:
+        """The one whose trees are deepest: with room for these there is room for all."""
+        return max((drafter for _, drafter in self.entries), key=lambda one: one.shape.depth)
+
+    def __str__(self) -> str:
+        """What is drafted, in words."""
+        most = {drafter.shape.nodes: rows for rows, drafter in self.entries}  # rows that have trees of that size
+        if len(most) == 1:
+            return "no drafting" if 1 in most else f"trees of {min(most)} nodes"
+        parts = [f"{f'{nodes} nodes' if nodes > 1 else 'none'} for {rows}" for nodes, rows in most.items()]
+        return f"trees by answers at a time ({', '.join(parts)})"
+
+    def for_rows(self, running: int) -> tuple[int, Drafter]:
+        """Rows of the smallest step that so many take part in, and its drafter."""
+        return next((entry for entry in self.entries if entry[0] >= running), self.entries[-1])
+
+
+def by_load(choice: Choice, rows: int, slots: int | None = None) -> ByLoad:
+    """The drafters that were chosen for a batch of `rows` rows and for fewer of them.
+
+    Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. Over several
+    devices rows lie in fixed places, and all of them take part in every step.
+
+    Args:
+        slots: of the batch's caches, if known.
+    """
+    most = rows_for(choice.model, rows)
+    sizes = [most] if choice.model.sharding is not None else _sizes(most)
+    drafters = [choice.for_batch(size, slots) for size in sizes]
+    drafting = [drafter for drafter in drafters if not isinstance(drafter, Plain)]
+    if drafting:
+        drafters = [Paused(drafting[0]) if isinstance(drafter, Plain) else drafter for drafter in drafters]
+    return ByLoad(tuple(zip(sizes, drafters, strict=True)))
+
+
+def _sizes(most: int) -> list[int]:
+    """Numbers of rows that steps are compiled for."""
+    sizes = [most]
+    while sizes[0] > 1:
+        sizes.insert(0, max(1, sizes[0] // (2 if sizes[0] <= DOUBLING else 4)))
+    return sizes
