@@ -15,8 +15,10 @@ from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
 from eagle_jax.decoding.processor import LogitsParams
 from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
 from eagle_jax.drafters.base import Drafter
+from eagle_jax.drafters.paused import Ready, compiled_catch_up
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import programs
+from eagle_jax.scheduling.backlog import Backlog
 from eagle_jax.scheduling.batch_shape import BatchShape, stop_ids, token_limit
 from eagle_jax.scheduling.insert import Running, compiled_insert
 from eagle_jax.scheduling.options import settings_of
@@ -64,6 +66,7 @@ class Batch:
         self._by_load = by_load or ByLoad(((rows_for(model, shape.rows), drafter),))
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
+        self._backlog = Backlog()
         self._processor: tuple[list[Request], LogitsParams | None] = [], None
         self.params, self.state = self._prefill(self.rows) if requests else self._empty()
         if poll_first_tokens or to_host(self.state.done).any():
@@ -85,7 +88,9 @@ class Batch:
         size, drafter = self._by_load.for_rows(len(running))
         places = [*running, *(place for place in range(len(self.state.done)) if place not in running)][:size]
         enough = size - (0 if finished is None else max(len(running) - finished, 0))
-        compiling, seconds = self._advance(until, enough, places, drafter)
+        is_due = self._backlog.is_due(drafter, until - int(self.state.steps))
+        compiling, seconds = self._catch_up(places) if is_due else (0.0, 0.0)
+        compiling, seconds = np.add((compiling, seconds), self._advance(until, enough, places, drafter)).tolist()
         for row in (self.rows[place] for place in running):
             row.compile_seconds += compiling
             row.decode_seconds += seconds
@@ -107,8 +112,12 @@ class Batch:
 
     def warm_up(self) -> float:
         """Compiles what `decode` runs for these rows, by running it with nothing to do; the seconds that it took."""
-        steps = int(self.state.steps)
-        return sum(self._advance(steps, size, [*range(size)], drafter)[0] for size, drafter in self._by_load.entries)
+        steps, seconds = int(self.state.steps), 0.0
+        for size, drafter in self._by_load.entries:
+            places = [*range(size)]
+            seconds += self._catch_up(places)[0] if isinstance(drafter, Ready) else 0.0
+            seconds += self._advance(steps, size, places, drafter)[0]
+        return seconds
 
     def end(self, places: Sequence[int]) -> None:
         """Ends answers as they are; their places are free."""
@@ -177,7 +186,7 @@ class Batch:
         """Runs the rows at `places` until step `until` or until `enough` of them are done; the seconds that compiling
         and running took.
         """
-        inputs = [self.state, np.array(until, np.int32), np.array(enough, np.int32)]
+        inputs: list[Any] = [self.state, np.array(until, np.int32), np.array(enough, np.int32)]
         if len(places) < len(self.state.done):
             inputs.append(np.array(places, np.int32))
         else:
@@ -188,6 +197,12 @@ class Batch:
             mode=self.shape.mode,
             sharding=self.model.sharding,
         )
+        return compiling, seconds
+
+    def _catch_up(self, places: list[int]) -> tuple[float, float]:
+        """Lets the drafter read what was said while it paused; the seconds that compiling and running took."""
+        inputs = self._models[0], programs.packed(self.drafter), self.state, np.array(places, np.int32)
+        self.state, compiling, seconds = _timed(compiled_catch_up(), *inputs, sharding=self.model.sharding)
         return compiling, seconds
 
     def _keyed(self, params: BatchParams, *others: Any) -> tuple[Any, ...]:

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 from eagle_jax.checks import whole
 from eagle_jax.converters.errors import in_a_line
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.batch_shape import OWN_STOP_IDS, BatchShape, slots_to_hold
+from eagle_jax.scheduling.batch_shape import OWN_STOP_IDS, BatchShape
 from eagle_jax.scheduling.intake import Intake
 from eagle_jax.scheduling.load import Load
 from eagle_jax.scheduling.options import stop_strings
@@ -27,7 +27,7 @@ from eagle_jax.scheduling.scoring_queue import ScoringQueue
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
 from eagle_jax.tuning.by_load import by_load
 from eagle_jax.tuning.methods import choose
-from eagle_jax.tuning.sizes import chunk_tokens
+from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
 
 LONGEST = 4096  # default for tokens of a request: caches for a whole context may be larger than the model
 PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
@@ -82,16 +82,15 @@ class Engine:
     ):
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
         self.max_queue, steps = whole("max_queue", max_queue, 1), whole("steps", steps, 1)
-        slots = slots_to_hold(Plain(), self.max_tokens - 1, self.max_tokens)
-        choice = choose(model, drafter, tree)
-        self.model, self.by_load = model, by_load(choice, whole("rows", rows, 1), slots)
+        sizes, rows = (self.max_tokens - 1, self.max_tokens, chunk_tokens()), whole("rows", rows, 1)
+        self.model, self.by_load = model, by_load(choose(model, drafter, tree), rows, steps, slots_beside(0, *sizes))
         self.drafter = Recorder(self.by_load.for_rows(rows)[1]) if record else self.by_load.deepest
         self._scheduler = Scheduler(
             model,
             self.drafter,
             BatchShape(
                 rows=rows,
-                slots=slots_to_hold(self.drafter, self.max_tokens - 1, self.max_tokens),
+                slots=slots_beside(self.by_load.most_rows - 1, *sizes),
                 mode=Sampling(sampled=True, filtered=True),
                 logprobs=2,
                 stop_ids=len(model.stop_ids) + OWN_STOP_IDS,

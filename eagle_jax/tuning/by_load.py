@@ -3,10 +3,11 @@
 import dataclasses
 
 from eagle_jax.drafters.base import Drafter, Plain
-from eagle_jax.drafters.paused import Paused
+from eagle_jax.drafters.paused import Paused, Ready
 from eagle_jax.tuning.methods import Choice
 from eagle_jax.tuning.sizes import rows_for
 
+UNREAD = 32  # steps of plain decoding that a drafter reads at a time, at least
 DOUBLING = 8  # rows up to which sizes double; above they are four times as large, for fewer programs
 
 
@@ -22,8 +23,15 @@ class ByLoad:
 
     @property
     def deepest(self) -> Drafter:
-        """The one whose trees are deepest: with room for these there is room for all."""
+        """The one whose trees are deepest."""
         return max((drafter for _, drafter in self.entries), key=lambda one: one.shape.depth)
+
+    @property
+    def most_rows(self) -> int:
+        """Most rows that are written to a cache at a time."""
+        drafters = [drafter for _, drafter in self.entries]
+        unread = [drafter.room for drafter in drafters if isinstance(drafter, Ready)]
+        return max(*unread, *(drafter.shape.depth + 1 for drafter in drafters), 1)
 
     def __str__(self) -> str:
         """What is drafted, in words."""
@@ -38,21 +46,23 @@ class ByLoad:
         return next((entry for entry in self.entries if entry[0] >= running), self.entries[-1])
 
 
-def by_load(choice: Choice, rows: int, slots: int | None = None) -> ByLoad:
+def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None) -> ByLoad:
     """The drafters that were chosen for a batch of `rows` rows and for fewer of them.
 
     Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. Over several
     devices rows lie in fixed places, and all of them take part in every step.
 
     Args:
+        steps: between two polls.
         slots: of the batch's caches, if known.
     """
     most = rows_for(choice.model, rows)
     sizes = [most] if choice.model.sharding is not None else _sizes(most)
     drafters = [choice.for_batch(size, slots) for size in sizes]
     drafting = [drafter for drafter in drafters if not isinstance(drafter, Plain)]
-    if drafting:
-        drafters = [Paused(drafting[0]) if isinstance(drafter, Plain) else drafter for drafter in drafters]
+    if len(drafting) not in (0, len(drafters)):
+        room = max(UNREAD, steps)
+        drafters = [Paused(drafting[0], room) if isinstance(one, Plain) else Ready(one, room) for one in drafters]
     return ByLoad(tuple(zip(sizes, drafters, strict=True)))
 
 

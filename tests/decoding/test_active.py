@@ -12,8 +12,9 @@ from test_decode import DRAFTERS, PROMPTS, TARGET, ask, assert_same_rows, start
 from eagle_jax.decoding.active import state_at
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.drafters.base import Plain
-from eagle_jax.drafters.paused import Paused
+from eagle_jax.drafters.paused import Paused, Ready, compiled_catch_up
 
+ALL = jnp.arange(len(PROMPTS), dtype=jnp.int32)
 ROWS = jnp.array([3, 1], jnp.int32)
 
 
@@ -41,13 +42,16 @@ def test_it_ends_when_enough_of_them_are_done():
 @pytest.mark.slow
 def test_the_state_is_that_of_a_fresh_prefill_whoever_took_part():
     """With drafts and without: a head that was paused knows the text as if it had drafted all the time."""
-    drafter = DRAFTERS["eagle3"]
+    drafter, paused = Ready(DRAFTERS["eagle3"], 4), Paused(DRAFTERS["eagle3"], 4)
     request, tokens, mode = ask(PROMPTS, temperature=0.7)
     state, rng = start(drafter, request, tokens, mode), np.random.default_rng(0)
-    for step in range(2, 13, 2):
+    for step, chosen in zip(range(2, 15, 2), [drafter, paused, paused, drafter, paused, drafter, paused], strict=True):
+        if chosen is drafter:
+            state = compiled_catch_up()(TARGET, drafter, state, ALL)
         rows = jnp.asarray(rng.permutation(len(PROMPTS))[:2], jnp.int32)
-        chosen = drafter if step % 4 else Paused(drafter)
         state = compiled_advance()(TARGET, chosen, request, state, jnp.int32(step), jnp.int32(2), rows, mode=mode)
+    assert np.asarray(state.draft.count).any()
+    state = compiled_catch_up()(TARGET, drafter, state, ALL)
     text, length = np.asarray(state.tokens), np.asarray(state.length)
     assert (length > [len(prompt) for prompt in PROMPTS]).all()
     again_request, again_tokens, _ = ask(
@@ -56,8 +60,8 @@ def test_the_state_is_that_of_a_fresh_prefill_whoever_took_part():
     fresh = start(drafter, again_request, again_tokens, mode)
     np.testing.assert_array_equal(roots(fresh), roots(state))
     assert_same_rows(fresh.cache, state.cache, length)
-    assert_same_rows(fresh.draft.cache, state.draft.cache, length)
-    np.testing.assert_allclose(fresh.draft.guess, state.draft.guess, atol=2e-4, rtol=2e-4)
+    assert_same_rows(fresh.draft.state.cache, state.draft.state.cache, length)
+    np.testing.assert_allclose(fresh.draft.state.guess, state.draft.state.guess, atol=2e-4, rtol=2e-4)
 
 
 def test_no_cache_is_copied(fused):

@@ -30,7 +30,7 @@ from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.medusa import MedusaDrafter
-from eagle_jax.drafters.paused import Paused
+from eagle_jax.drafters.paused import Paused, Ready, compiled_catch_up
 from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
@@ -39,6 +39,7 @@ from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.ops import VARIABLE, PackedWeight, is_leaf
+from eagle_jax.scheduling.backlog import Backlog
 from eagle_jax.scheduling.processing import LogitsOptions, processor_of
 from eagle_jax.struct import pytree
 from eagle_jax.testing import (
@@ -219,6 +220,7 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
         processor=processor_of(PROCESSED[: len(rows)], TINY.vocab_size) if processed else None,
     )
     model = target(os.environ[VARIABLE])
+    drafter = Ready(drafter, 6) if how == IN_TURNS else drafter
     state = compiled_prefill()(
         model, drafter, request, jnp.asarray(tokens), mode=SAMPLED, slots=SLOTS, chunk=CHUNK, logprobs=False
     )
@@ -231,13 +233,16 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
     return said, int(steps_by_row(state).sum())
 
 
-def in_turns(model: LM, drafter: Drafter, request: BatchParams, state: DecodeState) -> DecodeState:
+def in_turns(model: LM, drafter: Ready, request: BatchParams, state: DecodeState) -> DecodeState:
     """The answers, with other rows, and with and without drafts, every few steps."""
-    rng = np.random.default_rng(0)
+    rng, paused, backlog = np.random.default_rng(0), Paused(drafter.drafter, drafter.room), Backlog()
+    everyone = jnp.arange(len(state.done), dtype=jnp.int32)
     while not np.asarray(state.done).all():
         rows = jnp.asarray(rng.permutation(len(state.done))[:2], jnp.int32)
-        chosen = drafter if rng.random() < 0.7 else Paused(drafter)
-        until = state.steps + jnp.int32(rng.integers(1, 4))
+        chosen, steps = drafter if rng.random() < 0.6 else paused, int(rng.integers(1, 4))
+        if backlog.is_due(chosen, steps):
+            state = compiled_catch_up()(model, drafter, state, everyone)
+        until = state.steps + jnp.int32(steps)
         state = compiled_advance()(model, chosen, request, state, until, jnp.int32(2), rows, mode=SAMPLED)
     return state
 

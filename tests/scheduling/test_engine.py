@@ -14,7 +14,7 @@ from speller import CONFIG, DYNAMIC, RANDOM, SPELLED, SPELLER, asked
 from eagle_jax.api import generate
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.drafters.paused import Paused
+from eagle_jax.drafters.paused import Paused, Ready
 from eagle_jax.scheduling import chunked_prefill, programs, scheduler
 from eagle_jax.scheduling import engine as engine_module
 from eagle_jax.scheduling.engine import Engine
@@ -76,8 +76,8 @@ def test_load_changes_trees_and_no_answer(monkeypatch):
     """One row, two or all four take part in a step, with a tree, a chain or without drafts, as requests come and go."""
     head = RANDOM.head
     tree, chain = Eagle(head=head, policy=DynamicTree(8, 2, 2)), Eagle(head=head, policy=DynamicTree(3, 1, 1))
-    loads = ByLoad(((1, tree), (2, chain), (4, Paused(tree))))
-    monkeypatch.setattr(engine_module, "by_load", lambda choice, rows, slots: loads)
+    loads = ByLoad(((1, Ready(tree, 5)), (2, Ready(chain, 5)), (4, Paused(tree, 5))))
+    monkeypatch.setattr(engine_module, "by_load", lambda *asked: loads)
     used, for_rows = [], ByLoad.for_rows
     monkeypatch.setattr(ByLoad, "for_rows", lambda loads, count: (used.append(count), for_rows(loads, count))[1])
     with Engine(RANDOM, rows=4, max_tokens=64, steps=2) as engine:

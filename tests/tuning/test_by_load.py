@@ -9,7 +9,7 @@ from test_drafters import BARE, MEDUSA, TARGET, WITH_HEAD, with_dflash, with_pea
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.drafters.paused import Paused
+from eagle_jax.drafters.paused import Paused, Ready
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.sharding import sharding_of
 from eagle_jax.testing import synthetic_hydra
@@ -18,13 +18,14 @@ from eagle_jax.tuning.methods import choose
 
 
 def loads(model, rows, drafter="auto", tree="auto"):
-    return by_load(choose(model, drafter, tree), rows)
+    return by_load(choose(model, drafter, tree), rows, steps=4)
 
 
 def test_many_decode_plainly_while_the_head_reads_along():
     found = loads(WITH_HEAD, 8).entries
     assert [rows for rows, _ in found] == [1, 2, 4, 8]
-    assert isinstance(found[0][1], Eagle) and found[-1][1] == Paused(found[0][1])
+    assert isinstance(found[0][1], Ready) and isinstance(found[0][1].drafter, Eagle)
+    assert isinstance(found[-1][1], Paused) and found[-1][1].drafter == found[0][1].drafter
 
 
 def test_what_was_asked_for_is_drafted_with_at_every_load():
@@ -62,7 +63,7 @@ def test_it_says_what_is_drafted():
     assert str(loads(BARE, 8)) == "no drafting"
     assert str(loads(WITH_HEAD, 8, tree=(6, 2, 2))) == "trees of 6 nodes"
     trees = [Eagle(head=WITH_HEAD.head, policy=DynamicTree(nodes, 2, 2)) for nodes in (6, 4, 4)]
-    entries = tuple(zip((1, 2, 4, 8), [*trees, Paused(trees[0])], strict=True))
+    entries = tuple(zip((1, 2, 4, 8), [*trees, Paused(trees[0], 4)], strict=True))
     assert str(ByLoad(entries)) == "trees by answers at a time (6 nodes for 1, 4 nodes for 4, none for 8)"
 
 
