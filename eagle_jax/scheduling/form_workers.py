@@ -24,6 +24,7 @@ from eagle_jax.text.json_schema import ROOT
 from eagle_jax.text.token_automaton import TokenAutomaton
 
 QUICK = 0.3  # seconds of the CPU that a form may take in the first process
+QUICK_NICENESS, SLOW_NICENESS = 10, 19  # answers under way go before forms that are still to be made
 MOST_WAITING = 8  # forms in each queue; further ones are refused at once
 POLL = 0.1  # seconds between two looks at whether to stop
 STOPPED = "the form of the answer was not made any more; ask again"
@@ -40,9 +41,9 @@ class FormsStopped(RuntimeError):
 class _Worker:
     """A process that makes automata, one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, niceness: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", form_worker.__file__, str(MEMORY)],
+            [sys.executable, "-I", form_worker.__file__, str(MEMORY), str(niceness)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -92,11 +93,12 @@ class _Lane:
 
     Args:
         seconds: of the CPU that each may take.
+        niceness: of the process.
         stops: whether one that is being made is given up as soon as its request is told to stop.
     """
 
-    def __init__(self, seconds: float, *, stops: bool) -> None:
-        self._seconds, self._stops = seconds, stops
+    def __init__(self, seconds: float, niceness: int, *, stops: bool) -> None:
+        self._seconds, self._niceness, self._stops = seconds, niceness, stops
         self._changed = threading.Condition()
         self._queue: collections.deque[object] = collections.deque()  # the first of which is being made
         self._worker: _Worker | None = None
@@ -105,7 +107,7 @@ class _Lane:
         """The automaton, or the error that making it raised; None if it would take more than it may."""
         with self._turn(stopping):
             if self._worker is None or not self._worker.runs:
-                self._worker = _Worker()
+                self._worker = _Worker(self._niceness)
             try:
                 self._worker.ask(form, tokens, stop_ids, self._seconds)
                 while True:
@@ -147,7 +149,8 @@ class FormWorkers:
     """Makes automata, from any thread."""
 
     def __init__(self) -> None:
-        self._quick, self._slow = _Lane(QUICK, stops=False), _Lane(SECONDS, stops=True)
+        self._quick = _Lane(QUICK, QUICK_NICENESS, stops=False)
+        self._slow = _Lane(SECONDS, SLOW_NICENESS, stops=True)
         atexit.register(self.close)
 
     def make(

@@ -12,12 +12,11 @@ from typing import Any
 
 from eagle_jax.api import FORMATS, FORMS, Engine, EngineClosed, QueueFull, Ticket, TooLong
 from eagle_jax.protocols.calls import LARGEST_SEED, Call
-from eagle_jax.scheduling.form_workers import MOST_WAITING
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 
-# Requests whose forms are made, or wait for that in either queue; further ones are refused before they are read.
-FORM_THREADS = 2 * (MOST_WAITING + 1)
+# Requests whose forms are made, or wait for that: two queues hold nine each. Others are refused before they are read.
+FORM_THREADS = 18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ It reads (form, tokens, stop_ids, seconds) from its input, pickled, and writes t
 `tokens` None are those of before. A copy of the process makes each, and ends when it has taken `seconds` of the CPU:
 None is written then. The process ends with its input.
 
-    python form_worker.py MEMORY
+    python form_worker.py MEMORY NICENESS
 """
 
 import contextlib
@@ -17,10 +17,8 @@ import threading
 import types
 from typing import Any
 
-NICENESS = 19  # answers under way go before forms that are still to be made
 
-
-def main(memory: int) -> None:
+def main(memory: int, niceness: int) -> None:
     package = types.ModuleType("eagle_jax")  # without what the package's own module imports
     package.__path__ = [str(pathlib.Path(__file__).parents[1])]
     sys.modules["eagle_jax"] = package
@@ -33,7 +31,7 @@ def main(memory: int) -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     with contextlib.suppress(AttributeError, OSError):
-        os.nice(NICENESS)
+        os.nice(niceness)
     tokens: tuple[bytes, ...] = ()
     while True:
         try:
@@ -76,4 +74,4 @@ def _write(answer: object) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))
