@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -24,6 +24,7 @@ from eagle_jax.scheduling.processing import processor_of
 from eagle_jax.scheduling.recorder import Recorder, last_steps
 from eagle_jax.scheduling.request import DUMMY_REQUEST, PartialOutput, Request
 from eagle_jax.scheduling.row import Row
+from eagle_jax.scheduling.table_sizes import TableSizes
 from eagle_jax.sharding import to_host
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
@@ -41,6 +42,8 @@ class Batch:
         requests: one for each row; without any, all places are free to be admitted to.
         poll_first_tokens: whether first tokens are fetched before the first step. Where only complete answers are
             reported nobody asks for them, and they are fetched only if a row ended with its first token.
+        tables: sizes that programs are compiled for, of tables of what requests ask of their logits; others are taken
+            where none of these cover them.
 
     Attributes:
         rows: what is known of each row, by place.
@@ -55,8 +58,9 @@ class Batch:
         requests: Sequence[Request] = (),
         *,
         poll_first_tokens: bool = True,
+        tables: Sequence[TableSizes] = (),
     ):
-        self.model, self.drafter, self.shape = model, drafter, shape
+        self.model, self.drafter, self.shape, self.tables = model, drafter, shape, tables
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
         self._processor: tuple[list[Request], LogitsParams | None] = [], None
@@ -102,6 +106,22 @@ class Batch:
         """Compiles what `decode` runs for these rows, by running it with nothing to do; the seconds that it took."""
         compiling, _ = self._advance(int(self.state.steps), len(self.state.done))
         return compiling
+
+    def preparation(self, request: Request, sizes: TableSizes) -> Callable[[], None]:
+        """What compiles the program of `decode` for tables of these sizes, on any thread, while steps are run.
+
+        Args:
+            request: one that changes its logits.
+        """
+        params, state, rows = self.params, self.state, len(self.state.done)
+
+        def compile_program() -> None:
+            processor = _sharded(self.model, processor_for(self.model, [request], rows, [sizes]))
+            running = programs.shapes_of((dataclasses.replace(params, processor=processor), state))
+            limits = [np.array(0, np.int32)] * 2
+            programs.ready(compiled_advance(), *self._models, *self._keyed(*running, *limits), **self._static)
+
+        return compile_program
 
     def end(self, places: Sequence[int]) -> None:
         """Ends answers as they are; their places are free."""
@@ -172,10 +192,13 @@ class Batch:
         self.state, compiling, seconds = _timed(
             compiled_advance(),
             *(*self._models, *self._keyed(self._params_with_processor(), self.state, *limits)),
-            mode=self.shape.mode,
-            sharding=self.model.sharding,
+            **self._static,
         )
         return compiling, seconds
+
+    @property
+    def _static(self) -> dict[str, Any]:
+        return {"mode": self.shape.mode, "sharding": self.model.sharding}
 
     def _keyed(self, params: BatchParams, *others: Any) -> tuple[Any, ...]:
         """Arguments whose shapes follow from a few numbers: on one device, beside the same models."""
@@ -190,7 +213,7 @@ class Batch:
         """The parameters, with what the rows that go on ask of their logits; only the program that does it takes it."""
         going_on = [DUMMY_REQUEST if row.done else row.request for row in self.rows]
         if list(map(id, going_on)) != list(map(id, self._processor[0])):
-            processor = processor_for(self.model, going_on, len(self.state.done))
+            processor = processor_for(self.model, going_on, len(self.state.done), self.tables)
             self._processor = going_on, None if processor is None else _placed(self.model, processor)
         return dataclasses.replace(self.params, processor=self._processor[1])
 
@@ -216,10 +239,10 @@ def pairs_of(top: TopTokens | None, row: int, answer: slice, count: int) -> list
 
 
 def batch_inputs(
-    model: Model, drafter: Drafter, requests: Sequence[Request], shape: BatchShape
+    model: Model, drafter: Drafter, requests: Sequence[Request], shape: BatchShape, tables: Sequence[TableSizes] = ()
 ) -> tuple[BatchParams, jax.Array | np.ndarray]:
     """Parameters and prompts of a batch, padded to `rows_for` rows. On one device they stay numpy arrays: a program
-    takes those in a fraction of the time that making JAX arrays takes.
+    takes those in a fraction of the time that making JAX arrays takes. `tables` is as in `Batch`.
     """
     rows = rows_for(model, len(requests))
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
@@ -241,17 +264,19 @@ def batch_inputs(
         prompt_length=np.array([len(request.prompt) for request in padded], np.int32),
         limit=limit,
         stop_ids=ends,
-        processor=processor_for(model, padded, rows),
+        processor=processor_for(model, padded, rows, tables),
         top_logprobs=np.array([request.options.top_logprobs > 0 for request in padded]),
     )
     return _sharded(model, (params, tokens))
 
 
-def processor_for(model: Model, requests: Sequence[Request], rows: int) -> LogitsParams | None:
+def processor_for(
+    model: Model, requests: Sequence[Request], rows: int, tables: Sequence[TableSizes]
+) -> LogitsParams | None:
     """What requests ask of their logits, on the host, padded to `rows`; None if nothing."""
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
     asked = [(one.options, one.bad_words, one.automaton) for one in padded]
-    return processor_of(asked, model.target.config.vocab_size)
+    return processor_of(asked, model.target.config.vocab_size, tables)
 
 
 def _sharded(model: Model, tree: T) -> T:

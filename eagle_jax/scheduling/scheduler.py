@@ -13,6 +13,7 @@ from eagle_jax.scheduling.prefix_cache import PrefixCache
 from eagle_jax.scheduling.request import DUMMY_OPTIONS, NO_OUTPUT, PartialOutput, Request
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
+from eagle_jax.scheduling.table_programs import TablePrograms
 from eagle_jax.tuning.sizes import chunk_tokens
 
 MOST_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
@@ -55,6 +56,7 @@ class Scheduler:
     Attributes:
         shape: of the batch.
         prefixes: what was read of prompts, for others that begin alike.
+        tables: programs for requests that ask much of their logits; with `prefill_chunks`.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Scheduler:
     ):
         self.model, self.drafter, self.shape = model, drafter, shape
         self._steps, self._chunks = steps, prefill_chunks
-        self.prefixes = PrefixCache(prefix_cache_bytes)
+        self.prefixes, self.tables = PrefixCache(prefix_cache_bytes), TablePrograms()
         self._ids = itertools.count()
         self._queue: collections.deque[tuple[int, Request]] = collections.deque()
         self._batch: Batch | None = None
@@ -85,6 +87,15 @@ class Scheduler:
         id = next(self._ids)
         self._queue.append((id, request))
         return id
+
+    def is_ready(self, request: Request) -> bool:
+        """Whether nothing has to be compiled before the request can join; else that begins, beside the batch. With
+        `prefill_chunks`; raises as `TablePrograms.cover` does.
+        """
+        assert self._batch is not None
+        queued = [*self._queue, *([self._reading[:2]] if self._reading else [])]
+        running = [self._batch.rows[place].request for place in self._running]
+        return self.tables.cover([*running, *(one for _, one in queued), request], self._batch)
 
     def cancel(self, id: int) -> None:
         """Ends a request where it is; its last event has a result with `finish_reason` "cancelled"."""
@@ -146,7 +157,10 @@ class Scheduler:
         self._reading, self._decode_next = None, False
         self.prefixes.clear()
         self.close()
-        self._batch = None if self._chunks is None else Batch(self.model, self.drafter, self.shape)
+        self._batch = None if self._chunks is None else self._new_batch()
+
+    def _new_batch(self) -> Batch:
+        return Batch(self.model, self.drafter, self.shape, tables=self.tables.sizes)
 
     def close(self) -> None:
         """Frees the memory of the batch."""
@@ -228,7 +242,7 @@ class Scheduler:
             if self._running:
                 return False
             self.close()
-            batch = self._batch = Batch(self.model, self.drafter, self.shape)
+            batch = self._batch = self._new_batch()
         [(id, request)] = self._next(1)
         try:
             self._reading = id, request, ChunkedPrefill(batch, request, self.prefixes)
