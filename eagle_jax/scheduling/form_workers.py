@@ -25,8 +25,8 @@ from eagle_jax.text.token_automaton import TokenAutomaton
 
 QUICK = 0.3  # seconds of the CPU that a form may take in the first process
 QUICK_NICENESS, SLOW_NICENESS = 10, 19  # answers under way go before forms that are still to be made
-MOST_WAITING = 8  # forms in each queue; further ones are refused at once
-POLL = 0.1  # seconds between two looks at whether to stop
+QUICK_WAITING, SLOW_WAITING = 16, 4  # forms that may wait in each queue; further ones are refused at once
+POLL = 0.5  # seconds between two looks at whether to stop
 STOPPED = "the form of the answer was not made any more; ask again"
 
 
@@ -94,11 +94,12 @@ class _Lane:
     Args:
         seconds: of the CPU that each may take.
         niceness: of the process.
+        waiting: how many may wait.
         stops: whether one that is being made is given up as soon as its request is told to stop.
     """
 
-    def __init__(self, seconds: float, niceness: int, *, stops: bool) -> None:
-        self._seconds, self._niceness, self._stops = seconds, niceness, stops
+    def __init__(self, seconds: float, niceness: int, waiting: int, *, stops: bool) -> None:
+        self._seconds, self._niceness, self._most_waiting, self._stops = seconds, niceness, waiting, stops
         self._changed = threading.Condition()
         self._queue: collections.deque[object] = collections.deque()  # the first of which is being made
         self._worker: _Worker | None = None
@@ -129,8 +130,8 @@ class _Lane:
         """Waits for the process and has it for the block."""
         own = object()
         with self._changed:
-            if len(self._queue) > MOST_WAITING:
-                raise FormsBusy(f"{MOST_WAITING} other forms of answers wait to be made; ask again later")
+            if len(self._queue) > self._most_waiting:
+                raise FormsBusy(f"{self._most_waiting} other forms of answers wait to be made; ask again later")
             self._queue.append(own)
         try:
             with self._changed:
@@ -149,8 +150,8 @@ class FormWorkers:
     """Makes automata, from any thread."""
 
     def __init__(self) -> None:
-        self._quick = _Lane(QUICK, QUICK_NICENESS, stops=False)
-        self._slow = _Lane(SECONDS, SLOW_NICENESS, stops=True)
+        self._quick = _Lane(QUICK, QUICK_NICENESS, QUICK_WAITING, stops=False)
+        self._slow = _Lane(SECONDS, SLOW_NICENESS, SLOW_WAITING, stops=True)
         atexit.register(self.close)
 
     def make(
