@@ -15,6 +15,7 @@ from speller import END, TOKENIZER
 
 from eagle_jax.scheduling import form_workers, structured
 from eagle_jax.scheduling.form_workers import FormsBusy, FormsStopped, FormWorkers
+from eagle_jax.serving.service import FORM_THREADS
 from eagle_jax.text.forms import Form
 from eagle_jax.text.token_automaton import token_automaton
 from eagle_jax.text.token_bytes import token_bytes
@@ -134,6 +135,7 @@ def test_only_so_many_wait(workers: FormWorkers):
     with pytest.raises(FormsStopped):
         workers.make(SMALL, TOKENS, [END], stopping)
     assert len(workers._quick._queue) == form_workers.QUICK_WAITING
+    assert FORM_THREADS == form_workers.QUICK_WAITING + form_workers.SLOW_WAITING + 2, "a server has no further threads"
 
 
 def test_requests_with_the_same_form_wait_for_one_that_makes_it():
