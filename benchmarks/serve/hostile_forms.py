@@ -1,7 +1,8 @@
 """Do plain chats keep their speed while many clients ask for forms that nobody can make, and does the server end?
 
 Starts `eagle-jax serve`, streams plain chats alone, then the same beside clients that send one hostile form after
-another, and at last sends SIGTERM while such forms are made. Exits with 1 where chats keep less than 0.9 of their
+another, and at last sends SIGTERM while such forms are made. A long form that can be made follows each attack: it is
+answered when all hostile forms before it are over. Exits with 1 where chats keep less than 0.9 of their
 speed, an ordinary form gets no answer, or the server takes more than 5 s to end.
 
     python -m benchmarks.serve.hostile_forms
@@ -10,6 +11,7 @@ speed, an ordinary form gets no answer, or the server takes more than 5 s to end
 import argparse
 import asyncio
 import collections
+import contextlib
 import itertools
 import json
 import re
@@ -58,8 +60,8 @@ async def attack(url: str, clients: int, seconds: float) -> collections.Counter[
     """Clients that send one hostile form after another; how they were answered."""
     statuses: collections.Counter[str] = collections.Counter()
 
-    async def one(api: openai.AsyncOpenAI, until: float) -> None:
-        while time.monotonic() < until:
+    async def one(api: openai.AsyncOpenAI) -> None:
+        while True:
             try:
                 await api.chat.completions.create(**CHAT, model=MODEL, max_tokens=4, extra_body=hostile())
                 statuses["answered"] += 1
@@ -72,23 +74,33 @@ async def attack(url: str, clients: int, seconds: float) -> collections.Counter[
                 return
 
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=120.0) as api:
-        await asyncio.gather(*(one(api, time.monotonic() + seconds) for _ in range(clients)))
+        with contextlib.suppress(TimeoutError):  # whoever waits for an answer then goes away
+            await asyncio.wait_for(asyncio.gather(*(one(api) for _ in range(clients))), seconds)
     return statuses
 
 
+async def answered(api: openai.AsyncOpenAI, schema: dict[str, Any]) -> float:
+    """Sends a form as often as it is refused; the seconds to its answer."""
+    start = time.monotonic()
+    while True:
+        try:
+            await api.chat.completions.create(**CHAT, model=MODEL, max_tokens=4, extra_body={"guided_json": schema})
+            return time.monotonic() - start
+        except openai.APIStatusError:
+            await asyncio.sleep(0.5)
+
+
 async def ordinary(api: openai.AsyncOpenAI, until: float, seconds: list[float]) -> None:
-    """Sends small forms, unlike all before, as often as they are refused."""
+    """Sends small forms, unlike all before."""
     while time.monotonic() < until:
-        start = time.monotonic()
-        form = {"guided_json": {"type": "integer", "minimum": 0, "maximum": 1000 + next(NUMBER)}}
-        while True:
-            try:
-                await api.chat.completions.create(**CHAT, model=MODEL, max_tokens=4, extra_body=form)
-                break
-            except openai.APIStatusError:
-                await asyncio.sleep(0.5)
-        seconds.append(time.monotonic() - start)
+        seconds.append(await answered(api, {"type": "integer", "minimum": 0, "maximum": 1000 + next(NUMBER)}))
         await asyncio.sleep(1.0)
+
+
+async def long(api: openai.AsyncOpenAI) -> float:
+    """Sends a form that takes more than a moment to make, unlike all before; the seconds to its answer."""
+    number = next(NUMBER) % 100
+    return await answered(api, {"type": "array", "items": {"type": "string", "maxLength": 500 + number}, "maxItems": 3})
 
 
 def attackers(url: str, options: argparse.Namespace, seconds: float) -> subprocess.Popen[str]:
@@ -102,7 +114,8 @@ async def measure(url: str, process: subprocess.Popen[str], options: argparse.Na
     statuses: collections.Counter[str] = collections.Counter()
     seconds: list[float] = []
     speeds: list[float] = []
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=120.0) as api:
+    longs: list[float] = []
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=600.0) as api:
         for is_attacked in (False, True) * options.turns:
             if is_attacked:
                 clients = attackers(url, options, options.seconds + 8)
@@ -115,6 +128,7 @@ async def measure(url: str, process: subprocess.Popen[str], options: argparse.Na
             if is_attacked:
                 out, _ = await asyncio.to_thread(clients.communicate)
                 statuses.update(json.loads(out.splitlines()[-1]))
+                longs.append(await long(api))
         clients = attackers(url, options, 30.0)
         await asyncio.sleep(8.0)
         process.send_signal(signal.SIGTERM)
@@ -122,7 +136,7 @@ async def measure(url: str, process: subprocess.Popen[str], options: argparse.Na
         await asyncio.to_thread(process.wait, 60)
         ended = time.monotonic() - start
         clients.communicate()
-    return {"speeds": speeds, "statuses": statuses, "seconds": seconds, "ended": ended}
+    return {"speeds": speeds, "statuses": statuses, "seconds": seconds, "longs": longs, "ended": ended}
 
 
 def main() -> int:
@@ -153,6 +167,7 @@ def main() -> int:
         ("of the speed is kept", f"{kept:.2f}"),
         ("hostile forms, by status", ", ".join(f"{name}: {count}" for name, count in found["statuses"].items())),
         ("ordinary forms", f"{len(found['seconds'])}, {max(found['seconds'], default=0):.1f} s at most, with retries"),
+        ("a long form after each attack, s", ", ".join(f"{one:.1f}" for one in found["longs"])),
         ("SIGTERM while forms are made: ended after", f"{found['ended']:.1f} s"),
     ]
     show("Hostile forms", ("what", "figure"), rows)

@@ -1,27 +1,22 @@
 """Plain decoding that keeps a drafter ready: it reads the text later, many rows at a time.
 
 A pass of the head for every step of plain decoding would cost several per cent of it. `Paused` keeps the rows of up to
-`room` steps, and `catch_up` reads them in one pass: when there is no room for more, and before `Ready` drafts again.
+`room` steps, and `decoding.catch_up` reads them in one pass: when there is no room for more, and before `Ready` drafts again.
 """
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.active import state_at, with_rows
 from eagle_jax.decoding.policy import NO_TREE
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.models.target import Target
-from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.struct import pytree, static
-from eagle_jax.workarounds import loop_options
 
 
 @pytree
@@ -109,23 +104,3 @@ class Paused(Ready):
 
     def propose(self, target: Target, state: Unread, view: View, mode: Sampling) -> tuple[Tree, Unread]:
         return Tree.root_only(view.root), state
-
-
-def catch_up(
-    target: Target, drafter: Ready, state: DecodeState, rows: Int[Array, "a"], *, sharding: Sharding | None = None
-) -> DecodeState:
-    """The state in which the drafter has read all rows of some requests."""
-    part = state_at(state, rows)
-    unread: Unread = part.draft
-    start = jnp.where(unread.count > 0, unread.start, part.length)  # what is written of no rows is not to be read
-    kept = start, unread.count, unread.tokens, unread.following, unread.hidden, unread.taps
-    read = drafter.drafter.observe(target, unread.state, CommittedRows(*kept))
-    draft = dataclasses.replace(unread, state=read, count=jnp.zeros_like(unread.count))
-    return with_rows(state, dataclasses.replace(part, draft=draft), rows)
-
-
-@functools.cache
-def compiled_catch_up() -> Any:
-    """`catch_up`, jitted once per process. The state is donated: the caches are updated in place."""
-    options = loop_options()
-    return jax.jit(sharded(catch_up), static_argnames="sharding", donate_argnames=("state",), compiler_options=options)

@@ -3,29 +3,30 @@
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eagle_jax.decoding.catch_up import compiled_catch_up
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
 from eagle_jax.decoding.processor import LogitsParams
 from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
 from eagle_jax.drafters.base import Drafter
-from eagle_jax.drafters.paused import Ready, compiled_catch_up
+from eagle_jax.drafters.paused import Ready
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.backlog import Backlog
-from eagle_jax.scheduling.batch_shape import BatchShape, stop_ids, token_limit
+from eagle_jax.scheduling.batch_inputs import batch_inputs, placed, processor_for, sharded_arrays
+from eagle_jax.scheduling.batch_shape import BatchShape, token_limit
 from eagle_jax.scheduling.insert import Running, compiled_insert
-from eagle_jax.scheduling.options import settings_of
-from eagle_jax.scheduling.processing import processor_of
 from eagle_jax.scheduling.recorder import Recorder, last_steps
 from eagle_jax.scheduling.request import DUMMY_REQUEST, PartialOutput, Request
 from eagle_jax.scheduling.row import Row
+from eagle_jax.scheduling.table_sizes import TableSizes
 from eagle_jax.sharding import to_host
 from eagle_jax.tuning.by_load import ByLoad
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
@@ -46,6 +47,8 @@ class Batch:
         requests: one for each row; without any, all places are free to be admitted to.
         poll_first_tokens: whether first tokens are fetched before the first step. Where only complete answers are
             reported nobody asks for them, and they are fetched only if a row ended with its first token.
+        tables: sizes that programs are compiled for, of tables of what requests ask of their logits; others are taken
+            where none of these cover them.
 
     Attributes:
         rows: what is known of each row, by place.
@@ -61,8 +64,9 @@ class Batch:
         *,
         by_load: ByLoad | None = None,
         poll_first_tokens: bool = True,
+        tables: Sequence[TableSizes] = (),
     ):
-        self.model, self.drafter, self.shape = model, drafter, shape
+        self.model, self.drafter, self.shape, self.tables = model, drafter, shape, tables
         self._by_load = by_load or ByLoad(((rows_for(model, shape.rows), drafter),))
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
@@ -86,7 +90,8 @@ class Batch:
         until = UNLIMITED if steps is None else min(int(self.state.steps) + steps, UNLIMITED)
         running = [place for place, row in enumerate(self.rows) if not row.done]
         size, drafter = self._by_load.for_rows(len(running))
-        places = [*running, *(place for place in range(len(self.state.done)) if place not in running)][:size]
+        free = [place for place in range(len(self.state.done)) if place not in running]
+        places = sorted([*running, *free][:size])
         enough = size - (0 if finished is None else max(len(running) - finished, 0))
         is_due = self._backlog.is_due(drafter, until - int(self.state.steps))
         compiling, seconds = self._catch_up(places) if is_due else (0.0, 0.0)
@@ -118,6 +123,23 @@ class Batch:
             seconds += self._catch_up(places)[0] if isinstance(drafter, Ready) else 0.0
             seconds += self._advance(steps, size, places, drafter)[0]
         return seconds
+
+    def preparation(self, request: Request, sizes: TableSizes) -> Callable[[], None]:
+        """What compiles the program of `decode` for tables of these sizes, on any thread, while steps are run.
+
+        Args:
+            request: one that changes its logits.
+        """
+        params, state = self.params, self.state
+
+        def compile_programs() -> None:
+            for size, drafter in self._by_load.entries:
+                processor = sharded_arrays(self.model, processor_for(self.model, [request], size, [sizes]))
+                shapes = programs.shapes_of((dataclasses.replace(params, processor=processor), state))
+                inputs = self._inputs(shapes[0], shapes[1], drafter, 0, 0, [*range(size)])
+                programs.ready(compiled_advance(), *inputs, **self._static)
+
+        return compile_programs
 
     def end(self, places: Sequence[int]) -> None:
         """Ends answers as they are; their places are free."""
@@ -162,7 +184,7 @@ class Batch:
             row.failed = row.done and not row.stopped and hit is None and has_room
         finished = np.array([row.done for row in self.rows] + [True] * (len(done) - len(self.rows)))
         if (finished != done).any():
-            self.state = dataclasses.replace(state, done=_sharded(self.model, jnp.asarray(finished)))
+            self.state = dataclasses.replace(state, done=sharded_arrays(self.model, jnp.asarray(finished)))
 
     def _prefill(self, rows: Sequence[Row], least: int = 1) -> Running:
         """Prefills new rows together, by a program for at least `least` rows."""
@@ -186,24 +208,28 @@ class Batch:
         """Runs the rows at `places` until step `until` or until `enough` of them are done; the seconds that compiling
         and running took.
         """
-        inputs: list[Any] = [self.state, np.array(until, np.int32), np.array(enough, np.int32)]
-        if len(places) < len(self.state.done):
-            inputs.append(np.array(places, np.int32))
-        else:
-            places = [*range(len(places))]
-        self.state, compiling, seconds = _timed(
-            compiled_advance(),
-            *(self._models[0], programs.packed(drafter), *self._keyed(self._params_for(places), *inputs)),
-            mode=self.shape.mode,
-            sharding=self.model.sharding,
-        )
+        inputs = self._inputs(self._params_for(places), self.state, drafter, until, enough, places)
+        self.state, compiling, seconds = _timed(compiled_advance(), *inputs, **self._static)
         return compiling, seconds
+
+    def _inputs(
+        self, params: BatchParams, state: DecodeState, drafter: Drafter, until: int, enough: int, places: list[int]
+    ) -> tuple[Any, ...]:
+        """Arguments of `compiled_advance`."""
+        others = [state, np.array(until, np.int32), np.array(enough, np.int32)]
+        if len(places) < len(state.done):
+            others.append(np.array(places, np.int32))
+        return (self._models[0], programs.packed(drafter), *self._keyed(params, *others))
 
     def _catch_up(self, places: list[int]) -> tuple[float, float]:
         """Lets the drafter read what was said while it paused; the seconds that compiling and running took."""
         inputs = self._models[0], programs.packed(self.drafter), self.state, np.array(places, np.int32)
         self.state, compiling, seconds = _timed(compiled_catch_up(), *inputs, sharding=self.model.sharding)
         return compiling, seconds
+
+    @property
+    def _static(self) -> dict[str, Any]:
+        return {"mode": self.shape.mode, "sharding": self.model.sharding}
 
     def _keyed(self, params: BatchParams, *others: Any) -> tuple[Any, ...]:
         """Arguments whose shapes follow from a few numbers: on one device, beside the same models."""
@@ -221,8 +247,8 @@ class Batch:
         rows = [self.rows[place] for place in places if place < len(self.rows)]  # those beyond are padding
         going_on = [DUMMY_REQUEST if row.done else row.request for row in rows]
         if list(map(id, going_on)) != list(map(id, self._processor[0])):
-            processor = processor_for(self.model, going_on, len(places))
-            self._processor = going_on, None if processor is None else _placed(self.model, processor)
+            processor = processor_for(self.model, going_on, len(places), self.tables)
+            self._processor = going_on, None if processor is None else placed(self.model, processor)
         return dataclasses.replace(self.params, processor=self._processor[1])
 
     def _empty(self) -> Running:
@@ -244,55 +270,6 @@ def pairs_of(top: TopTokens | None, row: int, answer: slice, count: int) -> list
         return None
     ids, logprobs = top.ids[row, answer, :count].tolist(), top.logprobs[row, answer, :count].tolist()
     return [list(zip(*place, strict=True)) for place in zip(ids, logprobs, strict=True)]
-
-
-def batch_inputs(
-    model: Model, drafter: Drafter, requests: Sequence[Request], shape: BatchShape
-) -> tuple[BatchParams, jax.Array | np.ndarray]:
-    """Parameters and prompts of a batch, padded to `rows_for` rows. On one device they stay numpy arrays: a program
-    takes those in a fraction of the time that making JAX arrays takes.
-    """
-    rows = rows_for(model, len(requests))
-    padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
-    limit = np.array([token_limit(model, request) for request in padded], np.int32)
-    limit[[request is DUMMY_REQUEST for request in padded]] = 0  # done before they begin
-
-    tokens = np.zeros((rows, shape.slots + drafter.shape.depth + 1), np.int32)
-    ends = np.full((rows, shape.stop_ids), -1, np.int32)
-    for row, request in enumerate(padded):
-        tokens[row, : len(request.prompt)] = request.prompt
-        ids = stop_ids(model, request)
-        ends[row, : len(ids)] = ids
-    params = BatchParams(
-        settings=settings_of(
-            [request.options for request in padded],
-            [request.seed for request in padded],
-            [request.sample for request in padded],
-        ),
-        prompt_length=np.array([len(request.prompt) for request in padded], np.int32),
-        limit=limit,
-        stop_ids=ends,
-        processor=processor_for(model, padded, rows),
-        top_logprobs=np.array([request.options.top_logprobs > 0 for request in padded]),
-    )
-    return _sharded(model, (params, tokens))
-
-
-def processor_for(model: Model, requests: Sequence[Request], rows: int) -> LogitsParams | None:
-    """What requests ask of their logits, on the host, padded to `rows`; None if nothing."""
-    padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
-    asked = [(one.options, one.bad_words, one.automaton) for one in padded]
-    return processor_of(asked, model.target.config.vocab_size)
-
-
-def _sharded(model: Model, tree: T) -> T:
-    """Arrays of a batch, over the model's devices."""
-    return tree if model.sharding is None else model.sharding.put(tree, model.sharding.state)
-
-
-def _placed(model: Model, tree: T) -> T:
-    """Arrays that many calls take, on the model's devices."""
-    return jax.device_put(tree) if model.sharding is None else _sharded(model, tree)
 
 
 def _timed(function: Any, *args: Any, **static: Any) -> tuple[DecodeState, float, float]:

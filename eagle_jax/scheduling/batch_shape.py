@@ -44,6 +44,17 @@ def shape_for(model: Model, drafter: Drafter, requests: Sequence[Request], rows:
     )
 
 
+def shape_for_any(model: Model, rows: int, slots: int) -> BatchShape:
+    """The shape of a batch that holds any `rows` requests at a time."""
+    return BatchShape(
+        rows=rows,
+        slots=slots,
+        mode=Sampling(sampled=True, filtered=True),
+        logprobs=2,
+        stop_ids=len(model.stop_ids) + OWN_STOP_IDS,
+    )
+
+
 def slots_for(model: Model, drafter: Drafter, requests: Sequence[Request]) -> int:
     """Cache slots for the longest of the requests."""
     longest_prompt = max(len(request.prompt) for request in requests)

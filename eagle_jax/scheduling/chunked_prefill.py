@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,10 +16,12 @@ from eagle_jax.decoding.state import BatchParams, PrefillState
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.models.target import Target
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.batch import Batch, Row, batch_inputs
+from eagle_jax.scheduling.batch import Batch, Row
+from eagle_jax.scheduling.batch_inputs import batch_inputs
 from eagle_jax.scheduling.insert import Running, insert
 from eagle_jax.scheduling.prefix_cache import PrefixCache, compiled_put_block, compiled_take_block, keys_of
 from eagle_jax.scheduling.request import Request
+from eagle_jax.scheduling.table_sizes import TableSizes
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.tuning.sizes import chunk_tokens
 from eagle_jax.workarounds import loop_options
@@ -36,7 +39,7 @@ class ChunkedPrefill:
 
     def __init__(self, batch: Batch, request: Request, prefixes: PrefixCache):
         self._batch, self._row, self._prefixes = batch, Row(request), prefixes
-        self._asked, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape)
+        self._asked, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape, batch.tables)
         self._params = dataclasses.replace(self._asked, processor=None)  # reading is the same for all requests
         self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
         self._reading = self._timed(
@@ -63,17 +66,27 @@ class ChunkedPrefill:
 
     def insert(self, place: int) -> None:
         """Draws the first token and takes a free place of the batch."""
-        batch, shape, at = self._batch, self._batch.shape, jnp.asarray([place], jnp.int32)
+        batch, at = self._batch, jnp.asarray([place], jnp.int32)
         inputs = ((batch.params, batch.state), at, *self._inputs()[:2], self._asked, self._tokens, self._reading)
-        batch.params, batch.state = self._timed(
-            _compiled_first_token(),
-            *inputs,
-            mode=shape.mode,
-            logprobs=shape.logprobs,
-            sharding=batch.model.sharding,
-        )
+        batch.params, batch.state = self._timed(_compiled_first_token(), *inputs, **self._first_static)
         batch.rows[place] = self._row
         batch.poll()
+
+    def preparation(self, sizes: TableSizes) -> Callable[[], None]:
+        """What compiles the program of `insert` for tables of these sizes, on any thread, while the batch goes on."""
+        batch, running, at = self._batch, (self._batch.params, self._batch.state), jnp.zeros(1, jnp.int32)
+
+        def compile_program() -> None:
+            asked, _ = batch_inputs(batch.model, batch.drafter, [self._row.request], batch.shape, [sizes])
+            inputs = (programs.shapes_of(running), at, *self._inputs()[:2], asked, self._tokens, self._reading)
+            programs.ready(_compiled_first_token(), *inputs, **self._first_static)
+
+        return compile_program
+
+    @property
+    def _first_static(self) -> dict[str, Any]:
+        shape = self._batch.shape
+        return {"mode": shape.mode, "logprobs": shape.logprobs, "sharding": self._batch.model.sharding}
 
     def _inputs(self) -> tuple[Target, Drafter, BatchParams]:
         return self._batch.model.target, self._batch.drafter, self._params

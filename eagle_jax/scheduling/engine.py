@@ -3,16 +3,17 @@
 import atexit
 import collections
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from eagle_jax.checks import whole
 from eagle_jax.converters.errors import in_a_line
-from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.batch_shape import OWN_STOP_IDS, BatchShape
+from eagle_jax.scheduling.admission import admit
+from eagle_jax.scheduling.batch_shape import shape_for_any
 from eagle_jax.scheduling.intake import Intake
 from eagle_jax.scheduling.load import Load
 from eagle_jax.scheduling.options import stop_strings
@@ -23,12 +24,13 @@ from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scheduler import Event, Scheduler
-from eagle_jax.scheduling.scoring_queue import ScoringQueue
+from eagle_jax.scheduling.scoring_queue import COMPILING_SECONDS, ScoringQueue
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
 from eagle_jax.tuning.by_load import by_load
 from eagle_jax.tuning.methods import choose
 from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
 
+log = logging.getLogger("eagle_jax.scheduling")
 LONGEST = 4096  # default for tokens of a request: caches for a whole context may be larger than the model
 PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
 
@@ -38,7 +40,7 @@ class Engine:
 
     One thread decodes. A new request joins the batch between two steps, and a finished one leaves it, without
     compiling and without changing what others get; an engine with nothing to do sleeps. Everything is compiled here,
-    before the first request, but programs for structured output of unusual size (docs/structured.md).
+    before the first request, but programs for structured output of unusual size, for which its request waits.
 
     Args:
         model: from `load`.
@@ -88,13 +90,7 @@ class Engine:
         self._scheduler = Scheduler(
             model,
             self.drafter,
-            BatchShape(
-                rows=rows,
-                slots=slots_beside(self.by_load.most_rows - 1, *sizes),
-                mode=Sampling(sampled=True, filtered=True),
-                logprobs=2,
-                stop_ids=len(model.stop_ids) + OWN_STOP_IDS,
-            ),
+            shape_for_any(model, rows, slots_beside(self.by_load.most_rows - 1, *sizes)),
             steps=steps,
             prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
             prefix_cache_bytes=whole("prefix_cache_bytes", prefix_cache_bytes, 0),
@@ -257,12 +253,13 @@ class Engine:
         return True
 
     def _submit_waiting(self) -> None:
-        """Gives the scheduler as many requests as it has places for."""
         with self._changed:
-            while self._waiting and self._scheduler.places > 0:
-                ticket = self._waiting.popleft()
-                self._running[self._scheduler.submit(ticket.request)] = ticket
-                ticket.begin()
+            begun, failed = admit(self._waiting, self._scheduler)
+            self._running |= begun
+        for ticket, error in failed:
+            self._fail([ticket], error)
+        if not self._running:
+            self._scheduler.tables.wait(COMPILING_SECONDS)
 
     def _report(self, event: Event) -> None:
         ticket = self._running[event.id]
@@ -272,7 +269,7 @@ class Engine:
         del self._running[event.id]
         if event.error is None:
             return self._finish(ticket, event.output, event.result)
-        self._fail(ticket, event.error)
+        self._fail([ticket], event.error)
 
     def _finish(
         self, ticket: Ticket, output: PartialOutput, result: Result | None, error: EngineError | None = None
@@ -283,9 +280,11 @@ class Engine:
         for watcher in self._watchers:
             watcher(ticket)
 
-    def _fail(self, ticket: Ticket, error: Exception) -> None:
-        message = f"the engine failed at this answer, {in_a_line(error)}; ask again"
-        self._finish(ticket, ticket.news[0], None, EngineError(message))
+    def _fail(self, tickets: Sequence[Ticket], error: Exception) -> None:
+        log.error("the engine failed at %d answers", len(tickets), exc_info=error)
+        for ticket in tickets:
+            failed = EngineError(f"the engine failed at this answer, {in_a_line(error)}; ask again")
+            self._finish(ticket, ticket.news[0], None, failed)
 
     def _recover(self, error: Exception) -> None:
         """The batch is lost, and with it the answers under way; those that wait are answered by a new one."""
@@ -296,10 +295,10 @@ class Engine:
                 raise error
             self._scheduler.restart()
         except Exception as again:
+            log.error("the engine cannot go on", exc_info=again)
             with self._changed:
                 self._broken = f"the engine cannot go on, {in_a_line(again)}; start it anew"
                 lost += self._waiting
                 self._waiting.clear()
             self._scoring.fail(EngineError(self._broken))
-        for ticket in lost:
-            self._fail(ticket, error)
+        self._fail(lost, error)

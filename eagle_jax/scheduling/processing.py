@@ -10,15 +10,12 @@ import numpy as np
 from eagle_jax.checks import finite, is_whole, whole
 from eagle_jax.decoding.processor import BANNED, NOT_ALLOWED, LogitsParams
 from eagle_jax.scheduling import structured
+from eagle_jax.scheduling.table_sizes import TableSizes, Words, sizes_for, smallest
 from eagle_jax.text.token_automaton import TokenAutomaton
-
-Words = tuple[tuple[int, ...], ...]
 
 LARGEST_PENALTY, LARGEST_BIAS = 2, 100  # as in OpenAI's requests
 LARGEST_MIN = 2**31 - 1  # of tokens before which no stop token may come
 MAX_REPETITION = 100.0  # and one hundredth at least: far more than anybody wants, and logits stay finite
-# The least sizes of a batch's table of bad words: one program serves all requests that ask for no more.
-MIN_BAD_WORDS, MIN_WORD_TOKENS = 8, 8
 
 
 class Processing(TypedDict, total=False):
@@ -252,12 +249,13 @@ def check_ids(options: LogitsOptions, vocab_size: int) -> None:
 Row = tuple[LogitsOptions, Words, TokenAutomaton | None]
 
 
-def processor_of(rows: Sequence[Row], vocab_size: int) -> LogitsParams | None:
+def processor_of(rows: Sequence[Row], vocab_size: int, ready: Sequence[TableSizes] = ()) -> LogitsParams | None:
     """What the rows of a batch ask of their logits, each with the tokens of its bad words and the automaton of its
-    structured output; None if nothing.
+    structured output; None if nothing. `ready` are sizes of tables that programs are compiled for.
     """
     if not any(options.changes_logits for options, _, _ in rows):
         return None
+    sizes = smallest(ready, sizes_for([words for _, words, _ in rows], [automaton for _, _, automaton in rows]))
 
     def column(name: str, dtype: Any) -> np.ndarray:
         return np.array([getattr(options, name) for options, _, _ in rows], dtype)
@@ -279,16 +277,14 @@ def processor_of(rows: Sequence[Row], vocab_size: int) -> LogitsParams | None:
         frequency=column("frequency_penalty", np.float32),
         presence=column("presence_penalty", np.float32),
         min_tokens=column("min_tokens", np.int32),
-        bad_words=_table([[word for word in words if len(word) > 1] for _, words, _ in rows]),
-        automata=structured.automata_of([automaton for _, _, automaton in rows], vocab_size),
+        bad_words=_table([[word for word in words if len(word) > 1] for _, words, _ in rows], sizes),
+        automata=structured.automata_of([automaton for _, _, automaton in rows], vocab_size, sizes),
     )
 
 
-def _table(words: Sequence[Sequence[tuple[int, ...]]]) -> np.ndarray:
-    """Words of several tokens, `[b, w, l]`, each at the end of its line; sizes are powers of two."""
-    most = max(MIN_BAD_WORDS, *(len(row) for row in words))
-    longest = max([MIN_WORD_TOKENS, *(len(word) for row in words for word in row)])
-    table = np.full((len(words), 1 << (most - 1).bit_length(), 1 << (longest - 1).bit_length()), -1, np.int32)
+def _table(words: Sequence[Sequence[tuple[int, ...]]], sizes: TableSizes) -> np.ndarray:
+    """Words of several tokens, `[b, w, l]`, each at the end of its line."""
+    table = np.full((len(words), sizes.words, sizes.word_tokens), -1, np.int32)
     for row, listed in enumerate(words):
         for place, word in enumerate(listed):
             table[row, place, -len(word) :] = word

@@ -80,6 +80,16 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     return program, seconds
 
 
+def shapes_of(tree: Any) -> Any:
+    """The tree with shapes in the place of its arrays, which may have been donated; `ready` takes it."""
+
+    def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+        place = getattr(leaf, "sharding", None)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=None if place == _usual_place() else place)
+
+    return jax.tree.map(shape_of, tree)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeyedArgs:
     """Arguments whose shapes and dtypes are determined by a hashable key, so that they need not be inspected."""

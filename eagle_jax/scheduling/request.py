@@ -8,9 +8,10 @@ from typing import Any
 
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options
-from eagle_jax.scheduling.processing import Words, bad_word_ids, check_ids
+from eagle_jax.scheduling.processing import bad_word_ids, check_ids
 from eagle_jax.scheduling.results import Step
 from eagle_jax.scheduling.structured import Made, make_automaton
+from eagle_jax.scheduling.table_sizes import Words
 from eagle_jax.text.detokenize import has_text, special_ids
 from eagle_jax.text.prompts import TooLong, encode
 from eagle_jax.text.token_automaton import TokenAutomaton

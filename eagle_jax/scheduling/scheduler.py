@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
@@ -14,6 +15,7 @@ from eagle_jax.scheduling.prefix_cache import PrefixCache
 from eagle_jax.scheduling.request import DUMMY_OPTIONS, NO_OUTPUT, PartialOutput, Request
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
+from eagle_jax.scheduling.table_programs import TablePrograms
 from eagle_jax.tuning.by_load import ByLoad
 from eagle_jax.tuning.sizes import chunk_tokens
 
@@ -58,6 +60,7 @@ class Scheduler:
     Attributes:
         shape: of the batch.
         prefixes: what was read of prompts, for others that begin alike.
+        tables: programs for requests that ask much of their logits; with `prefill_chunks`.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Scheduler:
     ):
         self.model, self.drafter, self.shape, self._by_load = model, drafter, shape, by_load
         self._steps, self._chunks = steps, prefill_chunks
-        self.prefixes = PrefixCache(prefix_cache_bytes)
+        self.prefixes, self.tables = PrefixCache(prefix_cache_bytes), TablePrograms()
         self._ids = itertools.count()
         self._queue: collections.deque[tuple[int, Request]] = collections.deque()
         self._batch: Batch | None = None
@@ -89,6 +92,15 @@ class Scheduler:
         id = next(self._ids)
         self._queue.append((id, request))
         return id
+
+    def is_ready(self, request: Request) -> bool:
+        """Whether nothing has to be compiled before the request can join; else that begins, beside the batch. With
+        `prefill_chunks`; raises as `TablePrograms.cover` does.
+        """
+        assert self._batch is not None
+        queued = [*self._queue, *([self._reading[:2]] if self._reading else [])]
+        running = [self._batch.rows[place].request for place in self._running]
+        return self.tables.cover([*running, *(one for _, one in queued), request], self._batch)
 
     def cancel(self, id: int) -> None:
         """Ends a request where it is; its last event has a result with `finish_reason` "cancelled"."""
@@ -153,8 +165,8 @@ class Scheduler:
         self._batch = None if self._chunks is None else self._new_batch()
 
     def _new_batch(self, requests: Sequence[Request] = (), *, poll_first_tokens: bool = True) -> Batch:
-        inputs = self.model, self.drafter, self.shape, requests
-        return Batch(*inputs, by_load=self._by_load, poll_first_tokens=poll_first_tokens)
+        how: dict[str, Any] = dict(by_load=self._by_load, poll_first_tokens=poll_first_tokens, tables=self.tables.sizes)
+        return Batch(self.model, self.drafter, self.shape, requests, **how)
 
     def close(self) -> None:
         """Frees the memory of the batch."""

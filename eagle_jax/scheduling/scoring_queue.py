@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import dataclasses
+import logging
 import threading
 
 from eagle_jax.converters.errors import in_a_line
@@ -14,6 +15,7 @@ from eagle_jax.scheduling.scoring import Scoring
 from eagle_jax.scheduling.ticket import EngineError, Ticket
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
+log = logging.getLogger("eagle_jax.scheduling")
 COMPILING_SECONDS = 0.05  # that an engine with nothing else to do waits for a program before it looks for new requests
 
 
@@ -68,6 +70,7 @@ class ScoringQueue:
                 scored = zip(self._current, self._scoring.results(), strict=True)
                 self._end({ticket: _result(ticket, logprobs) for ticket, logprobs in scored})
         except Exception as error:  # whatever it is, those who wait have to hear of it
+            log.error("the engine failed at %d prompts", len(self._current), exc_info=error)
             failed = EngineError(f"the engine failed at this prompt, {in_a_line(error)}; ask again")
             self._end({ticket: failed for ticket in self._current})
 

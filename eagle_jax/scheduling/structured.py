@@ -13,14 +13,12 @@ import numpy as np
 
 from eagle_jax.decoding.automata import Automata
 from eagle_jax.scheduling.form_workers import POLL, STOPPED, FormsBusy, FormsStopped, FormWorkers
+from eagle_jax.scheduling.table_sizes import TableSizes
 from eagle_jax.text.forms import Form
 from eagle_jax.text.json_schema import ROOT
 from eagle_jax.text.token_automaton import TokenAutomaton
 from eagle_jax.text.token_bytes import drops_first_space, token_bytes
 
-# The least sizes of a batch's tables: one program serves all requests whose automata are no larger, as that of any JSON
-# object is not.
-MIN_AUTOMATA, MIN_STATES, MIN_CLASSES, MIN_MASKS = 4, 2048, 256, 128
 FORMS = ("choices", "regex", "json_schema")  # the options of which a request has one
 ANY_OBJECT = {"type": "object"}
 KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
@@ -197,14 +195,11 @@ def make_automaton(
     return Made(made, 0.0 if was_kept else time.perf_counter() - start)
 
 
-def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int) -> Automata:
-    """The tables of a batch; sizes are powers of two."""
+def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int, sizes: TableSizes) -> Automata:
+    """The tables of a batch, of such sizes."""
     different = list({id(one): one for one in rows if one is not None}.values())
     number = {id(one): place for place, one in enumerate(different)}
-    count = _size(len(different), MIN_AUTOMATA)
-    states = _size(max([0, *(len(one.next) for one in different)]), MIN_STATES)
-    classes = _size(max([0, *(one.next.shape[1] for one in different)]), MIN_CLASSES)
-    masks = _size(max([0, *(len(one.masks) for one in different)]), MIN_MASKS)
+    count, states, classes, masks = sizes.automata, sizes.states, sizes.classes, sizes.masks
     tables = Automata(
         of_row=np.array([-1 if one is None else number[id(one)] for one in rows], np.int32),
         token_class=np.zeros((count, vocab_size), np.int32),
@@ -218,8 +213,3 @@ def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int) -> Autom
         tables.mask_of_state[place, : len(one.next)] = one.mask_of_state
         tables.masks[place, : len(one.masks)] = one.masks
     return tables
-
-
-def _size(needed: int, least: int) -> int:
-    """A power of two."""
-    return max(least, 1 << max(needed - 1, 0).bit_length())

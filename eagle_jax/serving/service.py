@@ -15,7 +15,8 @@ from eagle_jax.protocols.calls import LARGEST_SEED, Call
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 
-FORM_THREADS = 18  # requests whose forms are made, or wait for that; further ones are refused before they are read
+# Requests whose forms are made, or wait for that (`scheduling.form_workers`); others are refused before they are read.
+FORM_THREADS = 22
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

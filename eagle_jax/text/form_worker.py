@@ -1,10 +1,10 @@
 """The program of a process that makes automata of forms, one after another, within limits of memory and time.
 
-It says that it is ready, reads (form, tokens, stop_ids) from its input, pickled, and writes the automaton over tokens
-or the error; `tokens` None are those of before. A copy of the process makes each and says its number first: it can be
-ended without starting Python again. None is written where it ended. The process ends with its input.
+It reads (form, tokens, stop_ids, seconds) from its input, pickled, and writes the automaton over tokens or the error;
+`tokens` None are those of before. A copy of the process makes each, and ends when it has taken `seconds` of the CPU:
+None is written then. The process ends with its input.
 
-    python form_worker.py MEMORY SECONDS
+    python form_worker.py MEMORY NICENESS
 """
 
 import contextlib
@@ -13,14 +13,12 @@ import pathlib
 import pickle
 import signal
 import sys
+import threading
 import types
 from typing import Any
 
-READY = "ready"  # what it writes first
-NICENESS = 10  # answers under way go before forms that are still to be made
 
-
-def main(memory: int, seconds: float) -> None:
+def main(memory: int, niceness: int) -> None:
     package = types.ModuleType("eagle_jax")  # without what the package's own module imports
     package.__path__ = [str(pathlib.Path(__file__).parents[1])]
     sys.modules["eagle_jax"] = package
@@ -33,24 +31,27 @@ def main(memory: int, seconds: float) -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     with contextlib.suppress(AttributeError, OSError):
-        os.nice(NICENESS)
+        os.nice(niceness)
     tokens: tuple[bytes, ...] = ()
-    _write(READY)
     while True:
         try:
-            form, own_tokens, stop_ids = pickle.load(sys.stdin.buffer)
+            form, own_tokens, stop_ids, seconds = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         tokens = tokens if own_tokens is None else own_tokens
         if not hasattr(os, "fork"):
-            _write(os.getpid())
-            _write(_answer(form, tokens, stop_ids))
+            timer = threading.Timer(seconds, os._exit, (1,))
+            timer.start()
+            answer = _answer(form, tokens, stop_ids)
+            timer.cancel()
+            _write(answer)
             continue
         copy = os.fork()
         if not copy:
-            signal.alarm(int(seconds) + 5)  # ends it where nobody is left who would
-            _write(os.getpid())
-            _write(_answer(form, tokens, stop_ids))
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends a process, in native code too
+            answer = _answer(form, tokens, stop_ids)
+            signal.setitimer(signal.ITIMER_PROF, 0)  # half an answer would be worse than a late one
+            _write(answer)
             os._exit(0)
         if os.waitpid(copy, 0)[1]:
             _write(None)
@@ -73,4 +74,4 @@ def _write(answer: object) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

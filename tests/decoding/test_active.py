@@ -10,9 +10,10 @@ from states import roots
 from test_decode import DRAFTERS, PROMPTS, TARGET, ask, assert_same_rows, start
 
 from eagle_jax.decoding.active import state_at
+from eagle_jax.decoding.catch_up import compiled_catch_up
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.drafters.base import Plain
-from eagle_jax.drafters.paused import Paused, Ready, compiled_catch_up
+from eagle_jax.drafters.paused import Paused, Ready
 
 ALL = jnp.arange(len(PROMPTS), dtype=jnp.int32)
 ROWS = jnp.array([3, 1], jnp.int32)

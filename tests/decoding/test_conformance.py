@@ -15,6 +15,7 @@ import pytest
 from states import steps_by_row
 
 from eagle_jax.decoding import sampling
+from eagle_jax.decoding.catch_up import compiled_catch_up
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, likeliest_tree
 from eagle_jax.decoding.prefill import compiled_prefill
@@ -30,7 +31,7 @@ from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.medusa import MedusaDrafter
-from eagle_jax.drafters.paused import Paused, Ready, compiled_catch_up
+from eagle_jax.drafters.paused import Paused, Ready
 from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest

@@ -189,7 +189,7 @@ def test_others_wait_for_one_piece_of_a_long_prompt_at_most(monkeypatch):
     assert [result.token_ids for result in results] == [one.token_ids for one in alone]
 
 
-def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatch):
+def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatch, caplog):
     lost_batch, ready = speller._scheduler._batch, threading.Event()
     decode = lost_batch.decode
 
@@ -206,6 +206,8 @@ def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatc
     assert tickets[2].result(60.0).text == SPELLED and speller.alive
     assert speller._scheduler._batch.decode != decode
     assert all(array.is_deleted() for array in jax.tree.leaves((lost_batch.params, lost_batch.state)))
+    (record,) = caplog.records
+    assert record.message == "the engine failed at 2 answers" and "in fail" in caplog.text, "with the traceback"
 
     monkeypatch.setattr(scheduler, "ChunkedPrefill", lambda *_: fail())
     lost = speller.submit(asked("Spell!"))

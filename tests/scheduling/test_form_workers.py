@@ -1,5 +1,6 @@
 """Automata are made in processes of their own: bounded in memory and time, stopped at once, in nobody's way."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -14,6 +15,7 @@ from speller import END, TOKENIZER
 
 from eagle_jax.scheduling import form_workers, structured
 from eagle_jax.scheduling.form_workers import FormsBusy, FormsStopped, FormWorkers
+from eagle_jax.serving.service import FORM_THREADS
 from eagle_jax.text.forms import Form
 from eagle_jax.text.token_automaton import token_automaton
 from eagle_jax.text.token_bytes import token_bytes
@@ -40,18 +42,16 @@ def test_the_automaton_is_the_one_that_this_process_makes(workers: FormWorkers):
         workers.make(Form("regex", "("), TOKENS, [END], NEVER)
 
 
-def test_memory_and_time_are_bounded(workers: FormWorkers, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(form_workers, "MEMORY", 200 * 2**20)
-    with pytest.raises(ValueError, match="too large"):
-        workers.make(ENDLESS, TOKENS, [END], NEVER)
-    assert workers.make(SMALL, TOKENS, [END], NEVER).next.size, "the next one has a process again"
-    workers.close()
-    monkeypatch.setattr(form_workers, "MEMORY", 2**30)
-    monkeypatch.setattr(form_workers, "SECONDS", 0.5)
-    start = time.monotonic()
-    with pytest.raises(ValueError, match="too large"):
-        workers.make(ENDLESS, TOKENS, [END], NEVER)
-    assert time.monotonic() - start < 5
+def test_memory_and_time_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    for name, value in (("MEMORY", 200 * 2**20), ("SECONDS", 0.5)):
+        with monkeypatch.context() as patch:
+            patch.setattr(form_workers, name, value)
+            workers, start = FormWorkers(), time.monotonic()
+            with pytest.raises(ValueError, match="too large"):
+                workers.make(ENDLESS, TOKENS, [END], NEVER)
+            assert time.monotonic() - start < 10
+            assert workers.make(SMALL, TOKENS, [END], NEVER).next.size, "the next one has a process again"
+            workers.close()
 
 
 @pytest.fixture
@@ -62,23 +62,47 @@ def heeded() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+def group_of(process: int) -> list[pathlib.Path]:
+    """The processes of a group that have not ended, by their folders in /proc."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(group) == process and state != "Z":
+                found.append(stat.parent)
+    return found
+
+
 def test_ctrl_c_ends_the_process_that_makes_one(workers: FormWorkers, heeded: None):
     workers.make(SMALL, TOKENS, [END], NEVER)
-    (worker,), makers = workers._idle, []
+    process, groups = workers._quick._worker._process.pid, []
 
     def interrupt() -> None:
-        makers.append(worker._maker)
+        groups.append(group_of(process))
         os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Timer(0.5, interrupt).start()
+    threading.Timer(0.15, interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         workers.make(ENDLESS, TOKENS, [END], NEVER)
-    assert makers[0] is not None and not pathlib.Path(f"/proc/{makers[0]}").exists()
-    assert workers.make(SMALL, TOKENS, [END], NEVER).next.size and workers._idle == [worker]
+    assert len(groups[0]) == 2, "the worker and its copy"
+    until = time.monotonic() + 5
+    while group_of(process) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not group_of(process)
+    assert workers.make(SMALL, TOKENS, [END], NEVER).next.size
 
 
-def test_hostile_forms_leave_a_process_to_others(workers: FormWorkers, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(form_workers, "REST", 0.0)
+def test_slow_forms_wait_for_one_another(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(form_workers, "QUICK", 0.1)
+    workers = FormWorkers()
+    slow = [Form("json_schema", f'{{"type": "string", "maxLength": {1700 + i}}}') for i in range(3)]  # 0.5 s each
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda form: workers.make(form, TOKENS, [END], NEVER), slow))
+    assert [len(one.next) for one in made] == [17_003, 17_013, 17_023]
+    workers.close()
+
+
+def test_hostile_forms_leave_a_process_to_others(workers: FormWorkers):
     stopping, ends = threading.Event(), []
 
     def ask() -> None:
@@ -87,38 +111,31 @@ def test_hostile_forms_leave_a_process_to_others(workers: FormWorkers, monkeypat
         except Exception as error:
             ends.append(type(error))
 
-    threads = [threading.Thread(target=ask) for _ in range(6)]
+    threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
-    assert workers.make(SMALL, TOKENS, [END], NEVER).next.size
-    while len(ends) < 2:  # the one that may go on is among the others
+    while len(ends) < 3:
         time.sleep(0.05)
-    assert set(ends) == {FormsBusy}
+    assert ends == [FormsBusy] * 3, "one is made, four wait"
+    assert workers.make(SMALL, TOKENS, [END], NEVER).next.size
     start = time.monotonic()
     stopping.set()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - start < 3 and ends.count(FormsStopped) >= 1
+    assert time.monotonic() - start < 5 and ends[3:] == [FormsStopped] * 5
 
 
-def test_a_place_rests_after_a_form_that_nobody_can_make(workers: FormWorkers, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(form_workers, "MEMORY", 200 * 2**20)
-    monkeypatch.setattr(form_workers, "LONGEST_REST", 0.5)
-    with pytest.raises(ValueError, match="too large"):
-        workers.make(ENDLESS, TOKENS, [END], NEVER)
-    assert workers._free == form_workers.PROCESSES - 1
-    time.sleep(0.7)
-    assert workers._free == form_workers.PROCESSES
-
-
-def test_only_so_many_wait(workers: FormWorkers, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(form_workers, "PATIENCE", 0.3)
-    workers._free = 0
-    with pytest.raises(FormsBusy, match="for 0.3 s; ask again later"):
+def test_only_so_many_wait(workers: FormWorkers):
+    workers._quick._queue.extend(range(form_workers.QUICK_WAITING + 1))
+    with pytest.raises(FormsBusy, match="16 other forms of answers wait to be made; ask again later"):
         workers.make(SMALL, TOKENS, [END], NEVER)
-    workers._waiting = form_workers.MOST_WAITING
-    with pytest.raises(FormsBusy, match="16 other forms of answers wait"):
-        workers.make(SMALL, TOKENS, [END], NEVER)
+    workers._quick._queue.pop()
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(FormsStopped):
+        workers.make(SMALL, TOKENS, [END], stopping)
+    assert len(workers._quick._queue) == form_workers.QUICK_WAITING
+    assert FORM_THREADS == form_workers.QUICK_WAITING + form_workers.SLOW_WAITING + 2, "a server has no further threads"
 
 
 def test_requests_with_the_same_form_wait_for_one_that_makes_it():

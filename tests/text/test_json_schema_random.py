@@ -11,61 +11,11 @@ from typing import Any
 import pytest
 from schemas import random_text
 
+from benchmarks.common.schemas import bounded_schema
 from eagle_jax.text.byte_automaton import SECONDS
 from eagle_jax.text.json_schema import schema_automaton
 
 jsonschema = pytest.importorskip("jsonschema")
-LARGE = (9007199254740991, 2**31 - 1, 2**63 - 1, 2**64 - 1, 10**15)
-
-
-def number(rng: random.Random) -> int | float:
-    large = rng.choice(LARGE) * rng.choice((-1, 1))
-    return rng.choice((rng.randint(-20, 20), rng.randint(-5000, 5000), large, rng.randint(-4000, 4000) / 8))
-
-
-def bounded(rng: random.Random) -> dict[str, Any]:
-    """A number or an integer with some of the keywords that bound it."""
-    low, high = sorted((number(rng), number(rng)))
-    said: dict[str, Any] = {"type": rng.choice(("integer", "number"))}
-    for name, value in (("minimum", low), ("maximum", high), ("exclusiveMinimum", low), ("exclusiveMaximum", high)):
-        said |= {name: value} if rng.random() < 0.4 else {}
-    return said | ({"multipleOf": rng.choice((2, 3, 5, 7, 60, 0.25))} if rng.random() < 0.2 else {})
-
-
-def text(rng: random.Random) -> dict[str, Any]:
-    """A string with lengths, a pattern or a format."""
-    least = rng.choice((0, 1, 3, 40))
-    said: dict[str, Any] = {"type": "string", "minLength": least}
-    said |= (
-        {"maxLength": least + rng.choice((0, 1, 5, 20, 20, 20, 60, 300 if rng.random() < 0.8 else 2000))}
-        if rng.random() < 0.7
-        else {}
-    )
-    if rng.random() < 0.25:
-        return said | {"pattern": rng.choice((r"^[a-z]+$", r"\d{2}", "^(ab|c)*$"))}
-    return said | ({"format": rng.choice(("int64", "email", "uri", "uuid", "date"))} if rng.random() < 0.2 else {})
-
-
-def schema_of(rng: random.Random, depth: int) -> dict[str, Any]:
-    kind = rng.choice(("number", "text", "enum", *("object", "array", "anyOf", "allOf") * (depth > 0)))
-    if kind == "object":
-        named = rng.sample(("a", "b", "c", "d"), rng.randint(1, 3))
-        said = {"type": "object", "properties": {name: schema_of(rng, depth - 1) for name in named}}
-        return said | {"required": named[:1], "minProperties": rng.randint(0, 1), "additionalProperties": False}
-    if kind == "array":
-        least = rng.randint(0, 2)
-        items = {"items": schema_of(rng, depth - 1), "minItems": least, "maxItems": least + rng.randint(0, 3)}
-        unique = {"items": {"enum": [1, "x", None]}, "uniqueItems": True, "minItems": rng.randint(0, 2)}
-        return {"type": "array"} | (unique if rng.random() < 0.2 else items)
-    if kind == "anyOf":
-        alternatives = [schema_of(rng, depth - 1) for _ in range(2)]
-        beside = {"type": ["string", "object", "integer", "number", "array"]} if rng.random() < 0.3 else {}
-        return {"anyOf": alternatives, "description": "d", **beside}
-    if kind == "allOf":
-        return {"allOf": [bounded(rng) for _ in range(2)]}
-    if kind == "enum":
-        return {"enum": ["a", "bcd", 3, 2.5, None], "type": rng.choice(("string", "number")), "minLength": 2}
-    return bounded(rng) if kind == "number" else text(rng)
 
 
 def spoiled(rng: random.Random, value: Any) -> Any:
@@ -85,7 +35,7 @@ def spoiled(rng: random.Random, value: Any) -> Any:
 def check(seed: int, members: int, depth: int = 3) -> tuple[float, bool]:
     """Compares one schema's automaton with jsonschema; the seconds that it took, and whether it was made."""
     rng = random.Random(seed)
-    schema = schema_of(rng, depth)
+    schema = bounded_schema(rng, depth)
     valid = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
     start = time.process_time()
     try:

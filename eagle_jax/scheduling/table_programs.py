@@ -1,0 +1,59 @@
+"""Programs for requests whose tables are larger than most, compiled beside an engine's thread."""
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from eagle_jax.scheduling.batch import Batch
+from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
+from eagle_jax.scheduling.prefix_cache import PrefixCache
+from eagle_jax.scheduling.request import DUMMY_OPTIONS, DUMMY_REQUEST, Request
+from eagle_jax.scheduling.table_sizes import TableSizes, sizes_for
+
+WITH_TABLES = dataclasses.replace(DUMMY_REQUEST, options=dataclasses.replace(DUMMY_OPTIONS, presence_penalty=1.0))
+
+
+class TablePrograms:
+    """Which sizes of tables an engine's programs take. Those for other sizes are compiled on a thread of their own, one
+    after another, so that running answers do not wait for them.
+
+    Attributes:
+        sizes: that programs are compiled for.
+    """
+
+    def __init__(self) -> None:
+        self.sizes = [TableSizes()]
+        self._compiling: tuple[TableSizes, concurrent.futures.Future[None]] | None = None
+        self._compiler = concurrent.futures.ThreadPoolExecutor(1, "eagle-jax compiling")
+
+    def cover(self, requests: Sequence[Request], batch: Batch) -> bool:
+        """Whether there are programs for these requests as rows of the batch; if not, they will be compiled.
+
+        Raises:
+            Exception: compiling failed; it is tried again for the next request.
+        """
+        needed = sizes_for([one.bad_words for one in requests], [one.automaton for one in requests])
+        if self._compiling is not None and self._compiling[1].done() and not self._has(needed):
+            (sizes, compiled), self._compiling = self._compiling, None
+            compiled.result()
+            self.sizes.append(sizes)
+        if self._has(needed):
+            return True
+        if self._compiling is None:
+            prefill = ChunkedPrefill(batch, WITH_TABLES, PrefixCache(0))
+            steps = batch.preparation(WITH_TABLES, needed), prefill.preparation(needed)
+            self._compiling = needed, self._compiler.submit(_run, steps)
+        return False
+
+    def wait(self, seconds: float) -> None:
+        """Waits until what is being compiled is there, if anything is, but no longer than `seconds`."""
+        if self._compiling is not None:
+            concurrent.futures.wait([self._compiling[1]], seconds)
+
+    def _has(self, needed: TableSizes) -> bool:
+        return any(sizes.covers(needed) for sizes in self.sizes)
+
+
+def _run(steps: Sequence[Callable[[], None]]) -> None:
+    for step in steps:
+        step()
