@@ -35,7 +35,11 @@ def test_the_pages_python_runs(served, monkeypatch, capsys):
     monkeypatch.setattr(api, "Engine", engine)
     monkeypatch.setattr(serving.Server, "run", lambda server: apps.append(server.config.app))
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    here = {"http://127.0.0.1:8000": served.url, 'api_key="-"': 'api_key="a key"', '"smollm2-135m-instruct"': '"speller"'}
+    here = {
+        "http://127.0.0.1:8000": served.url,
+        'api_key="-"': 'api_key="a key"',
+        '"smollm2-135m-instruct"': '"speller"',
+    }
     here |= {'"qwen"': '"caller"', '"weather"': '"look"'}
     names: dict = {}
     for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL):
