@@ -1,4 +1,4 @@
-"""Checks of arguments that are numbers, and of settings that must be those of before."""
+"""Checks of arguments that are numbers, and of settings that must be those of before; values in messages."""
 
 import json
 import math
@@ -45,6 +45,16 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterab
     compared = dict.fromkeys((*before, *now)) if names is None else names
     other = [name for name in compared if before.get(name) != now.get(name)]
     return "; ".join(f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))} now" for name in other)
+
+
+def cut(text: str, most: int = 60) -> str:
+    """The beginning of a text in a message, if it is longer than so many characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def as_json(value: Any) -> str:
+    """A value in a message, as JSON writes it, cut."""
+    return cut(json.dumps(value, default=repr))
 
 
 def _shown(value: Any) -> str:

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from eagle_jax.checks import as_json
+
 T = TypeVar("T")
 Check = Callable[[str, Any], T]
 
@@ -169,5 +171,4 @@ def _short(value: Any) -> str:
         return "a very large number"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    shown = json.dumps(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+    return as_json(value)

@@ -48,6 +48,7 @@ def batch(
     token_ids: Annotated[
         bool, typer.Option("--token-ids", help="Write the answers' tokens too.", rich_help_panel=options.OUTPUT)
     ] = False,
+    ignore_unknown: options.IgnoreUnknown = False,
     merge: Annotated[
         bool,
         typer.Option(
@@ -116,9 +117,10 @@ def batch(
         **({} if head_config is None else {"head_config": head_config}),
         **({} if chat_template is None else {"chat_template": chat_template}),
     }
-    share: dict[str, Any] = dict(host=host, hosts=hosts, one_model=one_model)
+    how: dict[str, Any] = dict(host=host, hosts=hosts, one_model=one_model)
     failed = 0
-    with api.Job(inputs, output, defaults=defaults, made_with=made_with, token_ids=token_ids, **share) as job:
+    how |= dict(token_ids=token_ids, ignore_unknown=ignore_unknown)
+    with api.Job(inputs, output, defaults=defaults, made_with=made_with, **how) as job:
         if job.complete:
             out.print(f"{output} is complete; nothing was left to do", markup=False)
         else:

@@ -123,6 +123,13 @@ ChatTemplate = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+IgnoreUnknown = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-unknown",
+        help="Pass over fields of requests that are not known; a server names them in a header of the response.",
+    ),
+]
 GenerationConfig = Annotated[
     bool,
     typer.Option(

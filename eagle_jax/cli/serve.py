@@ -38,14 +38,6 @@ MaxSeconds = Annotated[
     ),
 ]
 
-IgnoreUnknown = Annotated[
-    bool,
-    typer.Option(
-        "--ignore-unknown",
-        help="Pass over fields of requests that are not known; a header of the response names them.",
-        rich_help_panel=SERVER,
-    ),
-]
 Origins = Annotated[
     list[str] | None,
     typer.Option(
@@ -85,7 +77,7 @@ def serve(
     prefix_cache_bytes: options.PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
     api_key: ApiKey = None,
     name: Name = None,
-    ignore_unknown: IgnoreUnknown = False,
+    ignore_unknown: options.IgnoreUnknown = False,
     allow_origin: Origins = None,
     generation_config: options.GenerationConfig = False,
     tool_format: ToolFormat = None,

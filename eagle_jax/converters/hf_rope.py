@@ -136,7 +136,9 @@ def _read(settings: Mapping[str, Any], entries: Mapping[str, Any], max_position_
 
 
 def _kind(settings: Mapping[str, Any]) -> str:
-    kind = settings.get("rope_type", settings.get("type", "default"))
+    kind, other = settings.get("rope_type", settings.get("type", "default")), settings.get("type")
+    if other not in (None, kind):
+        raise ValueError(f"rotary settings have rope_type={kind!r} and type={other!r}; keep the right one")
     if not isinstance(kind, str):
         raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {', '.join(_SETTINGS)}")
     return kind

@@ -66,6 +66,7 @@ class Job:
         defaults: options of rows that do not state their own.
         made_with: what answers depend on besides, by name: the model, the drafter. Values are JSON's.
         token_ids: write these too.
+        ignore_unknown: pass over fields of rows that nobody knows.
         host, hosts: every `hosts`-th row is answered here, from row number `host`.
         one_model: all processes of `jax.distributed` work on the same rows with one model; process 0 writes.
 
@@ -93,12 +94,14 @@ class Job:
         defaults: Defaults = Defaults(),
         made_with: Mapping[str, Any] | None = None,
         token_ids: bool = False,
+        ignore_unknown: bool = False,
         host: int = 0,
         hosts: int = 1,
         one_model: bool = False,
     ):
         self.inputs, self.output = [Path(path) for path in inputs], Path(output)
         self.defaults, self.token_ids, self.one_model = defaults, token_ids, one_model
+        self.ignore_unknown = ignore_unknown
         self.hosts = whole("hosts", hosts, 1)
         self.host = whole("host", host, 0)
         if self.host >= self.hosts:
@@ -115,6 +118,7 @@ class Job:
             "hosts": self.hosts,
             **json.loads(json.dumps(defaults.values)),  # as they are read again: lists for tuples
             "token_ids": token_ids,
+            **({"ignore_unknown": True} if ignore_unknown else {}),
             **settings(),
             **(made_with or {}),
         }
@@ -174,7 +178,11 @@ class Job:
         def decode(requests: Sequence[Request]) -> Iterator[Event]:
             return offline.run(model, requests, rows, lambda _: chosen, utilisation=tally.utilisation)
 
-        waiting = (read(line) for line in lines_of(self.inputs) if line.number in mine and line.number not in done)
+        waiting = (
+            read(line, self.ignore_unknown)
+            for line in lines_of(self.inputs)
+            if line.number in mine and line.number not in done
+        )
         for window in _windows(waiting, WINDOW * rows):
             for number, record, counts in self._answers(model, window, decode):
                 self._journal.append(number, record)

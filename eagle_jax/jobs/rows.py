@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eagle_jax.checks import as_json
 from eagle_jax.fields import Fields, anything, listed, mapping, text, whole
 from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.protocols.answering import Shape
@@ -25,7 +26,7 @@ LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and
 OPTIONS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", *Processing.__annotations__)
 # OpenAI's batch form: a line is an envelope around the body of a request.
 ENVELOPE = ("custom_id", "method", "url", "body")
-ENDPOINTS: Mapping[str, tuple[type[Shape], Callable[[dict[str, Any]], Call]]] = {
+ENDPOINTS: Mapping[str, tuple[type[Shape], Callable[[dict[str, Any], bool], Call]]] = {
     "/v1/chat/completions": (Chat, chat_call),
     "/v1/completions": (Completion, completion_call),
     "/v1/responses": (Responses, responses_call),
@@ -89,8 +90,12 @@ class Refused:
     is_openai: bool = False
 
 
-def read(line: Line) -> Row | Refused:
-    """What a line asks for; a line that is malformed keeps its id if it has one."""
+def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
+    """What a line asks for; a line that is malformed keeps its id if it has one.
+
+    Args:
+        ignore_unknown: passes over fields that nobody knows.
+    """
     id_: str | int = line.place
     is_openai = False
     try:
@@ -98,8 +103,8 @@ def read(line: Line) -> Row | Refused:
         is_openai = "body" in fields
         id_ = _id(fields, line.place)
         if not is_openai:
-            return Row(line.number, id_, _own_call(fields))
-        shape, call = _openai_call(fields)
+            return Row(line.number, id_, _own_call(fields, ignore_unknown))
+        shape, call = _openai_call(fields, ignore_unknown)
         return Row(line.number, id_, call, shape)
     except (ValueError, RecursionError) as error:
         return Refused(line.number, id_, sentence(error), is_openai)
@@ -118,7 +123,7 @@ def refuse_twins(files: Sequence[Path]) -> None:
         except ValueError:
             continue  # such a row gets its error in the output
         if id_ != "" and id_ in places:
-            raise ValueError(f"{places[id_]} and {line.place} have the same id {_short(id_)}; give each row its own")
+            raise ValueError(f"{places[id_]} and {line.place} have the same id {as_json(id_)}; give each row its own")
         places[id_] = line.place
 
 
@@ -133,7 +138,7 @@ def _object(content: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise ValueError(f"not a JSON object but {_short(fields)}; expected fields such as prompt or messages")
+        raise ValueError(f"not a JSON object but {as_json(fields)}; expected fields such as prompt or messages")
     return fields
 
 
@@ -144,23 +149,23 @@ def _id(fields: dict[str, Any], place: str) -> str | int:
         return place
     if type(stated) is int or isinstance(stated, str) and _is_writable(stated):
         return stated
-    raise ValueError(f"id {_short(stated)}; expected text or a whole number")
+    raise ValueError(f"id {as_json(stated)}; expected text or a whole number")
 
 
-def _openai_call(envelope: dict[str, Any]) -> tuple[type[Shape], Call]:
+def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[Shape], Call]:
     """The request in an OpenAI envelope, as the server reads it, and the form of its answer."""
     unknown = [name for name in envelope if name not in ENVELOPE]
-    if unknown:
-        raise ValueError(f"field {_short(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
+    if unknown and not ignore_unknown:
+        raise ValueError(f"field {as_json(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
     url, body = envelope.get("url"), envelope["body"]
     if url is not None and url not in ENDPOINTS:
-        raise ValueError(f"url {_short(url)}; expected one of {', '.join(ENDPOINTS)}")
+        raise ValueError(f"url {as_json(url)}; expected one of {', '.join(ENDPOINTS)}")
     if not isinstance(body, dict):
-        raise ValueError(f"body is {_short(body)}; expected an object with messages or a prompt")
+        raise ValueError(f"body is {as_json(body)}; expected an object with messages or a prompt")
     inferred = "completions" if "prompt" in body else "responses" if "input" in body else "chat/completions"
     shape, parse = ENDPOINTS[url or f"/v1/{inferred}"]
     try:
-        call = parse(body)
+        call = parse(body, ignore_unknown)
     except ValueError as error:
         raise ValueError(shape.in_own_names(str(error))) from None
     if call.stream:
@@ -170,9 +175,9 @@ def _openai_call(envelope: dict[str, Any]) -> tuple[type[Shape], Call]:
     return shape, dataclasses.replace(call, eagle=False)  # what it would add is written for every row
 
 
-def _own_call(row: dict[str, Any]) -> Call:
+def _own_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
     """The request of a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
-    fields = Fields(row, ignore_unknown=False)
+    fields = Fields(row, ignore_unknown=ignore_unknown)
     fields.ignore({"id": anything} | IGNORED)
     given = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}
     if len(given) != 1:
@@ -211,8 +216,3 @@ def _is_writable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

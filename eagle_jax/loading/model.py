@@ -152,13 +152,14 @@ def load(
     """
     keep_programs()
     scheme, draft_scheme = schemes_of(quantize)
-    for value, name in ((dtype, "dtype"), (draft_dtype, "draft_dtype")):
-        known_dtype(value, name)  # refused before anything is downloaded
-    for changes, name in ((target_config, "target_config"), (head_config, "head_config")):
-        if not isinstance(changes, Mapping | None):
-            raise ValueError(f"{name}={changes!r}; expected entries by name, such as {{'rope_theta': 10000.0}}")
+    # refused before anything is downloaded
+    known_dtype(dtype, "dtype")
+    known_dtype(draft_dtype, "draft_dtype")
+    _check_entries(target_config, "target_config")
+    _check_entries(head_config, "head_config")
     folder, head_folder = folders_of(target, head)
-    target_dtype = dtype_of(dtype)
+    if head_folder is None and head_config:
+        raise ValueError("head_config was given, and the model has no head; name one with head= (--head)")
     sharding = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
     # these files are small: what is wrong there is said before weights are read
     tokenizer = tokenizer_in(folder)
@@ -166,22 +167,17 @@ def load(
         tokenizer = with_template(tokenizer, chat_template)
     generation = generation_options(folder)
     stop_ids = _stop_ids(folder, tokenizer, target_config or {})
-    lm = _load_target(folder, target_dtype, sharding, scheme, target_config)
-    drafts_in = dtype_of_draft(draft_dtype, lm.dtype)
-    drafting = None
-    if head_folder is None and head_config:
-        raise ValueError("head_config was given, and the model has no head; name one with head= (--head)")
-    if head_folder is not None:
-        drafting = load_head(head_folder, lm, dtype=drafts_in, changes=head_config, scheme=draft_scheme)
-    ready = _for_decoding(lm, lm.config.head_dim, sharding)
+    lm = _load_target(folder, dtype_of(dtype), sharding, scheme, target_config)
+    how: dict[str, Any] = dict(dtype=dtype_of_draft(draft_dtype, lm.dtype), scheme=draft_scheme)
+    drafting = None if head_folder is None else load_head(head_folder, lm, changes=head_config, **how)
     return Model(
-        target=ready if sharding is None else sharding.put(ready, sharding.target),
+        target=_target_for_decoding(lm, sharding),
         head=None if drafting is None else _head_for_decoding(drafting, sharding),
         tokenizer=tokenizer,
         stop_ids=tuple(id_ for id_ in stop_ids if 0 <= id_ < lm.config.vocab_size),  # others are never drawn
         context=_context(lm),
         sharding=sharding,
-        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, drafts_in, sharding, draft_scheme),
+        draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, sharding, **how),
         datastore=None if datastore is None else _load_datastore(datastore, lm, tokenizer),
         generation=generation,
     )
@@ -205,8 +201,13 @@ def with_head(
     return dataclasses.replace(model, head=_head_for_decoding(loaded, model.sharding))
 
 
+def _check_entries(changes: Any, name: str) -> None:
+    if not isinstance(changes, Mapping | None):
+        raise ValueError(f"{name}={changes!r}; expected entries by name, such as {{'rope_theta': 10000.0}}")
+
+
 def _load_draft(
-    folder: Path, target: LM, tokenizer: Any, dtype: Any, sharding: Sharding | None, scheme: Scheme | None
+    folder: Path, target: LM, tokenizer: Any, sharding: Sharding | None, *, dtype: Any, scheme: Scheme | None
 ) -> LM:
     """A small model whose token ids mean what the target's do."""
     refuse_other_tokenizer(tokenizer, tokenizer_in(folder), f"the draft model in {folder}")
@@ -216,8 +217,7 @@ def _load_draft(
             f"the draft model in {folder} has {draft.config.vocab_size} tokens and the target "
             f"{target.config.vocab_size}; expected one with the target's tokenizer"
         )
-    ready = _for_decoding(draft, draft.config.head_dim, sharding)
-    return ready if sharding is None else sharding.put(ready, sharding.target)
+    return _target_for_decoding(draft, sharding)
 
 
 def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
@@ -248,6 +248,11 @@ def _load_target(
         raise ValueError(
             f"{folder} holds {kind_of_head}, and was given as the target; expected a model there, and the head as head"
         ) from error
+
+
+def _target_for_decoding(lm: LM, sharding: Sharding | None) -> LM:
+    ready = _for_decoding(lm, lm.config.head_dim, sharding)
+    return ready if sharding is None else sharding.put(ready, sharding.target)
 
 
 def _for_decoding(model: Any, head_dim: int, sharding: Sharding | None) -> Any:

@@ -76,10 +76,13 @@ class Cache:
         return self.write(accepted, self.length, self.length + count)
 
 
+# Both are traced once for all layers of a program; XLA inlines the calls.
+@jax.jit
 def _rows(rows: Float[Array, "b k n c"], nodes: Int[Array, "b r"]) -> Float[Array, "b k r c"]:
     return jnp.take_along_axis(rows, nodes[:, None, :, None], axis=2)
 
 
+@jax.jit
 def _write(
     slots: Float[Array, "u k s c"],
     rows: Float[Array, "b k r c"],

@@ -4,7 +4,9 @@ x = x + o(attention(rope(qkv(norm(x)))))      `ops.attention_block`
 x = x + down(silu(gate(norm(x))) * up(norm(x)))    `ops.mlp_block`
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -133,9 +135,26 @@ def through(
     """What leaves the last of some layers, and the tokens' own keys and values in each; `first` is their number."""
     kv = []
     for i, layer in enumerate(layers, start=first):
-        x, own = layer(x, inputs, (cache.k[i], cache.v[i]), draft_kv[i] if draft_kv else None)
+        x, own = traced_once(layer, x, inputs, (cache.k[i], cache.v[i]), draft_kv[i] if draft_kv else None)
         kv.append(own)
     return x, tuple(kv)
+
+
+def traced_once(layer: DecoderLayer, *args: Any) -> tuple[Float[Array, "b n h"], KV]:
+    """`layer(*args)`, traced once for all layers of its kind: a program has one function for them, which XLA inlines.
+
+    Tracing and lowering each of SmolLM2's thirty layers took a third of the time in which a kept program is ready.
+    """
+    if layer.is_initializing():
+        return layer(*args)
+    kind = layer.clone(parent=None, name=None)
+    return _layer(kind, ops.tracing_context(), layer.variables["params"], *args)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _layer(kind: DecoderLayer, context: Hashable, params: Mapping[str, Any], *args: Any) -> Any:
+    """A layer as a function of its parameters. `context` is a part of the key alone: what else its operations read."""
+    return kind.apply({"params": params}, *args)
 
 
 def norm(config: LlamaConfig, dtype: DTypeLike) -> RMSNorm:
@@ -200,7 +219,7 @@ class Llama(nn.Module):
             if kind not in by_kind:
                 by_kind[kind] = attention_inputs(self.config, positions, visible, cache, fresh, i)
             entering.append(x)
-            x, own = layer(x, by_kind[kind], (k, v), draft_kv[i] if draft_kv else None)
+            x, own = traced_once(layer, x, by_kind[kind], (k, v), draft_kv[i] if draft_kv else None)
             kv.append(own)
         entering.append(x)
         return constrain(self.norm(x)), tuple(entering[i] for i in taps), tuple(kv)

@@ -15,7 +15,7 @@ backends: each is imported where it is chosen, and can be deleted, and everythin
 
 from eagle_jax.ops.attention_block import attention_block, keys_and_values
 from eagle_jax.ops.attention_case import Case
-from eagle_jax.ops.dispatch import VARIABLE
+from eagle_jax.ops.dispatch import VARIABLE, tracing_context
 from eagle_jax.ops.embed import embed
 from eagle_jax.ops.linear import linear, matmul
 from eagle_jax.ops.mlp_block import feed_forward, mlp_block
@@ -57,6 +57,7 @@ __all__ = [
     "rms_norm",
     "rotate",
     "top_k",
+    "tracing_context",
     "tree_attention",
     "unpack",
 ]

@@ -19,11 +19,13 @@ import functools
 import importlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from eagle_jax.sharding.tracing import current_sharding
 
 VARIABLE, REFERENCE = "EAGLE_JAX_OPS", "xla"
 ACTIVATIONS = "EAGLE_JAX_ACTIVATIONS"  # bits that the CPU backend rounds rows to as they meet quantized weights
@@ -88,6 +90,11 @@ def asked(operation: str) -> str | None:
 def settings() -> dict[str, str]:
     """The environment variables that are set and change how operations are computed."""
     return {name: value for name in (VARIABLE, ACTIVATIONS) if (value := os.environ.get(name))}
+
+
+def tracing_context() -> Hashable:
+    """All that operations read while they are traced and that is no argument: a key for what was traced before."""
+    return tuple(settings().items()), tuple(DEFAULTS.items()), jax.default_backend(), current_sharding()
 
 
 @functools.cache

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, number, text
-from eagle_jax.protocols.answering import Answering, Shape, event
-from eagle_jax.protocols.calling import Calling
+from eagle_jax.protocols.answering import Answering, event
+from eagle_jax.protocols.calling import CallingShape
 from eagle_jax.protocols.calls import Call, chat_call
 from eagle_jax.protocols.choices import finish_reason
 from eagle_jax.scheduling.results import FAILED, Chunk, Result
@@ -145,7 +145,7 @@ def error_of(status: int, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-class Messages(Shape):
+class Messages(CallingShape):
     """A message of blocks: texts, and functions that are called."""
 
     prefix = "msg"
@@ -156,12 +156,6 @@ class Messages(Shape):
         r"(tools\[\d+\])\.function": r"\1",
         r"system\.content": "system",
     }
-
-    def __init__(self) -> None:
-        self._calling = Calling()
-
-    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
-        return self._calling.prepare(call, tokenizer, tool_format)
 
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         (result,) = results

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagle_jax.fields import wrong
-from eagle_jax.protocols.answering import Answering
+from eagle_jax.protocols.answering import Answering, Shape
 from eagle_jax.protocols.calls import Call
 from eagle_jax.scheduling.results import Chunk, Result
 from eagle_jax.scheduling.structured import FORMS
@@ -62,6 +62,16 @@ class Calling:
     def finish_reason(self, index: int, reason: str) -> str:
         """How a choice ended, in OpenAI's words."""
         return self._answers[index].finish_reason(reason) if index in self._answers else reason
+
+
+class CallingShape(Shape):
+    """A shape whose answers may call functions."""
+
+    def __init__(self) -> None:
+        self._calling = Calling()
+
+    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
+        return self._calling.prepare(call, tokenizer, tool_format)
 
 
 def _format_for(tokenizer: Any, chat: Chat, tools: Tools | None, stated: str | None) -> ToolFormat | None:

@@ -1,10 +1,9 @@
 """Messages of a conversation: what people, models and functions say, and what was called."""
 
-import json
 from typing import Any
 
-from eagle_jax.fields import Fields, anything, flag, listed, mapping, text, wrong
-from eagle_jax.text.messages import SAME_ROLES, content_of
+from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, text, wrong
+from eagle_jax.text.messages import SAME_ROLES, arguments_of, content_of
 
 NEUTRAL_MESSAGE: dict[str, list[Any]] = {
     "type": ["text", "message"],
@@ -59,7 +58,7 @@ def _calls(fields: Fields) -> dict[str, Any]:
     entries = fields.each("tool_calls", fields.take("tool_calls", anything, []))
     for entry in entries:
         function = entry.inside("function", entry.must("function", mapping))
-        called = {"name": function.must("name", text), "arguments": function.must("arguments", _object)}
+        called = {"name": function.must("name", text), "arguments": function.must("arguments", _arguments)}
         calls.append({"id": entry.must("id", text), "type": "function", "function": called})
         entry.only({"type": ["function"]})
         function.ignore({"parsed_arguments": anything})
@@ -67,11 +66,11 @@ def _calls(fields: Fields) -> dict[str, Any]:
     return {"tool_calls": calls} if calls else {}
 
 
-def _object(name: str, value: Any) -> dict[str, Any]:
+def _arguments(name: str, value: Any) -> dict[str, Any]:
     """Arguments of a call: text of a JSON object, or one."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value or "{}")
-        except (ValueError, RecursionError):
-            raise wrong(name, f"{name} is no JSON; expected an object, as text") from None
-    return mapping(name, value)
+    try:
+        return mapping(name, arguments_of(value, f"{name} is"))
+    except FieldError:
+        raise
+    except ValueError as error:
+        raise wrong(name, str(error)) from None

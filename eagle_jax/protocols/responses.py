@@ -3,16 +3,15 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from eagle_jax.protocols.answering import Answering, Shape, event
-from eagle_jax.protocols.calling import Calling
-from eagle_jax.protocols.calls import Call
+from eagle_jax.protocols.answering import Answering, event
+from eagle_jax.protocols.calling import CallingShape
 from eagle_jax.protocols.choices import finish_reason
 from eagle_jax.scheduling.results import FAILED, Chunk, Result
 
 NOT_A_NUMBER = "the model's logits became NaN, so no further token can be drawn"
 
 
-class Responses(Shape):
+class Responses(CallingShape):
     """A response with messages and calls."""
 
     prefix = "resp"
@@ -24,12 +23,6 @@ class Responses(Shape):
         r"(tools\[\d+\])\.function": r"\1",
         r"(input\[\d+\]\.output)\.content": r"\1",
     }
-
-    def __init__(self) -> None:
-        self._calling = Calling()
-
-    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
-        return self._calling.prepare(call, tokenizer, tool_format)
 
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         (result,) = results

@@ -22,17 +22,20 @@ def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: 
     new_params, new_state = dataclasses.replace(new[0], processor=None), new[1]
     new_state = dataclasses.replace(new_state, steps=batch[1].steps)
 
-    def put(old: Array, new: Array, row: Int[Array, ""]) -> Array:
-        one = jax.lax.dynamic_slice_in_dim(new, row, 1, axis=0)
-        return jax.lax.dynamic_update_slice_in_dim(old, one, places[row], axis=0)
-
     def put_row(back: Int[Array, ""], batch: Running) -> Running:
         row = len(places) - 1 - back
         params, state = batch
-        state = jax.tree.map(lambda old, new: put(old, new, row) if old.ndim else old, state, new_state)
-        return jax.tree.map(lambda old, new: put(old, new, row), params, new_params), state
+        state = jax.tree.map(lambda old, new: _put(old, new, row, places[row]) if old.ndim else old, state, new_state)
+        return jax.tree.map(lambda old, new: _put(old, new, row, places[row]), params, new_params), state
 
     return jax.lax.fori_loop(0, len(places), put_row, batch)
+
+
+@jax.jit
+def _put(old: Array, new: Array, row: Int[Array, ""], place: Int[Array, ""]) -> Array:
+    """`old` with one row of `new` at `place`; a function of its own in a program, for all arrays of a shape."""
+    one = jax.lax.dynamic_slice_in_dim(new, row, 1, axis=0)
+    return jax.lax.dynamic_update_slice_in_dim(old, one, place, axis=0)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,7 +12,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, Send
 
 import eagle_jax
 from eagle_jax.api import Engine
@@ -32,6 +33,12 @@ ENDPOINTS = (
     *("/v1/messages", "/v1/messages/count_tokens"),
     *("/tokenize", "/detokenize", "/version", "/health", "/metrics"),
 )
+HANDLERS: Mapping[Any, ExceptionHandler] = {
+    Refused: on_refused,
+    FieldError: on_wrong_field,
+    HTTPException: on_http,
+    ClientDisconnect: on_gone,
+}
 BEHIND_KEY = ("/metrics", "/tokenize", "/detokenize")
 
 
@@ -62,7 +69,27 @@ def create_app(
             templates teach.
         origins: addresses of web pages that may ask too (CORS), such as `https://example.com`; "*" is all.
     """
-    own = [
+    service = Service(engines, limits or Limits(), api_key, ignore_unknown, generation_config, tool_format)
+    pages = Middleware(
+        CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
+    )
+    app = Starlette(
+        routes=[*_own_routes(), *routes],
+        # Starlette would answer unexpected errors outside of the door, where they are neither numbered nor counted.
+        middleware=[
+            *([pages] if origins else []),
+            Middleware(Door, service=service),
+            Middleware(ExceptionMiddleware, handlers={Exception: on_unexpected}),
+        ],
+        exception_handlers=HANDLERS,
+    )
+    app.router.redirect_slashes = False  # an address is right or wrong
+    app.state.service = service
+    return app
+
+
+def _own_routes() -> list[BaseRoute]:
+    return [
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),
         Route("/v1/completions", endpoint(Completion, completion_call), methods=["POST"]),
@@ -76,28 +103,6 @@ def create_app(
         Route("/health", health, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
-    service = Service(engines, limits or Limits(), api_key, ignore_unknown, generation_config, tool_format)
-    pages = Middleware(
-        CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
-    )
-    app = Starlette(
-        routes=[*own, *routes],
-        # Starlette would answer unexpected errors outside of the door, where they are neither numbered nor counted.
-        middleware=[
-            *([pages] if origins else []),
-            Middleware(Door, service=service),
-            Middleware(ExceptionMiddleware, handlers={Exception: on_unexpected}),
-        ],
-        exception_handlers={
-            Refused: on_refused,
-            FieldError: on_wrong_field,
-            HTTPException: on_http,
-            ClientDisconnect: on_gone,
-        },
-    )
-    app.router.redirect_slashes = False  # an address is right or wrong
-    app.state.service = service
-    return app
 
 
 async def list_models(request: Request) -> Response:

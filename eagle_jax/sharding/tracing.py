@@ -49,6 +49,11 @@ def traced_over(sharding: Sharding | None) -> Iterator[None]:
         _current.reset(token)
 
 
+def current_sharding() -> Sharding | None:
+    """The mesh that what is being traced goes by; None is one device."""
+    return _current.get()
+
+
 def is_sharded() -> bool:
     """Whether what is being traced is a program over several devices."""
     return _current.get() is not None

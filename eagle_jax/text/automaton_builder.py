@@ -17,6 +17,9 @@ NO_EDGES: list = []  # of states that nothing is added to
 class Builder:
     """An automaton that is being put together.
 
+    Args:
+        what: the place of the form, as errors say it.
+
     Attributes:
         edges: of each state: lowest byte, highest byte, next state.
         skips: of each state: those that it is at once.
@@ -24,7 +27,8 @@ class Builder:
         blocks: deterministic automata, and the numbers of their first states.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self.edges: list[list[tuple[int, int, int]]] = []
         self.skips: list[list[int]] = []
         self.block_of: list[int] = []
@@ -49,7 +53,7 @@ class Builder:
 
     def _check(self, more: int) -> None:
         if len(self.edges) + more > MOST_PARTS:
-            raise too_large("this schema")
+            raise too_large(self._what)
 
 
 def automaton_of(part: Part, what: str) -> ByteAutomaton:
@@ -58,7 +62,7 @@ def automaton_of(part: Part, what: str) -> ByteAutomaton:
     Raises:
         ValueError: it is too large.
     """
-    builder = Builder()
+    builder = Builder(what)
     start = builder.state()
     end = part(builder, start)
     return _Subsets(builder, end, what).automaton(start)
@@ -96,7 +100,7 @@ class _Subsets:
         for number, rows in self._rows:
             table[number : number + len(rows)] = rows
         final[self._final] = True
-        return smallest(table, final, first, np.searchsorted(self._lows, np.arange(256), side="right") - 1)
+        return smallest(table, final, first, self._what, np.searchsorted(self._lows, np.arange(256), side="right") - 1)
 
     def _closure(self, states: Iterable[int]) -> frozenset[int]:
         """All states that these are at once, and that something leads out of."""

@@ -28,4 +28,4 @@ def either_of(one: ByteAutomaton, other: ByteAutomaton, what: str) -> ByteAutoma
         if len(pairs) > MOST_STATES:
             raise too_large(what)
     final = [(a >= 0 and one.final[a]) or (b >= 0 and other.final[b]) for a, b in pairs]
-    return smallest(np.stack(following), np.array(final, bool), 0)
+    return smallest(np.stack(following), np.array(final, bool), 0, what)

@@ -10,6 +10,8 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
+from eagle_jax.checks import cut
+
 MOST_STATES = 20_000
 MEMORY, SECONDS = 2**30, 20.0  # that building one may take
 
@@ -69,9 +71,9 @@ def regex_automaton(regex: str) -> ByteAutomaton:
         index = outlines_core.Index(f"(?:{_without_anchors(regex)}){END}", vocabulary)
     except ValueError as error:
         if "Found no transitions" in str(error):
-            raise ValueError(f"no text matches the regular expression {_short(regex)!r}; change it") from None
+            raise ValueError(f"no text matches the regular expression {cut(regex)!r}; change it") from None
         raise ValueError(
-            f"the regular expression {_short(regex)!r} cannot be followed ({' '.join(str(error).split())[:200]}); "
+            f"the regular expression {cut(regex)!r} cannot be followed ({' '.join(str(error).split())[:200]}); "
             "expected the syntax of Rust's regex, to match the whole text: without anchors inside, look-around, word "
             "boundaries and back references"
         ) from None
@@ -83,7 +85,7 @@ def regex_automaton(regex: str) -> ByteAutomaton:
         *(to for row in transitions.values() for to in row.values()),
     }
     if len(numbers) > MOST_STATES:
-        raise too_large(repr(_short(regex)))
+        raise too_large(repr(cut(regex)))
     place = {number: i for i, number in enumerate(sorted(numbers))}
     following = np.full((len(place), 256), -1, np.int32)
     for state, row in transitions.items():
@@ -94,7 +96,7 @@ def regex_automaton(regex: str) -> ByteAutomaton:
     for byte in END.encode():
         reached = np.where(reached >= 0, following[reached, byte], -1)
     final = (reached >= 0) & np.isin(reached, [place[number] for number in last])
-    return smallest(following, final, place[index.get_initial_state()])
+    return smallest(following, final, place[index.get_initial_state()], repr(cut(regex)))
 
 
 def _without_anchors(regex: str) -> str:
@@ -114,10 +116,6 @@ def too_large(what: str) -> TooLarge:
         f"the automaton of {what} is too large (more than {MOST_STATES:,} states, {SECONDS:g} s or 1 GiB to build); "
         "use smaller counts, or fewer wildcards before other text"
     )
-
-
-def _short(regex: str) -> str:
-    return regex if len(regex) <= 60 else regex[:57] + "..."
 
 
 def explored(
@@ -173,11 +171,13 @@ def smallest(
     following: Int[np.ndarray, "s c"],
     final: Bool[np.ndarray, "s"],
     start: int,
+    what: str,
     class_of_byte: Int[np.ndarray, "256"] | None = None,
 ) -> ByteAutomaton:
     """Minimizes an automaton: merges equivalent states, and drops those from which no text is complete.
 
     Args:
+        what: the place of the form, as errors say it.
         class_of_byte: the column of each byte; None where there is one for each.
 
     Raises:
@@ -191,7 +191,7 @@ def smallest(
     merged = np.where(columns >= 0, group[columns], -1)[first]
     order = _reachable(merged, int(group[start]))
     if len(order) > MOST_STATES:
-        raise too_large("this form")
+        raise too_large(what)
     place = np.full(len(merged) + 1, -1, np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     return ByteAutomaton(place[merged[order]][:, class_of_byte], final[first][order])

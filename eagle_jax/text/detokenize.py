@@ -5,11 +5,13 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 INCOMPLETE = "\ufffd"  # what a decoder makes of the bytes of an incomplete character
 CONTEXT = 8  # tokens that new ones are decoded with, at least
+# And at most. In so many bytes decoding finds to the same characters as from the beginning: none has more than four.
+MOST_CONTEXT = 4 * CONTEXT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +29,7 @@ def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
     """
     if tokenizer is None:
         return ""
-    silent = _silent(tokenizer)
-    spoken = [id_ for id_ in token_ids if id_ not in silent]
-    return _decode(tokenizer, _whole_characters(spoken, _byte_tokens(tokenizer)))
+    return _decode(tokenizer, _whole_characters([*_spoken(tokenizer, token_ids)], _byte_tokens(tokenizer)))
 
 
 def settled(text: str, stop: Sequence[str]) -> str:
@@ -76,7 +76,8 @@ class IncrementalDetokenizer:
         self._tokenizer = tokenizer
         self._window = _context(tokenizer, prompt)  # tokens that the next ones are decoded with
         self._text = decode(tokenizer, self._window)
-        self._emitted = len(self._text)  # characters of it that are the prompt's, or were returned
+        # Characters of it that are the prompt's, or were returned; of -n so many U+FFFD before it were not.
+        self._emitted = len(self._text)
         # The prompt's end where it may be within a character, which the answer completes, or does not.
         self._open = self._text if self._text.endswith(INCOMPLETE) else ""
         self.length = 0
@@ -87,28 +88,36 @@ class IncrementalDetokenizer:
 
     def extend(self, token_ids: Sequence[int]) -> str:
         """Characters that are whole with these tokens."""
-        self._window = [*self._window, *token_ids]
+        self._window = [*self._window, *_spoken(self._tokenizer, token_ids)]
         self._text = decode(self._tokenizer, self._window)
-        begin, end = self._begin(self._text), len(self._text.rstrip(INCOMPLETE))
-        new = self._text[begin:end]
-        if new or not self._open:
-            self._open, self._emitted = "", end
-        if len(self._window) > 2 * CONTEXT and not self._open:
+        new = self._whole(self._text)
+        if new:
+            self._open, self._emitted = "", len(self._text.rstrip(INCOMPLETE))
+        if len(self._window) > 2 * CONTEXT and (not self._open or len(self._window) > 2 * MOST_CONTEXT):
+            waiting = len(self._text) - self._begin(self._text)
             self._window = _context(self._tokenizer, self._window)
             self._text = decode(self._tokenizer, self._window)
-            self._emitted = len(self._text.rstrip(INCOMPLETE))
+            self._open, self._emitted = "", len(self._text) - waiting
         self.length += len(new)
         return new
 
     def would_add(self, token_id: int) -> str:
         """What `add` would return, of a token that is not taken."""
-        text = decode(self._tokenizer, [*self._window, token_id])
-        return text[self._begin(text) :].rstrip(INCOMPLETE)
+        return self._whole(decode(self._tokenizer, [*self._window, token_id]))
 
     @property
     def rest(self) -> str:
         """What a text that ends here has beyond what was returned: U+FFFD for a character that is not whole."""
-        return self._text[self._begin(self._text) :]
+        return self._from(self._begin(self._text), self._text)
+
+    def _whole(self, text: str) -> str:
+        """What of the window's text was not returned, up to its last whole character."""
+        begin, settled = self._begin(text), text.rstrip(INCOMPLETE)
+        return self._from(begin, settled) if len(settled) > max(begin, 0) else ""
+
+    @staticmethod
+    def _from(begin: int, text: str) -> str:
+        return INCOMPLETE * -begin + text[max(begin, 0) :]
 
     def _begin(self, text: str) -> int:
         """Where in the window's text begins what was not returned."""
@@ -166,13 +175,18 @@ def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
     character in front of the last four bytes for those whose tokens are parts of characters.
     """
     size, context = CONTEXT, list[int]()
-    while tokenizer is not None:
-        last = itertools.islice((id_ for id_ in reversed(token_ids) if id_ not in _silent(tokenizer)), size)
-        context = [*last][::-1]
+    while tokenizer is not None and size <= MOST_CONTEXT:
+        context = [*itertools.islice(_spoken(tokenizer, reversed(token_ids)), size)][::-1]
         if len(context) < size or decode(tokenizer, context).rstrip(INCOMPLETE):
             break
         size *= 2
     return context
+
+
+def _spoken(tokenizer: Any, token_ids: Iterable[int]) -> Iterator[int]:
+    """The tokens that are no special ones."""
+    silent = frozenset() if tokenizer is None else _silent(tokenizer)
+    return (id_ for id_ in token_ids if id_ not in silent)
 
 
 def _decode(tokenizer: Any, token_ids: Sequence[int]) -> str:

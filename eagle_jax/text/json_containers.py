@@ -125,8 +125,8 @@ def _map(said: Mapping[str, Any], place: Place, writer: Writer, least: int, most
     return object_of(value, keys, least, most)
 
 
-def array(said: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
-    """Arrays of items that schemas allow."""
+def array(said: Mapping[str, Any], place: Place, writer: Writer, longest: int) -> Part | None:
+    """Arrays of items that schemas allow; a `maxItems` above `longest` counts as that, or as `minItems`."""
     where = place.name
     least, most = count(said, "minItems", where) or 0, count(said, "maxItems", where)
     if most is not None and most < least:
@@ -140,7 +140,8 @@ def array(said: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
     if not first:
         if item is None and least:
             return None
-        return _array_of(item or literal(""), least, 0 if item is None else most)
+        fewer = None if most is None else max(least, min(most, longest))
+        return _array_of(item or literal(""), least, 0 if item is None else fewer)
     if most is not None and most < len(first) or least > len(first) and item is None:
         raise ValueError(f"{where} has {len(first)} prefixItems, which do not fit its bounds; change one of them")
     items = [writer.write([schema], place.below("prefixItems", i)) for i, schema in enumerate(first)]

@@ -36,13 +36,16 @@ class Effort:
     Attributes:
         levels: how many times a reference may stand within what it refers to.
         longest: characters of a string that are counted; a larger `maxLength` counts as so many.
+        items: of an array that are counted; a larger `maxItems` counts as so many.
     """
 
     levels: int
     longest: int
+    items: int
 
 
-EFFORTS = (Effort(4, 1800), Effort(2, 600), Effort(1, 200))  # the first that is not too large
+# The first that is not too large. States of items multiply by their number, so lists are cut last.
+EFFORTS = (Effort(4, 1800, 1000), Effort(2, 600, 1000), Effort(1, 200, 1000), Effort(1, 64, 6))
 
 
 @functools.lru_cache(maxsize=1)
@@ -232,7 +235,8 @@ class _Writer:
         if kind == "object":
             return objects(said, place, self)
         if kind == "array":
-            return array(said, place, self)
+            self.is_cut = self.is_cut or "maxItems" in said
+            return array(said, place, self, self._effort.items)
         if kind == "string":
             self.is_cut = self.is_cut or "maxLength" in said
             return automaton(string(said, place.name, self._effort.longest))

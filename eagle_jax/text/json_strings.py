@@ -16,6 +16,7 @@ from eagle_jax.text.byte_automaton import (
     intersection,
     own_automaton,
     regex_automaton,
+    too_large,
 )
 from eagle_jax.text.json_keywords import count, names
 from eagle_jax.text.json_regexes import CHARACTER, FORMATS, STRING, Alternative, alternatives
@@ -46,7 +47,7 @@ def string(said: Mapping[str, Any], where: str, longest: int) -> ByteAutomaton:
     try:
         made = _string(pattern, form, least, most, longest)
     except TooLarge:
-        raise
+        raise too_large(where) from None
     except ValueError as error:
         raise ValueError(f"{where}.pattern={pattern!r} {error}") from None
     if not made.final.any():

@@ -84,14 +84,16 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
             raise ValueError(f'{where} has a call without a function; expected {{"id": ..., "function": {{...}}}}')
-        prepared.append({**call, "function": {**function, "arguments": _object(function.get("arguments"), where)}})
+        arguments = arguments_of(function.get("arguments"), f"{where} has a call whose arguments are")
+        prepared.append({**call, "function": {**function, "arguments": arguments}})
     return prepared
 
 
-def _object(arguments: Any, where: str) -> Any:
+def arguments_of(arguments: Any, where: str) -> Any:
+    """The arguments of a call out of their JSON; what is no text is returned as it is. Raises ValueError."""
     if not isinstance(arguments, str):
         return arguments
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):
-        raise ValueError(f"{where} has a call whose arguments are no JSON; expected the text of an object") from None
+        raise ValueError(f"{where} no JSON; expected an object, as text") from None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from eagle_jax.checks import cut
 from eagle_jax.text.messages import Message, for_template, is_message
 
 
@@ -83,7 +84,7 @@ def encode(tokenizer: Any, prompt: Any, vocab_size: int, where: str) -> list[int
     elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes) and all(_is_token(item) for item in prompt):
         ids = [int(token) for token in prompt]
     else:
-        raise TypeError(f"{where} is neither text, nor chat messages, nor token ids: {_short(prompt)}")
+        raise TypeError(f"{where} is neither text, nor chat messages, nor token ids: {cut(repr(prompt), 80)}")
     if not ids:
         raise ValueError(f"{where} is empty; give it at least one token")
     wrong = [token for token in ids if not 0 <= token < vocab_size]
@@ -139,7 +140,7 @@ def _encode_chat(tokenizer: Any, chat: Chat, where: str) -> list[int]:
     for message in chat.messages:
         if not is_message(message):
             raise ValueError(
-                f'{where} has the message {_short(message)}; expected {{"role": "user", "content": "..."}}'
+                f'{where} has the message {cut(repr(message), 80)}; expected {{"role": "user", "content": "..."}}'
             )
     templates = _needed(tokenizer, where).chat_template
     if not templates:
@@ -175,7 +176,7 @@ def rendered(tokenizer: Any, chat: Chat, where: str) -> str:
         raise Unfit(f"{where} does not fit the model's chat template: {error}") from None
     except Exception as error:  # a template is a program of its own: it may divide by zero, or call itself for ever
         raise Unfit(
-            f"the model's chat template fails at {where} ({type(error).__name__}: {_short(str(error))})"
+            f"the model's chat template fails at {where} ({type(error).__name__}: {cut(repr(str(error)), 80)})"
         ) from None
 
 
@@ -194,8 +195,3 @@ def _needed(tokenizer: Any, where: str) -> Any:
     if tokenizer is None:
         raise ValueError(f"{where} is text, but the model's folder holds no tokenizer; give token ids instead")
     return tokenizer
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eagle_jax.checks import as_json
 from eagle_jax.text.json_schema import ROOT
 from eagle_jax.text.tool_calls import ToolFormat
 
@@ -80,7 +81,7 @@ def check_tools(tools: Any) -> list[Tool]:
         ValueError: they are no tools, or two have one name.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
-        raise ValueError(f"tools={_short(tools)}; expected a list of {EXPECTED}")
+        raise ValueError(f"tools={as_json(tools)}; expected a list of {EXPECTED}")
     checked = [_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
     names = [name_of(tool) for tool in checked]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -97,13 +98,13 @@ def check_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
     name = named.get("name") if isinstance(named, Mapping) else None
     if name is None and choice not in CHOICES:
         raise ValueError(
-            f'tool_choice={_short(choice)}; expected {", ".join(map(json.dumps, CHOICES))} or {{"type": "function", '
+            f'tool_choice={as_json(choice)}; expected {", ".join(map(json.dumps, CHOICES))} or {{"type": "function", '
             '"function": {"name": "..."}}'
         )
     if not tools and (name is not None or choice == "required"):
-        raise ValueError(f"tool_choice={_short(choice)} without tools; give tools, or leave it out")
+        raise ValueError(f"tool_choice={as_json(choice)} without tools; give tools, or leave it out")
     if name is not None and name not in map(name_of, tools):
-        raise ValueError(f"tool_choice names {_short(name)}; expected one of {', '.join(map(name_of, tools))}")
+        raise ValueError(f"tool_choice names {as_json(name)}; expected one of {', '.join(map(name_of, tools))}")
     return ToolChoice(choice) if name is None else ToolChoice("required", name)
 
 
@@ -119,10 +120,10 @@ def call_schema(
     calls = [
         _schema_of(tool, format, f"tools[{i}]") for i, tool in enumerate(tools) if choice.name in (None, name_of(tool))
     ]
-    call = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    call = calls[0] if len(calls) == 1 else {"anyOf": calls, ROOT: "tools"}
     if format.listed:
         most = {} if parallel and choice.name is None else {"maxItems": 1}
-        call = {"type": "array", "items": call, "minItems": 1, **most}
+        call = {"type": "array", "items": call, "minItems": 1, **most, ROOT: call[ROOT]}
     line = "\n" if format.end else ""
     prefix = "" if format.bare else format.begin + line
     return CallSchema(prefix, call, line + format.end)
@@ -142,19 +143,19 @@ def name_of(tool: Tool) -> str:
 def _tool(where: str, tool: Any) -> Tool:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or tool.get("type") != "function" or not isinstance(function.get("name"), str):
-        raise ValueError(f"{where}={_short(tool)}; expected {EXPECTED}")
+        raise ValueError(f"{where}={as_json(tool)}; expected {EXPECTED}")
     unknown = [name for name in function if name not in ("name", "description", "parameters", "strict")]
     if unknown:
-        raise ValueError(f"{where}.function has {_short(unknown[0])}; expected name, description and parameters")
+        raise ValueError(f"{where}.function has {as_json(unknown[0])}; expected name, description and parameters")
     if not NAME.fullmatch(function["name"]):
         raise ValueError(
-            f"{where}.function.name={_short(function['name'])}; expected 1 to 64 letters, digits, points, _ and -"
+            f"{where}.function.name={as_json(function['name'])}; expected 1 to 64 letters, digits, points, _ and -"
         )
     description, parameters = function.get("description"), function.get("parameters")
     if description is not None and not isinstance(description, str):
-        raise ValueError(f"{where}.function.description={_short(description)}; expected text")
+        raise ValueError(f"{where}.function.description={as_json(description)}; expected text")
     if parameters is not None and (not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object"):
-        raise ValueError(f"{where}.function.parameters={_short(parameters)}; expected a JSON schema of an object")
+        raise ValueError(f"{where}.function.parameters={as_json(parameters)}; expected a JSON schema of an object")
     described = {} if description is None else {"description": description}
     empty = {"type": "object", "properties": {}}
     named = {"name": function["name"], **described, "parameters": dict(empty if parameters is None else parameters)}
@@ -163,14 +164,16 @@ def _tool(where: str, tool: Any) -> Tool:
 
 def _schema_of(tool: Tool, format: ToolFormat, place: str) -> dict[str, Any]:
     """The schema of a call; that of its parameters is one of its own, within which its references lead."""
-    parameters = {"type": "object"} | tool["function"]["parameters"] | {ROOT: f"{place}.function.parameters"}
+    of_call = {ROOT: f"{place}.function.parameters"}  # an error about all of it is most likely about them
+    parameters = {"type": "object"} | tool["function"]["parameters"] | of_call
     named = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
     if not any(parameters.get(name) for name in named):
         parameters["additionalProperties"] = False  # a function without parameters
     properties = {"name": {"const": name_of(tool)}, format.arguments: parameters}
-    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, default=repr)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+        **of_call,
+    }

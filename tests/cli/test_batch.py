@@ -33,6 +33,9 @@ def test_every_option_reaches_the_job(fake, run, prompts):
     assert job.token_ids and request == {"drafter": "prompt-lookup", "tree": (6, 3, 2), "batch_size": 4}
 
     assert run("batch", "prompts.jsonl", "prompts.jsonl", "out/answers.jsonl").exit_code == 2  # other options
+    assert not job.ignore_unknown
+    passing = run("batch", "prompts.jsonl", "more.jsonl", "--ignore-unknown")
+    assert passing.exit_code == 0 and fake.jobs.pop()[0].ignore_unknown, passing.output
     changed = ["--target-config", '{"rope_theta": 7}']
     other = run("batch", "prompts.jsonl", "prompts.jsonl", "out/answers.jsonl", *sampling, *more, *drafting, *changed)
     assert other.exit_code == 2 and "target_config" in other.stderr

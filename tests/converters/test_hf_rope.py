@@ -107,6 +107,10 @@ def test_reading(entries: dict[str, Any], expected: Rope):
         ({"rope_theta": True}, ["rope_theta=True"]),
         ({"rope_theta": float("inf")}, ["rope_theta=inf"]),
         ({"rope_scaling": {"rope_type": ["linear"]}}, ["['linear']"]),
+        (
+            {"rope_scaling": {"rope_type": "linear", "type": "dynamic", "factor": 2.0}},
+            ["rope_type='linear' and type='dynamic'; keep the right one"],
+        ),
         ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor=0.5"]),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, ["partial_rotary_factor=0.5"]),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ["low_freq_factor=None"]),

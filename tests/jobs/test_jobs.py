@@ -14,7 +14,7 @@ from eagle_jax.jobs.journal import Journal, entries
 from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.jobs.manifest import fingerprint
 from eagle_jax.jobs.parts import part_of
-from eagle_jax.jobs.rows import Refused, read
+from eagle_jax.jobs.rows import Refused, Row, read
 from eagle_jax.scheduling import offline
 
 LETTERS = "abcdefghijklmnopqrsuvwxyz"
@@ -123,6 +123,22 @@ def test_a_row_that_is_none_says_why(row, error):
     refused = read(Line(3, "x.jsonl:4", json.dumps(row).encode()))
     assert isinstance(refused, Refused) and error in refused.error
     assert refused.id == ("a" if isinstance(row, dict) and "a" in row.values() else "x.jsonl:4")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": "a", "prompt": "b", "mood": 1},
+        {"custom_id": "a", "body": {"prompt": "b", "mood": 1}},
+        {"custom_id": "a", "body": {"messages": [{"role": "user", "content": "b", "mood": 1}]}},
+        {"custom_id": "a", "body": {"prompt": "b"}, "mood": 1},
+    ],
+)
+def test_fields_that_nobody_knows_are_passed_over_where_that_is_asked(row):
+    line = Line(3, "x.jsonl:4", json.dumps(row).encode())
+    refused, passed = read(line), read(line, ignore_unknown=True)
+    assert isinstance(refused, Refused) and "mood" in refused.error
+    assert isinstance(passed, Row) and passed.id == "a"
 
 
 def test_rows_in_openais_form_are_answered_in_it(tmp_path):

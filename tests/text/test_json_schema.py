@@ -163,6 +163,34 @@ def test_errors_name_the_place_of_the_schema_that_a_user_wrote():
         schema_automaton(json.dumps(wrapped))
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "minItems": 9000, "items": {"type": "string", "format": "date-time"}},
+        {"type": "array", "minItems": 1000, "items": {"type": "string", "format": "date-time"}},
+        {"type": "string", "pattern": "^(ab?)*$", "minLength": 30000},
+        {"type": "string", "pattern": "^[a-z]{0,150}a[a-z]{9}$", "minLength": 100},
+    ],
+)
+def test_what_is_too_large_is_named_by_its_place(schema):
+    for whole, place in ((schema | {ROOT: "guided_json"}, r"guided_json"), (schema, "json_schema")):
+        with pytest.raises(ValueError, match=f"^the automaton of {place} is too large"):
+            schema_automaton(json.dumps(whole))
+
+
+def test_lists_of_many_long_texts_count_as_shorter_ones():
+    """As tools that give feedback or take notes have them: fifty records of a thousand characters each."""
+    note = {"url": {"type": "string", "format": "uri"}, "why": {"type": "string", "maxLength": 1000}}
+    notes = {"type": "array", "maxItems": 50, "items": {"type": "object", "properties": note, "required": ["url"]}}
+    schema = {"type": "object", "properties": {name: notes for name in ("good", "bad", "missing")}}
+    automaton = schema_automaton(json.dumps(schema))
+    for count, fits in ((0, True), (1, True), (6, True), (7, False)):
+        text = json.dumps({"bad": [{"url": "https://a.b/c", "why": "x" * 64}] * count})
+        assert automaton.accepts(text.encode()) is fits, count
+        assert is_valid(text, schema)
+    assert matches({"type": "array", "items": {"type": "null"}, "maxItems": 50}, json.dumps([None] * 50))
+
+
 def test_a_space_may_stand_between():
     assert matches({"type": "object", "properties": {"a": {}, "b": {}}}, '{ "a" : 1 , "b": [1, 2] }')
     assert not matches({"type": "array"}, "[1,  2]")

@@ -1,5 +1,6 @@
 """Text out of tokens: stop strings and whole characters, against obvious ways to find them."""
 
+import os
 import string
 from collections.abc import Sequence
 
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 from sentencepiece_like import LLAMA2
 from speller import SPECIAL, TOKENIZER
 
-from eagle_jax.text.detokenize import INCOMPLETE, AnswerText, IncrementalDetokenizer, StopHit, decode, settled
+from eagle_jax.text.detokenize import (
+    INCOMPLETE,
+    MOST_CONTEXT,
+    AnswerText,
+    IncrementalDetokenizer,
+    StopHit,
+    decode,
+    settled,
+)
 
 TOKENIZERS = {"byte level": TOKENIZER, "byte fallback": LLAMA2}
 LETTERS = "ab😀é "  # few, so that strings meet
@@ -28,11 +37,44 @@ answers = {
 each_tokenizer = pytest.mark.parametrize("name", TOKENIZERS)
 
 
+def _tokens_of_bytes(name: str) -> list[int]:
+    """The token of each byte."""
+    vocabulary = TOKENIZERS[name].get_vocab()
+    if name == "byte fallback":
+        return [vocabulary[f"<0x{byte:02X}>"] for byte in range(256)]
+    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}  # GPT-2's letters; other bytes have those from 256 on
+    others = iter(range(256, 512))
+    return [vocabulary[chr(byte if byte in plain else next(others))] for byte in range(256)]
+
+
 def find_stop(tokenizer, ids: list[int], stop: Sequence[str]) -> StopHit | None:
     """The stop string of an answer that is read in one piece."""
     answer = AnswerText(tokenizer, (), stop)
     answer.read(ids)
     return answer.stop_hit
+
+
+@each_tokenizer
+@pytest.mark.parametrize("broken", [b"\xff", b"\x80", b"\xf0\x9f", b"\xe2\x82"])
+@pytest.mark.parametrize("prompt", ["", "a", "a\xf0", "\xff" * 40])
+def test_broken_bytes_are_decoded_with_few_tokens_before_them(name, broken, prompt):
+    tokenizer = TOKENIZERS[name]
+    of_byte = _tokens_of_bytes(name)
+    begun, ids = [of_byte[ord(c)] for c in prompt], [of_byte[byte] for byte in broken] * 150
+    detokenizer, lengths = IncrementalDetokenizer(tokenizer, begun), []
+    before = decode(tokenizer, begun)
+    for token in ids:
+        assert detokenizer.add(token) == ""
+        lengths.append(len(detokenizer._window))
+    assert max(lengths) <= 2 * MOST_CONTEXT + 1, "decoding a token costs the same however long the answer is"
+    whole = decode(tokenizer, [*begun, *ids])
+    common = len(os.path.commonprefix([before, whole]))
+    assert detokenizer.rest == whole[common:]
+    after = [*ids, of_byte[ord("b")]]
+    assert (
+        detokenizer.would_add(after[-1]) == detokenizer.add(after[-1]) == decode(tokenizer, [*begun, *after])[common:]
+    )
+    assert detokenizer.rest == "" and detokenizer.add(of_byte[ord("c")]) == "c"
 
 
 def test_without_a_tokenizer_there_is_no_text():

@@ -62,7 +62,9 @@ def test_choices():
 
 def call(name: str, parameters: dict, key: str = "arguments") -> dict:
     properties = {"name": {"const": name}, key: parameters}
-    return {"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False} | {
+        ROOT: parameters[ROOT]
+    }
 
 
 def parameters_at(number: int, **stated) -> dict:
@@ -79,9 +81,10 @@ def test_the_form_of_answers_that_have_to_call():
     hermes, llama3, mistral = (FORMATS[name] for name in ("hermes", "llama3", "mistral"))
     assert call_schema(tools, ToolChoice("auto"), hermes) is None is call_schema(tools, ToolChoice("none"), hermes)
     assert call_schema(tools, look, hermes) == CallSchema("<tool_call>\n", call("look", LOOKED), "\n</tool_call>")
-    both = {"anyOf": [call("look", LOOKED, "parameters"), call("wait", WAITED, "parameters")]}
+    both = {"anyOf": [call("look", LOOKED, "parameters"), call("wait", WAITED, "parameters")], ROOT: "tools"}
     assert call_schema(tools, any_of_them, llama3) == CallSchema("", both, "")
-    listed = {"type": "array", "items": {"anyOf": [call("look", LOOKED), call("wait", WAITED)]}, "minItems": 1}
+    either = {"anyOf": [call("look", LOOKED), call("wait", WAITED)], ROOT: "tools"}
+    listed = {"type": "array", "items": either, "minItems": 1, ROOT: "tools"}
     assert call_schema(tools, any_of_them, mistral) == CallSchema("[TOOL_CALLS]", listed, "")
     assert call_schema(tools, any_of_them, mistral, parallel=False).schema == listed | {"maxItems": 1}
     assert call_schema(tools, look, mistral).schema["maxItems"] == 1
@@ -100,3 +103,17 @@ def test_each_function_has_definitions_of_its_own_and_errors_name_its_place():
     form = call_schema(check_tools([LOOK, go]), ToolChoice("required"), FORMATS["llama3"])
     with pytest.raises(ValueError, match=r"^tools\[1\]\.function\.parameters\.properties\.age\.not cannot be followed"):
         schema_automaton(json.dumps(form.schema))
+
+
+@pytest.mark.parametrize("format", ["hermes", "mistral"])
+def test_calls_that_are_too_large_are_named_by_their_place(format):
+    dates = {"type": "array", "minItems": 1000, "items": {"type": "string", "format": "date-time"}}
+    plan = {"type": "function", "function": {"name": "plan", "parameters": {"properties": {"days": dates}}}}
+    for tools, choice, place in (
+        ([plan], ToolChoice("required"), r"tools\[0\]\.function\.parameters"),
+        ([LOOK, plan], ToolChoice("required", "plan"), r"tools\[1\]\.function\.parameters"),
+        ([LOOK, plan], ToolChoice("required"), "tools"),
+    ):
+        form = call_schema(check_tools(tools), choice, FORMATS[format])
+        with pytest.raises(ValueError, match=f"^the automaton of {place} is too large"):
+            schema_automaton(json.dumps(form.schema))
