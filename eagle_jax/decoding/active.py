@@ -1,7 +1,7 @@
 """Steps for some rows of a batch: the others cost nothing meanwhile.
 
-Everything of a row but its caches is small and is copied; the caches stay where they are, and are read and written at
-the rows that take part (`Cache.at_rows`).
+Everything of a row but its caches is copied, once for all steps of a call; the caches stay where they are, and are read
+and written at the rows that take part (`Cache.at_rows`).
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ def params_at(params: BatchParams, rows: Int[Array, "a"]) -> BatchParams:
 
 
 def with_rows(state: DecodeState, part: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
-    """The state of the whole batch after steps of some of its rows, `part` of `state_at(state, rows)`."""
+    """The state of the whole batch, with that of some rows replaced by `part`, which steps made of `state_at`'s."""
 
     def put(old: Any, new: Any) -> Any:
         if isinstance(old, Cache):

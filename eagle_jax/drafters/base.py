@@ -71,7 +71,8 @@ class CommittedRows:
         following: the token that follows each row.
         hidden: the target's final hidden state at each row (EAGLE-1/2's feature).
         taps: the residual streams that the drafter asked for.
-        checked: the tree that these rows are the accepted path of; None while the prompt is read.
+        checked: the tree that these rows are the accepted path of; None for rows of a prompt, and of several steps of
+            plain decoding.
         is_prefill_chunk: further rows of the prompt follow before the drafter proposes, so what only `propose` needs
             can wait.
     """
@@ -95,8 +96,9 @@ class Drafter(abc.ABC):
     """Guesses a tree of continuations. Implementations are frozen pytrees: weights are leaves, everything else is
     static.
 
-    The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, then each step's
-    accepted path) and `propose` once a step. All three are pure. Whatever `propose` returns, the text stays the same:
+    The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, each step's
+    accepted path, what was committed while nothing was drafted) and `propose` once a step. All three are pure. Whatever
+    `propose` returns, the text stays the same:
     the target draws at every node, and only drawn tokens are committed.
     """
 

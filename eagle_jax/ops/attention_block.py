@@ -7,7 +7,7 @@ from eagle_jax.ops.dispatch import dispatch
 from eagle_jax.ops.linear import linear
 from eagle_jax.ops.rms_norm import rms_norm
 from eagle_jax.ops.rotary import rotate
-from eagle_jax.ops.tree_attention import tree_attention
+from eagle_jax.ops.tree_attention import check_rows, tree_attention
 from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV
 
 Heads = tuple[Float[Array, "b h n c"], Float[Array, "b k n c"], Float[Array, "b k n c"]]
@@ -32,6 +32,7 @@ def attention_block(
         scale: scores are multiplied by it.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """
+    check_rows(len(x), prefix, inputs.cache_rows)
     if draft_kv is None:
         batch, (_, heads, _, size) = len(x), prefix[0].shape
         none = jnp.zeros((batch, heads, 0, size), prefix[0].dtype)

@@ -50,6 +50,7 @@ def tree_attention(
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """
     batch, _, _, size = q.shape
+    check_rows(batch, prefix, cache_rows)
     scaled = q * (1 / math.sqrt(size) if scale is None else scale)
     rows = scaled.reshape(batch, fresh[0].shape[1], -1, size)
     case = Case(rows, fresh, visible, prefix, length, first, softcap, cache_rows)
@@ -57,3 +58,11 @@ def tree_attention(
         return attention_reference.attend(case).reshape(q.shape)
     whole = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient
     return dispatch("tree_attention", attention_reference.attend, case, differentiable=whole).reshape(q.shape)
+
+
+def check_rows(batch: int, prefix: CachedKV, cache_rows: Int[Array, "b"] | None) -> None:
+    """Refuses a cache of which nobody says which rows are the requests'."""
+    if cache_rows is None and len(prefix[0]) != batch:
+        raise ValueError(
+            f"a cache of {len(prefix[0])} rows for {batch} requests; pass cache_rows, which a Cache has as its rows"
+        )

@@ -14,9 +14,9 @@ class Backlog:
     def __init__(self) -> None:
         self.steps = 0
 
-    def is_due(self, drafter: Drafter, steps: int) -> bool:
-        """Whether everything has to be read before this drafter runs `steps` steps, which count as run from now on: it
-        drafts, or its room would not do for them.
+    def advance(self, drafter: Drafter, steps: int) -> bool:
+        """Counts the next `steps` steps, which this drafter runs, and returns whether everything has to be read before:
+        it drafts, or it has no room for them.
         """
         further = steps if isinstance(drafter, Paused) else 0
         left = drafter.room - further if isinstance(drafter, Paused) else 0

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,6 @@ from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
 UNLIMITED = 2**31 - 1
 STOP_STRING_STEPS = 8  # steps between two searches for stop strings, which only the host can find
-T = TypeVar("T")
 
 
 class Batch:
@@ -92,10 +91,11 @@ class Batch:
         size, drafter = self._by_load.for_rows(len(running))
         free = [place for place in range(len(self.state.done)) if place not in running]
         places = sorted([*running, *free][:size])
-        enough = size - (0 if finished is None else max(len(running) - finished, 0))
-        is_due = self._backlog.is_due(drafter, until - int(self.state.steps))
-        compiling, seconds = self._catch_up(places) if is_due else (0.0, 0.0)
-        compiling, seconds = np.add((compiling, seconds), self._advance(until, enough, places, drafter)).tolist()
+        enough = len(places) - (0 if finished is None else max(len(running) - finished, 0))
+        is_due = self._backlog.advance(drafter, until - int(self.state.steps))
+        caught_up = self._catch_up(places) if is_due else (0.0, 0.0)
+        advanced = self._advance(until, enough, places, drafter)
+        compiling, seconds = caught_up[0] + advanced[0], caught_up[1] + advanced[1]
         for row in (self.rows[place] for place in running):
             row.compile_seconds += compiling
             row.decode_seconds += seconds
@@ -125,7 +125,8 @@ class Batch:
         return seconds
 
     def preparation(self, request: Request, sizes: TableSizes) -> Callable[[], None]:
-        """What compiles the program of `decode` for tables of these sizes, on any thread, while steps are run.
+        """Returns a function that compiles the programs of `decode` for tables of these sizes, on any thread, while
+        steps are run.
 
         Args:
             request: one that changes its logits.
@@ -222,9 +223,9 @@ class Batch:
         return (self._models[0], programs.packed(drafter), *self._keyed(params, *others))
 
     def _catch_up(self, places: list[int]) -> tuple[float, float]:
-        """Lets the drafter read what was said while it paused; the seconds that compiling and running took."""
+        """Lets the drafter read what was committed while it paused; the seconds that compiling and running took."""
         inputs = self._models[0], programs.packed(self.drafter), self.state, np.array(places, np.int32)
-        self.state, compiling, seconds = _timed(compiled_catch_up(), *inputs, sharding=self.model.sharding)
+        self.state, compiling, seconds = _timed(compiled_catch_up(), *inputs)
         return compiling, seconds
 
     @property

@@ -73,13 +73,16 @@ class ChunkedPrefill:
         batch.poll()
 
     def preparation(self, sizes: TableSizes) -> Callable[[], None]:
-        """What compiles the program of `insert` for tables of these sizes, on any thread, while the batch goes on."""
-        batch, running, at = self._batch, (self._batch.params, self._batch.state), jnp.zeros(1, jnp.int32)
+        """Returns a function that compiles the program of `insert` for tables of these sizes, on any thread, while the
+        batch goes on. It holds no cache.
+        """
+        batch, request, static = self._batch, self._row.request, self._first_static
+        running, reading = programs.shapes_of(((batch.params, batch.state), self._reading))
+        models, tokens, at = self._inputs()[:2], self._tokens, jnp.zeros(1, jnp.int32)
 
         def compile_program() -> None:
-            asked, _ = batch_inputs(batch.model, batch.drafter, [self._row.request], batch.shape, [sizes])
-            inputs = (programs.shapes_of(running), at, *self._inputs()[:2], asked, self._tokens, self._reading)
-            programs.ready(_compiled_first_token(), *inputs, **self._first_static)
+            asked, _ = batch_inputs(batch.model, batch.drafter, [request], batch.shape, [sizes])
+            programs.ready(_compiled_first_token(), running, at, *models, asked, tokens, reading, **static)
 
         return compile_program
 

@@ -85,8 +85,9 @@ class Engine:
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
         self.max_queue, steps = whole("max_queue", max_queue, 1), whole("steps", steps, 1)
         sizes, rows = (self.max_tokens - 1, self.max_tokens, chunk_tokens()), whole("rows", rows, 1)
-        self.model, self.by_load = model, by_load(choose(model, drafter, tree), rows, steps, slots_beside(0, *sizes))
-        self.drafter = Recorder(self.by_load.for_rows(rows)[1]) if record else self.by_load.deepest
+        self.model, choice = model, choose(model, drafter, tree)
+        self.by_load = by_load(choice, rows, steps, slots_beside(0, *sizes), always=record)
+        self.drafter = Recorder(self.by_load.deepest) if record else self.by_load.deepest
         self._scheduler = Scheduler(
             model,
             self.drafter,
@@ -201,6 +202,7 @@ class Engine:
             ticket.cancel()
         self._thread.join()
         self._scoring.close()
+        self._scheduler.tables.close()
         atexit.unregister(self.close)
 
     def __enter__(self) -> "Engine":
@@ -258,7 +260,7 @@ class Engine:
             self._running |= begun
         for ticket, error in failed:
             self._fail([ticket], error)
-        if not self._running:
+        if not self._running and not self._scoring.tickets:
             self._scheduler.tables.wait(COMPILING_SECONDS)
 
     def _report(self, event: Event) -> None:

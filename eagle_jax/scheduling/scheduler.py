@@ -55,7 +55,7 @@ class Scheduler:
         prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
             steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
         prefix_cache_bytes: budget of `prefixes`; with `prefill_chunks`.
-        by_load: as in `Batch`, for `drafter` to be the deepest of.
+        by_load: as in `Batch`; `drafter` is the deepest of them.
 
     Attributes:
         shape: of the batch.

@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import dataclasses
+import logging
+import threading
 from collections.abc import Callable, Sequence
 
 from eagle_jax.scheduling.batch import Batch
@@ -10,6 +12,7 @@ from eagle_jax.scheduling.prefix_cache import PrefixCache
 from eagle_jax.scheduling.request import DUMMY_OPTIONS, DUMMY_REQUEST, Request
 from eagle_jax.scheduling.table_sizes import TableSizes, sizes_for
 
+log = logging.getLogger("eagle_jax.scheduling")
 WITH_TABLES = dataclasses.replace(DUMMY_REQUEST, options=dataclasses.replace(DUMMY_OPTIONS, presence_penalty=1.0))
 
 
@@ -24,6 +27,7 @@ class TablePrograms:
     def __init__(self) -> None:
         self.sizes = [TableSizes()]
         self._compiling: tuple[TableSizes, concurrent.futures.Future[None]] | None = None
+        self._closed = threading.Event()
         self._compiler = concurrent.futures.ThreadPoolExecutor(1, "eagle-jax compiling")
 
     def cover(self, requests: Sequence[Request], batch: Batch) -> bool:
@@ -35,14 +39,19 @@ class TablePrograms:
         needed = sizes_for([one.bad_words for one in requests], [one.automaton for one in requests])
         if self._compiling is not None and self._compiling[1].done() and not self._has(needed):
             (sizes, compiled), self._compiling = self._compiling, None
-            compiled.result()
-            self.sizes.append(sizes)
+            error = compiled.exception()
+            if error is None:
+                self.sizes.append(sizes)
+            elif sizes.covers(needed):
+                raise error
+            else:  # whoever asked for it has gone
+                log.error("programs for larger tables were not compiled", exc_info=error)
         if self._has(needed):
             return True
         if self._compiling is None:
             prefill = ChunkedPrefill(batch, WITH_TABLES, PrefixCache(0))
             steps = batch.preparation(WITH_TABLES, needed), prefill.preparation(needed)
-            self._compiling = needed, self._compiler.submit(_run, steps)
+            self._compiling = needed, self._compiler.submit(self._run, steps)
         return False
 
     def wait(self, seconds: float) -> None:
@@ -50,10 +59,15 @@ class TablePrograms:
         if self._compiling is not None:
             concurrent.futures.wait([self._compiling[1]], seconds)
 
+    def close(self) -> None:
+        """Nothing more is compiled than the program that is."""
+        self._closed.set()
+        self._compiler.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:
+            if not self._closed.is_set():
+                step()
+
     def _has(self, needed: TableSizes) -> bool:
         return any(sizes.covers(needed) for sizes in self.sizes)
-
-
-def _run(steps: Sequence[Callable[[], None]]) -> None:
-    for step in steps:
-        step()

@@ -51,7 +51,7 @@ def sizes_for(words: Iterable[Words], automata: Iterable[TokenAutomaton | None])
 
 
 def smallest(ready: Sequence[TableSizes], needed: TableSizes) -> TableSizes:
-    """Those of `ready` that cover what is needed with the smallest tables; what is needed, if there are none."""
+    """The smallest of `ready` that cover what is needed; what is needed, if there are none."""
     return min((sizes for sizes in ready if sizes.covers(needed)), key=math.prod, default=needed)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 INCOMPLETE = "\ufffd"  # what a decoder makes of the bytes of an incomplete character
 CONTEXT = 8  # tokens that new ones are decoded with, at least
-# And at most. In so many bytes decoding finds to the same characters as from the beginning: none has more than four.
+# And at most: within so many bytes decoding finds the same characters as from the beginning; none has more than four.
 MOST_CONTEXT = 4 * CONTEXT
 
 

@@ -4,11 +4,12 @@ import dataclasses
 
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.paused import Paused, Ready
+from eagle_jax.models.lm import LM
 from eagle_jax.tuning.methods import Choice
 from eagle_jax.tuning.sizes import rows_for
 
 UNREAD = 32  # steps of plain decoding that a drafter reads at a time, at least
-DOUBLING = 8  # rows up to which sizes double; above they are four times as large, for fewer programs
+DOUBLING = 8  # rows up to which sizes double; above they grow fourfold, for fewer programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +36,13 @@ class ByLoad:
 
     def __str__(self) -> str:
         """What is drafted, in words."""
-        most = {drafter.shape.nodes: rows for rows, drafter in self.entries}  # rows that have trees of that size
-        if len(most) == 1:
-            return "no drafting" if 1 in most else f"trees of {min(most)} nodes"
-        parts = [f"{f'{nodes} nodes' if nodes > 1 else 'none'} for {rows}" for nodes, rows in most.items()]
+        trees: list[tuple[int, int]] = []  # nodes, and the most rows that have trees of that size
+        for rows, drafter in self.entries:
+            nodes = drafter.shape.nodes
+            trees = [*(trees[:-1] if trees and trees[-1][0] == nodes else trees), (nodes, rows)]
+        if len(trees) == 1:
+            return "no drafting" if trees[0][0] == 1 else f"trees of {trees[0][0]} nodes"
+        parts = [f"{f'{nodes} nodes' if nodes > 1 else 'none'} for {rows}" for nodes, rows in trees]
         return f"trees by answers at a time ({', '.join(parts)})"
 
     def for_rows(self, running: int) -> tuple[int, Drafter]:
@@ -46,18 +50,21 @@ class ByLoad:
         return next((entry for entry in self.entries if entry[0] >= running), self.entries[-1])
 
 
-def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None) -> ByLoad:
+def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, always: bool = False) -> ByLoad:
     """The drafters that were chosen for a batch of `rows` rows and for fewer of them.
 
-    Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. Over several
-    devices rows lie in fixed places, and all of them take part in every step.
+    Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. All rows take
+    part in every step where they lie in fixed places, over several devices, and with a target of a caller's own, which
+    need not know of rows of a cache.
 
     Args:
         steps: between two polls.
         slots: of the batch's caches, if known.
+        always: all rows take part in every step in any case.
     """
     most = rows_for(choice.model, rows)
-    sizes = [most] if choice.model.sharding is not None else _sizes(most)
+    some_rows = not always and choice.model.sharding is None and isinstance(choice.model.target, LM)
+    sizes = _sizes(most) if some_rows else [most]
     drafters = [choice.for_batch(size, slots) for size in sizes]
     drafting = [drafter for drafter in drafters if not isinstance(drafter, Plain)]
     if len(drafting) not in (0, len(drafters)):
@@ -68,7 +75,7 @@ def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None) -> 
 
 def _sizes(most: int) -> list[int]:
     """Numbers of rows that steps are compiled for."""
-    sizes = [most]
-    while sizes[0] > 1:
-        sizes.insert(0, max(1, sizes[0] // (2 if sizes[0] <= DOUBLING else 4)))
+    sizes = [1]
+    while sizes[-1] < most:
+        sizes.append(min(most, sizes[-1] * (2 if sizes[-1] < DOUBLING else 4)))
     return sizes

@@ -65,6 +65,19 @@ def test_the_state_is_that_of_a_fresh_prefill_whoever_took_part():
     np.testing.assert_allclose(fresh.draft.state.guess, state.draft.state.guess, atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.parametrize("name", ["eagle3", "draft model"])
+def test_nothing_to_read_changes_nothing_that_is_read(name):
+    """The slot of the root included, which a draft model has beyond the committed tokens."""
+    drafter = Ready(DRAFTERS[name], 4)
+    request, tokens, mode = ask(PROMPTS)
+    before, kept = (start(drafter, request, tokens, mode) for _ in "ab")
+    after = compiled_catch_up()(TARGET, drafter, before, ALL)
+    for old, new in zip(*(jax.tree.leaves(state.draft.state) for state in (kept, after)), strict=True):
+        for row, length in enumerate(np.asarray(kept.length)):
+            read = (row, slice(None), slice(length + 1)) if old.ndim == 4 else row
+            np.testing.assert_array_equal(old[read], new[read])
+
+
 def test_no_cache_is_copied(fused):
     """Neither as a whole nor the rows that take part: a copy shows among the temporaries."""
     drafter = DRAFTERS["chain"]

@@ -241,7 +241,7 @@ def in_turns(model: LM, drafter: Ready, request: BatchParams, state: DecodeState
     while not np.asarray(state.done).all():
         rows = jnp.asarray(rng.permutation(len(state.done))[:2], jnp.int32)
         chosen, steps = drafter if rng.random() < 0.6 else paused, int(rng.integers(1, 4))
-        if backlog.is_due(chosen, steps):
+        if backlog.advance(chosen, steps):
             state = compiled_catch_up()(model, drafter, state, everyone)
         until = state.steps + jnp.int32(steps)
         state = compiled_advance()(model, chosen, request, state, until, jnp.int32(2), rows, mode=SAMPLED)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import eagle_jax
+from eagle_jax import api
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
 
@@ -48,6 +49,16 @@ def test_greedily_in_a_ragged_batch(page: dict[str, Any]):
     drafting = dataclasses.replace(page["model"], head=page["head"])
     drafted = eagle_jax.generate(drafting, prompts, max_new_tokens=24, tree=(12, 3, 4))
     assert [answer.token_ids for answer in drafted] == [answer.token_ids for answer in plain]
+
+
+def test_an_engine_answers_as_well(page: dict[str, Any]):
+    """Whose rows come and go: what a target does not know of must not make it read another request's."""
+    prompts = [[1, 2, 3], list(range(40)), [7]]
+    alone = [eagle_jax.generate(page["model"], prompt, max_new_tokens=12).token_ids for prompt in prompts]
+    with api.Engine(page["model"], rows=2) as engine:
+        assert [rows for rows, _ in engine.by_load.entries] == [2]
+        tickets = [engine.submit(prompt, max_new_tokens=12) for prompt in prompts]
+        assert [ticket.result(60.0).token_ids for ticket in tickets] == alone
 
 
 def test_taps_are_what_enters_the_layers(page: dict[str, Any]):

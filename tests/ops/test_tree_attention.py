@@ -298,6 +298,9 @@ def test_heads_share_keys_in_order():
     asked = CASES["a tree of 26, two queries a key"]
     case = made(asked)
     q = case.q.reshape(3, 4, 26, 16)
+    with pytest.raises(ValueError, match="a cache of 1 rows for 2 requests; pass cache_rows"):
+        few = tuple(part[:1] for part in case.prefix)
+        tree_attention(q[:2], tuple(part[:2] for part in case.fresh), case.visible[:2], few, case.length[:2])
     got = tree_attention(q, case.fresh, case.visible, case.prefix, case.length, scale=1.0)
     np.testing.assert_allclose(got.reshape(case.q.shape), expected(asked), atol=1e-5)
 

@@ -1,0 +1,199 @@
+"""How fast is our server beside others under load: few clients and many, same model, same questions, greedy, all cores?
+
+Every server is a command that is given a port and answers OpenAI's `/v1/chat/completions`. All are started at once and
+take turns; each client streams its next answer when it has one. With `--llama-cpp` llama.cpp's server runs too, on the
+target's GGUF file; any other is given as `--server NAME=COMMAND`, with `{port}` and `{slots}` where they belong.
+
+    python -m benchmarks.serve.against_servers --questions QUESTIONS.jsonl --llama-cpp FOLDER
+    python -m benchmarks.serve.against_servers --questions QUESTIONS.jsonl --weights bfloat16 \\
+        --server 'vllm=vllm serve FOLDER --port {port} --max-num-seqs {slots}'
+
+Texts of servers with other weights or other arithmetic may differ: the last column tells how many are those of the
+first server.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+
+import openai
+
+from benchmarks.common.command import begin, numbers, parser
+from benchmarks.common.tables import show
+from eagle_jax.converters.files import is_gguf
+from eagle_jax.evaluation import read_questions
+from eagle_jax.loading.folders import folders_of
+
+START = 600  # seconds that a server may take: it may compile
+CHARACTERS = 800  # of a question; the rest is cut, for prompts that fit everywhere
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One streamed answer.
+
+    Attributes:
+        text: of it.
+        tokens: in it, by the server's own count.
+        first, seconds: from the request to the first text, and to the end.
+    """
+
+    text: str
+    tokens: int
+    first: float
+    seconds: float
+
+
+def main() -> None:
+    arguments = parser(__doc__, new_tokens=64)
+    arguments.add_argument("--clients", type=numbers, default=(1, 2, 4, 8, 16, 32), help="1,2,4,8,16,32 unless said")
+    arguments.add_argument("--slots", type=int, default=8, help="of every server (%(default)s)")
+    arguments.add_argument("--each", type=int, default=2, help="questions of a client in a turn (%(default)s)")
+    arguments.add_argument("--rounds", type=int, default=2, help="turns of each; the fastest counts (%(default)s)")
+    arguments.add_argument("--weights", default="int4", help="of ours: a dtype, or int8, int4 (%(default)s)")
+    arguments.add_argument("--llama-cpp", type=pathlib.Path, help="folder with llama.cpp's llama-server")
+    arguments.add_argument("--server", action="append", default=[], metavar="NAME=COMMAND", help="may be repeated")
+    options = arguments.parse_args()
+    questions = [
+        one.turns[0][:CHARACTERS] for one in read_questions(options.questions, options.limit)[:: options.every]
+    ]
+    commands = ours(options.target, options.head, options.weights, max(options.clients))
+    if options.llama_cpp is not None:
+        commands["llama.cpp"] = llama_cpp(options.llama_cpp, folders_of(options.target, options.head)[0])
+    for given in options.server:
+        name, equals, command = given.partition("=")
+        if not equals:
+            raise ValueError(f"--server {given!r} names no command; expected NAME=COMMAND")
+        commands[name] = shlex.split(command)
+    with contextlib.ExitStack() as stack:
+        urls = {name: stack.enter_context(running(command, options.slots)) for name, command in commands.items()}
+        for clients in options.clients:
+            answers: dict[str, list[tuple[float, list[Answer]]]] = {name: [] for name in urls}
+            for _ in range(options.rounds + 1):  # the first is a rehearsal
+                for name, url in urls.items():
+                    turn = asyncio.run(asked(url, questions, clients, options.each, options.new_tokens))
+                    answers[name].append(turn)
+            table(clients, options.new_tokens, {name: turns[1:] for name, turns in answers.items()})
+
+
+def ours(target: str, head: str | None, weights: str, queue: int) -> dict[str, list[str]]:
+    """Our server, with its own choice of drafting and without any."""
+    kind = "--quantize" if weights.startswith("int") else "--dtype"
+    command = [sys.executable, "-m", "eagle_jax", "serve", "--target", target, kind, weights, "--port", "{port}"]
+    command += ["--slots", "{slots}", "--max-queue", str(max(64, queue)), *(["--head", head] if head else [])]
+    return {"eagle_jax": command, "eagle_jax plain": [*command, "--drafter", "none"]}
+
+
+def llama_cpp(binaries: pathlib.Path, file: pathlib.Path) -> list[str]:
+    """llama.cpp's server, with as many threads as there are cores.
+
+    Raises:
+        ValueError: there is no server in the folder, or the target is not a file that it reads.
+    """
+    binary = binaries / "llama-server"
+    if not binary.is_file():
+        raise ValueError(f"{binaries} holds no llama-server; give the folder of llama.cpp's binaries")
+    if not is_gguf(file):
+        raise ValueError(f"llama.cpp reads GGUF files, and the target is {file}; give a .gguf file as --target")
+    cores = str(os.cpu_count())
+    command = [str(binary), "--model", str(file), "--port", "{port}", "--threads", cores, "--threads-batch", cores]
+    return [*command, "--parallel", "{slots}", "--ctx-size", "16384"]
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], slots: int) -> Iterator[str]:
+    """The address of a server, once it answers.
+
+    Raises:
+        ChildProcessError: it did not start; with its last line.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    filled = [part.replace("{port}", str(port)).replace("{slots}", str(slots)) for part in command]
+    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(filled, stdout=log, stderr=log) as process:
+        try:
+            url, until = f"http://127.0.0.1:{port}", time.monotonic() + START
+            while not is_there(url):
+                if process.poll() is not None or time.monotonic() > until:
+                    log.seek(0)
+                    last = [line.strip() for line in log if line.strip()][-1:]
+                    raise ChildProcessError(f"{shlex.join(filled)} did not start: {last[0] if last else 'no word'}")
+                time.sleep(0.2)
+            yield url
+        finally:
+            process.kill()
+
+
+def is_there(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+async def asked(
+    url: str, questions: Sequence[str], clients: int, each: int, new_tokens: int
+) -> tuple[float, list[Answer]]:
+    """The seconds of a turn, and its answers in the order of clients and their questions."""
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=600.0) as api:
+        model = (await api.models.list()).data[0].id
+
+        async def client(number: int) -> list[Answer]:
+            asked = [questions[(number + turn * clients) % len(questions)] for turn in range(each)]
+            return [await answer(api, model, question, new_tokens) for question in asked]
+
+        start = time.perf_counter()
+        answers = await asyncio.gather(*map(client, range(clients)))
+        return time.perf_counter() - start, [one for several in answers for one in several]
+
+
+async def answer(api: openai.AsyncOpenAI, model: str, question: str, new_tokens: int) -> Answer:
+    start, first, text, tokens = time.perf_counter(), 0.0, "", 0
+    stream = await api.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": question}],
+        temperature=0.0,
+        max_tokens=new_tokens,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
+    )
+    async for chunk in stream:
+        written = "".join(choice.delta.content or "" for choice in chunk.choices)
+        first = first or (time.perf_counter() - start if written else 0.0)
+        text += written
+        tokens = chunk.usage.completion_tokens if chunk.usage else tokens
+    return Answer(text, tokens, first, time.perf_counter() - start)
+
+
+def table(clients: int, new_tokens: int, turns: dict[str, list[tuple[float, list[Answer]]]]) -> None:
+    """Of each server its fastest turn."""
+    best = {name: min(several, key=lambda turn: turn[0]) for name, several in turns.items()}
+    texts = {name: [one.text for one in answers] for name, (_, answers) in best.items()}
+    baseline = next(iter(texts.values()))
+    rows = []
+    for name, (seconds, answers) in best.items():
+        alike = sum(a == b for a, b in zip(texts[name], baseline, strict=True))
+        between = [(one.seconds - one.first) / max(one.tokens - 1, 1) * 1e3 for one in answers]
+        speed, first = sum(one.tokens for one in answers) / seconds, statistics.median(one.first for one in answers)
+        rows.append((name, speed, first, statistics.median(between), f"{alike} of {len(answers)}"))
+    title = f"{clients} clients, answers of {new_tokens} tokens"
+    show(title, ("server", "tokens/s", "first token, s", "ms a token after it", "texts as the first's"), rows)
+
+
+if __name__ == "__main__":
+    begin(main)
