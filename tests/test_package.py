@@ -22,6 +22,7 @@ LAYERS = (
         "decoding.policy",
         "decoding.threshold",
         "decoding.processor",
+        "decoding.rows",
         "decoding.scores",
         "decoding.sampling",
         "decoding.verify",

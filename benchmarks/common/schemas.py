@@ -48,8 +48,8 @@ def bounded_schema(rng: random.Random, depth: int) -> dict[str, Any]:
         return {"type": "array"} | (unique if rng.random() < 0.2 else items)
     if kind == "anyOf":
         alternatives = [bounded_schema(rng, depth - 1) for _ in range(2)]
-        beside = {"type": ["string", "object", "integer", "number", "array"]} if rng.random() < 0.3 else {}
-        return {"anyOf": alternatives, "description": "d", **beside}
+        others = {"type": ["string", "object", "integer", "number", "array"]} if rng.random() < 0.3 else {}
+        return {"anyOf": alternatives, "description": "d", **others}
     if kind == "allOf":
         return {"allOf": [_bounded(rng) for _ in range(2)]}
     if kind == "enum":

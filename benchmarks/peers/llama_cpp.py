@@ -4,14 +4,12 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
 import subprocess
-import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+from benchmarks.common.servers import running
 from benchmarks.common.turns import Answer, Method
 
 MODES = ("none", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
@@ -37,45 +35,17 @@ def methods(binaries: pathlib.Path, file: pathlib.Path, new_tokens: int, *, unti
     methods: dict[str, Method] = {}
     with contextlib.ExitStack() as stack:
         for mode in (mode for mode in MODES if mode == "none" or mode in usage):
-            url = stack.enter_context(_server(binary, file, [] if mode == "none" else ["--spec-type", mode]))
+            options = [] if mode == "none" else ["--spec-type", mode]
+            url = stack.enter_context(running(_command(binary, file, options), START))
             name = "llama.cpp plain" if mode == "none" else f"llama.cpp {mode}"
             methods[name] = _method(url, new_tokens, until_end=until_end)
         yield methods
 
 
-@contextlib.contextmanager
-def _server(binary: pathlib.Path, file: pathlib.Path, options: list[str]) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def _command(binary: pathlib.Path, file: pathlib.Path, options: list[str]) -> list[str]:
     threads = str(os.cpu_count())
-    command = [binary, "--model", file, "--port", port, "--threads", threads, "--threads-batch", threads]
-    command += ["--parallel", 1, "--ctx-size", 0, *options]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen([*map(str, command)], stdout=log, stderr=log)
-        try:
-            url = f"http://127.0.0.1:{port}"
-            until = time.monotonic() + START
-            while not _healthy(url):
-                if process.poll() is not None or time.monotonic() > until:
-                    log.seek(0)
-                    last = [line.strip() for line in log if line.strip()][-1:]
-                    raise ChildProcessError(
-                        f"{' '.join(map(str, command))} did not start: {last[0] if last else 'no word'}"
-                    )
-                time.sleep(0.1)
-            yield url
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
+    command = [str(binary), "--model", str(file), "--port", "{port}", "--threads", threads, "--threads-batch", threads]
+    return [*command, "--parallel", "1", "--ctx-size", "0", *options]
 
 
 def _method(url: str, new_tokens: int, *, until_end: bool) -> Method:

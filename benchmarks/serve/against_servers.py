@@ -18,19 +18,15 @@ import dataclasses
 import os
 import pathlib
 import shlex
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import openai
 
 from benchmarks.common.command import begin, numbers, parser
+from benchmarks.common.servers import running
 from benchmarks.common.tables import show
 from eagle_jax.converters.files import is_gguf
 from eagle_jax.evaluation import read_questions
@@ -78,7 +74,10 @@ def main() -> None:
             raise ValueError(f"--server {given!r} names no command; expected NAME=COMMAND")
         commands[name] = shlex.split(command)
     with contextlib.ExitStack() as stack:
-        urls = {name: stack.enter_context(running(command, options.slots)) for name, command in commands.items()}
+        urls = {
+            name: stack.enter_context(running([part.replace("{slots}", str(options.slots)) for part in command], START))
+            for name, command in commands.items()
+        }
         for clients in options.clients:
             answers: dict[str, list[tuple[float, list[Answer]]]] = {name: [] for name in urls}
             for _ in range(options.rounds + 1):  # the first is a rehearsal
@@ -110,39 +109,6 @@ def llama_cpp(binaries: pathlib.Path, file: pathlib.Path) -> list[str]:
     cores = str(os.cpu_count())
     command = [str(binary), "--model", str(file), "--port", "{port}", "--threads", cores, "--threads-batch", cores]
     return [*command, "--parallel", "{slots}", "--ctx-size", "16384"]
-
-
-@contextlib.contextmanager
-def running(command: Sequence[str], slots: int) -> Iterator[str]:
-    """The address of a server, once it answers.
-
-    Raises:
-        ChildProcessError: it did not start; with its last line.
-    """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    filled = [part.replace("{port}", str(port)).replace("{slots}", str(slots)) for part in command]
-    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(filled, stdout=log, stderr=log) as process:
-        try:
-            url, until = f"http://127.0.0.1:{port}", time.monotonic() + START
-            while not is_there(url):
-                if process.poll() is not None or time.monotonic() > until:
-                    log.seek(0)
-                    last = [line.strip() for line in log if line.strip()][-1:]
-                    raise ChildProcessError(f"{shlex.join(filled)} did not start: {last[0] if last else 'no word'}")
-                time.sleep(0.2)
-            yield url
-        finally:
-            process.kill()
-
-
-def is_there(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
 
 
 async def asked(
@@ -181,7 +147,7 @@ async def answer(api: openai.AsyncOpenAI, model: str, question: str, new_tokens:
 
 
 def table(clients: int, new_tokens: int, turns: dict[str, list[tuple[float, list[Answer]]]]) -> None:
-    """Of each server its fastest turn."""
+    """Shows the fastest turn of each server."""
     best = {name: min(several, key=lambda turn: turn[0]) for name, several in turns.items()}
     texts = {name: [one.text for one in answers] for name, (_, answers) in best.items()}
     baseline = next(iter(texts.values()))

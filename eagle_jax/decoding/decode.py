@@ -17,6 +17,7 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.active import params_at, state_at, with_rows
 from eagle_jax.decoding.automata import Guide
 from eagle_jax.decoding.processor import LogitsAdjustment, Prefix, adjustment_at
+from eagle_jax.decoding.rows import append, take_rows
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
 from eagle_jax.decoding.tree import Tree, depth_below
@@ -233,17 +234,6 @@ def _until_stop(
 
 def is_stop(tokens: Int[Array, "b r"], params: BatchParams) -> Bool[Array, "b r"]:
     return jnp.any(tokens[..., None] == params.stop_ids[:, None], axis=-1) & (tokens >= 0)
-
-
-def take_rows(values: Float[Array, "b n h"], nodes: Int[Array, "b r"]) -> Float[Array, "b r h"]:
-    return jnp.take_along_axis(values, nodes[:, :, None], axis=1)
-
-
-def append(text: Any, rows: Any, at: Int[Array, "b"]) -> Any:
-    """Writes `rows[b r]` into `text[b t]` at position `at` of each row; the caller leaves room for all r."""
-    return jax.vmap(lambda line, new, start: jax.lax.dynamic_update_slice_in_dim(line, new, start, axis=0))(
-        text, rows, at
-    )
 
 
 def record_logprobs(

@@ -11,15 +11,14 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.decode import (
     adjust_logits,
-    append,
     automaton_after,
     is_finite,
     is_stop,
     noise_after,
     record_logprobs,
-    take_rows,
 )
 from eagle_jax.decoding.processor import Prefix
+from eagle_jax.decoding.rows import append, take_rows
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import TOP, BatchParams, DecodeState, PrefillState, TopTokens
 from eagle_jax.decoding.verify import Accepted

@@ -98,8 +98,7 @@ class Drafter(abc.ABC):
 
     The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, each step's
     accepted path, what was committed while nothing was drafted) and `propose` once a step. All three are pure. Whatever
-    `propose` returns, the text stays the same:
-    the target draws at every node, and only drawn tokens are committed.
+    `propose` returns, the text stays the same: the target draws at every node, and only drawn tokens are committed.
     """
 
     @property
