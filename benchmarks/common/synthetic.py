@@ -190,8 +190,8 @@ def _filled(
             params[name] = _filled(like, key, leaf, scheme, f"{path}/")
             continue
         made = leaf(path, jax.random.fold_in(key, zlib.crc32(path.encode())), like)
-        rounding = None if scheme is None else scheme.of(path)
-        params[name] = made if rounding is None else quantize(made, rounding, like.dtype)
+        quant_type = None if scheme is None else scheme.of(path)
+        params[name] = made if quant_type is None else quantize(made, quant_type, like.dtype)
     return params
 
 

@@ -36,8 +36,8 @@ LARGE = (2048, 8192)
 SQUARE, SQUARES = (2048, 2048), 40
 COLD = 64 * 2**20  # bytes of weights taken in turn, more than a core keeps
 CALLS, ROUNDS = 80, 15  # in one timing, and timings
-ROUNDINGS = {"floats": None, "int8": quant.Rounding(8)}
-ROUNDINGS |= {"int4": quant.Rounding(4, 32), "int4-128": quant.Rounding(4, 128)}
+QUANT_TYPES = {"floats": None, "int8": quant.QuantType(8)}
+QUANT_TYPES |= {"int4": quant.QuantType(4, 32), "int4-128": quant.QuantType(4, 128)}
 ATTENTION = ((1, 2048, 512), (1, 8192, 8192), (16, 2048, 2048))  # requests, slots, used slots
 SWEPT = 200 * 10**6  # bytes of caches that are read in turn, more than a device keeps beside its cores
 
@@ -104,7 +104,7 @@ def products() -> None:
     crossed("Products in bfloat16", "rows", counts, cases)
 
     weights = random(LARGE, jnp.float32, 4)
-    int8 = turned([quant.quantize(weight, quant.Rounding(8), jnp.float32) for weight in weights])
+    int8 = turned([quant.quantize(weight, quant.QuantType(8), jnp.float32) for weight in weights])
     ways: dict[str, tuple[Callable[..., jax.Array], list[Any]]] = {
         "floats, [in, out]": (transposed, turned(weights)),
         "floats, [out, in]": (ops.matmul, weights),
@@ -130,12 +130,12 @@ def quantized() -> None:
     counts = (1, 2, 4, 6, 8, 16, 64)
     weights = random(SQUARE, jnp.bfloat16, SQUARES)
     cases: dict[Any, Timed] = {}
-    for name, rounding in ROUNDINGS.items():
-        several = [one if rounding is None else quant.quantize(one, rounding, one.dtype) for one in weights]
+    for name, quant_type in QUANT_TYPES.items():
+        several = [one if quant_type is None else quant.quantize(one, quant_type, one.dtype) for one in weights]
         packed = jax.block_until_ready([ops.pack_for_backend(one) for one in several])
-        for bits, rows in itertools.product((16,) if rounding is None else (16, 8), counts):
+        for bits, rows in itertools.product((16,) if quant_type is None else (16, 8), counts):
             with mock.patch.dict(os.environ, {ACTIVATIONS: f"int{bits}"}):
-                column = "bfloat16" if rounding is None else f"{name}, {bits}-bit rows"
+                column = "bfloat16" if quant_type is None else f"{name}, {bits}-bit rows"
                 cases[rows, column] = chained(rows, SQUARE[0], jnp.float32, packed, ops.matmul)
     crossed(f"A product of {SQUARE[0]} x {SQUARE[1]} out of {SQUARES}", "rows", counts, cases)
 
@@ -213,10 +213,10 @@ def tpu() -> None:
     inputs, outputs = 4096, 14336
     sharding = jax.sharding.SingleDeviceSharding(shapes.tpu_mesh("v5e:2x2", (1, 1)).mesh.devices.item())
 
-    def bytes_a_number(rounding: quant.Rounding | None, as_stored: bool) -> float:
+    def bytes_a_number(quant_type: quant.QuantType | None, as_stored: bool) -> float:
         weight = jax.ShapeDtypeStruct((outputs, inputs), jnp.bfloat16)
-        if rounding is not None:
-            weight = jax.eval_shape(lambda w: quant.quantize(w, rounding, jnp.bfloat16), weight)
+        if quant_type is not None:
+            weight = jax.eval_shape(lambda w: quant.quantize(w, quant_type, jnp.bfloat16), weight)
         step = 1 if as_stored else -1
         weight = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[::step], x.dtype, sharding=sharding), weight)
         row = jax.ShapeDtypeStruct((1, inputs), jnp.bfloat16, sharding=sharding)
@@ -224,7 +224,7 @@ def tpu() -> None:
         return program.compile().cost_analysis()["bytes accessed"] / inputs / outputs
 
     with shapes.platform("tpu"):
-        rows = [(name, *(bytes_a_number(one, stored) for stored in (False, True))) for name, one in ROUNDINGS.items()]
+        rows = [(name, *(bytes_a_number(one, stored) for stored in (False, True))) for name, one in QUANT_TYPES.items()]
     show(f"Bytes a number, one row, {inputs} x {outputs}", ("weights", "[in, out]", "[out, in]"), rows)
 
 

@@ -78,7 +78,7 @@ def convert(
         for path, slot in names.slots(checkpoint.spelling.rules, shapes).items()
         for key, new in zip(slot.keys, into[path].keys, strict=True)
     ]
-    entries |= quant_config.entry({new: weights.info[key].rounding for path, key, new, _ in keys if is_matrix(path)})
+    entries |= quant_config.entry({new: weights.info[key].quant_type for path, key, new, _ in keys if is_matrix(path)})
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for _, key, new, slot in keys:
@@ -105,7 +105,7 @@ def _convert_dflash(
     into = names.slots(dflash.RULES, shapes)
     keys = [(path, slot.keys[0], into[path].keys[0]) for path, slot in names.slots(stored, shapes).items()]
     entries = dflash.entries_of(format, config, names.stored_dtype(weights, "fc.weight").name, verifier)
-    entries |= quant_config.entry({new: weights.info[key].rounding for path, key, new in keys if is_matrix(path)})
+    entries |= quant_config.entry({new: weights.info[key].quant_type for path, key, new in keys if is_matrix(path)})
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for _, key, new in keys:

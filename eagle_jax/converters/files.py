@@ -11,7 +11,7 @@ from eagle_jax.converters import packed
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.pickles import TorchFile
 from eagle_jax.converters.tensor_file import GGUF, TensorFile, TensorInfo
-from eagle_jax.ops.quantized import Rounding
+from eagle_jax.ops.quantized import QuantType
 
 # First found wins. Published folders may hold both kinds with the same weights; safetensors need no PyTorch.
 WEIGHT_FILES = (
@@ -87,19 +87,19 @@ class Weights:
         """The values of one tensor, once."""
         return self._holder[name].take(name)
 
-    def take_rounded(self, name: str) -> packed.Rounded:
+    def take_quantized(self, name: str) -> packed.QuantizedTensor:
         """Codes and scales of one rounded weight, once."""
         info = self.info[name]
-        if info.rounding is None:
+        if info.quant_type is None:
             raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a rounded weight")
         if name in self._holder:  # one tensor in the file too
-            return self._holder[name].take_rounded(name)  # type: ignore[attr-defined]
-        codes = packed.unpack(self.take(name + packed.PACKED), info.rounding.bits, info.shape[1])
-        return packed.Rounded(codes, self.take(name + packed.SCALE))
+            return self._holder[name].take_quantized(name)  # type: ignore[attr-defined]
+        codes = packed.unpack(self.take(name + packed.PACKED), info.quant_type.bits, info.shape[1])
+        return packed.QuantizedTensor(codes, self.take(name + packed.SCALE))
 
     def parts(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
         """What one tensor of `info` is in a file, by its name there: one tensor, or those of a rounded weight."""
-        if self.info[name].rounding is None:
+        if self.info[name].quant_type is None:
             yield name, self.take(name)
             return
         for part in (packed.PACKED, packed.SCALE):
@@ -153,8 +153,8 @@ def _rounded(name: str, raw: Mapping[str, TensorInfo], take: Callable[[str], np.
             f"{name}{packed.PACKED} in {words.file} is {words.dtype} {list(words.shape)} with scales "
             f"{list(scale.shape)}; expected int32 words of 4 or 8 bits and scales by group, for a weight {list(shape)}"
         )
-    rounding = Rounding(bits, shape[1] // groups).over(shape[1])
-    return TensorInfo(shape, f"int{bits}", words.file, rounding)
+    quant_type = QuantType(bits, shape[1] // groups).over(shape[1])
+    return TensorInfo(shape, f"int{bits}", words.file, quant_type)
 
 
 def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:

@@ -14,9 +14,9 @@ import ml_dtypes
 import numpy as np
 
 from eagle_jax.converters.gguf_file import GgufFile, GgufTensor, read_gguf
-from eagle_jax.converters.packed import Rounded
+from eagle_jax.converters.packed import QuantizedTensor
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.ops.quantized import Rounding
+from eagle_jax.ops.quantized import QuantType
 
 # Scaling of the rotary frequencies; `gguf_config` reads it.
 ROPE_FACTORS = "rope_freqs.weight"
@@ -57,7 +57,7 @@ _GEMMA = ("gemma2", "gemma3")
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
 # Types that are kept in matrices: blocks of 32 integers around 0 with one scale, as `QuantArray` has groups.
-KEPT = {"Q8_0": Rounding(8, 32), "Q4_0": Rounding(4, 32)}
+KEPT = {"Q8_0": QuantType(8, 32), "Q4_0": QuantType(4, 32)}
 
 
 class GgufTensors:
@@ -75,7 +75,7 @@ class GgufTensors:
             value = value - np.ones((), value.dtype)
         return self._in_order(name, value)
 
-    def take_rounded(self, name: str) -> Rounded:
+    def take_quantized(self, name: str) -> QuantizedTensor:
         """Codes and scales of a matrix whose type is one of `KEPT`, as they are stored."""
         tensor = self._tensor(name)
         blocks = tensor.data.reshape(tensor.shape[0], tensor.shape[1] // 32, -1)
@@ -84,7 +84,7 @@ class GgufTensors:
         if tensor.type == "Q4_0":  # 16 bytes: the low halves are the first 16 inputs, the high ones the others
             codes = np.concatenate([codes & 15, codes >> 4], axis=-1).astype(np.int8) - np.int8(8)
         codes = codes.view(np.int8).reshape(tensor.shape)
-        return Rounded(self._in_order(name, codes), self._in_order(name, scales))
+        return QuantizedTensor(self._in_order(name, codes), self._in_order(name, scales))
 
     @property
     def _architecture(self) -> str:
@@ -98,9 +98,9 @@ class GgufTensors:
         if tensor.type in FLOATS:
             return TensorInfo(tensor.shape, np.dtype(FLOATS[tensor.type]).name, path)
         if tensor.type in KEPT and name.endswith(("_proj.weight", "lm_head.weight")):
-            rounding = KEPT[tensor.type].over(tensor.shape[-1])
-            stored = f"{tensor.type}, kept as int{rounding.bits} in groups of 32"
-            return TensorInfo(tensor.shape, f"int{rounding.bits}", path, rounding, stored)
+            quant_type = KEPT[tensor.type].over(tensor.shape[-1])
+            stored = f"{tensor.type}, kept as int{quant_type.bits} in groups of 32"
+            return TensorInfo(tensor.shape, f"int{quant_type.bits}", path, quant_type, stored)
         if not _expands(tensor.type):
             raise ValueError(
                 f"{path} has tensor {self._own_names[name]} of type {tensor.type}, which cannot be expanded to floats"

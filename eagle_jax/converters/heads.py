@@ -70,7 +70,7 @@ def load_head(
     """
     wanted_dtype = None if dtype is None else names.float_dtype(dtype)
     weights = Weights(pathlib.Path(folder))
-    if any(info.rounding is not None for info in weights.info.values()):
+    if any(info.quant_type is not None for info in weights.info.values()):
         scheme = None
     if kind_of(weights.info) is None:
         return eagle.load_eagle(weights, target, wanted_dtype, changes or {}, scheme)

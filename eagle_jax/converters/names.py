@@ -18,7 +18,7 @@ from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.models.quant import Scheme, flat, is_matrix
-from eagle_jax.ops.quantized import QuantArray, code_dtype, quantize
+from eagle_jax.ops.quantized import QuantArray, quantize
 from eagle_jax.sharding import Place
 
 Params = dict[str, Any]
@@ -137,7 +137,7 @@ def read_params(
     """
     if scheme is not None:
         scheme.check(shapes)
-        refuse_rounded(weights)
+        refuse_quantized(weights)
     params: Params = {}
     finite: list[tuple[Slot, Any, list[jax.Array]]] = []
     for path, slot in slots(rules, shapes).items():
@@ -145,13 +145,13 @@ def read_params(
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
-        rounding = None if scheme is None else scheme.of(path)
-        if weights.info[slot.keys[0]].rounding is not None:
-            leaf: Any = _read_rounded(weights, path, slot, dtype, place)
+        quant_type = None if scheme is None else scheme.of(path)
+        if weights.info[slot.keys[0]].quant_type is not None:
+            leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
             leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
         floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
-        leaf = leaf if rounding is None else quantize(leaf, rounding, dtype)
+        leaf = leaf if quant_type is None else quantize(leaf, quant_type, dtype)
         finite.append((slot, leaf, [_is_finite(one) for one in floats]))
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
         node[name] = jax.block_until_ready(leaf)
@@ -182,7 +182,7 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
     for path, slot in slots(rules, shapes).items():
         for key in slot.keys:
             _check_tensor(key, weights.info[key], slot, is_matrix(path))
-            if weights.info[key].rounding != weights.info[slot.keys[0]].rounding:
+            if weights.info[key].quant_type != weights.info[slot.keys[0]].quant_type:
                 raise ValueError(f"tensors {slot.keys[0]} and {key} are rounded differently; expected experts alike")
 
 
@@ -193,7 +193,7 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
         for i, key in enumerate(slot.keys):
             part = jax.tree.map(lambda x, i=i: x[i], value) if slot.stacked else value
             if isinstance(part, QuantArray):
-                rounded = packed.Rounded(np.asarray(part.codes), np.asarray(part.scales))
+                rounded = packed.QuantizedTensor(np.asarray(part.codes), np.asarray(part.scales))
                 yield from packed.tensors(key, rounded, part.bits)
             else:
                 yield key, np.ascontiguousarray(part).reshape(slot.shape)
@@ -220,14 +220,14 @@ def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
     Where it is a rounded weight, the first tensor of floats tells.
     """
     floats = (one.dtype for one in weights.info.values() if one.dtype in FLOATS)
-    dtype = next(floats, "float32") if weights.info[key].rounding is not None else weights.info[key].dtype
+    dtype = next(floats, "float32") if weights.info[key].quant_type is not None else weights.info[key].dtype
     return jnp.dtype("float32" if dtype == "float64" else dtype)
 
 
-def refuse_rounded(weights: Weights) -> None:
+def refuse_quantized(weights: Weights) -> None:
     """Refuses with ValueError files that hold rounded weights."""
     for info in weights.info.values():
-        if info.rounding is not None:
+        if info.quant_type is not None:
             raise ValueError(
                 f"{weights.folder} holds weights that are rounded to {info.dtype} already; leave quantize out, or give "
                 "the model that it was made from"
@@ -237,7 +237,7 @@ def refuse_rounded(weights: Weights) -> None:
 def _check_tensor(key: str, info: TensorInfo, slot: Slot, matrix: bool) -> None:
     if not slot.fits(info.shape):
         raise ValueError(f"tensor {key} in {info.file} has shape {list(info.shape)}; expected {list(slot.shape)}")
-    if info.dtype not in FLOATS and not (matrix and info.rounding is not None):
+    if info.dtype not in FLOATS and not (matrix and info.quant_type is not None):
         raise ValueError(
             f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)}"
             f"{', or int4 or int8 as compressed-tensors packs it' if matrix else ''}"
@@ -259,16 +259,23 @@ def _refuse_not_finite(weights: Weights, slot: Slot, leaf: Any, dtype: jnp.dtype
     )
 
 
-def _read_rounded(weights: Weights, path: str, slot: Slot, dtype: jnp.dtype, place: Place | None) -> QuantArray:
-    info = weights.info[slot.keys[0]]
-    bits = 8 if info.rounding is None else info.rounding.bits
-    parts = [weights.take_rounded(key) for key in slot.keys]
-    codes, scales = (np.stack(of) if slot.stacked else of[0] for of in zip(*parts, strict=True))
-    codes, scales = codes.astype(code_dtype(bits)), scales.astype(np.float32)
-    if place is None:
-        return QuantArray(jnp.asarray(codes), jnp.asarray(scales), bits=bits, dtype=np.dtype(dtype))
-    placed = place(f"{path}/codes", codes), place(f"{path}/scales", scales)
-    return QuantArray(*placed, bits=bits, dtype=np.dtype(dtype))
+def _read_quantized(weights: Weights, path: str, slot: Slot, dtype: jnp.dtype, place: Place | None) -> QuantArray:
+    quant_type = weights.info[slot.keys[0]].quant_type
+    assert quant_type is not None
+    tensors_ = [weights.take_quantized(key) for key in slot.keys]
+    parts: dict[str, Any] = {}
+    for name in packed.QuantizedTensor._fields:
+        values = [getattr(tensor, name) for tensor in tensors_]
+        if values[0] is not None:
+            parts[name] = np.stack(values) if slot.stacked else values[0]
+    parts["codes"] = parts["codes"].astype(quant_type.code_dtype)
+    for name in ("scales", "minima"):
+        if name in parts and parts[name].dtype != np.float16:
+            parts[name] = parts[name].astype(np.float32)
+    placed = {
+        name: jnp.asarray(part) if place is None else place(f"{path}/{name}", part) for name, part in parts.items()
+    }
+    return QuantArray(**placed, bits=quant_type.bits, dtype=np.dtype(dtype), levels=quant_type.levels)
 
 
 def _read(weights: Weights, slot: Slot, dtype: jnp.dtype) -> jax.Array:

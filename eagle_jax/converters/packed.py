@@ -15,11 +15,20 @@ PACKED, SCALE, SHAPE = "_packed", "_scale", "_shape"
 UNREAD = ("_zero_point", "_g_idx")
 
 
-class Rounded(NamedTuple):
-    """One weight: codes int8 `[out, in]`, scales float `[out, groups]`."""
+class QuantizedTensor(NamedTuple):
+    """One quantized weight as `ops.quantized.QuantArray` holds it, in numpy.
+
+    Attributes:
+        codes: `[out, in]`: int8 (signed 4-bit ones too), uint8 (with minima, or indices into a table), float8_e4m3fn.
+        scales: `[out, groups]`, float16 or float32.
+        minima: as the scales, or None.
+        order: int32 `[in]`, input of the model that each input of the codes is, or None.
+    """
 
     codes: np.ndarray
     scales: np.ndarray
+    minima: np.ndarray | None = None
+    order: np.ndarray | None = None
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
@@ -45,7 +54,7 @@ def bits_of(words: int, inputs: int) -> int | None:
     return next((bits for bits in (4, 8) if words == -(-inputs * bits // 32)), None)
 
 
-def tensors(name: str, weight: Rounded, bits: int) -> Iterator[tuple[str, np.ndarray]]:
+def tensors(name: str, weight: QuantizedTensor, bits: int) -> Iterator[tuple[str, np.ndarray]]:
     """The three tensors of the weight `name`."""
     yield name + PACKED, pack(weight.codes, bits)
     yield name + SCALE, np.ascontiguousarray(weight.scales)

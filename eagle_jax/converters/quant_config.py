@@ -10,7 +10,7 @@ from typing import Any
 
 from eagle_jax.converters.names import Rule, slots
 from eagle_jax.models.quant import is_matrix
-from eagle_jax.ops.quantized import QuantArray, Rounding
+from eagle_jax.ops.quantized import QuantArray, QuantType
 
 KEYS = ("quantization_config", "compression_config")
 METHOD, FORMAT = "compressed-tensors", "pack-quantized"
@@ -61,7 +61,7 @@ def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
     """The entry of `config.json` for a model with rounded weights; none for one of floats."""
     return entry(
         {
-            key: slot.leaf.rounding if isinstance(slot.leaf, QuantArray) else None
+            key: slot.leaf.quant_type if isinstance(slot.leaf, QuantArray) else None
             for path, slot in slots(rules, params).items()
             if is_matrix(path)
             for key in slot.keys
@@ -69,18 +69,18 @@ def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def entry(matrices: Mapping[str, Rounding | None]) -> dict[str, Any]:
+def entry(matrices: Mapping[str, QuantType | None]) -> dict[str, Any]:
     """The entry for matrices, by their tensors' names, and what they are rounded to; none if none is."""
-    modules: dict[Rounding | None, list[str]] = collections.defaultdict(list)
-    for key, rounding in matrices.items():
-        modules[rounding].append(key.removesuffix(".weight"))
+    modules: dict[QuantType | None, list[str]] = collections.defaultdict(list)
+    for key, quant_type in matrices.items():
+        modules[quant_type].append(key.removesuffix(".weight"))
     floats = modules.pop(None, [])
     if not modules:
         return {}
     if not any("lm_head" in of for of in (floats, *modules.values())):
         floats.append("lm_head")  # tied to the embedding: a module of its own in transformers, which would look for one
     most, *others = sorted(
-        ((rounding, of) for rounding, of in modules.items() if rounding), key=lambda one: -len(one[1])
+        ((quant_type, of) for quant_type, of in modules.items() if quant_type), key=lambda one: -len(one[1])
     )
     groups = [_group(most[0], ["Linear"]), *(_group(*other) for other in others)]
     return {
@@ -94,13 +94,13 @@ def entry(matrices: Mapping[str, Rounding | None]) -> dict[str, Any]:
     }
 
 
-def _group(rounding: Rounding, targets: list[str]) -> dict[str, Any]:
+def _group(quant_type: QuantType, targets: list[str]) -> dict[str, Any]:
     weights = {
-        "num_bits": rounding.bits,
+        "num_bits": quant_type.bits,
         "type": "int",
         "symmetric": True,
-        "strategy": "channel" if rounding.group is None else "group",
-        "group_size": rounding.group,
+        "strategy": "channel" if quant_type.group is None else "group",
+        "group_size": quant_type.group,
         "dynamic": False,
     }
     return {"targets": targets, "weights": weights, "input_activations": None, "output_activations": None}

@@ -14,7 +14,7 @@ from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
 from eagle_jax.models.quant import is_matrix, scheme_of
 from eagle_jax.ops import quantized
-from eagle_jax.ops.quantized import Rounding
+from eagle_jax.ops.quantized import QuantType
 
 # Of a model's folder, what goes with the weights: tokenizer, chat template, generation settings, licence.
 BESIDE = (".json", ".jinja", ".model", ".txt", ".md")
@@ -51,21 +51,21 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str) ->
         raise ValueError(f"{resolved} is a GGUF file; make a folder of it first: eagle-jax convert {resolved} DST")
     weights = Weights(resolved)
     table = _table(weights)
-    names.refuse_rounded(weights)
+    names.refuse_quantized(weights)
     scheme.check({path: slot.leaf for path, slot in table.slots.items()})
-    matrices: dict[str, Rounding | None] = {}
+    matrices: dict[str, QuantType | None] = {}
     for path, slot in table.slots.items():
         if is_matrix(path):
-            rounding = scheme.of(path)
-            matrices |= dict.fromkeys(slot.keys, None if rounding is None else rounding.over(slot.shape[-1]))
+            quant_type = scheme.of(path)
+            matrices |= dict.fromkeys(slot.keys, None if quant_type is None else quant_type.over(slot.shape[-1]))
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for key in weights.info:
-            rounding = matrices.get(key)
-            if rounding is None:
+            quant_type = matrices.get(key)
+            if quant_type is None:
                 yield key, weights.take(key)
             else:
-                yield from packed.tensors(key, _rounded(weights.take(key), rounding), rounding.bits)
+                yield from packed.tensors(key, _rounded(weights.take(key), quant_type), quant_type.bits)
 
     entries = read_json(weights.folder / "config.json")
     entries |= quant_config.entry(matrices)
@@ -77,11 +77,13 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str) ->
     write_folder(folder, entries, tensors(), table.file, others)
 
 
-def _rounded(value: np.ndarray, rounding: Rounding) -> packed.Rounded:
+def _rounded(value: np.ndarray, quant_type: QuantType) -> packed.QuantizedTensor:
     quantized_weight = quantized.quantize(
-        jnp.asarray(value.astype(np.float32) if value.dtype == np.float64 else value), rounding, "float32"
+        jnp.asarray(value.astype(np.float32) if value.dtype == np.float64 else value), quant_type, "float32"
     )
-    return packed.Rounded(np.asarray(quantized_weight.codes).astype(np.int8), np.asarray(quantized_weight.scales))
+    return packed.QuantizedTensor(
+        np.asarray(quantized_weight.codes).astype(np.int8), np.asarray(quantized_weight.scales)
+    )
 
 
 def _table(weights: Weights) -> _Table:

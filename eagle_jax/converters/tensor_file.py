@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from eagle_jax.ops.quantized import Rounding
+from eagle_jax.ops.quantized import QuantType
 
 GGUF = ".gguf"
 
@@ -26,7 +26,7 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: str
     file: pathlib.Path
-    rounding: Rounding | None = None
+    quant_type: QuantType | None = None
     stored: str | None = None
 
 

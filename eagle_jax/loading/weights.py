@@ -168,14 +168,14 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
         times = _times(path, new.shape, old.shape)
         new = jax.tree.map(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
         rounds = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
-        fitted[name] = quantize(new, old.rounding, old.dtype) if rounds else new
+        fitted[name] = quantize(new, old.quant_type, old.dtype) if rounds else new
     return fitted
 
 
 def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
     """A new weight in the dtype of the old one; one that is rounded in the same way stays as it is."""
     if isinstance(new, QuantArray):
-        if isinstance(old, QuantArray) and new.rounding == old.rounding:
+        if isinstance(old, QuantArray) and new.quant_type == old.quant_type:
             return dataclasses.replace(new, dtype=old.dtype)
         new = dense(new)
     return jnp.asarray(new, old.dtype)

@@ -7,15 +7,15 @@ from typing import Any
 
 import jax
 
-from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantize
+from eagle_jax.ops.quantized import QuantArray, QuantType, dense, quantize
 
 Params = dict[str, Any]
 
 
-ROUNDINGS: Mapping[str, Rounding | None] = {
-    "int8": Rounding(8),
-    "int4": Rounding(4, 32),
-    "int4-128": Rounding(4, 128),
+QUANT_TYPES: Mapping[str, QuantType | None] = {
+    "int8": QuantType(8),
+    "int4": QuantType(4, 32),
+    "int4-128": QuantType(4, 128),
     "none": None,
 }
 DRAFTING = "draft:"  # before a scheme: for the drafting models alone
@@ -34,10 +34,10 @@ class Scheme:
         output: the output matrix, where it is no tied embedding; None leaves it.
     """
 
-    layers: Rounding | None
-    output: Rounding | None
+    layers: QuantType | None
+    output: QuantType | None
 
-    def of(self, path: str) -> Rounding | None:
+    def of(self, path: str) -> QuantType | None:
         """What the parameter at `path` is rounded to; None for one that stays."""
         if _OUTPUT.search(path):
             return self.output
@@ -53,11 +53,11 @@ class Scheme:
             ValueError: names the first matrix.
         """
         for path, leaf in flat(params):
-            rounding = self.of(path)
-            if rounding is not None and rounding.group is not None and leaf.shape[-1] % rounding.group:
+            quant_type = self.of(path)
+            if quant_type is not None and quant_type.group is not None and leaf.shape[-1] % quant_type.group:
                 smaller = ", or to int4, whose groups are of 32" if leaf.shape[-1] % 32 == 0 else ""
                 raise ValueError(
-                    f"groups of {rounding.group} do not divide the {leaf.shape[-1]} inputs of {path}; quantize to "
+                    f"groups of {quant_type.group} do not divide the {leaf.shape[-1]} inputs of {path}; quantize to "
                     f"int8, which has no groups{smaller}"
                 )
 
@@ -74,13 +74,13 @@ def scheme_of(text: Any) -> Scheme | None:
         return text
     layers, slash, output = text.partition("/") if isinstance(text, str) else ("", "", "")
     output = output if slash else "int8"
-    if layers not in ROUNDINGS or output not in ROUNDINGS or (layers == "none" and (not slash or output == "none")):
+    if layers not in QUANT_TYPES or output not in QUANT_TYPES or (layers == "none" and (not slash or output == "none")):
         raise ValueError(
             f'quantize={text!r} is not known; expected "int8", "int4" (groups of 32) or "int4-128", and after a slash, '
             f'if you like, what the output matrix becomes: "int4/int8", which is the default, "int4/int4", "int4/none"'
             '; "draft:" in front rounds what drafts alone'
         )
-    return Scheme(ROUNDINGS[layers], ROUNDINGS[output])
+    return Scheme(QUANT_TYPES[layers], QUANT_TYPES[output])
 
 
 def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
@@ -108,8 +108,8 @@ def quantize_params(params: Params, scheme: Scheme, above: str = "") -> Params:
         if isinstance(leaf, dict):
             rounded[name] = quantize_params(leaf, scheme, f"{path}/")
             continue
-        rounding = scheme.of(path)
-        rounded[name] = leaf if rounding is None else quantize(leaf, rounding, leaf.dtype)
+        quant_type = scheme.of(path)
+        rounded[name] = leaf if quant_type is None else quantize(leaf, quant_type, leaf.dtype)
     return rounded
 
 

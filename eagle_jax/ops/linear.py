@@ -1,5 +1,7 @@
 """Linear maps with float, quantized or packed weights."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -8,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from eagle_jax.ops.dispatch import dispatch
 from eagle_jax.ops.packing import PackedWeight, Transposed
 from eagle_jax.ops.precision import precision
-from eagle_jax.ops.quantized import QuantArray, dense
+from eagle_jax.ops.quantized import QuantArray, dequantized, levels_of
 from eagle_jax.ops.types import Affine
 from eagle_jax.sharding.tracing import is_sharded
 
@@ -69,6 +71,8 @@ def _contract(rows: Float[Array, "r i"], weight: Array | QuantArray, axis: int) 
     rows = rows.astype(weight.dtype)
     if not isinstance(weight, QuantArray):
         return _dot(rows, weight, axis)
+    if weight.order is not None:
+        rows, weight = rows[:, weight.order], dataclasses.replace(weight, order=None)
     if jax.default_backend() == "cpu" and axis == 0 and not is_sharded():
         return _by_blocks(rows, weight)
     return _quantized_dot(rows, weight, axis)
@@ -136,13 +140,15 @@ def _quantized_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> 
 
 
 def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:
-    """The factor of rows over `axis`, and the scales of the product, if any.
+    """The factor of rows over `axis`, its inputs in the order of the codes, and the scales of the product, if any.
 
     With one scale for each output the codes, exact in bfloat16, are multiplied, and the product is scaled.
     """
-    if not isinstance(weight, QuantArray) or weight.scales.shape[axis] > 1:
-        return dense(weight), None
-    return weight.codes.astype(weight.dtype), jnp.squeeze(weight.scales, axis)
+    if not isinstance(weight, QuantArray):
+        return weight, None
+    if weight.scales.shape[axis] > 1 or weight.minima is not None:
+        return dequantized(weight), None
+    return levels_of(weight).astype(weight.dtype), jnp.squeeze(weight.scales.astype(jnp.float32), axis)
 
 
 def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, "..."]:

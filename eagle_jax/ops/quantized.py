@@ -1,10 +1,12 @@
-"""Weights quantized to 8 or 4 bits: small integers, and a scale for each output or for each group of its inputs.
+"""Quantized weights: codes of 4 or 8 bits, and a scale, at times a minimum, for each output or group of its inputs.
 
-    weight [out, in]   ~   codes [out, in]  *  scales [out, groups], each over in / groups inputs
+    weight [out, in]   =   levels[codes] [out, in]  *  scales [out, groups]  +  minima [out, groups]
 
-Only weights are quantized; the CPU backend also quantizes the rows that it multiplies with quantized weights. The value
-of largest magnitude of a group becomes the lowest code, -128 or -8, exactly: its scale takes that value's sign.
-Compared with scales that map it to +7 or -7 the error at 4 bits is a tenth less.
+each scale and minimum over in / groups inputs. A code stands for itself or for an entry of a table (`LEVELS`), an 8-bit
+float among them. Integer zero points are minima of -zero point * scale: with scales of 16 bits that is exact
+in float32.
+
+Only weights are quantized; the CPU backend also quantizes the rows that it multiplies with quantized weights.
 """
 
 import dataclasses
@@ -14,9 +16,58 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from eagle_jax.struct import pytree, static
+
+INT, E4M3 = "int", "e4m3"
+# Tables of 16 levels. The last bit pattern of e2m1 is -6; those of IQ4_NL are llama.cpp's, those of NF4 bitsandbytes'.
+LEVELS: dict[str, tuple[float, ...]] = {
+    "e2m1": (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6),
+    "iq4_nl": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantType:
+    """What a quantized weight consists of.
+
+    Attributes:
+        bits: of a code, 8 or 4.
+        group: inputs that share a scale; None is all of an output.
+        levels: what codes are: "int" integers, "e4m3" floats of 8 bits, or indices into a table of `LEVELS`.
+        has_minima: whether there are minima; integers are unsigned then.
+        is_ordered: whether the inputs are in another order than those of the model.
+    """
+
+    bits: int
+    group: int | None = None
+    levels: str = INT
+    has_minima: bool = False
+    is_ordered: bool = False
+
+    def __str__(self) -> str:
+        name = f"{self.levels}{self.bits}" if self.levels == INT else self.levels
+        over = "an output" if self.group is None else f"{self.group} inputs"
+        return f"{name}, a scale{' and a minimum' if self.has_minima else ''} for each {over}"
+
+    @property
+    def code_dtype(self) -> np.dtype:
+        """Dtype of codes on this platform."""
+        if self.levels == E4M3:
+            return np.dtype(jnp.float8_e4m3fn)
+        signed = self.levels == INT and not self.has_minima
+        if self.bits == 8 or jax.default_backend() == "cpu":
+            return np.dtype(jnp.int8 if signed else jnp.uint8)
+        return np.dtype(jnp.int4 if signed else jnp.uint4)
+
+    def groups(self, inputs: int) -> int:
+        """Number of scales of each output."""
+        return 1 if self.group is None else inputs // self.group
+
+    def over(self, inputs: int) -> "QuantType":
+        """The same, with None for a group of all inputs."""
+        return dataclasses.replace(self, group=None) if self.group == inputs else self
 
 
 @pytree
@@ -24,17 +75,24 @@ class QuantArray:
     """A quantized weight in the place of a float one. Its axes may be moved, split and stacked as the weight's may.
 
     Attributes:
-        codes: integers, of the weight's shape. Those of 4 bits take half a byte, but a whole byte on CPUs, where XLA
-            multiplies half bytes slowly; packed for the CPU backend they take half a byte.
-        scales: of the weight's shape, but with one entry for each group along the input axis.
+        codes: of the weight's shape. Those of 4 bits take half a byte, but a whole byte on CPUs, where XLA multiplies
+            half bytes slowly; packed for the CPU backend they take half a byte.
+        scales: of the weight's shape, but with one entry for each group along the input axis; float32, or float16 where
+            a file has them so.
         bits: 8 or 4.
         dtype: of the products, and of the weight before quantization.
+        minima: as the scales, or None.
+        order: input of the model that each input of the codes is, or None; a stack has one for each weight.
+        levels: as in `QuantType`.
     """
 
-    codes: Int[Array, "..."]
+    codes: Num[Array, "..."]
     scales: Float[Array, "..."]
     bits: int = static()
     dtype: np.dtype = static()
+    minima: Float[Array, "..."] | None = None
+    order: Int[Array, "..."] | None = None
+    levels: str = static(default=INT)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,64 +107,75 @@ class QuantArray:
         return self.codes.size
 
     @property
-    def rounding(self) -> "Rounding":
-        """How a weight as stored, `[.., in]`, was quantized."""
-        return Rounding(self.bits, self.shape[-1] // self.scales.shape[-1]).over(self.shape[-1])
+    def quant_type(self) -> QuantType:
+        """What a weight as stored, `[.., in]`, consists of."""
+        group, more = self.shape[-1] // self.scales.shape[-1], (self.minima is not None, self.order is not None)
+        return QuantType(self.bits, group, self.levels, *more).over(self.shape[-1])
 
 
-@dataclasses.dataclass(frozen=True)
-class Rounding:
-    """Bits of the codes, and inputs that share a scale: a `group`, or all of an output's (None)."""
-
-    bits: int
-    group: int | None = None
-
-    def groups(self, inputs: int) -> int:
-        """Number of scales of each output."""
-        return 1 if self.group is None else inputs // self.group
-
-    def over(self, inputs: int) -> "Rounding":
-        """The same, with None for a group of all inputs."""
-        return Rounding(self.bits) if self.group == inputs else self
-
-
-def code_dtype(bits: int) -> np.dtype:
-    """Dtype of codes on this platform."""
-    return np.dtype(jnp.int8 if bits == 8 or jax.default_backend() == "cpu" else jnp.int4)
-
-
-def quantize(weight: Float[Array, "*o i"], rounding: Rounding, dtype: DTypeLike) -> QuantArray:
+def quantize(weight: Float[Array, "*o i"], quant_type: QuantType, dtype: DTypeLike) -> QuantArray:
     """Quantizes a weight to the nearest codes, ties to even.
 
+    Without minima the value of largest magnitude of a group becomes the lowest code, -128 or -8, exactly: its scale
+    takes that value's sign. Compared with scales that map it to +7 or -7 the error at 4 bits is a tenth less. With
+    minima the least value becomes code 0, the largest the highest code.
+
     Args:
-        rounding: its group divides the inputs.
+        quant_type: integers; its group divides the inputs.
         dtype: of products with the result.
+
+    Raises:
+        ValueError: a type that is read from files only.
     """
-    codes, scales = _rounded(weight, rounding, code_dtype(rounding.bits))
-    return QuantArray(codes=codes, scales=scales, bits=rounding.bits, dtype=np.dtype(dtype))
+    if quant_type.levels != INT or quant_type.is_ordered:
+        raise ValueError(f"weights are not quantized to {quant_type}; expected integers in the model's order")
+    parts = _quantized(weight, quant_type, quant_type.code_dtype)
+    return QuantArray(**parts, bits=quant_type.bits, dtype=np.dtype(dtype))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _rounded(
-    weight: Float[Array, "*o i"], rounding: Rounding, stored: np.dtype
-) -> tuple[Int[Array, "*o i"], Float[Array, "*o g"]]:
-    """Codes and scales."""
-    lowest = -(2 ** (rounding.bits - 1))
-    parts = weight.astype(jnp.float32).reshape(*weight.shape[:-1], rounding.groups(weight.shape[-1]), -1)
+def _quantized(weight: Float[Array, "*o i"], quant_type: QuantType, stored: np.dtype) -> dict[str, Array]:
+    """Codes, scales and minima."""
+    parts = weight.astype(jnp.float32).reshape(*weight.shape[:-1], quant_type.groups(weight.shape[-1]), -1)
     highest, deepest = jnp.max(parts, axis=-1, keepdims=True), jnp.min(parts, axis=-1, keepdims=True)
-    scales = jnp.where(highest > -deepest, highest, deepest) / lowest
+    lowest = 0 if quant_type.has_minima else -(2 ** (quant_type.bits - 1))
+    top = lowest + 2**quant_type.bits - 1
+    scales = (
+        (highest - deepest) / top if quant_type.has_minima else jnp.where(highest > -deepest, highest, deepest) / lowest
+    )
     scales = jnp.where(scales == 0, 1.0, scales)
-    codes = jnp.clip(jnp.round(parts / scales), lowest, -lowest - 1).reshape(weight.shape)
-    return codes.astype(stored), jnp.squeeze(scales, -1)
+    shifted = parts - deepest if quant_type.has_minima else parts
+    codes = jnp.clip(jnp.round(shifted / scales), lowest, top).reshape(weight.shape).astype(stored)
+    made = {"codes": codes, "scales": jnp.squeeze(scales, -1)}
+    return made | {"minima": jnp.squeeze(deepest, -1)} if quant_type.has_minima else made
 
 
 def dense(weight: Array | QuantArray) -> Array:
-    """Dequantizes a weight, to its dtype; returns a float weight unchanged."""
+    """Dequantizes a weight as stored, `[.., in]`, to its dtype; returns a float weight unchanged."""
     if not isinstance(weight, QuantArray):
         return weight
+    values = dequantized(weight)
+    if weight.order is None:
+        return values
+    rank = jnp.expand_dims(jnp.argsort(weight.order, axis=-1), tuple(range(weight.order.ndim - 1, weight.ndim - 1)))
+    return jnp.take_along_axis(values, rank, axis=-1)
+
+
+def dequantized(weight: QuantArray) -> Array:
+    """The values in the order of the codes, the input axis anywhere. Computed in float32 and rounded once."""
     grouped, single = [], []
     for size, groups in zip(weight.shape, weight.scales.shape, strict=True):
         grouped += [size] if size == groups else [groups, size // groups]
         single += [size] if size == groups else [groups, 1]
-    codes = weight.codes.astype(weight.scales.dtype).reshape(grouped)
-    return (codes * weight.scales.reshape(single)).reshape(weight.shape).astype(weight.dtype)
+    exact = jnp.bfloat16 if weight.scales.dtype == jnp.bfloat16 else jnp.float32  # bfloat16 on GPUs: see `packing`
+    values = levels_of(weight).astype(exact).reshape(grouped) * weight.scales.astype(exact).reshape(single)
+    if weight.minima is not None:
+        values = values + weight.minima.astype(exact).reshape(single)
+    return values.reshape(weight.shape).astype(weight.dtype)
+
+
+def levels_of(weight: QuantArray) -> Array:
+    """What codes stand for: the codes, or entries of their table in float32."""
+    if weight.levels not in LEVELS:
+        return weight.codes
+    return jnp.asarray(LEVELS[weight.levels], jnp.float32)[weight.codes.astype(jnp.int32)]

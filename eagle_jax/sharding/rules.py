@@ -63,9 +63,12 @@ STATE: Rules = (
 def spec_of(rules: Rules, path: str) -> P:
     """The first rule's whose pattern is found in the path; an array that no rule names is everywhere whole.
 
-    Codes and scales of a rounded weight, `o_proj/weight/codes`, lie as the weight would: their axes are its axes.
+    Codes, scales and minima of a quantized weight, `o_proj/weight/codes`, lie as the weight would: their axes are its
+    axes. The order of its inputs is whole.
     """
-    path = re.sub(r"/(codes|scales)$", "", path)
+    if path.endswith("/order"):
+        return P()
+    path = re.sub(r"/(codes|scales|minima)$", "", path)
     return next((spec for pattern, spec in rules if re.search(pattern, path)), P())
 
 

@@ -15,7 +15,7 @@ from eagle_jax import api
 from eagle_jax.converters import convert_gguf, describe, gguf_tokenizer, load_target, quantize, resolve
 from eagle_jax.converters.gguf_config import config_entries, end_ids
 from eagle_jax.models.rope import frequencies
-from eagle_jax.ops.quantized import QuantArray, Rounding, dense
+from eagle_jax.ops.quantized import QuantArray, QuantType, dense
 from eagle_jax.text.tokenizers import tokenizer_in
 from tests.converters import folders
 from tests.converters.folders import refused
@@ -203,7 +203,7 @@ def test_integers_are_kept(tmp_path, llama, type, bits):
     expected = folders.tensors(llama)
     for name, part in (("q_proj", "self_attn"), ("o_proj", "self_attn"), ("down_proj", "mlp")):
         weight = params["layers_1"][part][name]["weight"]
-        assert isinstance(weight, QuantArray) and weight.rounding == Rounding(bits, 32).over(weight.shape[1])
+        assert isinstance(weight, QuantArray) and weight.quant_type == QuantType(bits, 32).over(weight.shape[1])
         original = expected[f"model.layers.1.{part}.{name}.weight"]
         np.testing.assert_array_equal(dense(weight), gguf.dequantize(gguf.quantize(original, kind), kind))
     table = expected["model.embed_tokens.weight"]

@@ -167,8 +167,8 @@ def test_the_float_model_is_never_whole_in_memory(folders, monkeypatch):
 
     most, quantize = [], names.quantize
 
-    def watched(leaf, rounding, dtype):
-        made = jax.block_until_ready(quantize(leaf, rounding, dtype))
+    def watched(leaf, quant_type, dtype):
+        made = jax.block_until_ready(quantize(leaf, quant_type, dtype))
         floats = [x for x in jax.live_arrays() if x.dtype == np.float32 and x.ndim == 2 and x.size >= 32 * 32]
         most.append(sum(x.size for x in floats if x.shape[1] > 1))
         return made

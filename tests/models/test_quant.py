@@ -14,10 +14,10 @@ from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, flat, is_quantized, quantize_params, scheme_of, schemes_of
 from eagle_jax.ops import Transposed, matmul
 from eagle_jax.ops.experts import Stacks, apply_experts, gathered, grouped, in_blocks
-from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantize
+from eagle_jax.ops.quantized import QuantArray, QuantType, dense, quantize
 from eagle_jax.testing import TINY, synthetic_pair
 
-INT8, INT4 = Rounding(8), Rounding(4, 32)
+INT8, INT4 = QuantType(8), QuantType(4, 32)
 CONFIG = dataclasses.replace(TINY, num_hidden_layers=1, intermediate_size=64)
 
 
@@ -25,10 +25,10 @@ def weight(*shape: int, seed: int = 0) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), shape)
 
 
-def rounded_by_hand(values: np.ndarray, rounding: Rounding) -> np.ndarray:
+def rounded_by_hand(values: np.ndarray, quant_type: QuantType) -> np.ndarray:
     """The same numbers as the reference rounds them: one group at a time, in plain numpy."""
-    lowest, out = -(2 ** (rounding.bits - 1)), np.empty_like(values)
-    step = rounding.group or values.shape[1]
+    lowest, out = -(2 ** (quant_type.bits - 1)), np.empty_like(values)
+    step = quant_type.group or values.shape[1]
     for row in range(values.shape[0]):
         for start in range(0, values.shape[1], step):
             group = values[row, start : start + step]
@@ -37,15 +37,15 @@ def rounded_by_hand(values: np.ndarray, rounding: Rounding) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("rounding", [INT8, INT4, Rounding(4, 16), Rounding(4)])
-def test_it_rounds_to_the_nearest_level_of_each_group(rounding):
+@pytest.mark.parametrize("quant_type", [INT8, INT4, QuantType(4, 16), QuantType(4)])
+def test_it_rounds_to_the_nearest_level_of_each_group(quant_type):
     values = np.asarray(weight(5, 64)).copy()
     values[1] = 0.0  # a row of zeros stays one
     values[2, 3] = -values[2].max() * 2  # the largest is negative
-    made = quantize(jnp.asarray(values), rounding, jnp.float32)
-    assert made.shape == (5, 64) and made.scales.shape == (5, rounding.groups(64))
-    np.testing.assert_allclose(dense(made), rounded_by_hand(values, rounding), rtol=1e-6)
-    groups = np.abs(values).reshape(5, rounding.groups(64), -1)
+    made = quantize(jnp.asarray(values), quant_type, jnp.float32)
+    assert made.shape == (5, 64) and made.scales.shape == (5, quant_type.groups(64))
+    np.testing.assert_allclose(dense(made), rounded_by_hand(values, quant_type), rtol=1e-6)
+    groups = np.abs(values).reshape(5, quant_type.groups(64), -1)
     largest = groups.argmax(-1)[..., None]
     exact = np.abs(np.asarray(dense(made))).reshape(groups.shape)
     np.testing.assert_allclose(np.take_along_axis(exact, largest, -1), np.take_along_axis(groups, largest, -1), 1e-6)
@@ -53,23 +53,23 @@ def test_it_rounds_to_the_nearest_level_of_each_group(rounding):
 
 def test_the_error_is_what_so_many_bits_allow():
     values = weight(64, 256)
-    for rounding, allowed in ((INT8, 0.009), (INT4, 0.10), (Rounding(4, 128), 0.12)):
-        off = dense(quantize(values, rounding, jnp.float32)) - values
+    for quant_type, allowed in ((INT8, 0.009), (INT4, 0.10), (QuantType(4, 128), 0.12)):
+        off = dense(quantize(values, quant_type, jnp.float32)) - values
         assert float(jnp.linalg.norm(off) / jnp.linalg.norm(values)) < allowed
 
 
-@pytest.mark.parametrize("rounding", [INT8, INT4])
+@pytest.mark.parametrize("quant_type", [INT8, INT4])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("rows, out", [(1, 300), (3, 128), (2, 20)])
-def test_a_product_is_that_of_the_numbers_it_stands_for(rounding, dtype, rows, out):
+def test_a_product_is_that_of_the_numbers_it_stands_for(quant_type, dtype, rows, out):
     """Also in blocks of columns, with a rest and without, and by both axes."""
-    x, matrix = weight(rows, 64, seed=1), quantize(weight(out, 64), rounding, dtype)
+    x, matrix = weight(rows, 64, seed=1), quantize(weight(out, 64), quant_type, dtype)
     wanted = x.astype(dtype).astype(jnp.float32) @ dense(dataclasses.replace(matrix, dtype=np.dtype("float32"))).T
     turned = jax.tree.map(lambda part: part.T, matrix)
     made = jax.jit(lambda x: (matmul(x, matrix), matmul(x, Transposed(turned))))(x)
     for product in made:
         assert product.dtype == jnp.float32
-        tolerance = 1e-5 if dtype == jnp.float32 or rounding is INT8 else 2e-2
+        tolerance = 1e-5 if dtype == jnp.float32 or quant_type is INT8 else 2e-2
         np.testing.assert_allclose(product, wanted, rtol=tolerance, atol=tolerance * 8)
 
 
@@ -117,7 +117,7 @@ def test_accelerators_have_groups_of_inputs_first(monkeypatch, text, kind):
 
 def test_groups_stay_behind_on_gpus_with_scales_of_the_products_dtype(monkeypatch):
     matrix = jax.random.normal(jax.random.key(0), (64, 96)).astype(jnp.bfloat16)
-    rounded = quantize(matrix, Rounding(4, 32), jnp.bfloat16)
+    rounded = quantize(matrix, QuantType(4, 32), jnp.bfloat16)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     laid = layout.for_decoding({"fc": {"weight": rounded}}, 32)["fc"]["weight"]
     assert laid.shape == (64, 96) and laid.scales.dtype == jnp.bfloat16
@@ -157,9 +157,9 @@ def test_matrices_are_rounded_and_nothing_else(text, bits):
     assert not any(path.endswith(("embedding", "scale", "mlp/gate/weight")) for path in rounded)
 
 
-@pytest.mark.parametrize("rounding", [INT8, INT4])
-def test_every_way_to_multiply_experts_understands_them(rounding):
-    gate, up, down = (quantize(weight(4, 32, 32, seed=i), rounding, jnp.float32) for i in range(3))
+@pytest.mark.parametrize("quant_type", [INT8, INT4])
+def test_every_way_to_multiply_experts_understands_them(quant_type):
+    gate, up, down = (quantize(weight(4, 32, 32, seed=i), quant_type, jnp.float32) for i in range(3))
     stacks, floats = Stacks(gate, up, down), Stacks(dense(gate), dense(up), dense(down))
     rows, expert = weight(6, 32), jnp.asarray([2, 0, 2, 2, 1, 0])
     wanted = gathered(rows, expert, floats)
@@ -192,4 +192,4 @@ def test_groups_that_do_not_divide_are_refused_by_name():
     params = {"mlp": {"down_proj": {"weight": jax.ShapeDtypeStruct((8, 48), jnp.float32)}}}
     with pytest.raises(ValueError, match="groups of 32 do not divide the 48 inputs of mlp/down_proj/weight; quantize"):
         scheme_of("int4").check(params)
-    Scheme(Rounding(8), None).check(params)
+    Scheme(QuantType(8), None).check(params)

@@ -18,7 +18,7 @@ from eagle_jax.models.lm import LM
 from eagle_jax.ops import matmul, packing, quantized
 from eagle_jax.ops.gpu import backend
 from eagle_jax.ops.gpu import int4 as int4_gpu
-from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantize
+from eagle_jax.ops.quantized import QuantArray, QuantType, dense, quantize
 from eagle_jax.sharding import AXES, Sharding
 from eagle_jax.sharding.tracing import traced_over
 from eagle_jax.testing import TINY
@@ -35,7 +35,7 @@ product = functools.partial(int4_gpu.product, interpret=jax.default_backend() !=
 
 def rounded(shape: tuple[int, ...], group: int, key: jax.Array, scales: Any = jnp.bfloat16) -> QuantArray:
     """As it lies on a GPU: half a byte a code, scales in what is multiplied."""
-    made = quantize(jax.random.normal(key, shape, jnp.bfloat16), Rounding(4, group), jnp.bfloat16)
+    made = quantize(jax.random.normal(key, shape, jnp.bfloat16), QuantType(4, group), jnp.bfloat16)
     return dataclasses.replace(made, codes=made.codes.astype(jnp.int4), scales=made.scales.astype(scales))
 
 
@@ -109,7 +109,8 @@ def asked(monkeypatch):
 
 
 def test_a_whole_model_goes_through_it(asked, monkeypatch):
-    monkeypatch.setattr(quantized, "code_dtype", lambda bits: np.dtype(jnp.int4 if bits == 4 else jnp.int8))
+    stored = property(lambda self: np.dtype(jnp.int4 if self.bits == 4 else jnp.int8))
+    monkeypatch.setattr(quantized.QuantType, "code_dtype", stored)
     monkeypatch.setattr(packing, "_for_xla", as_on_gpus)
     floats = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), LM.init(CONFIG, jax.random.key(0)).params)
     params = layout.for_decoding(quant.quantize_params(floats, quant.scheme_of("int4")), CONFIG.head_dim, spread=True)
@@ -142,7 +143,7 @@ def test_only_what_it_multiplies_goes_there(asked, monkeypatch, getkey, caplog):
     rows, one = jax.random.normal(getkey(), (3, 256), jnp.bfloat16), rounded((128, 256), 32, getkey())
     monkeypatch.setattr(ops.dispatch, "_logged", set())
     for _ in range(2):
-        matmul(rows, quantize(dense(one), Rounding(8), jnp.bfloat16))
+        matmul(rows, quantize(dense(one), QuantType(8), jnp.bfloat16))
         matmul(rows, ops.Transposed(jax.tree.map(jnp.transpose, one)))
         matmul(jnp.zeros((int4_gpu.MOST_ROWS + 1, 256), jnp.bfloat16), one)
         matmul(rows, rounded((64, 256), 32, getkey()))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped, UInt32
 
 from eagle_jax.ops.packing import PackedWeight
-from eagle_jax.ops.quantized import QuantArray, code_dtype
+from eagle_jax.ops.quantized import QuantArray, QuantType
 from eagle_jax.struct import pytree, static
 from eagle_jax.workarounds import gather
 
@@ -108,7 +108,11 @@ def fits(weight: Any) -> bool:
     if isinstance(weight, QuantArray):
         *_, inputs = weight.shape
         whole = weight.size > 0 and (inputs // weight.scales.shape[-1]) % GROUP == 0
-        return whole and weight.scales.dtype == jnp.float32
+        return (
+            whole
+            and weight.scales.dtype == jnp.float32
+            and weight.quant_type == QuantType(weight.bits, weight.quant_type.group)
+        )
     if not isinstance(weight, jax.Array) or weight.dtype not in PAIRED or weight.size == 0:
         return False
     return weight.shape[-1] % PAIRED[weight.dtype] == 0
@@ -164,7 +168,7 @@ def _words(codes: Int[Array, "s w i"], bits: int) -> UInt32[Array, "s _ w"]:
 
 def _codes(panels: QuantizedPanels) -> Int[Array, "*o i"]:
     apart = panels.words.swapaxes(1, 2)[..., None] >> _first_bits(panels.bits) & np.uint32(2**panels.bits - 1)
-    codes = (apart.astype(jnp.int32) - 2 ** (panels.bits - 1)).astype(code_dtype(panels.bits))
+    codes = (apart.astype(jnp.int32) - 2 ** (panels.bits - 1)).astype(QuantType(panels.bits).code_dtype)
     return _join(codes.reshape(*codes.shape[:2], -1), panels.shape)
 
 

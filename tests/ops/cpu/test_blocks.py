@@ -20,7 +20,7 @@ from eagle_jax.models.lm import empty_cache
 from eagle_jax.models.target import PADDING_POSITION
 from eagle_jax.ops import VARIABLE
 from eagle_jax.ops.cpu import backend
-from eagle_jax.ops.quantized import Rounding, quantize
+from eagle_jax.ops.quantized import QuantType, quantize
 from eagle_jax.testing import TINY
 
 pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
@@ -245,7 +245,7 @@ def test_experts_are_left_to_the_reference(getkey, monkeypatch):
 def test_rounded_weights_are_left_to_the_reference(getkey, monkeypatch):
     layer, params = laid_out(CONFIG, "float32", getkey())
     stored = layout.for_files(params)
-    rounded = quantize(stored["self_attn"]["o_proj"].pop("weight"), Rounding(8), jnp.float32)
+    rounded = quantize(stored["self_attn"]["o_proj"].pop("weight"), QuantType(8), jnp.float32)
     stored["self_attn"]["o_proj"]["weight"] = rounded
     taken = watched(monkeypatch)
     applied(layer, layout.for_decoding(stored, CONFIG.head_dim), CONFIG, [getkey() for _ in range(5)])

@@ -38,11 +38,11 @@ for dtype in (jnp.float32, jnp.bfloat16):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96), dtype) for i, n in ((0, rows), (1, 144)))
         expected = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
         np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), expected, atol=1e-4)
-from eagle_jax.ops.quantized import Rounding, dense, quantize
+from eagle_jax.ops.quantized import QuantType, dense, quantize
 for bits in (8, 4):
     for rows in range(1, 9):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96)) for i, n in ((0, rows), (1, 144)))
-        w = quantize(w, Rounding(bits, 32), jnp.float32)
+        w = quantize(w, QuantType(bits, 32), jnp.float32)
         blocks, highest = np.asarray(x).reshape(rows, 3, 32), np.float32({8: 127, 16: 32639}[backend.row_bits(bits)])
         largest = np.abs(blocks).max(axis=2, keepdims=True)
         rounded = np.rint(blocks * (highest / largest)).astype(np.float64) * (largest / highest)
@@ -91,11 +91,11 @@ code.features = lambda: has
 import hashlib, itertools, jax, jax.numpy as jnp, numpy as np
 from eagle_jax.ops import matmul
 from eagle_jax.ops.cpu.panels import pack
-from eagle_jax.ops.quantized import Rounding, quantize
+from eagle_jax.ops.quantized import QuantType, quantize
 x, weight = (jax.random.normal(jax.random.key(n), (n, 960)) for n in (17, 208))
 digest = hashlib.sha256()
 for bits, group, rows in itertools.product((8, 4), (None, 32, 160, 192), (1, 7, 17)):
-    packed = pack(quantize(weight, Rounding(bits, group), jnp.float32))
+    packed = pack(quantize(weight, QuantType(bits, group), jnp.float32))
     digest.update(np.asarray(jax.jit(matmul)(x[:rows], packed)).tobytes())
 print(code.has_amx(), digest.hexdigest())
 """

@@ -13,13 +13,13 @@ from eagle_jax.ops import Affine, linear, matmul
 from eagle_jax.ops.cpu import backend
 from eagle_jax.ops.cpu.panels import QuantizedPanels, fits, pack, unpack
 from eagle_jax.ops.dispatch import ACTIVATIONS
-from eagle_jax.ops.quantized import QuantArray, Rounding, dense, quantize
+from eagle_jax.ops.quantized import QuantArray, QuantType, dense, quantize
 
 pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
 
-ROUNDINGS = pytest.mark.parametrize(
-    "rounding",
-    [Rounding(8), Rounding(8, 160), Rounding(4, 32), Rounding(4, 128), Rounding(4, 16), Rounding(4)],
+QUANT_TYPES = pytest.mark.parametrize(
+    "quant_type",
+    [QuantType(8), QuantType(8, 160), QuantType(4, 32), QuantType(4, 128), QuantType(4, 16), QuantType(4)],
     ids=str,
 )
 INPUTS, BLOCK = 640, 128
@@ -37,54 +37,54 @@ def normal(key: jax.Array, *shape: int) -> jax.Array:
     return jax.random.normal(key, shape)
 
 
-def rounded(key: jax.Array, rounding: Rounding, *shape: int) -> QuantArray:
-    return quantize(normal(key, *shape), rounding, jnp.float32)
+def rounded(key: jax.Array, quant_type: QuantType, *shape: int) -> QuantArray:
+    return quantize(normal(key, *shape), quant_type, jnp.float32)
 
 
-def blocks_of(rounding: Rounding) -> list[slice]:
+def blocks_of(quant_type: QuantType) -> list[slice]:
     """At most 128 inputs of one group each."""
-    group = rounding.group or INPUTS
+    group = quant_type.group or INPUTS
     starts = [(begin + start, begin + group) for begin in range(0, INPUTS, group) for start in range(0, group, BLOCK)]
     return [slice(start, min(start + BLOCK, end)) for start, end in starts]
 
 
-def with_rounded_rows(x: jax.Array, weight: QuantArray, rounding: Rounding, bits: int) -> np.ndarray:
+def with_rounded_rows(x: jax.Array, weight: QuantArray, quant_type: QuantType, bits: int) -> np.ndarray:
     """The product of rows that are rounded block by block, in float64."""
     x, codes, made = np.asarray(x), np.asarray(weight.codes, np.int64), np.zeros((x.shape[0], weight.shape[0]))
     highest = np.float32({8: 127, 16: 32639}[bits])
-    for block in blocks_of(rounding):
+    for block in blocks_of(quant_type):
         largest = np.abs(x[:, block]).max(axis=1, keepdims=True)
         whole = np.rint(x[:, block] * (highest / largest)).astype(np.int64)
-        scales = np.asarray(weight.scales, np.float64)[:, block.start // (rounding.group or INPUTS)]
+        scales = np.asarray(weight.scales, np.float64)[:, block.start // (quant_type.group or INPUTS)]
         made += (whole @ codes[:, block].T) * (largest / highest) * scales
     return made
 
 
-@ROUNDINGS
+@QUANT_TYPES
 @pytest.mark.parametrize("rows, outputs", [(1, 192), (2, 16), (6, 70), (7, 48), (20, 64)])
-def test_a_product_is_that_of_whole_numbers(rounding, rows, outputs, row_bits, getkey):
-    x, weight = normal(getkey(), rows, INPUTS), rounded(getkey(), rounding, outputs, INPUTS)
+def test_a_product_is_that_of_whole_numbers(quant_type, rows, outputs, row_bits, getkey):
+    x, weight = normal(getkey(), rows, INPUTS), rounded(getkey(), quant_type, outputs, INPUTS)
     made = jax.jit(matmul)(x, pack(weight))
     assert made.dtype == jnp.float32
-    np.testing.assert_allclose(made, with_rounded_rows(x, weight, rounding, row_bits), rtol=1e-5, atol=5e-5)
+    np.testing.assert_allclose(made, with_rounded_rows(x, weight, quant_type, row_bits), rtol=1e-5, atol=5e-5)
     exact = np.asarray(x, np.float64) @ np.asarray(dense(weight), np.float64).T
     off = np.sqrt(np.mean((made - exact) ** 2)) / exact.std()
     assert 0 < off < {16: 5e-5, 8: 1e-2}[row_bits]
 
 
-@ROUNDINGS
-def test_a_row_is_the_same_to_the_bit_beside_any_others(rounding, row_bits, getkey):
-    x, weight = normal(getkey(), 17, INPUTS), pack(rounded(getkey(), rounding, 192, INPUTS))
+@QUANT_TYPES
+def test_a_row_is_the_same_to_the_bit_beside_any_others(quant_type, row_bits, getkey):
+    x, weight = normal(getkey(), 17, INPUTS), pack(rounded(getkey(), quant_type, 192, INPUTS))
     together = jax.jit(matmul)(x, weight)
     for count in range(1, 8):
         np.testing.assert_array_equal(jax.jit(matmul)(x[3 : 3 + count], weight), together[3 : 3 + count])
 
 
-@ROUNDINGS
+@QUANT_TYPES
 @pytest.mark.parametrize("num_valid", [0, 1, 4, 7, 9])
-def test_padding_is_not_computed(rounding, num_valid, row_bits, getkey):
+def test_padding_is_not_computed(quant_type, num_valid, row_bits, getkey):
     """Rows of padding become zeros whatever they hold; the bits of the others are those of the rows alone."""
-    x, weight = normal(getkey(), 9, INPUTS), pack(rounded(getkey(), rounding, 96, INPUTS))
+    x, weight = normal(getkey(), 9, INPUTS), pack(rounded(getkey(), quant_type, 96, INPUTS))
 
     @jax.jit
     def padded_matmul(x, weight, num_valid):
@@ -95,21 +95,21 @@ def test_padding_is_not_computed(rounding, num_valid, row_bits, getkey):
     assert not made[num_valid:].any()
 
 
-@ROUNDINGS
+@QUANT_TYPES
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_largest_sums_are_within_their_bits(rounding, sign, row_bits):
-    groups = rounding.groups(INPUTS)
-    lowest = -(2 ** (rounding.bits - 1))
+def test_the_largest_sums_are_within_their_bits(quant_type, sign, row_bits):
+    groups = quant_type.groups(INPUTS)
+    lowest = -(2 ** (quant_type.bits - 1))
     codes = jnp.stack([jnp.full(INPUTS, code, jnp.int8) for code in (lowest, -lowest - 1, 0, 1)])
-    weight = QuantArray(codes, jnp.ones((4, groups)), bits=rounding.bits, dtype=np.dtype("float32"))
+    weight = QuantArray(codes, jnp.ones((4, groups)), bits=quant_type.bits, dtype=np.dtype("float32"))
     made = matmul(jnp.full((1, INPUTS), sign * 3.0), pack(weight))
     np.testing.assert_allclose(made[0], sign * 3.0 * INPUTS * np.array([lowest, -lowest - 1, 0, 1]), rtol=1e-6)
 
 
-@ROUNDINGS
+@QUANT_TYPES
 @pytest.mark.parametrize("shape", [(64,), (2, 24), (4, 3, 8), (61,)], ids=str)
-def test_panels_hold_the_weight(rounding, shape, getkey):
-    weight = rounded(getkey(), rounding, *shape, INPUTS)
+def test_panels_hold_the_weight(quant_type, shape, getkey):
+    weight = rounded(getkey(), quant_type, *shape, INPUTS)
     panels = pack(weight)
     assert isinstance(panels, QuantizedPanels) and fits(weight)
     assert (panels.shape, panels.dtype, panels.ndim, panels.size) == (
@@ -120,12 +120,12 @@ def test_panels_hold_the_weight(rounding, shape, getkey):
     jax.tree.map(np.testing.assert_array_equal, back, weight)
     outputs = weight.size // INPUTS
     if outputs % 16 == 0:
-        assert panels.nbytes == outputs * (INPUTS * rounding.bits // 8 + 4 * rounding.groups(INPUTS))
+        assert panels.nbytes == outputs * (INPUTS * quant_type.bits // 8 + 4 * quant_type.groups(INPUTS))
     assert matmul(normal(getkey(), 2, 3, INPUTS), panels).shape == (2, 3, *shape)
 
 
 def test_rows_that_are_nearly_zero_or_no_numbers_are_so_alone(getkey):
-    x, panels = normal(getkey(), 7, INPUTS), pack(rounded(getkey(), Rounding(8), 64, INPUTS))
+    x, panels = normal(getkey(), 7, INPUTS), pack(rounded(getkey(), QuantType(8), 64, INPUTS))
     wanted = matmul(x, panels)
     strange = x.at[0].set(0.0).at[1].multiply(1e-36).at[2, 5].set(jnp.nan).at[3, 600].set(jnp.inf).at[4].multiply(1e30)
     made = np.asarray(matmul(strange, panels))
@@ -136,38 +136,38 @@ def test_rows_that_are_nearly_zero_or_no_numbers_are_so_alone(getkey):
 
 
 def test_what_does_not_come_apart_stays(getkey):
-    usual = rounded(getkey(), Rounding(4, 32), 64, INPUTS)
+    usual = rounded(getkey(), QuantType(4, 32), 64, INPUTS)
     assert fits(usual)
     odd = [
-        rounded(getkey(), Rounding(4, 8), 64, INPUTS),
-        rounded(getkey(), Rounding(8), 64, INPUTS - 8),
+        rounded(getkey(), QuantType(4, 8), 64, INPUTS),
+        rounded(getkey(), QuantType(8), 64, INPUTS - 8),
         jax.tree.map(lambda part: part[:0], usual),
         dataclasses.replace(usual, scales=usual.scales.astype(jnp.bfloat16)),
     ]
     assert not any(fits(weight) for weight in odd)
 
 
-@ROUNDINGS
-def test_the_gradient_is_that_of_the_weight_as_it_was(rounding, getkey):
-    x, weight, towards = normal(getkey(), 5, INPUTS), rounded(getkey(), rounding, 48, INPUTS), normal(getkey(), 5, 48)
+@QUANT_TYPES
+def test_the_gradient_is_that_of_the_weight_as_it_was(quant_type, getkey):
+    x, weight, towards = normal(getkey(), 5, INPUTS), rounded(getkey(), quant_type, 48, INPUTS), normal(getkey(), 5, 48)
     back = [jax.vjp(lambda x, form=form: matmul(x, form), x)[1] for form in (pack(weight), dense(weight))]
     np.testing.assert_allclose(*(pull(towards)[0] for pull in back), rtol=1e-4, atol=1e-3)
 
 
 def test_a_large_product_is_shared_among_threads_and_the_same(getkey):
-    x, weight = normal(getkey(), 8, 40, INPUTS), rounded(getkey(), Rounding(4, 128), 2048, INPUTS)
+    x, weight = normal(getkey(), 8, 40, INPUTS), rounded(getkey(), QuantType(4, 128), 2048, INPUTS)
     panels = pack(weight)
     made = jax.jit(lambda x, panels: [matmul(rows, panels) for rows in x])(x, panels)
     for rows, found in zip(x, made, strict=True):
         np.testing.assert_allclose(
-            found, with_rounded_rows(rows, weight, Rounding(4, 128), backend.row_bits(4)), rtol=1e-5, atol=1e-4
+            found, with_rounded_rows(rows, weight, QuantType(4, 128), backend.row_bits(4)), rtol=1e-5, atol=1e-4
         )
 
 
 def test_what_rows_cannot_be_rounded_to_is_refused_before_anything_is_made(monkeypatch, getkey):
     monkeypatch.setenv(ACTIVATIONS, "int4")
     with pytest.raises(ValueError, match='EAGLE_JAX_ACTIVATIONS=\'int4\' is not known; expected "int16" or "int8"'):
-        backend.pack(rounded(getkey(), Rounding(8), 16, INPUTS))
+        backend.pack(rounded(getkey(), QuantType(8), 16, INPUTS))
 
 
 def test_rows_have_8_bits_beside_weights_of_4_unless_the_setting_says_otherwise(monkeypatch):
@@ -199,5 +199,5 @@ def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, 
 
 def test_what_cannot_be_made_is_left_to_xla(monkeypatch, getkey):
     monkeypatch.setattr(backend, "_build_error", lambda quantized=False: "LLVM does not know it" if quantized else None)
-    assert backend.pack(rounded(getkey(), Rounding(8), 16, INPUTS)) is None
+    assert backend.pack(rounded(getkey(), QuantType(8), 16, INPUTS)) is None
     assert backend.pack(normal(getkey(), 16, INPUTS)) is not None
