@@ -15,10 +15,10 @@ import numpy as np
 
 from eagle_jax.converters import packed
 from eagle_jax.converters.errors import listed
-from eagle_jax.converters.files import Weights
+from eagle_jax.converters.files import Weights, is_gguf
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.models.quant import Scheme, flat, is_matrix
-from eagle_jax.ops.quantized import QuantArray, quantize
+from eagle_jax.models.quant import Scheme, flat, may_be_quantized, scheme_for_files
+from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.sharding import Place
 
 Params = dict[str, Any]
@@ -129,29 +129,30 @@ def read_params(
         weights: files that passed `check`.
         shapes: the parameter tree, of anything that has a shape.
         place: puts a parameter where it belongs on several devices; None is the default device.
-        scheme: what to round it to; None keeps what the files hold.
+        scheme: what to quantize it to; None keeps what the files hold, as `scheme_for_files` has it.
 
     Raises:
-        ValueError: the scheme's groups do not divide a matrix, the files hold rounded weights already, or numbers that
-            are NaN or infinite.
+        ValueError: the scheme's groups do not divide a matrix, the files hold weights quantized to another width, or
+            numbers that are NaN or infinite.
     """
+    by_path = slots(rules, shapes)
+    stored = {path: weights.info[slot.keys[0]].quant_type for path, slot in by_path.items()}
+    scheme = scheme_for_files(scheme, stored, shapes, weights.folder)
     if scheme is not None:
         scheme.check(shapes)
-        refuse_quantized(weights)
     params: Params = {}
     finite: list[tuple[Slot, Any, list[jax.Array]]] = []
-    for path, slot in slots(rules, shapes).items():
+    for path, slot in by_path.items():
         *parents, name = path.split("/")
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
-        quant_type = None if scheme is None else scheme.of(path)
-        if weights.info[slot.keys[0]].quant_type is not None:
+        if stored[path] is not None:
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
             leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
         floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
-        leaf = leaf if quant_type is None else quantize(leaf, quant_type, dtype)
+        leaf = leaf if scheme is None else scheme.applied(path, leaf, dtype)
         finite.append((slot, leaf, [_is_finite(one) for one in floats]))
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
         node[name] = jax.block_until_ready(leaf)
@@ -181,7 +182,7 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
         raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
     for path, slot in slots(rules, shapes).items():
         for key in slot.keys:
-            _check_tensor(key, weights.info[key], slot, is_matrix(path))
+            _check_tensor(key, weights.info[key], slot, may_be_quantized(path))
             if weights.info[key].quant_type != weights.info[slot.keys[0]].quant_type:
                 raise ValueError(f"tensors {slot.keys[0]} and {key} are rounded differently; expected experts alike")
 
@@ -193,8 +194,7 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
         for i, key in enumerate(slot.keys):
             part = jax.tree.map(lambda x, i=i: x[i], value) if slot.stacked else value
             if isinstance(part, QuantArray):
-                rounded = packed.QuantizedTensor(np.asarray(part.codes), np.asarray(part.scales))
-                yield from packed.tensors(key, rounded, part.bits)
+                yield from packed.tensors(key, packed.of_array(part), part.bits)
             else:
                 yield key, np.ascontiguousarray(part).reshape(slot.shape)
 
@@ -217,30 +217,23 @@ def float_dtype(dtype: Any) -> jnp.dtype:
 def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
     """The dtype to load a model in whose files are like this tensor; float64 becomes float32.
 
-    Where it is a rounded weight, the first tensor of floats tells.
+    Where it is a quantized weight, the first tensor of floats tells. In GGUF files those are float32 whatever the model
+    was: it is bfloat16 there.
     """
+    if weights.info[key].quant_type is not None and is_gguf(weights.folder):
+        return jnp.dtype("bfloat16")
     floats = (one.dtype for one in weights.info.values() if one.dtype in FLOATS)
     dtype = next(floats, "float32") if weights.info[key].quant_type is not None else weights.info[key].dtype
     return jnp.dtype("float32" if dtype == "float64" else dtype)
 
 
-def refuse_quantized(weights: Weights) -> None:
-    """Refuses with ValueError files that hold rounded weights."""
-    for info in weights.info.values():
-        if info.quant_type is not None:
-            raise ValueError(
-                f"{weights.folder} holds weights that are rounded to {info.dtype} already; leave quantize out, or give "
-                "the model that it was made from"
-            )
-
-
-def _check_tensor(key: str, info: TensorInfo, slot: Slot, matrix: bool) -> None:
+def _check_tensor(key: str, info: TensorInfo, slot: Slot, quantizable: bool) -> None:
     if not slot.fits(info.shape):
         raise ValueError(f"tensor {key} in {info.file} has shape {list(info.shape)}; expected {list(slot.shape)}")
-    if info.dtype not in FLOATS and not (matrix and info.quant_type is not None):
+    if info.dtype not in FLOATS and not (quantizable and info.quant_type is not None):
         raise ValueError(
             f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)}"
-            f"{', or int4 or int8 as compressed-tensors packs it' if matrix else ''}"
+            f"{', or int4 or int8 as compressed-tensors packs it' if quantizable else ''}"
         )
 
 
