@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 PACKED, SCALE, SHAPE = "_packed", "_scale", "_shape"
-# Of rounding that is not read: codes around another one than 0, and inputs in another order.
-UNREAD = ("_zero_point", "_g_idx")
 
 
 class QuantizedTensor(NamedTuple):
@@ -55,7 +53,16 @@ def bits_of(words: int, inputs: int) -> int | None:
 
 
 def tensors(name: str, weight: QuantizedTensor, bits: int) -> Iterator[tuple[str, np.ndarray]]:
-    """The three tensors of the weight `name`."""
+    """The three tensors of the weight `name`.
+
+    Raises:
+        ValueError: it has minima, a table or another order of inputs, which are read and not written.
+    """
+    if weight.minima is not None or weight.order is not None or weight.codes.dtype.name not in ("int8", "int4"):
+        raise ValueError(
+            f"{name} has zero points, floats of few bits or sorted inputs, which are read and not written; expected "
+            "integers around 0: keep the folder that the model was read from"
+        )
     yield name + PACKED, pack(weight.codes, bits)
     yield name + SCALE, np.ascontiguousarray(weight.scales)
     yield name + SHAPE, np.asarray(weight.codes.shape, np.int64)
