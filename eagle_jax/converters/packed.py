@@ -16,8 +16,6 @@ import numpy as np
 from eagle_jax.ops.quantized import QuantArray
 
 PACKED, SCALE, ZERO, SHAPE = "_packed", "_scale", "_zero_point", "_shape"
-# Of rounding that is not read: codes around another one than 0, and inputs in another order.
-UNREAD = ("_zero_point", "_g_idx")
 
 
 class QuantizedTensor(NamedTuple):

@@ -18,7 +18,7 @@ from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
 from eagle_jax.models.quant import Scheme, is_matrix, scheme_for_files, scheme_of
 from eagle_jax.ops import quantized
-from eagle_jax.ops.quantized import QuantArray, QuantType
+from eagle_jax.ops.quantized import QuantType
 
 # Of a model's folder, what goes with the weights: tokenizer, chat template, generation settings, licence.
 BESIDE = (".json", ".jinja", ".model", ".txt", ".md")
@@ -111,7 +111,9 @@ def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]
 def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[str, np.ndarray]]:
     """What is written: tensors of floats, and those that quantized ones lie in."""
     for key, info in weights.info.items():
-        value = weights.take(key) if info.quant_type is None else _floats(weights, key, info.quant_type)
+        value = weights.take(key)
+        if info.quant_type is not None:
+            value = value.astype(names.stored_dtype(weights, key))
         if key in types:
             yield from packed.tensors(key, _quantized(value, types[key]), types[key].bits)
         else:
@@ -124,17 +126,6 @@ def _as_stored(weights: Weights) -> Iterator[tuple[str, np.ndarray]]:
         file = opened(path)
         for name in file.info:
             yield name, file.take(name)
-
-
-def _floats(weights: Weights, key: str, quant_type: QuantType) -> np.ndarray:
-    """A quantized weight in floats of the dtype that the model has."""
-    parts = weights.take_quantized(key)
-    codes = jnp.asarray(parts.codes.astype(quant_type.code_dtype))
-    scales, minima, order = (None if part is None else jnp.asarray(part) for part in parts[1:])
-    assert scales is not None
-    dtype = names.stored_dtype(weights, key)
-    array = QuantArray(codes, scales, quant_type.bits, np.dtype(dtype), minima, order, quant_type.levels)
-    return np.asarray(quantized.dense(array))
 
 
 def _quantized(value: np.ndarray, quant_type: QuantType) -> packed.QuantizedTensor:

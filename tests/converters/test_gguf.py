@@ -219,6 +219,26 @@ def test_integers_are_kept(tmp_path, llama, type, bits):
         np.testing.assert_array_equal(expanded, values)
 
 
+def test_a_folder_of_integers_is_made_of_it(tmp_path, llama):
+    """Of floats, and of blocks where a second rounding is asked for."""
+    path = write(tmp_path / "floats.gguf", llama)
+    quantize(path, tmp_path / "int8", "int8")
+    expected = load_target(path, scheme=scheme_of("int8"))
+    jax.tree.map(np.testing.assert_array_equal, load_target(tmp_path / "int8").params, expected.params)
+    path = write(tmp_path / "m.gguf", llama, type="Q4_0")
+    with refused(ValueError, "m.gguf holds weights of that width already", "load the file"):
+        quantize(path, tmp_path / "int4", "int4")
+    with refused(ValueError, "m.gguf", "quantized to 4 bits already, and 8 were asked for"):
+        quantize(path, tmp_path / "again", "int8")
+    quantize(path, tmp_path / "again", "int8", requantize=True)
+    expected = load_target(path, scheme=scheme_of("requantize:int8")).params
+    again = load_target(tmp_path / "again").params
+    np.testing.assert_array_equal(
+        again.pop("embed_tokens")["embedding"], dense(expected.pop("embed_tokens")["embedding"])
+    )
+    jax.tree.map(np.testing.assert_array_equal, again, expected)
+
+
 def test_the_factors_of_llama_3_1(tmp_path):
     scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling["original_max_position_embeddings"] = 8192
@@ -455,8 +475,6 @@ def test_other_errors(tmp_path, llama):
     with refused(ValueError, "empty.gguf cannot be read as a GGUF file: it is empty; copy or download it again"):
         describe(tmp_path / "empty.gguf")
     path = write(tmp_path / "m.gguf", llama)
-    with refused(ValueError, "m.gguf is a GGUF file", "eagle-jax convert"):
-        quantize(path, tmp_path / "new", "int8")
     path.write_bytes(path.read_bytes().replace(b"GGUF\x03", b"GGUF\x09", 1))
     with refused(ValueError, "version 9 is not known"):
         describe(path)

@@ -1,0 +1,150 @@
+"""compressed-tensors, which llm-compressor writes and vLLM reads; the tensors of a weight tell which format it has.
+
+format                 tensors beside X.weight_scale                       rule
+pack-quantized         X.weight_packed [out, words] int32, X.weight_shape  q stored as q + 2 ** (b - 1), low bits first
+int-quantized          X.weight [out, in] int8                             W = (q - z) * s
+float-quantized        X.weight [out, in] float8_e4m3fn                    W = w * s
+mxfp8-quantized        the same, scales [out, in / 32] E8M0                W = w * s
+nvfp4-pack-quantized   X.weight_packed [out, in / 2] uint8,                W = v * (s / global)
+                       X.weight_global_scale [1] float32
+mxfp4-pack-quantized   X.weight_packed [out, in / 2] uint8                 W = v * 2 ** (s - 127)
+
+Scales are [out, groups], [out, 1], [1], or one for each block. Zero points z are in X.weight_zero_point: int8 as the
+scales, or packed along the outputs beside packed codes. With `actorder: group` X.weight_g_idx has the group of each
+input. naive-quantized is one of these, mixed-precision several of them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.converters.packed import PACKED, SCALE, SHAPE, QuantizedTensor, bits_of
+from eagle_jax.converters.quantized import fp4, fp8
+from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of
+from eagle_jax.converters.quantized.gptq import sorted_inputs
+from eagle_jax.converters.quantized.scale_grid import grid_of
+from eagle_jax.converters.quantized.unpacking import SCALES, around_zero, fields, floats, with_zeros
+from eagle_jax.ops.quantized import QuantType
+
+TITLE = "compressed-tensors"
+ZERO, ORDER, WHOLE = "_zero_point", "_g_idx", "_global_scale"
+FORMATS = (
+    "pack-quantized",
+    "int-quantized",
+    "float-quantized",
+    "naive-quantized",
+    "mixed-precision",
+    "mxfp8-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "dense",
+    None,
+)
+
+
+def check(stated: Mapping[str, Any]) -> None:
+    """Refuses formats, widths and transforms that are not read."""
+    expect(stated, TITLE, {"format": FORMATS})
+    if (stated.get("sparsity_config") or {}).get("format", "dense") != "dense":
+        raise ValueError(f"sparsity_config of {TITLE} is not read; expected a model that is not sparse")
+    if (stated.get("transform_config") or {}).get("config_groups"):
+        raise ValueError(f"transform_config of {TITLE} is not read; expected a model whose inputs are not rotated")
+    groups = stated.get("config_groups") or {}
+    if not isinstance(groups, Mapping):
+        raise ValueError(f"config_groups={groups!r} of {TITLE}; expected a table of groups")
+    for group in groups.values():
+        expect(group, TITLE, {"format": FORMATS})
+        expect(group.get("weights") or {}, TITLE, {"num_bits": (4, 8), "type": ("int", "float")})
+
+
+def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Every weight with a scale, whatever its format."""
+    block = _block(stated)
+    for name in list(tensors.ending(PACKED)):
+        if not name.endswith("weight"):
+            continue
+        if tensors.info[name + PACKED].dtype == "int32":
+            yield name, _packed(tensors, name)
+        elif name + WHOLE in tensors.info:
+            yield name, fp4.nvfp4(tensors, name + PACKED, name + SCALE, name + WHOLE, np.divide)
+        else:
+            yield name, fp4.mxfp4(tensors, name + PACKED, name + SCALE)
+    for module in tensors.ending(".weight"):
+        name = f"{module}.weight"
+        if tensors.info[name].dtype == fp8.DTYPE:
+            yield name, fp8.scaled(tensors, module, block)
+        elif tensors.info[name].dtype == "int8":
+            yield name, _int8(tensors, name, block)
+
+
+def _block(stated: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The block size of the config's groups, which must be one."""
+    groups = (stated.get("config_groups") or {}).values()
+    blocks = {fp8.block_of((group.get("weights") or {}).get("block_structure")) for group in groups} - {None}
+    if len(blocks) > 1:
+        raise ValueError(
+            f"config_groups of {TITLE} state several block sizes, {sorted(map(str, blocks))}; expected one"
+        )
+    return next(iter(blocks), None)
+
+
+def _packed(tensors: RawTensors, name: str) -> StoredWeight:
+    words, scale, shape = name + PACKED, name + SCALE, name + SHAPE
+    info = tensors.part(words, words, ("int32",))
+    grid = tensors.part(scale, words, SCALES)
+    tensors.part(shape, words, ("int64", "int32"), (1,))
+    size = tuple(int(n) for n in tensors.peek(shape))
+    bits = bits_of(info.shape[1], size[1]) if len(size) == 2 else None
+    if bits is None or size[0] != info.shape[0] or grid.shape[0] != size[0]:
+        raise ValueError(
+            f"{words} in {info.file} is int32 {list(info.shape)} with scales {list(grid.shape)}; expected int32 words "
+            f"of 4 or 8 bits and scales by group, for a weight {list(size)}"
+        )
+    outputs, inputs = size
+    group = group_of(scale, grid, inputs, grid.shape[1])
+    zero, has_zeros = name + ZERO, name + ZERO in tensors.info
+    if has_zeros and tensors.part(zero, words, ("int32",)).shape != (-(-outputs * bits // 32), grid.shape[1]):
+        raise ValueError(
+            f"tensor {zero} in {info.file} has shape {list(tensors.info[zero].shape)}; expected numbers of {bits} bits "
+            f"packed along {outputs} outputs, for {grid.shape[1]} groups"
+        )
+    order, has_order = None, name + ORDER in tensors.info
+    if has_order:
+        tensors.part(name + ORDER, words, ("int32", "int64"), (1,))
+        order = sorted_inputs(tensors.peek(name + ORDER), inputs, group, f"{name}{ORDER} in {info.file}")
+
+    def read(take: Take) -> QuantizedTensor:
+        codes = fields(take(words), bits)[:, :inputs]
+        codes = codes if order is None else codes[:, order]
+        if not has_zeros:
+            return QuantizedTensor(around_zero(codes, bits), floats(take(scale)), order=order)
+        # codes and zero points are both stored with the middle added
+        zeros = fields(np.ascontiguousarray(take(zero).T), bits)[:, :outputs].T
+        return with_zeros(codes, take(scale), zeros, order)
+
+    quant_type = QuantType(bits, group, has_minima=has_zeros, is_ordered=order is not None)
+    parts = (words, scale, shape, *([zero] if has_zeros else []), *([name + ORDER] if has_order else []))
+    return StoredWeight(info=described(info, (outputs, inputs), quant_type), parts=parts, read=read)
+
+
+def _int8(tensors: RawTensors, name: str, block: tuple[int, int] | None) -> StoredWeight:
+    info, scale, zero = tensors.info[name], name + SCALE, name + ZERO
+    grid = grid_of(scale, info, tensors.part(scale, name, SCALES, (0, 1, 2)), block)
+    has_zeros = zero in tensors.info
+    if has_zeros and tensors.part(zero, name, ("int8",), (0, 1, 2)).shape != tensors.info[scale].shape:
+        raise ValueError(
+            f"tensor {zero} in {info.file} has shape {list(tensors.info[zero].shape)}; expected that of the scales, "
+            f"{list(tensors.info[scale].shape)}"
+        )
+
+    def read(take: Take) -> QuantizedTensor:
+        scales = grid.spread(take(scale))
+        if not has_zeros:
+            return QuantizedTensor(take(name), scales)
+        codes = (take(name).astype(np.int16) + 128).astype(np.uint8)
+        return with_zeros(codes, scales, grid.spread(take(zero).astype(np.float32)) + 128)
+
+    quant_type = QuantType(8, grid.group, has_minima=has_zeros)
+    parts = (name, scale, *([zero] if has_zeros else []))
+    return StoredWeight(info=described(info, grid.shape, quant_type), parts=parts, read=read)

@@ -1,0 +1,123 @@
+"""GPTQ, as AutoGPTQ and GPTQModel write it.
+
+X.qweight  [in * b / 32, out] int32     X.qzeros  [in / g, out * b / 32] int32
+X.scales   [in / g, out]                X.g_idx   [in] int32, the group of each input
+
+The first number of a word is in its lowest bits. W[o, i] = (q - z) * s of group `g_idx[i]`. Version 1 stores z - 1,
+`checkpoint_format: gptq_v2` stores z. Symmetric weights have the middle for z.
+
+With `desc_act` inputs of a group lie apart: they are sorted by group, and `order` says which inputs they are.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.converters.packed import QuantizedTensor
+from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of
+from eagle_jax.converters.quantized.unpacking import SCALES, around_zero, fields, floats, with_zeros
+from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.ops.quantized import QuantType
+
+TITLE = "GPTQ"
+WIDTHS = (4, 8)
+LAYOUTS = ("gptq", "gptq_v2", "", None)
+
+
+def check(stated: Mapping[str, Any]) -> None:
+    """Refuses other layouts than GPTQ's own and other widths than 4 and 8 bits."""
+    expect(stated, TITLE, {"bits": WIDTHS, "checkpoint_format": LAYOUTS, "format": LAYOUTS, "pack_dtype": ("int32",)})
+    for pattern, changes in (stated.get("dynamic") or {}).items():
+        if isinstance(changes, Mapping) and changes.get("bits", 4) not in WIDTHS:
+            raise ValueError(f"bits={changes['bits']!r} of {TITLE} for {pattern} is not read; expected 4 or 8")
+
+
+def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Every weight with a `qweight`."""
+    for module in tensors.ending(".qweight"):
+        yield f"{module}.weight", _weight(tensors, module, settings_of(module, stated))
+
+
+def settings_of(module: str, stated: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entries for a module: those of the first pattern of `dynamic` that it begins with replace the others."""
+    for pattern, changes in (stated.get("dynamic") or {}).items():
+        if not pattern.startswith("-:") and re.match(pattern.removeprefix("+:"), module):
+            return {**stated, **changes}
+    return stated
+
+
+def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> StoredWeight:
+    words, zeros, scales, groups = (f"{module}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx"))
+    packed = tensors.part(words, words, ("int32",))
+    scale = tensors.part(scales, words, SCALES)
+    zero = tensors.part(zeros, words, ("int32",))
+    bits, is_symmetric = settings.get("bits", 4), settings.get("sym", True) is True
+    inputs, outputs = packed.shape[0] * 32 // bits, packed.shape[1]
+    group = group_of(scales, scale, inputs, scale.shape[0])
+    if scale.shape[1] != outputs or zero.shape != (scale.shape[0], -(-outputs * bits // 32)):
+        raise ValueError(
+            f"tensors of {module} in {packed.file} are qweight {list(packed.shape)}, qzeros {list(zero.shape)} and "
+            f"scales {list(scale.shape)}; expected those of GPTQ in {bits} bits"
+        )
+    order = None
+    if groups in tensors.info:
+        tensors.part(groups, words, ("int32", "int64"), (1,))
+        order = sorted_inputs(tensors.peek(groups), inputs, group, f"{groups} in {packed.file}")
+
+    def read(take: Take) -> QuantizedTensor:
+        codes = fields(np.ascontiguousarray(take(words).T), bits)
+        codes = codes if order is None else codes[:, order]
+        stored = _zero_points(take(zeros), bits, settings, zero, zeros)[:, :outputs].T
+        own_scales = np.ascontiguousarray(take(scales).T)
+        if not is_symmetric:
+            return with_zeros(codes, own_scales, stored, order)
+        if not np.all(stored == 2 ** (bits - 1)):
+            raise ValueError(
+                f"tensor {zeros} in {zero.file} holds other zero points than {2 ** (bits - 1)}, and the config states "
+                "sym=true; set it to false in config.json if they are meant"
+            )
+        return QuantizedTensor(around_zero(codes, bits), floats(own_scales), order=order)
+
+    quant_type = QuantType(bits, group, has_minima=not is_symmetric, is_ordered=order is not None)
+    parts = (words, zeros, scales, *([groups] if groups in tensors.info else []))
+    info = described(packed, (outputs, inputs), quant_type)
+    return StoredWeight(info=info, parts=parts, read=read, optional=_zero_bias(tensors, module))
+
+
+def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np.ndarray | None:
+    """Inputs sorted by their groups, None if they are already.
+
+    Raises:
+        ValueError: groups of different sizes, or not one for each input.
+    """
+    if groups.shape != (inputs,) or not np.array_equal(np.bincount(groups), np.full(inputs // group, group)):
+        raise ValueError(f"tensor {where} does not part {inputs} inputs into groups of {group}; download it again")
+    order = np.argsort(groups, kind="stable").astype(np.int32)
+    return None if np.array_equal(order, np.arange(inputs)) else order
+
+
+def _zero_points(words: np.ndarray, bits: int, settings: Mapping[str, Any], info: TensorInfo, name: str) -> np.ndarray:
+    """Zero points `[groups, out]`.
+
+    Version 1 stores them less 1. GPTQModel takes 1 from all numbers of a word in one subtraction, so that a 0 borrows
+    from the next number, and adds it in the same way, which is exact. AutoGPTQ's words are spoilt by a 0, and its
+    readers differ in what they make of it.
+    """
+    if "gptq_v2" in (settings.get("checkpoint_format"), settings.get("format")):
+        return fields(words, bits)
+    wraps = np.any(fields(words, bits) == 2**bits - 1)
+    if wraps and "gptqmodel" not in str((settings.get("meta") or {}).get("quantizer")).lower():
+        raise ValueError(
+            f"tensor {name} in {info.file} stores the zero point {2**bits - 1}, which is 0 less 1 wrapped around, and "
+            "readers of GPTQ's version 1 differ in what it means; look for an upload in version 2 or by GPTQModel"
+        )
+    ones = np.full(32 // bits, 1, np.uint64) << np.arange(0, 32, bits, dtype=np.uint64)
+    return fields(np.ascontiguousarray(words).view(np.uint32) + np.uint32(ones.sum()), bits)
+
+
+def _zero_bias(tensors: RawTensors, module: str) -> tuple[str, ...]:
+    """AutoGPTQ gives every linear map a bias; one of zeros changes nothing."""
+    bias = f"{module}.bias"
+    return (bias,) if bias in tensors.info and not np.any(tensors.peek(bias)) else ()
