@@ -42,7 +42,8 @@ def random_weight(
     scales *= size / largest
     if quant_type.has_minima:
         minima = jnp.asarray(-largest * scales * rng.uniform(0.9, 1.1, grid), scale_dtype)
-    orders = [rng.permutation(shape[-1]).astype(np.int32) for _ in range(shape[0] if stacked else 1)]
+    by_seed = np.random.default_rng(seed)  # of one seed whatever the outputs
+    orders = [by_seed.permutation(shape[-1]).astype(np.int32) for _ in range(shape[0] if stacked else 1)]
     return QuantArray(
         codes=jnp.asarray(codes.astype(quant_type.code_dtype)),
         scales=jnp.asarray(scales, scale_dtype),
