@@ -15,7 +15,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import flat
-from eagle_jax.ops.quantized import QuantArray, dense, quantize
+from eagle_jax.ops.quantized import QuantArray, dense, map_parts, quantize
 from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
 
 Params = Mapping[str, Any]
@@ -166,7 +166,7 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
             continue
         new = _alike(come[path], old)
         times = _times(path, new.shape, old.shape)
-        new = jax.tree.map(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
+        new = map_parts(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
         rounds = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
         fitted[name] = quantize(new, old.quant_type, old.dtype) if rounds else new
     return fitted
