@@ -175,7 +175,7 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
 def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
     """A new weight in the dtype of the old one; one that is rounded in the same way stays as it is."""
     if isinstance(new, QuantArray):
-        if isinstance(old, QuantArray) and new.quant_type == old.quant_type:
+        if isinstance(old, QuantArray) and new.quant_type == old.quant_type and new.order is None:
             return dataclasses.replace(new, dtype=old.dtype)
         new = dense(new)
     return jnp.asarray(new, old.dtype)

@@ -10,38 +10,22 @@ import pytest
 from eagle_jax import ops
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import dense_params, flat
+from eagle_jax.models.quant import dense_params
 from eagle_jax.ops.embed import embed
 from eagle_jax.ops.experts import Stacks, apply_experts, gathered, grouped, in_blocks
 from eagle_jax.ops.quantized import QuantArray, dense, quantize, rows_of
 from eagle_jax.sharding import TARGET, parse, sharding_of
 from eagle_jax.sharding.placing import place_all, placing
 from eagle_jax.sharding.tracing import traced_over
-from eagle_jax.testing import TINY, cpu_backend
+from eagle_jax.testing import cpu_backend
+from tests.models.quantized_targets import CONFIG, quantized_target
 from tests.ops.quantized_weights import PUBLISHED, dense_by_hand, random_weight
 
 KINDS = pytest.mark.parametrize("kind", PUBLISHED)
-CONFIG = dataclasses.replace(
-    TINY, hidden_size=128, intermediate_size=256, head_dim=32, num_hidden_layers=1, tie_word_embeddings=True
-)
-MATRICES = ("_proj/weight", "embed_tokens/embedding")
 
 
 def normal(*shape: int, seed: int = 0) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), shape)
-
-
-def quantized_target(kind: str, config=CONFIG) -> LM:
-    """A random target whose matrices and tied table are of one kind; its inputs have one order per size."""
-    params = LM.init(config, jax.random.key(0)).params
-    for path, leaf in flat(params):
-        *parents, name = path.split("/")
-        node = params
-        for parent in parents:
-            node = node[parent]
-        if path.endswith(MATRICES):
-            node[name] = random_weight(kind, *leaf.shape, seed=leaf.shape[1], size=0.2)
-    return LM(params=params, config=config)
 
 
 @KINDS
@@ -117,7 +101,7 @@ def test_every_way_to_multiply_experts_understands_them(kind):
         np.testing.assert_allclose(way(rows, expert, stacks), expected, atol=close, err_msg=way.__name__)
 
 
-@KINDS
+@pytest.mark.parametrize("kind", ["Q4_1", "IQ4_NL", "GPTQ", "FP8", "int8, asymmetric"])
 @pytest.mark.parametrize("mesh", ["model:2", "model:4", "data:2,model:2"])
 def test_a_target_over_a_mesh(kind, mesh):
     """Key/value heads are repeated where there are fewer than devices; groups that cannot be cut stay whole."""
