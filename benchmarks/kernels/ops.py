@@ -10,6 +10,7 @@
 Every time is the least of several, of cases that take turns.
 """
 
+import dataclasses
 import itertools
 import math
 import os
@@ -38,6 +39,18 @@ COLD = 64 * 2**20  # bytes of weights taken in turn, more than a core keeps
 CALLS, ROUNDS = 80, 15  # in one timing, and timings
 QUANT_TYPES = {"floats": None, "int8": quant.QuantType(8)}
 QUANT_TYPES |= {"int4": quant.QuantType(4, 32), "int4-128": quant.QuantType(4, 128)}
+# Of files: what they have besides. Scales are float32 here, where those of Q4_1 are float16.
+PUBLISHED = {
+    "Q4_1, Q4_K": quant.QuantType(4, 32, has_minima=True),
+    "AWQ": quant.QuantType(4, 128, has_minima=True),
+    "GPTQ, sorted": quant.QuantType(4, 128, is_ordered=True),
+    "Q5_K": quant.QuantType(8, 32, has_minima=True),
+    "Q6_K": quant.QuantType(8, 16),
+    "IQ4_NL": quant.QuantType(4, 32, "iq4_nl"),
+    "MXFP4": quant.QuantType(4, 32, "e2m1"),
+    "FP8, blocks of 128": quant.QuantType(8, 128, quant.E4M3),
+    "FP8, by output": quant.QuantType(8, None, quant.E4M3),
+}
 ATTENTION = ((1, 2048, 512), (1, 8192, 8192), (16, 2048, 2048))  # requests, slots, used slots
 SWEPT = 200 * 10**6  # bytes of caches that are read in turn, more than a device keeps beside its cores
 
@@ -130,14 +143,24 @@ def quantized() -> None:
     counts = (1, 2, 4, 6, 8, 16, 64)
     weights = random(SQUARE, jnp.bfloat16, SQUARES)
     cases: dict[Any, Timed] = {}
-    for name, quant_type in QUANT_TYPES.items():
-        several = [one if quant_type is None else quant.quantize(one, quant_type, one.dtype) for one in weights]
+    for name, quant_type in (QUANT_TYPES | PUBLISHED).items():
+        several = [one if quant_type is None else of_type(one.shape, quant_type) for one in weights]
         packed = jax.block_until_ready([ops.pack_for_backend(one) for one in several])
-        for bits, rows in itertools.product((16,) if quant_type is None else (16, 8), counts):
+        floats = quant_type is None or quant_type.levels == quant.E4M3
+        own = 8 if quant_type is not None and quant_type.bits == 4 else 16
+        both = (16, 8) if name in QUANT_TYPES else (own,)
+        for bits, rows in itertools.product((16,) if floats else both, counts):
             with mock.patch.dict(os.environ, {ACTIVATIONS: f"int{bits}"}):
-                column = "bfloat16" if quant_type is None else f"{name}, {bits}-bit rows"
+                column = ("bfloat16" if quant_type is None else name) if floats else f"{name}, {bits}-bit rows"
                 cases[rows, column] = chained(rows, SQUARE[0], jnp.float32, packed, ops.matmul)
     crossed(f"A product of {SQUARE[0]} x {SQUARE[1]} out of {SQUARES}", "rows", counts, cases)
+
+
+def of_type(shape: tuple[int, ...], quant_type: quant.QuantType) -> quant.QuantArray:
+    """A weight of this type; what its numbers are does not matter."""
+    whole = quant.abstract(quant_type, shape, jnp.bfloat16)
+    filled = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), whole)
+    return dataclasses.replace(filled, codes=filled.codes.astype(quant_type.code_dtype))
 
 
 def gradients() -> None:
@@ -213,19 +236,25 @@ def tpu() -> None:
     inputs, outputs = 4096, 14336
     sharding = jax.sharding.SingleDeviceSharding(shapes.tpu_mesh("v5e:2x2", (1, 1)).mesh.devices.item())
 
-    def bytes_a_number(quant_type: quant.QuantType | None, as_stored: bool) -> float:
+    def bytes_a_number(quant_type: quant.QuantType | None, as_stored: bool, rows: int = 1) -> tuple[float, float]:
+        """Bytes that are read and written, and that are held beside the weight, for each of its numbers."""
         weight = jax.ShapeDtypeStruct((outputs, inputs), jnp.bfloat16)
         if quant_type is not None:
-            weight = jax.eval_shape(lambda w: quant.quantize(w, quant_type, jnp.bfloat16), weight)
+            weight = quant.abstract(quant_type, weight.shape, jnp.bfloat16)
         step = 1 if as_stored else -1
         weight = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[::step], x.dtype, sharding=sharding), weight)
-        row = jax.ShapeDtypeStruct((1, inputs), jnp.bfloat16, sharding=sharding)
-        program = jax.jit(lambda x, w: ops.matmul(x, w) if as_stored else transposed(x, w)).lower(row, weight)
-        return program.compile().cost_analysis()["bytes accessed"] / inputs / outputs
+        x = jax.ShapeDtypeStruct((rows, inputs), jnp.bfloat16, sharding=sharding)
+        program = jax.jit(lambda x, w: ops.matmul(x, w) if as_stored else transposed(x, w)).lower(x, weight).compile()
+        moved, held = program.cost_analysis()["bytes accessed"], program.memory_analysis().temp_size_in_bytes
+        return moved / inputs / outputs, held / inputs / outputs
 
     with shapes.platform("tpu"):
-        rows = [(name, *(bytes_a_number(one, stored) for stored in (False, True))) for name, one in QUANT_TYPES.items()]
-    show(f"Bytes a number, one row, {inputs} x {outputs}", ("weights", "[in, out]", "[out, in]"), rows)
+        table = [
+            (name, bytes_a_number(one, False)[0], bytes_a_number(one, True)[0], bytes_a_number(one, False, 8)[1])
+            for name, one in (QUANT_TYPES | PUBLISHED).items()
+        ]
+    headings = "weights", "[in, out], one row", "[out, in], one row", "held beside [in, out], 8 rows"
+    show(f"Bytes a number, {inputs} x {outputs}", headings, table)
 
 
 def main() -> None:

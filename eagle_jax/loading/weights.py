@@ -15,7 +15,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import flat
-from eagle_jax.ops.quantized import QuantArray, dense, quantize
+from eagle_jax.ops.quantized import QuantArray, dense, map_parts, quantize
 from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
 
 Params = Mapping[str, Any]
@@ -166,7 +166,7 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
             continue
         new = _alike(come[path], old)
         times = _times(path, new.shape, old.shape)
-        new = jax.tree.map(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
+        new = map_parts(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
         rounds = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
         fitted[name] = quantize(new, old.quant_type, old.dtype) if rounds else new
     return fitted
@@ -175,7 +175,7 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
 def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
     """A new weight in the dtype of the old one; one that is rounded in the same way stays as it is."""
     if isinstance(new, QuantArray):
-        if isinstance(old, QuantArray) and new.quant_type == old.quant_type:
+        if isinstance(old, QuantArray) and new.quant_type == old.quant_type and new.order is None:
             return dataclasses.replace(new, dtype=old.dtype)
         new = dense(new)
     return jnp.asarray(new, old.dtype)

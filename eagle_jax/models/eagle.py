@@ -17,7 +17,7 @@ from eagle_jax.models.llama import DecoderLayer, through
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
 from eagle_jax.ops import KV, AttentionInputs
-from eagle_jax.ops.quantized import dense
+from eagle_jax.ops.quantized import rows_of
 from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
 
@@ -98,7 +98,7 @@ class Head(DraftHead):
         ids, size = np.asarray(ids), target.config.vocab_size
         if ids.ndim != 1 or not ids.size or (np.diff(ids) <= 0).any() or ids[0] < 0 or ids[-1] >= size:
             raise ValueError(f"the ids of a draft vocabulary must ascend within 0 .. {size - 1}; got {ids}")
-        rows = dense(jax.tree.map(lambda part: part[ids], target.output_matrix))
+        rows = rows_of(target.output_matrix, jnp.asarray(ids))
         return Head(
             params=self.params | {"lm_head": {"weight": rows.astype(self.dtype)}},
             config=dataclasses.replace(self.config, draft_vocab_size=len(ids)),

@@ -15,8 +15,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from eagle_jax import ops
+from eagle_jax.ops.quantized import QuantArray, map_parts
 
 Params = dict[str, Any]
 
@@ -75,12 +77,20 @@ def _merged(node: Params, head_dim: int, spread: bool) -> Params:
 def _alike(node: Params, names: list[str]) -> bool:
     weights = [node[name]["weight"] for name in names if name in node and _is_matrix(node[name])]
     kinds = {(jax.tree.structure(weight), tuple(x.shape[1:] for x in jax.tree.leaves(weight))) for weight in weights}
-    return len(weights) == len(names) and len(kinds) == 1
+    return len(weights) == len(names) and len(kinds) == 1 and _ordered_alike(weights)
+
+
+def _ordered_alike(weights: list[Any]) -> bool:
+    """Whether quantized weights have their inputs in the same order, as those of one group mostly have: GPTQ sorts
+    inputs by the activations, which are the same for all.
+    """
+    orders = [weight.order for weight in weights if isinstance(weight, QuantArray) and weight.order is not None]
+    return not orders or all(order is orders[0] or np.array_equal(order, orders[0]) for order in orders)
 
 
 def _joined(parts: list[Params], join: Callable[..., jax.Array]) -> Params:
     """One linear map of several; they are emptied."""
-    return {name: jax.tree.map(join, *(part.pop(name) for part in parts)) for name in list(parts[0])}
+    return {name: map_parts(join, *(part.pop(name) for part in parts)) for name in list(parts[0])}
 
 
 def _by_head(parts: tuple[jax.Array, ...], heads: int, head_dim: int) -> jax.Array:
@@ -97,11 +107,11 @@ def _parted(node: Params) -> Params:
     if QKV in node:
         merged = node.pop(QKV)
         for part, index in (("q_proj", slice(None, -2)), ("k_proj", slice(-2, -1)), ("v_proj", slice(-1, None))):
-            node[part] = jax.tree.map(lambda value, index=index: _rows(value[:, index]), merged)
+            node[part] = {name: map_parts(lambda x, at=index: _rows(x[:, at]), merged[name]) for name in merged}
     if GATE_UP in node:
         merged = node.pop(GATE_UP)
         for part, row in (("gate_proj", 0), ("up_proj", 1)):
-            node[part] = jax.tree.map(lambda value, row=row: value[row], merged)
+            node[part] = {name: map_parts(lambda x, row=row: x[row], merged[name]) for name in merged}
     return node
 
 

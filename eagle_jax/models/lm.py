@@ -16,7 +16,7 @@ from eagle_jax.models.layout import for_files
 from eagle_jax.models.llama import Llama
 from eagle_jax.models.target import Output
 from eagle_jax.ops import KV
-from eagle_jax.ops.quantized import QuantArray
+from eagle_jax.ops.quantized import QuantArray, dense
 from eagle_jax.struct import pytree, static
 
 Params = dict[str, Any]
@@ -50,14 +50,13 @@ class LM:
     @property
     def table(self) -> Float[Array, "v h"]:
         """The token table as files have it."""
-        table = ops.unpack(self.params["embed_tokens"]["embedding"])
-        assert not isinstance(table, QuantArray)
-        return table
+        return dense(ops.unpack(self.params["embed_tokens"]["embedding"]))
 
     @property
     def output_matrix(self) -> Array | QuantArray:
         """What hidden states are multiplied with, as files have it: `[v, h]`, the table where that is tied."""
-        return self.table if self.config.tie_word_embeddings else ops.unpack(self.params["lm_head"]["weight"])
+        tied = self.config.tie_word_embeddings
+        return ops.unpack(self.params["embed_tokens"]["embedding"] if tied else self.params["lm_head"]["weight"])
 
     @property
     def stored_params(self) -> Params:

@@ -50,10 +50,8 @@ def gathered(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks)
 
     def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "p o"]:
         weights, scales = factors(jax.tree.map(lambda part: jnp.take(part, expert, axis=0), stack), -1)
-        exact = precision(stack.dtype)
-        products = jnp.einsum(
-            "pi,poi->po", x.astype(stack.dtype), weights, precision=exact, preferred_element_type=jnp.float32
-        )
+        exact, x = precision(stack.dtype), _in_order(x, stack, expert).astype(stack.dtype)
+        products = jnp.einsum("pi,poi->po", x, weights, precision=exact, preferred_element_type=jnp.float32)
         return products if scales is None else products * scales
 
     return _mlp(rows[_row_of(rows, expert)], stacks, product)
@@ -67,7 +65,7 @@ def grouped(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) 
     def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "p o"]:
         weights, scales = factors(stack, -1)
         products = jax.lax.ragged_dot_general(
-            x.astype(stack.dtype),
+            _in_order(x, stack, expert[order]).astype(stack.dtype),
             weights,
             counts,
             _BY_EXPERT,
@@ -122,6 +120,15 @@ def _mlp(
 ) -> Float[Array, "q h"]:
     gate, up = product(x, stacks.gate).astype(x.dtype), product(x, stacks.up).astype(x.dtype)
     return product(jax.nn.silu(gate) * up, stacks.down)
+
+
+def _in_order(
+    x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray, expert: Int[Array, "p"]
+) -> Float[Array, "p i"]:
+    """Inputs in the order of the codes of each one's expert."""
+    if not isinstance(stack, QuantArray) or stack.order is None:
+        return x
+    return jnp.take_along_axis(x, stack.order[expert], axis=1)
 
 
 def _row_of(rows: Float[Array, "r h"], expert: Int[Array, "p"]) -> Int[Array, "p"]:

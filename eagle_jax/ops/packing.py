@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.ops.dispatch import BACKENDS, candidates
-from eagle_jax.ops.quantized import QuantArray
+from eagle_jax.ops.quantized import INT, QuantArray
 from eagle_jax.struct import pytree
 
 # Inputs below which XLA:CPU is quicker with a transposed matrix: it packs the right operand of every product anew. In
@@ -148,7 +148,8 @@ def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
     platform = jax.default_backend()
     grouped = isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1
     if platform == "gpu" and isinstance(weight, QuantArray) and grouped:
-        return dataclasses.replace(weight, scales=weight.scales.astype(weight.dtype))
+        ours = weight.levels == INT and weight.minima is None and weight.scales.dtype == jnp.float32
+        return dataclasses.replace(weight, scales=weight.scales.astype(weight.dtype)) if ours else weight
     if grouped or (platform == "cpu" and not _is_quicker_as_stored(weight)):
         return Transposed(jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), weight))
     return weight

@@ -11,6 +11,8 @@ Only weights are quantized; the CPU backend also quantizes the rows that it mult
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -179,13 +181,27 @@ def dense(weight: Array | QuantArray) -> Array:
     return jnp.take_along_axis(values, rank, axis=-1)
 
 
+def map_parts(function: Callable[..., Array], *weights: Any) -> Any:
+    """`function` of the parts of quantized weights that have their axes, or of float weights. The order stays."""
+    if not isinstance(weights[0], QuantArray):
+        return function(*weights)
+    ordered = weights[0].order
+    bare = [dataclasses.replace(weight, order=None) for weight in weights]
+    return dataclasses.replace(jax.tree.map(function, *bare), order=ordered)
+
+
+def rows_of(table: Array | QuantArray, indices: Int[Array, "n"]) -> Array:
+    """Rows of a weight `[out, in]`, in its dtype."""
+    return dense(map_parts(lambda part: part[indices], table))
+
+
 def dequantized(weight: QuantArray) -> Array:
     """The values in the order of the codes, the input axis anywhere. Computed in float32 and rounded once."""
     grouped, single = [], []
     for size, groups in zip(weight.shape, weight.scales.shape, strict=True):
         grouped += [size] if size == groups else [groups, size // groups]
         single += [size] if size == groups else [groups, 1]
-    exact = jnp.bfloat16 if weight.scales.dtype == jnp.bfloat16 else jnp.float32  # bfloat16 on GPUs: see `packing`
+    exact = jnp.bfloat16 if weight.scales.dtype == jnp.bfloat16 else jnp.float32  # the former on GPUs: see `packing`
     values = levels_of(weight).astype(exact).reshape(grouped) * weight.scales.astype(exact).reshape(single)
     if weight.minima is not None:
         values = values + weight.minima.astype(exact).reshape(single)
@@ -197,3 +213,19 @@ def levels_of(weight: QuantArray) -> Array:
     if weight.levels not in LEVELS:
         return weight.codes
     return jnp.asarray(LEVELS[weight.levels], jnp.float32)[weight.codes.astype(jnp.int32)]
+
+
+def abstract(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) -> QuantArray:
+    """The shapes of a weight `[.., in]` as accelerators hold it."""
+    signed = quant_type.levels == INT and not quant_type.has_minima
+    codes = quant_type.code_dtype if quant_type.bits == 8 else np.dtype(jnp.int4 if signed else jnp.uint4)
+    grid = jax.ShapeDtypeStruct((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
+    return QuantArray(
+        codes=jax.ShapeDtypeStruct(shape, codes),
+        scales=grid,
+        bits=quant_type.bits,
+        dtype=np.dtype(dtype),
+        minima=grid if quant_type.has_minima else None,
+        order=jax.ShapeDtypeStruct(shape[-1:], jnp.int32) if quant_type.is_ordered else None,
+        levels=quant_type.levels,
+    )

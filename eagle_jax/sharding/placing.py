@@ -28,7 +28,7 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
     times = repeats(config, sharding.sizes)
 
     def place(path: str, value: np.ndarray) -> jax.Array:
-        if is_key_or_value(path):
+        if is_key_or_value(path) and not path.endswith("/order"):
             value = with_repeated_heads(value, times, config.head_dim)
         where = sharding.named(rules, path, value.shape)
         return jax.make_array_from_callback(value.shape, where, lambda index: value[index])

@@ -84,9 +84,14 @@ def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
 
 
 def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
-    """Whether axes divide what they spread; what has one entry along an axis, every device has."""
+    """Whether axes divide what they spread; what has one entry along an axis, every device has.
+
+    An array that lacks an axis, as the order of a quantized weight's inputs does, cannot be spread so.
+    """
     by_axis = zip(shape, spec, strict=False)
-    return all(size == 1 or size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 for size, axes in by_axis)
+    return len(shape) >= len(spec) and all(
+        size == 1 or size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 for size, axes in by_axis
+    )
 
 
 def per_device(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> int:

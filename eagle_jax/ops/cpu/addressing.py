@@ -9,12 +9,13 @@ from eagle_jax.ops.cpu.code import NULL, VECTOR, at, i64
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """Strides in bytes. Words of a row of x are contiguous, columns of y and of scales are one vector apart.
+    """Strides in bytes. Words of a row of x are contiguous, columns of y are one vector apart.
 
     Attributes:
         x_row, y_row, origin_row: from row to row.
         w_column: from column to column of w.
         w_step: from step to step within a column.
+        scales_column: from column to column of scales.
     """
 
     x_row: ir.Value
@@ -22,6 +23,7 @@ class Strides:
     w_column: ir.Value
     w_step: ir.Value
     origin_row: ir.Value = dataclasses.field(default_factory=lambda: i64(0))
+    scales_column: ir.Value = dataclasses.field(default_factory=lambda: i64(0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,5 +58,5 @@ class Addresses:
             self,
             w=at(builder, self.w, index, strides.w_column),
             y=at(builder, self.y, index, VECTOR),
-            scales=at(builder, self.scales, index, VECTOR),
+            scales=at(builder, self.scales, index, strides.scales_column),
         )

@@ -8,7 +8,6 @@ from llvmlite import ir
 
 from eagle_jax.ops.cpu.addressing import Addresses, Strides
 from eagle_jax.ops.cpu.amx import COLUMNS, TILE, column_blocks, configured, multiply, store_sums
-from eagle_jax.ops.cpu.arithmetic import QuantizedArithmetic
 from eagle_jax.ops.cpu.code import (
     I32,
     I64,
@@ -26,6 +25,7 @@ from eagle_jax.ops.cpu.code import (
     splat,
     write,
 )
+from eagle_jax.ops.cpu.quantized_arithmetic import QuantizedArithmetic
 
 MAX_WORDS = 32  # of the bytes of a block, 128 inputs
 

@@ -14,8 +14,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.ops.attention_case import Case
-from eagle_jax.ops.cpu import panels
-from eagle_jax.ops.cpu.panels import AnyPanels, Panels, QuantizedPanels, fits
+from eagle_jax.ops.cpu import panels, quantized_panels
+from eagle_jax.ops.cpu.panels import Panels
+from eagle_jax.ops.cpu.product_kind import ProductKind
+from eagle_jax.ops.cpu.quantized_panels import QuantizedPanels
 from eagle_jax.ops.dispatch import ACTIVATIONS, is_first
 from eagle_jax.ops.packing import PackedWeight
 from eagle_jax.ops.quantized import QuantArray
@@ -30,8 +32,8 @@ log = logging.getLogger("eagle_jax.ops")
 F32 = jnp.dtype(jnp.float32)
 
 
-def refusal(quantized: bool = False) -> str | None:
-    """Why the code for float weights, or for quantized ones, cannot be used in this process; None if it can.
+def refusal(weight: QuantArray | QuantizedPanels | None = None) -> str | None:
+    """Why the code for float weights, or for a quantized one, cannot be used in this process; None if it can.
 
     Raises:
         ValueError: `EAGLE_JAX_ACTIVATIONS` has an unknown value.
@@ -39,27 +41,30 @@ def refusal(quantized: bool = False) -> str | None:
     _activations()  # an unknown value is refused when a model is loaded
     if jax.default_backend() != "cpu":
         return "it is for CPUs"
-    return _build_error() or (_build_error(quantized=True) if quantized else None)
+    error = _build_error()
+    return error if error or weight is None else _build_error(_kind(weight))
 
 
 def pack(weight: Array | QuantArray) -> PackedWeight | None:
     """The packed weight; None if XLA multiplies with it."""
-    if not fits(weight) or refusal(isinstance(weight, QuantArray)) is not None:
-        return None
-    return panels.pack(weight)
+    if isinstance(weight, QuantArray):
+        if not quantized_panels.fits(weight) or refusal(weight) is not None:
+            return None
+        return quantized_panels.pack(weight)
+    return panels.pack(weight) if panels.fits(weight) and refusal() is None else None
 
 
 def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
     """Products with packed weights; the result of a row does not depend on other rows."""
-    if not isinstance(weight, AnyPanels):
+    if not isinstance(weight, Panels | QuantizedPanels):
         raise NotImplementedError("the weight is not packed")
-    _check(quantized=weight.is_quantized)
+    _check(weight if isinstance(weight, QuantizedPanels) else None)
     outputs = weight.size // weight.shape[-1]
     if isinstance(weight, QuantizedPanels):
         from eagle_jax.ops.cpu import quantized_products
 
-        bits = weight.bits, row_bits(weight.bits)
-        y = quantized_products.product(rows.astype(jnp.float32), weight.words, weight.scales, *bits, num_valid)
+        rows = (rows if weight.order is None else rows[:, weight.order]).astype(jnp.float32)
+        y = quantized_products.product(rows, weight.words, weight.scales, _kind(weight), num_valid)
     else:
         from eagle_jax.ops.cpu import float_products
 
@@ -181,7 +186,7 @@ def row_bits(bits: int) -> int:
     8 with weights of 4 bits, whose own rounding is far coarser, and 16 with those of 8, unless `EAGLE_JAX_ACTIVATIONS`
     is set; always 16 on a CPU that does not multiply bytes.
     """
-    from eagle_jax.ops.cpu.arithmetic import has_byte_products
+    from eagle_jax.ops.cpu.quantized_arithmetic import has_byte_products
 
     setting = _activations()
     if setting == "int8" and not has_byte_products():
@@ -216,28 +221,34 @@ def _fits_rows(*parts: Array) -> None:
         raise NotImplementedError("it computes in float32")
 
 
-def _check(quantized: bool = False) -> None:
+def _kind(weight: QuantArray | QuantizedPanels) -> ProductKind:
+    """The kind of a quantized weight's products; once the code for float weights was compiled."""
+    bits = row_bits(weight.bits)
+    return weight.kind(bits) if isinstance(weight, QuantizedPanels) else quantized_panels.kind_of(weight, bits)
+
+
+def _check(weight: QuantizedPanels | None = None) -> None:
     """Compiles the code.
 
     Raises:
         NotImplementedError: it cannot be used.
     """
-    if (reason := refusal(quantized)) is not None:
+    if (reason := refusal(weight)) is not None:
         raise NotImplementedError(reason)
     if is_sharded():
         raise NotImplementedError("the program is over several devices")
 
 
 @functools.cache
-def _build_error(quantized: bool = False) -> str | None:
+def _build_error(part: ProductKind | None = None) -> str | None:
     """Why the code cannot be compiled here, which is logged once; None once XLA has it."""
     try:
         from eagle_jax.ops.cpu import library
 
-        library.make(library.QUANTIZED if quantized else library.FLOATS)
+        library.make(part)
     # an llvmlite that is too old lacks functions or arguments
     except (AttributeError, ImportError, NotImplementedError, OSError, RuntimeError, TypeError) as error:
-        what = "products of quantized weights" if quantized else "products and attention"
+        what = "products and attention" if part is None else f"products of weights of {part.levels}"
         hint = '; pip install "eagle-jax[cpu]"' if isinstance(error, ImportError) else ""
         log.warning("%s are left to XLA, which takes longer: %s%s", what, error, hint)
         return str(error)

@@ -48,6 +48,7 @@ ENUMS = {
     "XLA_FFI_DataType_S16": 3,
     "XLA_FFI_DataType_S32": 4,
     "XLA_FFI_DataType_U32": 8,
+    "XLA_FFI_DataType_F16": 10,
     "XLA_FFI_DataType_F32": 11,
     "XLA_FFI_DataType_BF16": 16,
 }
@@ -56,6 +57,7 @@ DTYPES = {
     "int16": ENUMS["XLA_FFI_DataType_S16"],
     "int32": ENUMS["XLA_FFI_DataType_S32"],
     "uint32": ENUMS["XLA_FFI_DataType_U32"],
+    "float16": ENUMS["XLA_FFI_DataType_F16"],
     "float32": ENUMS["XLA_FFI_DataType_F32"],
     "bfloat16": ENUMS["XLA_FFI_DataType_BF16"],
 }

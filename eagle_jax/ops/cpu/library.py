@@ -1,4 +1,4 @@
-"""All handlers, in two parts, each compiled and registered with XLA once in a process."""
+"""All handlers, in parts, each compiled and registered with XLA once in a process."""
 
 import sys
 import threading
@@ -13,26 +13,26 @@ from eagle_jax.ops.cpu import (
     float_products,
     mlp_block,
     norms,
-    quantized_products,
     ranking,
     worker_pool,
 )
 from eagle_jax.ops.cpu.calls import register
 from eagle_jax.ops.cpu.code import Code, features, is_x86
+from eagle_jax.ops.cpu.product_kind import TABLES, ProductKind
+from eagle_jax.ops.cpu.quantized_arithmetic import has_byte_shuffles
+from eagle_jax.ops.cpu.quantized_products import Products
 
-# Two parts, since compiling all takes several times as long as what a model needs.
-FLOATS, QUANTIZED = "eagle_jax", "eagle_jax_quantized"
-PARTS: dict[str, tuple[Any, ...]] = {
-    FLOATS: (float_products, attention, norms, ranking, attention_block, mlp_block),
-    QUANTIZED: (quantized_products,),
-}
+# One part for float weights, one for each kind of products of quantized ones: compiling all would take several times as
+# long as what a model needs.
+Part = ProductKind | None
+FLOATS = None
 NEEDED_ON_X86 = {"avx2", "fma"}  # without them LLVM calls the C library for every product
 
 _lock = threading.Lock()
-_compiled: dict[str, Code] = {}
+_compiled: dict[Part, Code] = {}
 
 
-def make(part: str = FLOATS) -> None:
+def make(part: Part = FLOATS) -> None:
     """Compiles a part, or reads it from the cache, and registers its handlers.
 
     Raises:
@@ -49,15 +49,25 @@ def make(part: str = FLOATS) -> None:
                 raise NotImplementedError(reason)
             if is_x86() and not features() >= NEEDED_ON_X86:
                 raise NotImplementedError(f"this CPU lacks one of {', '.join(sorted(NEEDED_ON_X86))}")
-            code = Code(part, lambda module: _build(module, part))
+            if part is not None and part.levels in TABLES and not has_byte_shuffles():
+                raise NotImplementedError("tables of levels are looked up with instructions of x86")
+            name = "eagle_jax" if part is None else f"eagle_jax_{part.name}"
+            code = Code(name, lambda module: _build(module, part))
             _compiled[part] = code  # before XLA knows its addresses, which have to stay valid
             worker_pool.pass_table(code)
-            for piece in PARTS[part]:
-                for name in piece.names():
-                    register(code, name)
+            for piece in pieces(part):
+                for handler in piece.names():
+                    register(code, handler)
 
 
-def _build(module: ir.Module, part: str) -> None:
+def pieces(part: Part) -> tuple[Any, ...]:
+    """What adds the handlers of a part."""
+    if part is None:
+        return float_products, attention, norms, ranking, attention_block, mlp_block
+    return (Products(part),)
+
+
+def _build(module: ir.Module, part: Part) -> None:
     worker_pool.build(module)
-    for piece in PARTS[part]:
+    for piece in pieces(part):
         piece.build(module)

@@ -4,6 +4,12 @@ Inputs are divided into blocks of at most 128, whose sums fit into 32 bits. Each
 bits, its largest value to 32639 or 127. Codes of weights are unsigned here, with the zero point 128 or 8. A block adds
 
     y[row, output]  +=  scale of the output  *  scale of the row  *  (sum of x * code  -  zero point * sum of x)
+
+or, of weights with minima, which have no zero point, and whose sums of x are made once for all outputs,
+
+    y[row, output]  +=  scale of the row  *  (scale of the output * sum of x * code  +  its minimum * sum of x)
+
+Weights of 8-bit floats are multiplied with rows of float32, and a block adds the scale of the output times its sum.
 """
 
 import contextlib
@@ -19,23 +25,23 @@ from llvmlite import ir
 
 from eagle_jax.ops.cpu.addressing import Addresses, Strides
 from eagle_jax.ops.cpu.amx_bytes import AmxByteTiles
-from eagle_jax.ops.cpu.arithmetic import QuantizedArithmetic, has_byte_products
 from eagle_jax.ops.cpu.calls import Call, add_handler
 from eagle_jax.ops.cpu.code import (
-    I32,
     LANES,
+    NULL,
     VECTOR,
     WORD,
     at,
     constant,
     for_range,
     for_tiles,
-    has_amx,
     i64,
     minimum,
     write,
 )
 from eagle_jax.ops.cpu.packed_linear import clear, valid_rows
+from eagle_jax.ops.cpu.product_kind import ProductKind
+from eagle_jax.ops.cpu.quantized_arithmetic import Float8Arithmetic, QuantizedArithmetic, arithmetic_of, scale_bytes
 from eagle_jax.ops.cpu.quantized_rows import quantize, scales_of
 from eagle_jax.ops.cpu.signatures import Signature
 from eagle_jax.ops.cpu.threads import Phase, run_phases
@@ -47,76 +53,77 @@ MIN_GROUP_OF_AMX = 64
 ORIGIN_BYTES = 2 * WORD  # bytes of a block's initial value and scale
 
 
+AnyArithmetic = QuantizedArithmetic | Float8Arithmetic
+
+
 def product(
     rows: Float[Array, "r i"],
     words: UInt32[Array, "s _ w"],
-    scales: Float[Array, "s g w"],
-    bits: int,
-    row_bits: int,
+    scales: Float[Array, "s g l"],
+    kind: ProductKind,
     num_valid: Int[Array, ""],
 ) -> Float[Array, "r o"]:
     """`rows @ weight.T` in float32.
 
     Args:
         words: `[out / w, in bits / 32, w]`: codes, packed as `QuantizedArithmetic` says; w is a multiple of 16.
-        scales: of each group of inputs, a multiple of 16.
-        bits: of the codes, 8 or 4.
-        row_bits: of the quantized rows: 16, or 8 if `has_byte_products`.
+        scales: of each group of inputs, a multiple of 16, as `panels.QuantizedPanels` has them.
         num_valid: number of leading rows that are not padding; the results of the others are zeros.
     """
-    count, inputs = rows.shape
+    (count, inputs), arithmetic = rows.shape, arithmetic_of(kind)
     groups = scales.shape[1]
     blocks = groups * -(-inputs // groups // MAX_BLOCK)  # as in `_blocks`
-    arithmetic = _arithmetic(bits, row_bits)
-    y = jax.ShapeDtypeStruct((count, words.shape[0] * words.shape[2]), jnp.float32)
-    x = jax.ShapeDtypeStruct((count, inputs), f"int{arithmetic.x_bits}")
-    origins = jax.ShapeDtypeStruct((count, blocks, 2), jnp.int32)
-    return jax.ffi.ffi_call(_name(arithmetic), [y, x, origins])(rows, words, scales, num_valid)[0]
+    results = [jax.ShapeDtypeStruct((count, words.shape[0] * words.shape[2]), jnp.float32)]
+    if isinstance(arithmetic, QuantizedArithmetic):
+        results.append(jax.ShapeDtypeStruct((count, inputs), f"int{kind.x_bits}"))
+        results.append(jax.ShapeDtypeStruct((count, blocks, 2), jnp.int32))
+    return jax.ffi.ffi_call(_name(kind), results)(rows, words, scales, num_valid)[0]
 
 
-def names() -> list[str]:
-    """Names of the handlers."""
-    return [_name(arithmetic) for arithmetic in _all_arithmetics()]
+@dataclasses.dataclass(frozen=True)
+class Products:
+    """The code for one kind of products, as a piece of `library`."""
+
+    kind: ProductKind
+
+    def names(self) -> list[str]:
+        """Name of the handler."""
+        return [_name(self.kind)]
+
+    def build(self, module: ir.Module) -> None:
+        """Adds the handler."""
+        arithmetic = arithmetic_of(self.kind)
+        body = functools.partial(_body, arithmetic=arithmetic)
+        add_handler(module, _name(self.kind), _signature(arithmetic), body)
 
 
-def build(module: ir.Module) -> None:
-    """Adds the handlers."""
-    for arithmetic in _all_arithmetics():
-        add_handler(module, _name(arithmetic), _signature(arithmetic), functools.partial(_body, arithmetic=arithmetic))
-
-
-def _signature(arithmetic: QuantizedArithmetic) -> Signature:
+def _signature(arithmetic: AnyArithmetic) -> Signature:
     """g groups of inputs, k blocks, s panels of w outputs."""
+    kind, quantizes = arithmetic.kind, isinstance(arithmetic, QuantizedArithmetic)
+    buffers = {"codes": f"int{kind.x_bits}[r, i]", "origins": "int32[r, k, 2]"} if quantizes else {}
     return Signature(
         arguments={
             "rows": "float32[r, i]",
             "words": "uint32[s, j, w]",
-            "scales": "float32[s, g, w]",
+            "scales": f"{kind.scale_dtype}[s, g, l]",
             "num_valid": "int32[]",
         },
-        results={"y": "float32[r, o]", "codes": f"int{arithmetic.x_bits}[r, i]", "origins": "int32[r, k, 2]"},
+        results={"y": "float32[r, o]"} | buffers,
         relations=[
             "g >= 1",
             "i >= 1",
             f"i % ({LANES} * g) == 0",
             f"i == {arithmetic.inputs} * j",
             f"w % {LANES} == 0",
+            f"l == {kind.scale_parts} * w",
             "o == s * w",
-            f"k == g * ((i // g + {MAX_BLOCK - 1}) // {MAX_BLOCK})",
+            *([f"k == g * ((i // g + {MAX_BLOCK - 1}) // {MAX_BLOCK})"] if quantizes else []),
         ],
     )
 
 
-def _all_arithmetics() -> list[QuantizedArithmetic]:
-    return [_arithmetic(bits, x_bits) for bits in (8, 4) for x_bits in ((16, 8) if has_byte_products() else (16,))]
-
-
-def _arithmetic(bits: int, x_bits: int) -> QuantizedArithmetic:
-    return QuantizedArithmetic(bits, x_bits, in_bytes=has_amx())
-
-
-def _name(arithmetic: QuantizedArithmetic) -> str:
-    return f"eagle_jax_product_{arithmetic.name}"
+def _name(kind: ProductKind) -> str:
+    return f"eagle_jax_product_{kind.name}"
 
 
 AnyTiles = Tiles | AmxByteTiles
@@ -161,16 +168,22 @@ class _Sizes(NamedTuple):
     outputs: ir.Value
 
 
-def _body(call: Call, arithmetic: QuantizedArithmetic) -> None:
-    builder, (x, weight, scales, num_valid), (y, codes, origins) = call.builder, call.arguments, call.results
+def _body(call: Call, arithmetic: AnyArithmetic) -> None:
+    builder, (x, weight, scales, num_valid), (y, *results) = call.builder, call.arguments, call.results
     rows, inputs, width = x.size(0), x.size(1), weight.size(2)
-    buffers = _Buffers(codes.data, origins.data, weight.data, scales.data, y.data)
-    valid = valid_rows(builder, num_valid, rows)
-    sizes = _Sizes(rows, valid, inputs, builder.udiv(inputs, scales.size(1)), origins.size(1), width, y.size(1))
-    _quantize_rows(builder, x.data, buffers, sizes, arithmetic)
+    codes, origins = (buffer.data for buffer in results) if results else (x.data, NULL)
+    buffers = _Buffers(codes, origins, weight.data, scales.data, y.data)
+    valid, groups = valid_rows(builder, num_valid, rows), scales.size(1)
+    group = builder.udiv(inputs, groups)
+    blocks = builder.mul(groups, builder.udiv(builder.add(group, i64(MAX_BLOCK - 1)), i64(MAX_BLOCK)))
+    sizes = _Sizes(rows, valid, inputs, group, blocks, width, y.size(1))
+    if isinstance(arithmetic, QuantizedArithmetic):
+        _quantize_rows(builder, x.data, buffers, sizes, arithmetic)
     vectors = builder.mul(weight.size(0), builder.udiv(width, i64(LANES)))
     work = builder.mul(builder.mul(valid, weight.size(1)), vectors)
-    wide: AnyTiles = AmxByteTiles(call.module, arithmetic) if arithmetic.in_bytes else Tiles(call.module, arithmetic)
+    wide: AnyTiles = Tiles(call.module, arithmetic)
+    if isinstance(arithmetic, QuantizedArithmetic) and arithmetic.in_bytes:
+        wide = AmxByteTiles(call.module, arithmetic)
     narrow = Tiles(call.module, arithmetic) if arithmetic.planes == 1 else wide
     panel = functools.partial(_panel, narrow=narrow, wide=wide, arithmetic=arithmetic)
     run_phases(call, [Phase(weight.size(0), panel)], work, [*buffers, *sizes])
@@ -182,7 +195,7 @@ def _panel(
     values: Sequence[ir.Value],
     narrow: AnyTiles,
     wide: AnyTiles,
-    arithmetic: QuantizedArithmetic,
+    arithmetic: AnyArithmetic,
 ) -> None:
     """A task: all rows times one panel.
 
@@ -194,18 +207,20 @@ def _panel(
     row_address, in_word = builder.mul(sizes.width, i64(WORD)), i64(arithmetic.inputs)
     columns, groups = builder.udiv(sizes.width, i64(LANES)), builder.udiv(sizes.inputs, sizes.group)
     strides = Strides(
-        x_row=builder.mul(sizes.inputs, i64(arithmetic.x_bits // 8)),
+        x_row=builder.mul(sizes.inputs, i64(arithmetic.kind.x_bits // 8)),
         y_row=builder.mul(sizes.outputs, i64(WORD)),
         w_column=i64(VECTOR),
         w_step=row_address,
         origin_row=builder.mul(sizes.blocks, i64(ORIGIN_BYTES)),
+        scales_column=i64(scale_bytes(arithmetic.kind)),
     )
+    scale_row = builder.mul(columns, strides.scales_column)
     all_rows = Addresses(
         x=buffers.codes,
         w=at(builder, buffers.words, index, builder.mul(builder.udiv(sizes.inputs, in_word), row_address)),
         y=at(builder, buffers.y, index, row_address),
         origin=buffers.origins,
-        scales=at(builder, buffers.scales, index, builder.mul(groups, row_address)),
+        scales=at(builder, buffers.scales, index, builder.mul(groups, scale_row)),
     )
 
     def tile(first: ir.Value, count: int, tiles: AnyTiles) -> None:
@@ -218,7 +233,7 @@ def _panel(
                 x=at(builder, addresses.x, block.start, arithmetic.part_bits // 8),
                 w=at(builder, addresses.w, builder.udiv(block.start, in_word), row_address),
                 origin=at(builder, addresses.origin, block.index, ORIGIN_BYTES),
-                scales=at(builder, addresses.scales, block.group, row_address),
+                scales=at(builder, addresses.scales, block.group, scale_row),
             )
             tiles.multiply_rows(builder, block_addresses, (count, columns, builder.udiv(block.size, in_word)), strides)
 
@@ -246,7 +261,7 @@ def _quantize_rows(
     builder: ir.IRBuilder, x: ir.Value, buffers: _Buffers, sizes: _Sizes, arithmetic: QuantizedArithmetic
 ) -> None:
     """Quantizes all rows: codes, and for each block its initial value and scale."""
-    plane, offset = builder.mul(sizes.inputs, i64(arithmetic.part_bits // 8)), -(2 ** (arithmetic.bits - 1))
+    plane = builder.mul(sizes.inputs, i64(arithmetic.part_bits // 8))
     with for_range(builder, sizes.valid) as row, _blocks(builder, sizes) as block:
         row_address = at(builder, x, builder.add(builder.mul(row, sizes.inputs), block.start), WORD)
         planes = at(builder, buffers.codes, builder.mul(row, i64(arithmetic.planes)), plane)
@@ -254,5 +269,5 @@ def _quantize_rows(
         origin = at(builder, buffers.origins, builder.add(builder.mul(row, sizes.blocks), block.index), ORIGIN_BYTES)
         scale, inverse_scale = scales_of(builder, row_address, block.size, arithmetic.highest)
         total = quantize(builder, row_address, (destination, plane), block.size, inverse_scale, arithmetic)
-        write(builder, builder.mul(total, ir.Constant(I32, offset)), origin)
+        write(builder, arithmetic.origin(builder, total, scale), origin)
         write(builder, scale, at(builder, origin, WORD))

@@ -3,7 +3,6 @@
 import numpy as np
 from llvmlite import ir
 
-from eagle_jax.ops.cpu.arithmetic import QuantizedArithmetic
 from eagle_jax.ops.cpu.code import (
     F32,
     FLOATS,
@@ -21,6 +20,7 @@ from eagle_jax.ops.cpu.code import (
     write,
 )
 from eagle_jax.ops.cpu.math import fma, max_lane, maximum, sum_integer_lanes, sum_lanes
+from eagle_jax.ops.cpu.quantized_arithmetic import QuantizedArithmetic
 
 MIN_SCALE = float(np.float32(1e-34))  # of a block's scale; blocks with a smaller one are zeros
 

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from eagle_jax.ops.cpu import library, packed_linear
+from eagle_jax.ops.cpu import library, packed_linear, quantized_products
+from eagle_jax.ops.cpu.product_kind import FLOAT_ROWS, ProductKind
+from eagle_jax.ops.cpu.quantized_arithmetic import has_byte_products
 from eagle_jax.ops.cpu.signatures import Signature
 
 # Lengths of a right call, by the names of its signature: for handlers whose name begins so.
@@ -32,6 +34,7 @@ HALF = {
     "r": 6,
     "p": 32,
 }
+QUANTIZED = {"r": 3, "i": 64, "s": 2, "j": 8, "w": 16, "l": 16, "g": 2, "o": 32, "k": 2}
 LENGTHS = {
     "eagle_jax_product_f32": {"r": 3, "i": 16, "s": 2, "j": 16, "l": 16, "o": 32},
     "eagle_jax_product_bf16": {"r": 3, "i": 16, "s": 2, "j": 8, "l": 32, "o": 32},
@@ -42,19 +45,32 @@ LENGTHS = {
     "eagle_jax_attention_block_bf16": HALF | {"s": 16, "j": 16, "l": 32, "q": 256, "v": 128, "t": 2, "e": 64, "d": 32},
     "eagle_jax_mlp_block_f32": {"r": 3, "h": 32, "s": 4, "j": 32, "l": 16, "a": 32, "t": 2, "e": 32, "d": 16},
     "eagle_jax_mlp_block_bf16": {"r": 3, "h": 32, "s": 4, "j": 16, "l": 32, "a": 32, "t": 2, "e": 16, "d": 32},
-    "eagle_jax_product_int8": {"r": 3, "i": 64, "s": 2, "j": 16, "w": 16, "g": 2, "o": 32, "k": 2},
-    "eagle_jax_product_int4": {"r": 3, "i": 64, "s": 2, "j": 8, "w": 16, "g": 2, "o": 32, "k": 2},
+    "eagle_jax_product_int8": QUANTIZED | {"j": 16},
+    "eagle_jax_product_int4": QUANTIZED,
+    "eagle_jax_product_int4_minima": QUANTIZED | {"l": 32},
+    "eagle_jax_product_int8_minima": QUANTIZED | {"l": 32, "j": 16},
+    "eagle_jax_product_e2m1": QUANTIZED,
+    "eagle_jax_product_e4m3": QUANTIZED | {"j": 16},
 }
+PARTS = [
+    None,
+    *(ProductKind(bits, x_bits) for bits in (8, 4) for x_bits in (16, 8) if x_bits == 16 or has_byte_products()),
+    ProductKind(4, 16, has_minima=True, scale_dtype="float16"),
+    ProductKind(8, 16, has_minima=True),
+    ProductKind(4, 16, "e2m1"),
+    ProductKind(8, FLOAT_ROWS, "e4m3"),
+]
 Buffers = dict[str, tuple[str, tuple[int, ...]]]  # dtype and shape by name
 
 
 def signatures() -> dict[str, Signature]:
     """Those of all handlers, by name."""
     found: dict[str, Signature] = {}
-    for part, pieces in library.PARTS.items():
+    for part in PARTS:
         library.make(part)
-        for piece in pieces:
+        for piece in library.pieces(part):
             adds = piece if hasattr(piece, "add_handler") else packed_linear  # which adds the float ones
+            adds = quantized_products if isinstance(piece, quantized_products.Products) else adds
             with mock.patch.object(
                 adds, "add_handler", lambda module, name, signature, body: found.update({name: signature})
             ):

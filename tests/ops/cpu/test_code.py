@@ -31,8 +31,8 @@ import jax, jax.numpy as jnp, numpy as np
 from eagle_jax.ops import Affine, Case, MLPWeights, Norm, mlp_block, matmul
 from eagle_jax.ops import attention_reference as xla
 from eagle_jax.ops.cpu import backend
-from eagle_jax.ops.cpu.panels import pack
-assert backend.refusal() is None and backend.refusal(quantized=True) is None
+from eagle_jax.ops.cpu.backend import pack
+assert backend.refusal() is None
 for dtype in (jnp.float32, jnp.bfloat16):
     for rows in range(1, 12):
         x, w = (jax.random.normal(jax.random.key(i), (n, 96), dtype) for i, n in ((0, rows), (1, 144)))
@@ -90,7 +90,7 @@ has = frozenset(name for name in code.features() if not name.startswith(sys.argv
 code.features = lambda: has
 import hashlib, itertools, jax, jax.numpy as jnp, numpy as np
 from eagle_jax.ops import matmul
-from eagle_jax.ops.cpu.panels import pack
+from eagle_jax.ops.cpu.backend import pack
 from eagle_jax.ops.quantized import QuantType, quantize
 x, weight = (jax.random.normal(jax.random.key(n), (n, 960)) for n in (17, 208))
 digest = hashlib.sha256()
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
 NEVER_ASKED = """
 import jax.numpy as jnp
 from eagle_jax.ops import matmul
-from eagle_jax.ops.cpu.panels import pack
+from eagle_jax.ops.cpu.backend import pack
 print(matmul(jnp.ones((1, 4)), pack(jnp.ones((16, 4))))[0, 0])
 """
 

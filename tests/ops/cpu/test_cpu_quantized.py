@@ -11,17 +11,15 @@ import pytest
 
 from eagle_jax.ops import Affine, linear, matmul
 from eagle_jax.ops.cpu import backend
-from eagle_jax.ops.cpu.panels import QuantizedPanels, fits, pack, unpack
+from eagle_jax.ops.cpu.quantized_panels import QuantizedPanels, fits, pack, unpack
 from eagle_jax.ops.dispatch import ACTIVATIONS
-from eagle_jax.ops.quantized import QuantArray, QuantType, dense, quantize
+from eagle_jax.ops.quantized import E4M3, QuantArray, QuantType, dense, quantize
+from tests.ops.quantized_weights import PUBLISHED, random_weight
 
 pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
 
-QUANT_TYPES = pytest.mark.parametrize(
-    "quant_type",
-    [QuantType(8), QuantType(8, 160), QuantType(4, 32), QuantType(4, 128), QuantType(4, 16), QuantType(4)],
-    ids=str,
-)
+MADE_HERE = [QuantType(8), QuantType(8, 160), QuantType(4, 32), QuantType(4, 128), QuantType(4, 16), QuantType(4)]
+QUANT_TYPES = pytest.mark.parametrize("kind", [*MADE_HERE, *PUBLISHED], ids=str)
 INPUTS, BLOCK = 640, 128
 
 
@@ -37,8 +35,11 @@ def normal(key: jax.Array, *shape: int) -> jax.Array:
     return jax.random.normal(key, shape)
 
 
-def rounded(key: jax.Array, quant_type: QuantType, *shape: int) -> QuantArray:
-    return quantize(normal(key, *shape), quant_type, jnp.float32)
+def rounded(key: jax.Array, kind: QuantType | str, *shape: int) -> QuantArray:
+    """A random weight that is quantized here, or one of the kinds that files have."""
+    if isinstance(kind, str):
+        return random_weight(kind, *shape, seed=int(jax.random.bits(key)))
+    return quantize(normal(key, *shape), kind, jnp.float32)
 
 
 def blocks_of(quant_type: QuantType) -> list[slice]:
@@ -48,33 +49,53 @@ def blocks_of(quant_type: QuantType) -> list[slice]:
     return [slice(start, min(start + BLOCK, end)) for start, end in starts]
 
 
-def with_rounded_rows(x: jax.Array, weight: QuantArray, quant_type: QuantType, bits: int) -> np.ndarray:
-    """The product of rows that are rounded block by block, in float64."""
-    x, codes, made = np.asarray(x), np.asarray(weight.codes, np.int64), np.zeros((x.shape[0], weight.shape[0]))
-    highest = np.float32({8: 127, 16: 32639}[bits])
-    for block in blocks_of(quant_type):
+def with_rounded_rows(x: jax.Array, weight: QuantArray, bits: int) -> np.ndarray:
+    """The product of rows that are rounded block by block, in float64. With 8-bit floats rows stay what they are."""
+    x, order = np.asarray(x), weight.order
+    values = np.asarray(dense(weight), np.float64)
+    if order is not None:
+        x, values = x[:, np.asarray(order)], values[:, np.asarray(order)]
+    if weight.levels == E4M3:
+        return x.astype(np.float64) @ values.T
+    made, highest = np.zeros((x.shape[0], weight.shape[0])), np.float32({8: 127, 16: 32639}[bits])
+    for block in blocks_of(weight.quant_type):
         largest = np.abs(x[:, block]).max(axis=1, keepdims=True)
         whole = np.rint(x[:, block] * (highest / largest)).astype(np.int64)
-        scales = np.asarray(weight.scales, np.float64)[:, block.start // (quant_type.group or INPUTS)]
-        made += (whole @ codes[:, block].T) * (largest / highest) * scales
+        made += whole @ values[:, block].T * (largest / highest)
     return made
 
 
 @QUANT_TYPES
 @pytest.mark.parametrize("rows, outputs", [(1, 192), (2, 16), (6, 70), (7, 48), (20, 64)])
-def test_a_product_is_that_of_whole_numbers(quant_type, rows, outputs, row_bits, getkey):
-    x, weight = normal(getkey(), rows, INPUTS), rounded(getkey(), quant_type, outputs, INPUTS)
+def test_a_product_is_that_of_whole_numbers(kind, rows, outputs, row_bits, getkey):
+    x, weight = normal(getkey(), rows, INPUTS), rounded(getkey(), kind, outputs, INPUTS)
     made = jax.jit(matmul)(x, pack(weight))
     assert made.dtype == jnp.float32
-    np.testing.assert_allclose(made, with_rounded_rows(x, weight, quant_type, row_bits), rtol=1e-5, atol=5e-5)
+    np.testing.assert_allclose(made, with_rounded_rows(x, weight, row_bits), rtol=1e-5, atol=5e-5)
     exact = np.asarray(x, np.float64) @ np.asarray(dense(weight), np.float64).T
     off = np.sqrt(np.mean((made - exact) ** 2)) / exact.std()
     assert 0 < off < {16: 5e-5, 8: 1e-2}[row_bits]
 
 
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_wrong_codes_scales_and_minima_would_be_noticed(kind, getkey):
+    """Of the numbers that the test above allows: the next code, two scales in each other's place, minima of others."""
+    x, weight = normal(getkey(), 3, INPUTS), random_weight(kind, 64, INPUTS)
+    next_code = jax.lax.bitcast_convert_type(weight.codes, jnp.uint8).at[5, 7].add(np.uint8(1))
+    wrong = [dataclasses.replace(weight, codes=jax.lax.bitcast_convert_type(next_code, weight.codes.dtype))]
+    wrong.append(dataclasses.replace(weight, scales=weight.scales[::-1]))
+    if weight.minima is not None:
+        wrong.append(dataclasses.replace(weight, minima=weight.minima[::-1]))
+    if weight.order is not None:
+        wrong.append(dataclasses.replace(weight, order=jnp.argsort(weight.order)))
+    for other in wrong:
+        made = matmul(x, pack(other))
+        assert not np.allclose(made, with_rounded_rows(x, weight, backend.row_bits(weight.bits)), rtol=1e-5, atol=5e-5)
+
+
 @QUANT_TYPES
-def test_a_row_is_the_same_to_the_bit_beside_any_others(quant_type, row_bits, getkey):
-    x, weight = normal(getkey(), 17, INPUTS), pack(rounded(getkey(), quant_type, 192, INPUTS))
+def test_a_row_is_the_same_to_the_bit_beside_any_others(kind, row_bits, getkey):
+    x, weight = normal(getkey(), 17, INPUTS), pack(rounded(getkey(), kind, 192, INPUTS))
     together = jax.jit(matmul)(x, weight)
     for count in range(1, 8):
         np.testing.assert_array_equal(jax.jit(matmul)(x[3 : 3 + count], weight), together[3 : 3 + count])
@@ -82,9 +103,9 @@ def test_a_row_is_the_same_to_the_bit_beside_any_others(quant_type, row_bits, ge
 
 @QUANT_TYPES
 @pytest.mark.parametrize("num_valid", [0, 1, 4, 7, 9])
-def test_padding_is_not_computed(quant_type, num_valid, row_bits, getkey):
+def test_padding_is_not_computed(kind, num_valid, row_bits, getkey):
     """Rows of padding become zeros whatever they hold; the bits of the others are those of the rows alone."""
-    x, weight = normal(getkey(), 9, INPUTS), pack(rounded(getkey(), quant_type, 96, INPUTS))
+    x, weight = normal(getkey(), 9, INPUTS), pack(rounded(getkey(), kind, 96, INPUTS))
 
     @jax.jit
     def padded_matmul(x, weight, num_valid):
@@ -95,7 +116,7 @@ def test_padding_is_not_computed(quant_type, num_valid, row_bits, getkey):
     assert not made[num_valid:].any()
 
 
-@QUANT_TYPES
+@pytest.mark.parametrize("quant_type", MADE_HERE, ids=str)
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_largest_sums_are_within_their_bits(quant_type, sign, row_bits):
     groups = quant_type.groups(INPUTS)
@@ -108,8 +129,8 @@ def test_the_largest_sums_are_within_their_bits(quant_type, sign, row_bits):
 
 @QUANT_TYPES
 @pytest.mark.parametrize("shape", [(64,), (2, 24), (4, 3, 8), (61,)], ids=str)
-def test_panels_hold_the_weight(quant_type, shape, getkey):
-    weight = rounded(getkey(), quant_type, *shape, INPUTS)
+def test_panels_hold_the_weight(kind, shape, getkey):
+    weight = rounded(getkey(), kind, *shape, INPUTS)
     panels = pack(weight)
     assert isinstance(panels, QuantizedPanels) and fits(weight)
     assert (panels.shape, panels.dtype, panels.ndim, panels.size) == (
@@ -120,7 +141,12 @@ def test_panels_hold_the_weight(quant_type, shape, getkey):
     jax.tree.map(np.testing.assert_array_equal, back, weight)
     outputs = weight.size // INPUTS
     if outputs % 16 == 0:
-        assert panels.nbytes == outputs * (INPUTS * quant_type.bits // 8 + 4 * quant_type.groups(INPUTS))
+        parts, quant_type = (1 + (weight.minima is not None)) * weight.scales.dtype.itemsize, weight.quant_type
+        order = 0 if weight.order is None else 4 * INPUTS
+        assert panels.nbytes == outputs * (INPUTS * quant_type.bits // 8 + parts * quant_type.groups(INPUTS)) + order
+    if len(shape) == 1:
+        indices = jnp.asarray([0, shape[0] - 1, 5, 5])
+        np.testing.assert_array_equal(panels.rows(indices), dense(weight)[indices])
     assert matmul(normal(getkey(), 2, 3, INPUTS), panels).shape == (2, 3, *shape)
 
 
@@ -148,8 +174,8 @@ def test_what_does_not_come_apart_stays(getkey):
 
 
 @QUANT_TYPES
-def test_the_gradient_is_that_of_the_weight_as_it_was(quant_type, getkey):
-    x, weight, towards = normal(getkey(), 5, INPUTS), rounded(getkey(), quant_type, 48, INPUTS), normal(getkey(), 5, 48)
+def test_the_gradient_is_that_of_the_weight_as_it_was(kind, getkey):
+    x, weight, towards = normal(getkey(), 5, INPUTS), rounded(getkey(), kind, 48, INPUTS), normal(getkey(), 5, 48)
     back = [jax.vjp(lambda x, form=form: matmul(x, form), x)[1] for form in (pack(weight), dense(weight))]
     np.testing.assert_allclose(*(pull(towards)[0] for pull in back), rtol=1e-4, atol=1e-3)
 
@@ -159,9 +185,7 @@ def test_a_large_product_is_shared_among_threads_and_the_same(getkey):
     panels = pack(weight)
     made = jax.jit(lambda x, panels: [matmul(rows, panels) for rows in x])(x, panels)
     for rows, found in zip(x, made, strict=True):
-        np.testing.assert_allclose(
-            found, with_rounded_rows(rows, weight, QuantType(4, 128), backend.row_bits(4)), rtol=1e-5, atol=1e-4
-        )
+        np.testing.assert_allclose(found, with_rounded_rows(rows, weight, backend.row_bits(4)), rtol=1e-5, atol=1e-4)
 
 
 def test_what_rows_cannot_be_rounded_to_is_refused_before_anything_is_made(monkeypatch, getkey):
@@ -171,11 +195,11 @@ def test_what_rows_cannot_be_rounded_to_is_refused_before_anything_is_made(monke
 
 
 def test_rows_have_8_bits_beside_weights_of_4_unless_the_setting_says_otherwise(monkeypatch):
-    from eagle_jax.ops.cpu import arithmetic
+    from eagle_jax.ops.cpu import quantized_arithmetic
 
     bits = {}
     for setting, byte_products in itertools.product([None, "int8", "int16"], [True, False]):
-        monkeypatch.setattr(arithmetic, "has_byte_products", lambda has=byte_products: has)
+        monkeypatch.setattr(quantized_arithmetic, "has_byte_products", lambda has=byte_products: has)
         monkeypatch.delenv(ACTIVATIONS, raising=False)
         if setting:
             monkeypatch.setenv(ACTIVATIONS, setting)
@@ -185,10 +209,10 @@ def test_rows_have_8_bits_beside_weights_of_4_unless_the_setting_says_otherwise(
 
 
 def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, caplog):
-    from eagle_jax.ops.cpu import arithmetic
+    from eagle_jax.ops.cpu import quantized_arithmetic
 
     monkeypatch.setenv(ACTIVATIONS, "int8")
-    monkeypatch.setattr(arithmetic, "has_byte_products", lambda: False)
+    monkeypatch.setattr(quantized_arithmetic, "has_byte_products", lambda: False)
     backend._warn_of_bytes.cache_clear()
     with caplog.at_level(logging.WARNING, "eagle_jax.ops"):
         assert [backend.row_bits(bits) for bits in (4, 8, 4)] == [16] * 3
@@ -198,6 +222,6 @@ def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, 
 
 
 def test_what_cannot_be_made_is_left_to_xla(monkeypatch, getkey):
-    monkeypatch.setattr(backend, "_build_error", lambda quantized=False: "LLVM does not know it" if quantized else None)
+    monkeypatch.setattr(backend, "_build_error", lambda part=None: "LLVM does not know it" if part else None)
     assert backend.pack(rounded(getkey(), QuantType(8), 16, INPUTS)) is None
     assert backend.pack(normal(getkey(), 16, INPUTS)) is not None

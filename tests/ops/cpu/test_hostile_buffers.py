@@ -9,7 +9,7 @@ import pytest
 
 from eagle_jax.ops.cpu import backend
 
-pytestmark = pytest.mark.skipif(backend.refusal(quantized=True) is not None, reason="the CPU backend is not used")
+pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
 
 
 @pytest.mark.slow

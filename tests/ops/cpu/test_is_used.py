@@ -18,4 +18,4 @@ IS_X86 = platform.machine() == "x86_64" and CPUS.is_file()
 )
 def test_it_is_used_on_a_cpu_of_the_last_ten_years():
     assert importlib.util.find_spec("llvmlite") is not None, "it comes with the package"
-    assert backend.refusal() is None and backend.refusal(quantized=True) is None
+    assert backend.refusal() is None
