@@ -59,7 +59,7 @@ def read_params(
         for parent in parents:
             node = node.setdefault(parent, {})
         quant_type = None if scheme is None else scheme.of(path)
-        if weights.info[slot.keys[0]].quant_type is not None and is_matrix(path):
+        if weights.info[slot.keys[0]].quant_type is not None:
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
             leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
