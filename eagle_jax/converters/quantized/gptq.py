@@ -53,7 +53,7 @@ def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> St
     packed = tensors.part(words, words, ("int32",))
     scale = tensors.part(scales, words, SCALES)
     zero = tensors.part(zeros, words, ("int32",))
-    bits, is_symmetric = settings.get("bits", 4), settings.get("sym", True) is True
+    bits, is_symmetric = settings.get("bits", 4), settings.get("sym") is True
     inputs, outputs = packed.shape[0] * 32 // bits, packed.shape[1]
     group = group_of(scales, scale, inputs, scale.shape[0])
     if scale.shape[1] != outputs or zero.shape != (scale.shape[0], -(-outputs * bits // 32)):

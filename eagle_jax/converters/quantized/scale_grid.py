@@ -50,7 +50,7 @@ def grid_of(name: str, weight: TensorInfo, scale: TensorInfo, block: tuple[int, 
     if len(weight.shape) != 2:
         raise ValueError(f"tensor {name} in {weight.file} has shape {list(weight.shape)}; expected [out, in]")
     out, size = weight.shape
-    shape = tuple(n for n in scale.shape if n > 1) if len(scale.shape) == 4 else scale.shape  # ModelOpt: [o, 1, i, 1]
+    shape = scale.shape[::2] if len(scale.shape) == 4 else scale.shape  # ModelOpt has [o, 1, i, 1] for blocks
     if math.prod(shape) == 1:
         return ScaleGrid((out, size), out, size)
     if shape in ((out,), (out, 1)):

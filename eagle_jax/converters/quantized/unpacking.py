@@ -26,9 +26,8 @@ def around_zero(codes: np.ndarray, bits: int) -> np.ndarray:
 
 def powers_of_two(exponents: np.ndarray) -> np.ndarray:
     """Scales of E8M0, exactly: 2 ** (e - 127), NaN for 255."""
-    octets = exponents.view(np.uint8)
-    powers = np.ldexp(np.float32(1), octets.astype(np.int32) - 127)
-    return np.where(octets == 255, np.float32(np.nan), powers)
+    table = np.ldexp(np.float32(1), np.arange(255) - 127).astype(np.float32)
+    return np.append(table, np.float32(np.nan))[exponents.view(np.uint8)]
 
 
 def floats(scales: np.ndarray) -> np.ndarray:
