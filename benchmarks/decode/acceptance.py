@@ -21,8 +21,10 @@ def main() -> None:
     arguments.add_argument("--temperatures", type=float, nargs="+", default=[1.0], help="besides greedy (1)")
     arguments.add_argument("--top-p", type=float, default=1.0)
     arguments.add_argument("--logit-scale", type=float, default=LOGIT_SCALE, help="of the head's scores (%(default)s)")
+    arguments.add_argument("--dtype", help="as for `load`")
+    arguments.add_argument("--quantize", help="as for `load`, such as none")
     options = arguments.parse_args()
-    model = eagle_jax.load(options.target, options.head)
+    model = eagle_jax.load(options.target, options.head, dtype=options.dtype, quantize=options.quantize)
     of_tasks = prompts_of_tasks(model, options.questions, options.limit, options.new_tokens, options.every)
     tasks, asked = [task for task, _ in of_tasks], [prompt for _, prompt in of_tasks]
     cases = [("greedy", 0.0, True)]

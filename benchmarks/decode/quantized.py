@@ -18,9 +18,10 @@ from benchmarks.common.tables import show
 from benchmarks.decode.acceptance import mean_length
 from eagle_jax.api import with_head
 
-# What the target is quantized to, and the head.
-CASES = ((None, None), ("int8", "int8"), ("int4", "int4"), ("int4-128", "int4-128"))
-CASES += (("int8", None), ("int4", None), (None, "int8"), (None, "int4"))
+KEPT = "kept"  # what the files hold
+# What the target is quantized to, and the head; the first are floats.
+CASES = (("none", "none"), ("int8", "int8"), ("int4", "int4"), ("int4-128", "int4-128"))
+CASES += (("int8", "none"), ("int4", "none"), ("none", "int8"), ("none", "int4"))
 COLUMNS = ("target", "head", "weights, MB", "logit error", "KL, nats", "same likeliest token", "mean acceptance length")
 COLUMNS += ("same text as its plain",)
 
@@ -28,13 +29,17 @@ COLUMNS += ("same text as its plain",)
 def main() -> None:
     arguments = parser(__doc__, new_tokens=96)
     arguments.add_argument("--dtype", help="float32 or bfloat16; as stored by default")
-    arguments.add_argument("--schemes", nargs="*", help="quantize target and head to these instead, such as int4/int4")
+    arguments.add_argument(
+        "--schemes",
+        nargs="*",
+        help="quantize target and head to these instead, such as int4/int4, or kept: what the files hold",
+    )
     options = arguments.parse_args()
     head = options.head or options.target or "eagle1"  # a pair's name is its head's too
-    cases = CASES if options.schemes is None else ((None, None), *((one, one) for one in options.schemes))
+    cases = CASES if options.schemes is None else (CASES[0], *((one, one) for one in options.schemes))
     rows: list[tuple[object, ...]] = []
     for target, draft in cases:
-        model = eagle_jax.load(options.target, head, dtype=options.dtype, quantize=target)
+        model = eagle_jax.load(options.target, head, dtype=options.dtype, quantize=None if target == KEPT else target)
         if draft != target:
             model = with_head(model, head, quantize=draft)
         if not rows:
@@ -50,7 +55,7 @@ def main() -> None:
         leaves = jax.tree.leaves((model.target.params, model.head.params))
         size = sum(leaf.size * jax.dtypes.itemsize_bits(leaf.dtype) / 8 for leaf in leaves)
         changes = differences(logits(model, texts), expected)
-        rows.append((target or "float", draft or "float", f"{size / 1e6:.1f}", *changes, mean_length(drafted), same))
+        rows.append((target, draft, f"{size / 1e6:.1f}", *changes, mean_length(drafted), same))
     show(f"{len(asked)} questions, {model.dtype}", COLUMNS, rows)
 
 

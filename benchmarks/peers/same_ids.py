@@ -18,7 +18,7 @@ def main() -> int:
     arguments.add_argument("--repetition-penalty", type=float, default=1.0, help="of both (%(default)s, off)")
     options = arguments.parse_args()
     penalty = {"repetition_penalty": options.repetition_penalty}
-    model = eagle_jax.load(options.target, options.head, dtype="float32")
+    model = eagle_jax.load(options.target, options.head, dtype="float32", quantize="none")
     asked = prompts(model, options.questions, options.limit, options.new_tokens, options.every)
     theirs = hf.loaded(folders_of(options.target, options.head)[0], "float32", until_end=True)
     theirs.generation_config.update(**penalty)

@@ -89,7 +89,7 @@ def main() -> None:
 
 def ours(target: str, head: str | None, weights: str, queue: int) -> dict[str, list[str]]:
     """Our server, with its own choice of drafting and without any."""
-    kind = "--quantize" if weights.startswith("int") else "--dtype"
+    kind = "--quantize" if weights.startswith(("int", "none", "requantize:")) else "--dtype"
     command = [sys.executable, "-m", "eagle_jax", "serve", "--target", target, kind, weights, "--port", "{port}"]
     command += ["--slots", "{slots}", "--max-queue", str(max(64, queue)), *(["--head", head] if head else [])]
     return {"eagle_jax": command, "eagle_jax plain": [*command, "--drafter", "none"]}

@@ -56,7 +56,7 @@ class Description:
     parameters: int
     tensors: int
     dtypes: dict[str, int]
-    kinds: dict[str, str]
+    kinds: dict[str, str] = dataclasses.field(default_factory=dict)
     files: dict[str, int]
     config: dict[str, Any]
 

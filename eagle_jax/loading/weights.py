@@ -28,7 +28,8 @@ def with_weights(
     anew but, the first time, the step that lays weights out for decoding.
 
     The old model stays as it was; its memory is free when nothing refers to it any more (`model = with_weights(model,
-    ...)`). Weights are cast to the model's dtype, and rounded as it is.
+    ...)`). Weights are cast to the model's dtype, and quantized as it is: load a model whose files are quantized with
+    `quantize="none"` to train it.
 
     Args:
         target: the target's new parameters, from numpy, or from JAX on any devices: nested as a fresh `LM` and
@@ -42,7 +43,7 @@ def with_weights(
 
     Example:
         >>> import eagle_jax
-        >>> model = eagle_jax.load()
+        >>> model = eagle_jax.load(quantize="none")
         >>> params = eagle_jax.weights_of(model).target          # train on these
         >>> model = eagle_jax.with_weights(model, target=params)
     """
@@ -168,8 +169,15 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
         times = _times(path, new.shape, old.shape)
         new = map_parts(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
         rounds = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
-        fitted[name] = quantize(new, old.quant_type, old.dtype) if rounds else new
+        fitted[name] = _quantized_as(old, new) if rounds else new
     return fitted
+
+
+def _quantized_as(old: QuantArray, new: jax.Array) -> QuantArray:
+    """A weight quantized as the old one; scales of files may be float16."""
+    made = quantize(new, old.quant_type, old.dtype)
+    minima = None if made.minima is None else made.minima.astype(old.scales.dtype)
+    return dataclasses.replace(made, scales=made.scales.astype(old.scales.dtype), minima=minima)
 
 
 def _alike(new: Any, old: Any) -> jax.Array | QuantArray:

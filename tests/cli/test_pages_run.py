@@ -44,6 +44,8 @@ APART = {
     "eagle-jax profile": "tests/inspection/test_profiling.py::test_a_cycle_of_a_real_loop",
     "eagle-jax tune": "tests/inspection/test_tuning.py::test_the_command_finds_keeps_and_tells",
     "eagle-jax generate --target ./SmolLM2-135M-Instruct-Q8_0.gguf": f"{GGUF}test_generation",
+    "eagle-jax generate --target ./Llama-3.1-8B-Instruct-Q4_K_M.gguf": f"{GGUF}test_generation",
+    "eagle-jax quantize ./Llama-3.1-8B-Instruct-Q4_K_M.gguf": f"{GGUF}test_a_folder_of_integers_is_made_of_it",
     "eagle-jax inspect ./SmolLM2-135M-Instruct-Q8_0.gguf": f"{GGUF}test_the_command_tells_what_became_of_the_types",
     "eagle-jax convert ./SmolLM2-135M-Instruct-Q8_0.gguf": f"{GGUF}test_a_folder_of_it",
     "eagle-jax convert ./model-Q8_0.gguf": f"{GGUF}test_a_folder_of_it",
