@@ -21,7 +21,7 @@ import numpy as np
 
 from eagle_jax.converters.packed import PACKED, SCALE, SHAPE, QuantizedTensor, bits_of
 from eagle_jax.converters.quantized import fp4, fp8
-from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of
+from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of, table
 from eagle_jax.converters.quantized.gptq import sorted_inputs
 from eagle_jax.converters.quantized.scale_grid import grid_of
 from eagle_jax.converters.quantized.unpacking import SCALES, around_zero, fields, floats, with_zeros
@@ -46,26 +46,34 @@ FORMATS = (
 def check(stated: Mapping[str, Any]) -> None:
     """Refuses formats, widths and transforms that are not read."""
     expect(stated, TITLE, {"format": FORMATS})
-    if (stated.get("sparsity_config") or {}).get("format", "dense") != "dense":
+    if table(stated.get("sparsity_config")).get("format", "dense") != "dense":
         raise ValueError(f"sparsity_config of {TITLE} is not read; expected a model that is not sparse")
-    if (stated.get("transform_config") or {}).get("config_groups"):
+    if table(stated.get("transform_config")).get("config_groups"):
         raise ValueError(f"transform_config of {TITLE} is not read; expected a model whose inputs are not rotated")
-    groups = stated.get("config_groups") or {}
-    if not isinstance(groups, Mapping):
-        raise ValueError(f"config_groups={groups!r} of {TITLE}; expected a table of groups")
-    for group in groups.values():
-        expect(group, TITLE, {"format": FORMATS})
-        expect(group.get("weights") or {}, TITLE, {"num_bits": (4, 8), "type": ("int", "float")})
+    for group in table(stated.get("config_groups")).values():
+        expect(table(group), TITLE, {"format": FORMATS})
+    for weights in _settings(stated):
+        expect(weights, TITLE, {"num_bits": (4, 8), "type": ("int", "float")})
+
+
+def _settings(stated: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What each group states of its weights."""
+    groups = table(stated.get("config_groups")).values()
+    return [table(table(group)["weights"]) for group in groups if table(group).get("weights")]
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
     """Every weight with a scale, whatever its format."""
-    block = _block(stated)
+    block, every = _block(stated), _settings(stated)
+    # What every weight must have; where groups differ, their tensors tell.
+    has_zeros = bool(every) and not any(weights.get("symmetric", True) for weights in every)
+    has_order = bool(every) and all(weights.get("actorder") in ("group", "dynamic") for weights in every)
+    needed = (*([ZERO] if has_zeros else []), *([ORDER] if has_order else []))
     for name in list(tensors.ending(PACKED)):
         if not name.endswith("weight"):
             continue
         if tensors.info[name + PACKED].dtype == "int32":
-            yield name, _packed(tensors, name)
+            yield name, _packed(tensors, name, needed)
         elif name + WHOLE in tensors.info:
             yield name, fp4.nvfp4(tensors, name + PACKED, name + SCALE, name + WHOLE, np.divide)
         else:
@@ -75,13 +83,12 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
         if tensors.info[name].dtype == fp8.DTYPE:
             yield name, fp8.scaled(tensors, module, block)
         elif tensors.info[name].dtype == "int8":
-            yield name, _int8(tensors, name, block)
+            yield name, _int8(tensors, name, block, has_zeros)
 
 
 def _block(stated: Mapping[str, Any]) -> tuple[int, int] | None:
     """The block size of the config's groups, which must be one."""
-    groups = (stated.get("config_groups") or {}).values()
-    blocks = {fp8.block_of((group.get("weights") or {}).get("block_structure")) for group in groups} - {None}
+    blocks = {fp8.block_of(weights.get("block_structure")) for weights in _settings(stated)} - {None}
     if len(blocks) > 1:
         raise ValueError(
             f"config_groups of {TITLE} state several block sizes, {sorted(map(str, blocks))}; expected one"
@@ -89,7 +96,7 @@ def _block(stated: Mapping[str, Any]) -> tuple[int, int] | None:
     return next(iter(blocks), None)
 
 
-def _packed(tensors: RawTensors, name: str) -> StoredWeight:
+def _packed(tensors: RawTensors, name: str, needed: tuple[str, ...]) -> StoredWeight:
     words, scale, shape = name + PACKED, name + SCALE, name + SHAPE
     info = tensors.part(words, words, ("int32",))
     grid = tensors.part(scale, words, SCALES)
@@ -103,16 +110,18 @@ def _packed(tensors: RawTensors, name: str) -> StoredWeight:
         )
     outputs, inputs = size
     group = group_of(scale, grid, inputs, grid.shape[1])
-    zero, has_zeros = name + ZERO, name + ZERO in tensors.info
+    zero, has_zeros = name + ZERO, name + ZERO in tensors.info or ZERO in needed
     if has_zeros and tensors.part(zero, words, ("int32",)).shape != (-(-outputs * bits // 32), grid.shape[1]):
         raise ValueError(
             f"tensor {zero} in {info.file} has shape {list(tensors.info[zero].shape)}; expected numbers of {bits} bits "
             f"packed along {outputs} outputs, for {grid.shape[1]} groups"
         )
-    order, has_order = None, name + ORDER in tensors.info
+    order, has_order = None, name + ORDER in tensors.info or ORDER in needed
     if has_order:
         tensors.part(name + ORDER, words, ("int32", "int64"), (1,))
-        order = sorted_inputs(tensors.peek(name + ORDER), inputs, group, f"{name}{ORDER} in {info.file}")
+        groups = tensors.peek(name + ORDER)
+        if np.any(groups != -1):  # -1 of all inputs: they are in order
+            order = sorted_inputs(groups, inputs, group, f"{name}{ORDER} in {info.file}")
 
     def read(take: Take) -> QuantizedTensor:
         codes = fields(take(words), bits)[:, :inputs]
@@ -128,10 +137,10 @@ def _packed(tensors: RawTensors, name: str) -> StoredWeight:
     return StoredWeight(info=described(info, (outputs, inputs), quant_type), parts=parts, read=read)
 
 
-def _int8(tensors: RawTensors, name: str, block: tuple[int, int] | None) -> StoredWeight:
+def _int8(tensors: RawTensors, name: str, block: tuple[int, int] | None, needs_zeros: bool) -> StoredWeight:
     info, scale, zero = tensors.info[name], name + SCALE, name + ZERO
     grid = grid_of(scale, info, tensors.part(scale, name, SCALES, (0, 1, 2)), block)
-    has_zeros = zero in tensors.info
+    has_zeros = needs_zeros or zero in tensors.info
     if has_zeros and tensors.part(zero, name, ("int8",), (0, 1, 2)).shape != tensors.info[scale].shape:
         raise ValueError(
             f"tensor {zero} in {info.file} has shape {list(tensors.info[zero].shape)}; expected that of the scales, "

@@ -9,14 +9,14 @@ The first number of a word is in its lowest bits. W[o, i] = (q - z) * s of group
 With `desc_act` inputs of a group lie apart: they are sorted by group, and `order` says which inputs they are.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from eagle_jax.converters.packed import QuantizedTensor
-from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of
+from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of, table
+from eagle_jax.converters.quantized.statement import begins
 from eagle_jax.converters.quantized.unpacking import SCALES, around_zero, fields, floats, with_zeros
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.ops.quantized import QuantType
@@ -29,9 +29,10 @@ LAYOUTS = ("gptq", "gptq_v2", "", None)
 def check(stated: Mapping[str, Any]) -> None:
     """Refuses other layouts than GPTQ's own and other widths than 4 and 8 bits."""
     expect(stated, TITLE, {"bits": WIDTHS, "checkpoint_format": LAYOUTS, "format": LAYOUTS, "pack_dtype": ("int32",)})
-    for pattern, changes in (stated.get("dynamic") or {}).items():
-        if isinstance(changes, Mapping) and changes.get("bits", 4) not in WIDTHS:
-            raise ValueError(f"bits={changes['bits']!r} of {TITLE} for {pattern} is not read; expected 4 or 8")
+    # A low-rank correction, and inputs that are rotated.
+    expect(stated, TITLE, {"adapter": (None,), "rotation": (None, ""), "is_marlin_format": (False, None)})
+    for pattern, changes in table(stated.get("dynamic")).items():
+        expect(table(changes), f"{TITLE} for {pattern}", {"bits": WIDTHS, "adapter": (None,)})
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
@@ -42,9 +43,9 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 def settings_of(module: str, stated: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entries for a module: those of the first pattern of `dynamic` that it begins with replace the others."""
-    for pattern, changes in (stated.get("dynamic") or {}).items():
-        if not pattern.startswith("-:") and re.match(pattern.removeprefix("+:"), module):
-            return {**stated, **changes}
+    for pattern, changes in table(stated.get("dynamic")).items():
+        if not pattern.startswith("-:") and begins(pattern.removeprefix("+:"), module):
+            return {**stated, **table(changes)}
     return stated
 
 
@@ -62,7 +63,7 @@ def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> St
             f"scales {list(scale.shape)}; expected those of GPTQ in {bits} bits"
         )
     order = None
-    if groups in tensors.info:
+    if groups in tensors.info or (settings.get("desc_act") and group != inputs):
         tensors.part(groups, words, ("int32", "int64"), (1,))
         order = sorted_inputs(tensors.peek(groups), inputs, group, f"{groups} in {packed.file}")
 
@@ -92,7 +93,8 @@ def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np
     Raises:
         ValueError: groups of different sizes, or not one for each input.
     """
-    if groups.shape != (inputs,) or not np.array_equal(np.bincount(groups), np.full(inputs // group, group)):
+    sizes = np.bincount(groups) if groups.size and groups.min() >= 0 else ()
+    if groups.shape != (inputs,) or not np.array_equal(sizes, np.full(inputs // group, group)):
         raise ValueError(f"tensor {where} does not part {inputs} inputs into groups of {group}; download it again")
     order = np.argsort(groups, kind="stable").astype(np.int32)
     return None if np.array_equal(order, np.arange(inputs)) else order
@@ -108,7 +110,7 @@ def _zero_points(words: np.ndarray, bits: int, settings: Mapping[str, Any], info
     if "gptq_v2" in (settings.get("checkpoint_format"), settings.get("format")):
         return fields(words, bits)
     wraps = np.any(fields(words, bits) == 2**bits - 1)
-    if wraps and "gptqmodel" not in str((settings.get("meta") or {}).get("quantizer")).lower():
+    if wraps and "gptqmodel" not in str(table(settings.get("meta")).get("quantizer")).lower():
         raise ValueError(
             f"tensor {name} in {info.file} stores the zero point {2**bits - 1}, which is 0 less 1 wrapped around, and "
             "readers of GPTQ's version 1 differ in what it means; look for an upload in version 2 or by GPTQModel"
