@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters.packed import PACKED, SCALE, SHAPE, QuantizedTensor, bits_of
-from eagle_jax.converters.quantized import fp4, fp8
-from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of, table
-from eagle_jax.converters.quantized.gptq import sorted_inputs
+from eagle_jax.converters.packed import PACKED, SCALE, QuantizedTensor
+from eagle_jax.converters.quantized import fp4, fp8, packed_words
+from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, table
+from eagle_jax.converters.quantized.packed_words import ORDER, ZERO
 from eagle_jax.converters.quantized.scale_grid import grid_of
-from eagle_jax.converters.quantized.unpacking import SCALES, around_zero, fields, floats, with_zeros
+from eagle_jax.converters.quantized.unpacking import SCALES, with_zeros
 from eagle_jax.ops.quantized import QuantType
 
 TITLE = "compressed-tensors"
-ZERO, ORDER, WHOLE = "_zero_point", "_g_idx", "_global_scale"
+WHOLE = "_global_scale"
 FORMATS = (
     "pack-quantized",
     "int-quantized",
@@ -73,7 +73,7 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
         if not name.endswith("weight"):
             continue
         if tensors.info[name + PACKED].dtype == "int32":
-            yield name, _packed(tensors, name, needed)
+            yield name, packed_words.weight(tensors, name, needed)
         elif name + WHOLE in tensors.info:
             yield name, fp4.nvfp4(tensors, name + PACKED, name + SCALE, name + WHOLE, np.divide)
         else:
@@ -94,47 +94,6 @@ def _block(stated: Mapping[str, Any]) -> tuple[int, int] | None:
             f"config_groups of {TITLE} state several block sizes, {sorted(map(str, blocks))}; expected one"
         )
     return next(iter(blocks), None)
-
-
-def _packed(tensors: RawTensors, name: str, needed: tuple[str, ...]) -> StoredWeight:
-    words, scale, shape = name + PACKED, name + SCALE, name + SHAPE
-    info = tensors.part(words, words, ("int32",))
-    grid = tensors.part(scale, words, SCALES)
-    tensors.part(shape, words, ("int64", "int32"), (1,))
-    size = tuple(int(n) for n in tensors.peek(shape))
-    bits = bits_of(info.shape[1], size[1]) if len(size) == 2 else None
-    if bits is None or size[0] != info.shape[0] or grid.shape[0] != size[0]:
-        raise ValueError(
-            f"{words} in {info.file} is int32 {list(info.shape)} with scales {list(grid.shape)}; expected int32 words "
-            f"of 4 or 8 bits and scales by group, for a weight {list(size)}"
-        )
-    outputs, inputs = size
-    group = group_of(scale, grid, inputs, grid.shape[1])
-    zero, has_zeros = name + ZERO, name + ZERO in tensors.info or ZERO in needed
-    if has_zeros and tensors.part(zero, words, ("int32",)).shape != (-(-outputs * bits // 32), grid.shape[1]):
-        raise ValueError(
-            f"tensor {zero} in {info.file} has shape {list(tensors.info[zero].shape)}; expected numbers of {bits} bits "
-            f"packed along {outputs} outputs, for {grid.shape[1]} groups"
-        )
-    order, has_order = None, name + ORDER in tensors.info or ORDER in needed
-    if has_order:
-        tensors.part(name + ORDER, words, ("int32", "int64"), (1,))
-        groups = tensors.peek(name + ORDER)
-        if np.any(groups != -1):  # -1 of all inputs: they are in order
-            order = sorted_inputs(groups, inputs, group, f"{name}{ORDER} in {info.file}")
-
-    def read(take: Take) -> QuantizedTensor:
-        codes = fields(take(words), bits)[:, :inputs]
-        codes = codes if order is None else codes[:, order]
-        if not has_zeros:
-            return QuantizedTensor(around_zero(codes, bits), floats(take(scale)), order=order)
-        # codes and zero points are both stored with the middle added
-        zeros = fields(np.ascontiguousarray(take(zero).T), bits)[:, :outputs].T
-        return with_zeros(codes, take(scale), zeros, order)
-
-    quant_type = QuantType(bits, group, has_minima=has_zeros, is_ordered=order is not None)
-    parts = (words, scale, shape, *([zero] if has_zeros else []), *([name + ORDER] if has_order else []))
-    return StoredWeight(info=described(info, (outputs, inputs), quant_type), parts=parts, read=read)
 
 
 def _int8(tensors: RawTensors, name: str, block: tuple[int, int] | None, needs_zeros: bool) -> StoredWeight:
