@@ -10,6 +10,7 @@ import numpy as np
 
 from eagle_jax.converters import packed
 from eagle_jax.converters.errors import listed
+from eagle_jax.converters.gguf_split import part_paths
 from eagle_jax.converters.pickles import TorchFile
 from eagle_jax.converters.quantized import RawTensors, fold, unpacking
 from eagle_jax.converters.tensor_file import GGUF, TensorFile, TensorInfo
@@ -98,8 +99,8 @@ class Weights:
         self.files = weight_files(folder)
         self.info: dict[str, TensorInfo] = {}
         self._holder: dict[str, TensorFile] = {}
-        for path in self.files:
-            file = _opened(path)
+        for path in self.files[:1] if is_gguf(folder) else self.files:  # of a GGUF file's parts the first names all
+            file = opened(path)
             for name, info in file.info.items():
                 if name in self.info:
                     raise ValueError(f"tensor {name} is in both {self.info[name].file} and {path}")
@@ -155,7 +156,8 @@ class Weights:
                 raise ValueError(f"{index} places tensor {name} in {file}, which does not hold it")
 
 
-def _opened(path: pathlib.Path) -> TensorFile:
+def opened(path: pathlib.Path) -> TensorFile:
+    """One file of tensors, as it is stored."""
     if path.suffix == GGUF:
         from eagle_jax.converters.gguf_tensors import GgufTensors
 
@@ -172,7 +174,7 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
     """
     check_folder(folder)
     if is_gguf(folder):
-        return (folder,)
+        return part_paths(folder)
     for name in WEIGHT_FILES:
         path = folder / name
         if not path.is_file():

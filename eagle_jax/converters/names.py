@@ -15,14 +15,13 @@ import numpy as np
 
 from eagle_jax.converters import packed
 from eagle_jax.converters.errors import listed
-from eagle_jax.converters.files import Weights
+from eagle_jax.converters.files import Weights, is_gguf
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.models.quant import flat, is_matrix
+from eagle_jax.models.quant import flat, may_be_quantized
 from eagle_jax.ops.quantized import QuantArray
 
 Params = dict[str, Any]
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-_EMBEDDING = "embed_tokens/embedding"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +132,7 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
         raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
     for path, slot in slots(rules, shapes).items():
         for key in slot.keys:
-            _check_tensor(key, weights.info[key], slot, is_matrix(path) or path.endswith(_EMBEDDING))
+            _check_tensor(key, weights.info[key], slot, may_be_quantized(path))
             if weights.info[key].quant_type != weights.info[slot.keys[0]].quant_type:
                 raise ValueError(f"tensors {slot.keys[0]} and {key} are quantized differently; expected experts alike")
 
@@ -145,14 +144,9 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
         for i, key in enumerate(slot.keys):
             part = jax.tree.map(lambda x, i=i: x[i], value) if slot.stacked else value
             if isinstance(part, QuantArray):
-                yield from packed.tensors(key, packed.QuantizedTensor(**_fields(part)), part.bits)
+                yield from packed.tensors(key, packed.of_array(part), part.bits)
             else:
                 yield key, np.ascontiguousarray(part).reshape(slot.shape)
-
-
-def _fields(weight: QuantArray) -> dict[str, Any]:
-    """What `QuantizedTensor` holds of a weight, in numpy already."""
-    return {name: getattr(weight, name) for name in packed.QuantizedTensor._fields}
 
 
 def float_dtype(dtype: Any) -> jnp.dtype:
@@ -173,35 +167,23 @@ def float_dtype(dtype: Any) -> jnp.dtype:
 def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
     """The dtype to load a model in whose files are like this tensor; float64 becomes float32.
 
-    Where it is a rounded weight, the first tensor of floats tells.
+    Where it is a quantized weight, the first tensor of floats tells. In GGUF files those are float32 whatever the model
+    was: it is bfloat16 there.
     """
+    if weights.info[key].quant_type is not None and is_gguf(weights.folder):
+        return jnp.dtype("bfloat16")
     floats = (one.dtype for one in weights.info.values() if one.dtype in FLOATS)
     dtype = next(floats, "float32") if weights.info[key].quant_type is not None else weights.info[key].dtype
     return jnp.dtype("float32" if dtype == "float64" else dtype)
 
 
-def is_quantized(weights: Weights) -> bool:
-    """Whether files hold quantized weights."""
-    return any(info.quant_type is not None for info in weights.info.values())
-
-
-def refuse_quantized(weights: Weights) -> None:
-    """Refuses with ValueError files that hold quantized weights."""
-    for info in weights.info.values():
-        if info.quant_type is not None:
-            raise ValueError(
-                f"{weights.folder} holds weights that are rounded to {info.dtype} already; leave quantize out, or give "
-                "the model that it was made from"
-            )
-
-
-def _check_tensor(key: str, info: TensorInfo, slot: Slot, may_be_quantized: bool) -> None:
+def _check_tensor(key: str, info: TensorInfo, slot: Slot, quantizable: bool) -> None:
     if not slot.fits(info.shape):
         raise ValueError(f"tensor {key} in {info.file} has shape {list(info.shape)}; expected {list(slot.shape)}")
-    if info.dtype not in FLOATS and not (may_be_quantized and info.quant_type is not None):
+    if info.dtype not in FLOATS and not (quantizable and info.quant_type is not None):
         raise ValueError(
             f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)}"
-            f"{', or the tensors of a quantized weight' if may_be_quantized else ''}"
+            f"{', or the tensors of a quantized weight' if quantizable else ''}"
         )
 
 

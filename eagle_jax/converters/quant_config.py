@@ -71,7 +71,7 @@ def _group(quant_type: QuantType, targets: list[str]) -> dict[str, Any]:
     weights = {
         "num_bits": quant_type.bits,
         "type": "int",
-        "symmetric": True,
+        "symmetric": not quant_type.has_minima,
         "strategy": "channel" if quant_type.group is None else "group",
         "group_size": quant_type.group,
         "dynamic": False,

@@ -10,14 +10,12 @@ import numpy as np
 
 from eagle_jax.converters import packed
 from eagle_jax.converters.files import Weights
-from eagle_jax.converters.names import Params, Rule, Slot, is_quantized, slots
-from eagle_jax.models.quant import Scheme, is_matrix
-from eagle_jax.ops.quantized import QuantArray, quantize
+from eagle_jax.converters.names import Params, Rule, Slot, slots
+from eagle_jax.models.quant import Scheme, scheme_for_files
+from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.sharding import Place
 
 log = logging.getLogger("eagle_jax.converters")
-
-_OUTPUT = "lm_head/weight"
 
 
 def read_params(
@@ -37,34 +35,33 @@ def read_params(
         weights: files that passed `names.check`.
         shapes: the parameter tree, of anything that has a shape.
         place: puts a parameter where it belongs on several devices; None is the default device.
-        scheme: what to quantize it to; None keeps what the files hold. Files that are quantized to the same width stay
-            as they are.
+        scheme: what to quantize it to; None keeps what the files hold. What becomes of files that are quantized
+            already, `scheme_for_files` decides.
 
     Raises:
         ValueError: the scheme's groups do not divide a matrix, the files hold weights that are quantized to another
             width, or numbers that are NaN or infinite.
     """
-    if scheme is not None and is_quantized(weights):
-        _check_width(weights, slots(rules, shapes), scheme)
-        scheme = None
+    by_path = slots(rules, shapes)
+    stored = {path: weights.info[slot.keys[0]].quant_type for path, slot in by_path.items()}
+    scheme = scheme_for_files(scheme, stored, shapes, weights.folder)
     if scheme is not None:
         scheme.check(shapes)
     for note in weights.notes:
         log.warning("%s: %s", weights.folder, note)
     params: Params = {}
     finite: list[tuple[Slot, Any, list[jax.Array]]] = []
-    for path, slot in slots(rules, shapes).items():
+    for path, slot in by_path.items():
         *parents, name = path.split("/")
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
-        quant_type = None if scheme is None else scheme.of(path)
-        if weights.info[slot.keys[0]].quant_type is not None:
+        if stored[path] is not None:
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
             leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
         floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
-        leaf = leaf if quant_type is None else quantize(leaf, quant_type, dtype)
+        leaf = leaf if scheme is None else scheme.applied(path, leaf, dtype)
         finite.append((slot, leaf, [_is_finite(one) for one in floats]))
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
         node[name] = jax.block_until_ready(leaf)
@@ -72,27 +69,6 @@ def read_params(
         if not all(flags):
             _refuse_not_finite(weights, slot, leaf, dtype)
     return params
-
-
-def _check_width(weights: Weights, table: dict[str, Slot], scheme: Scheme) -> None:
-    """Refuses to quantize files again to another width than they have; logs that the same width changes nothing.
-
-    The output matrix may have any width in either.
-
-    Raises:
-        ValueError: names both widths.
-    """
-    for path, slot in table.items():
-        info, asked = weights.info[slot.keys[0]], scheme.layers
-        if info.quant_type is None or path == _OUTPUT or not is_matrix(path):
-            continue
-        if asked is None or asked.bits != info.quant_type.bits:
-            wide = "floats" if asked is None else f"int{asked.bits}"
-            raise ValueError(
-                f"{weights.folder} holds weights that are quantized to {info.dtype} already, and quantize asks for "
-                f"{wide}; leave quantize out, or give the model that it was made from"
-            )
-    log.warning("%s holds quantized weights already: quantize changes nothing", weights.folder)
 
 
 _is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))

@@ -163,9 +163,9 @@ def test_weights_go_rounded_into_their_shards(folders):
 
 def test_the_float_model_is_never_whole_in_memory(folders, monkeypatch):
     """Counted while each weight is rounded: floats of one parameter, beside those that stay floats."""
-    from eagle_jax.converters import reading
+    from eagle_jax.models import quant
 
-    most, quantize = [], reading.quantize
+    most, quantize = [], quant.quantize
 
     def watched(leaf, quant_type, dtype):
         made = jax.block_until_ready(quantize(leaf, quant_type, dtype))
@@ -173,7 +173,7 @@ def test_the_float_model_is_never_whole_in_memory(folders, monkeypatch):
         most.append(sum(x.size for x in floats if x.shape[1] > 1))
         return made
 
-    monkeypatch.setattr(reading, "quantize", watched)
+    monkeypatch.setattr(quant, "quantize", watched)
     before = sum(x.size for x in jax.live_arrays() if x.dtype == np.float32 and x.ndim == 2 and x.size >= 32 * 32)
     lm = load_target(folders / "target", scheme=scheme_of("int8/none"))
     rounded = [leaf for _, leaf in flat(lm.params) if isinstance(leaf, QuantArray)]
@@ -190,8 +190,12 @@ def says(folder: pathlib.Path, **changes) -> None:
 
 def test_bad_folders_are_refused_in_one_sentence(folders, tmp_path):
     quantize(folders / "target", good := tmp_path / "good", "int8")
-    with pytest.raises(ValueError, match="rounded to int8 already; leave quantize out"):
-        quantize(good, tmp_path / "new", "int4")
+    for again in (
+        lambda: load_target(good, scheme=scheme_of("int4")),
+        lambda: quantize(good, tmp_path / "new", "int4"),
+    ):
+        with pytest.raises(ValueError, match="quantized to 8 bits already, and 4 were asked for; leave quantize out"):
+            again()
     with pytest.raises(FileExistsError, match="holds a model already"):
         quantize(folders / "target", good, "int8")
     assert not (tmp_path / "new").exists()

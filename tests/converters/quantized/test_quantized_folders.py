@@ -1,5 +1,6 @@
 """What holds for folders of every format: widths asked for, heads, conversion, description, saving."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -78,16 +79,13 @@ def pair():
 
 def test_the_width_that_files_have_changes_nothing(tmp_path, caplog):
     folder = published.write(tmp_path, *AWQ)
-    caplog.set_level(logging.WARNING, "eagle_jax.converters")
+    caplog.set_level(logging.WARNING, "eagle_jax.models")
     same(published.loaded(folder, scheme=scheme_of("int4")).params, published.loaded(folder).params)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path} holds quantized weights already: quantize changes nothing"
+        f"{tmp_path} holds weights of 4 bits already: they are kept, and quantize changes nothing"
     ]
     for asked in ("int8", "none/int8"):
-        wide = {"int8": "int8", "none/int8": "floats"}[asked]
-        with pytest.raises(
-            ValueError, match=f"quantized to int4 already, and quantize asks for {wide}; leave quantize"
-        ):
+        with pytest.raises(ValueError, match="quantized to 4 bits already, and 8 were asked for; leave quantize"):
             published.loaded(folder, scheme=scheme_of(asked))
     published.check(published.write(tmp_path / "fp8", *FP8), scheme=scheme_of("int8"))
 
@@ -118,18 +116,39 @@ def test_symmetric_integers_are_written_again(pair, tmp_path):
 
 
 @all_formats
-def test_what_is_read_and_not_written_is_refused(pair, tmp_path, name):
+def test_what_packed_integers_say_is_written_and_the_rest_is_refused(pair, tmp_path, name):
+    """Integers with integer zero points in the model's order are; tables, minima of floats and orders are not."""
     folder = published.write(tmp_path / "quantized", *FORMATS[name], key=key_of(name))
-    with pytest.raises(ValueError, match="read and not written; expected integers around 0: keep the folder"):
-        save_target(published.loaded(folder), tmp_path / "saved")
-    with pytest.raises(ValueError, match="already; leave quantize out"):
-        quantize(folder.path, tmp_path / "again", "int8")
-    assert not (tmp_path / "again").exists()
+    model, is_written = published.loaded(folder), name in ("AWQ", "compressed-tensors")
     save_head(pair[1], tmp_path / "head")
     requantized(tmp_path / "head", *FORMATS[name], key_of(name))
     save_target(pair[0], tmp_path / "target")
-    with pytest.raises(ValueError, match="read and not written"):
-        convert(tmp_path / "head", tmp_path / "speculators", "speculators", target=tmp_path / "target")
+    refused = "compressed-tensors do not have; keep the files"
+    for write in (
+        lambda: save_target(model, tmp_path / "saved"),
+        lambda: convert(tmp_path / "head", tmp_path / "speculators", "speculators", target=tmp_path / "target"),
+    ):
+        with contextlib.nullcontext() if is_written else pytest.raises(ValueError, match=refused):
+            write()
+    if is_written:
+        published.check(published.Folder(tmp_path / "saved", folder.dense))
+
+
+@all_formats
+def test_folders_are_quantized_a_second_time_where_that_is_asked_for(tmp_path, name):
+    folder, again = published.write(tmp_path / "quantized", *FORMATS[name], key=key_of(name)), tmp_path / "again"
+    other = "int4" if name == "FP8" else "int8"
+    with pytest.raises(ValueError, match="already, and . were asked for; leave quantize out"):
+        quantize(folder.path, again, other)
+    assert not again.exists()
+    quantize(folder.path, again, other, requantize=True)
+    expected = load_target(folder.path, scheme=scheme_of(f"requantize:{other}"))  # in the files' own dtype
+    same(load_target(again).params, dense_tables(expected.params))
+
+
+def dense_tables(params):
+    """Tables of embeddings are written in floats."""
+    return params | {"embed_tokens": dense_params(params["embed_tokens"])}
 
 
 @all_formats
