@@ -36,6 +36,7 @@ from eagle_jax.loading.folders import folders_of
 SEARCH = [(3, 1, 1), (4, 2, 1), (5, 3, 1), (6, 4, 1), (8, 6, 1), (6, 2, 2), (6, 3, 2), (8, 4, 2), (8, 3, 3)]
 SEARCH += [(4, 0.5), (6, 0.5), (6, 0.3), (8, 0.5), (8, 0.3), (12, 0.3)]  # chains that end where the head is unsure
 PUBLISHED_TREE = (60, 7, 10)
+DTYPES = ("float32", "bfloat16", "float16")
 # columns: against the best whose name begins so
 PEERS = ("HF generate", "HF", "llama.cpp plain", "llama.cpp", "original EAGLE, plain", "original EAGLE")
 
@@ -53,7 +54,10 @@ def main() -> None:
     own.add_argument("--python", default=sys.executable, help="that runs it (default: this one)")
     own.add_argument("--packages", help="folder of packages that it finds before all others")
     own.add_argument(
-        "--weights", nargs="+", default=[None], help="of ours: dtypes, or int8, int4, ... (default: as load has them)"
+        "--weights",
+        nargs="+",
+        default=[None],
+        help="of ours: a dtype, quantize, or both, as float32+requantize:int8 (default: as load has them)",
     )
     options = own.parse_args()
     until_end, new_tokens = options.until_end, options.new_tokens
@@ -71,7 +75,8 @@ def main() -> None:
             model = pair.model
             asked = [pair.chart.prompt(64, seed) for seed in range(options.limit or 2)]
         else:
-            how = {"quantize" if (weights or "").startswith("int") else "dtype": weights}
+            parts = [] if weights is None else weights.split("+")
+            how = {"dtype" if part in DTYPES else "quantize": part for part in parts}
             model = eagle_jax.load(options.target, options.head, **how)
             asked = prompts(model, options.questions, options.limit, new_tokens, options.every)
         named = f", {weights}" if weights else ""

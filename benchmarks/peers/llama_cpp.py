@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from benchmarks.common.servers import running
 from benchmarks.common.turns import Answer, Method
@@ -17,12 +17,15 @@ START = 60  # seconds that a server may take
 
 
 @contextlib.contextmanager
-def methods(binaries: pathlib.Path, file: pathlib.Path, new_tokens: int, *, until_end: bool) -> Iterator[dict]:
+def methods(
+    binaries: pathlib.Path, file: pathlib.Path, new_tokens: int, *, until_end: bool, modes: Sequence[str] = MODES
+) -> Iterator[dict]:
     """A server for each mode that this build knows, with as many threads as there are cores, as methods by name.
 
     Args:
         binaries: folder that holds `llama-server`.
         file: a GGUF file.
+        modes: those asked for.
 
     Raises:
         ValueError: there is no server in the folder.
@@ -34,7 +37,7 @@ def methods(binaries: pathlib.Path, file: pathlib.Path, new_tokens: int, *, unti
     usage = subprocess.run([binary, "--help"], capture_output=True, text=True).stdout
     methods: dict[str, Method] = {}
     with contextlib.ExitStack() as stack:
-        for mode in (mode for mode in MODES if mode == "none" or mode in usage):
+        for mode in (mode for mode in modes if mode == "none" or mode in usage):
             options = [] if mode == "none" else ["--spec-type", mode]
             url = stack.enter_context(running(_command(binary, file, options), START))
             name = "llama.cpp plain" if mode == "none" else f"llama.cpp {mode}"

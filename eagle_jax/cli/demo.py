@@ -74,10 +74,11 @@ def demo(
 
 
 def _about(name: str, model: api.Model) -> str:
-    size = f"{sum(leaf.size for leaf in jax.tree.leaves(model.target)) / 1e6:.0f} million parameters"
+    size = f"{model.size / 1e6:.0f} million parameters"
     if name == TOY:
         return f"A toy Llama of {size}: it has the form of an answer, its sums are often wrong."
-    return f"{name}, {size}, in {model.dtype}, drafted by the EAGLE-3 head that comes with the package."
+    stored = f"as its file has them, {model.weights_size / 1e6:.0f} MB" if model.is_quantized else f"in {model.dtype}"
+    return f"{name}, {size}, {stored}, drafted by the EAGLE-3 head that comes with the package."
 
 
 def _heading(temperature: float) -> str:

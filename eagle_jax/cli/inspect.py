@@ -21,8 +21,8 @@ def inspect(
     """Show what a folder holds: target or head and of which kind, its sizes, its files, and whether it would load.
 
     Of an EAGLE-3 head also which layers of the target it reads (`taps`: the residual stream entering them, counted from
-    0), how many tokens it drafts (`draft_vocab_size`), and its flags. Of a GGUF file which types its weights have, and
-    which of them are kept as integers.
+    0), how many tokens it drafts (`draft_vocab_size`), and its flags. Of quantized weights, in a folder or a GGUF file,
+    how each kind of matrix is stored, and what of that is kept.
 
     **Examples**
 
@@ -49,7 +49,10 @@ def inspect(
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column(overflow="fold")
     filled = {name: value for name, value in rows.items() if value}
-    for name, value in (*filled.items(), ("", ""), *_flat(description.config)):
+    kinds = [
+        ("kinds" if i == 0 else "", f"{names}: {text}") for i, (names, text) in enumerate(description.kinds.items())
+    ]
+    for name, value in (*filled.items(), *kinds, ("", ""), *_flat(description.config)):
         shown.add_row(name, Text(str(value)))
     out.print(shown)
 

@@ -63,8 +63,10 @@ Quantize = Annotated[
     typer.Option(
         "--quantize",
         metavar="KIND",
-        help="Round weights while they are read: int8, int4 (groups of 32), int4-128; after a slash what the output "
-        "matrix becomes, int8 without one: int4/int4. draft:int8 rounds what drafts alone, which changes no text.",
+        help="Quantize weights while they are read: int8, int4 (groups of 32), int4-128, int4-asym, int4-128-asym; "
+        "after a slash what the output matrix becomes, int8 without one: int4/int4. Files that are quantized are kept: "
+        "none makes floats of them, requantize:int8 quantizes them again. draft:int8 quantizes what drafts alone, "
+        "which changes no text.",
         rich_help_panel=MODEL,
     ),
 ]

@@ -11,6 +11,7 @@ from typing import Any
 from eagle_jax.converters import dflash, eagle, formats, heads, llama
 from eagle_jax.converters.files import Weights, read_entries
 from eagle_jax.converters.head_entries import KIND
+from eagle_jax.converters.weight_kinds import weight_kinds
 
 TARGET = "target"
 EAGLE1 = "EAGLE-1/2 head"
@@ -43,6 +44,7 @@ class Description:
         parameters: numbers in all tensors together.
         tensors: how many there are.
         dtypes: numbers by dtype; of a GGUF file's blocks by their type there and what becomes of it.
+        kinds: of quantized weights how each kind of tensor is stored, and what is kept of it.
         files: bytes by weight file.
         config: the settings in use, or the plain `config.json` of what does not load.
     """
@@ -54,6 +56,7 @@ class Description:
     parameters: int
     tensors: int
     dtypes: dict[str, int]
+    kinds: dict[str, str]
     files: dict[str, int]
     config: dict[str, Any]
 
@@ -81,6 +84,7 @@ def describe(folder: str | pathlib.Path) -> Description:
         parameters=by_dtype.total(),
         tensors=len(weights.info),
         dtypes=dict(by_dtype),
+        kinds=weight_kinds(weights.info),
         files={path.name: path.stat().st_size for path in weights.files},
         config=config,
     )

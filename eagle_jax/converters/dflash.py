@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import dflash_edges, dflash_nested, names, pickles, quant_config, window
+from eagle_jax.converters import dflash_edges, dflash_nested, names, pickles, quant_config, reading, window
 from eagle_jax.converters.dflash_config import ARCHITECTURE, entries_for, read_config
 from eagle_jax.converters.eagle import own_embedding
 from eagle_jax.converters.files import Weights, read_json
@@ -69,7 +69,7 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     config = dataclasses.replace(config, own_embedding=own is not None)
     chosen = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
     needed = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
-    params = names.read_params(weights, dflash_edges.stored(RULES, weights.info), needed, chosen, scheme=scheme)
+    params = reading.read_params(weights, dflash_edges.stored(RULES, weights.info), needed, chosen, scheme=scheme)
     if own is not None:
         params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
     mask = mask_embedding(weights, config.layers.hidden_size)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.converters import formats, names, quant_config, window
+from eagle_jax.converters import formats, names, quant_config, reading, window
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.formats import EMBEDDING, KEPT, OFFSETS, OUTPUT, Spelling
 from eagle_jax.converters.head_config import eagle1_config, eagle3_config
@@ -71,7 +71,7 @@ def load_eagle(
         config = dataclasses.replace(config, own_embedding=own is not None)
     chosen = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
     needed = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
-    params = names.read_params(weights, checkpoint.spelling.rules, needed, chosen, scheme=scheme)
+    params = reading.read_params(weights, checkpoint.spelling.rules, needed, chosen, scheme=scheme)
     if own is not None:
         params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
     ids = None if checkpoint.vocabulary is None else jnp.asarray(checkpoint.vocabulary, jnp.int32)

@@ -2,16 +2,18 @@
 
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from eagle_jax.converters import packed
 from eagle_jax.converters.errors import listed
+from eagle_jax.converters.gguf_split import part_paths
 from eagle_jax.converters.pickles import TorchFile
+from eagle_jax.converters.quantized import RawTensors, fold, unpacking
 from eagle_jax.converters.tensor_file import GGUF, TensorFile, TensorInfo
-from eagle_jax.ops.quantized import QuantType
 
 # First found wins. Published folders may hold both kinds with the same weights; safetensors need no PyTorch.
 WEIGHT_FILES = (
@@ -34,9 +36,15 @@ class SafetensorsFile:
         "F32": "float32",
         "F16": "float16",
         "BF16": "bfloat16",
+        "F8_E4M3": "float8_e4m3fn",
+        "F8_E8M0": "float8_e8m0fnu",
         "I64": "int64",
         "I32": "int32",
+        "I16": "int16",
         "I8": "int8",
+        "U64": "uint64",
+        "U32": "uint32",
+        "U16": "uint16",
         "U8": "uint8",
         "BOOL": "bool",
     }
@@ -56,7 +64,23 @@ class SafetensorsFile:
         }
 
     def take(self, name: str) -> np.ndarray:
-        return self._file.get_tensor(name)
+        info = self.info[name]
+        return _mapped(self.path, name, info) if info.dtype in _OCTETS else self._file.get_tensor(name)
+
+
+# Dtypes that safetensors looks for in numpy, which has none of one byte.
+_OCTETS = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu}
+
+
+def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
+    """A tensor of one-byte floats: the file is a length, a header in JSON of that many bytes, and all values."""
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+        begin, end = json.loads(file.read(header))[name]["data_offsets"]
+    octets = (
+        np.memmap(path, np.uint8, "r", 8 + header + begin, (end - begin,)) if end > begin else np.zeros(0, np.uint8)
+    )
+    return np.asarray(octets).view(_OCTETS[info.dtype]).reshape(info.shape)
 
 
 class Weights:
@@ -65,7 +89,9 @@ class Weights:
     Attributes:
         folder: where they are; the file itself if it is a GGUF file.
         files: the weight files in use.
-        info: every tensor by its name; a rounded weight is one (`packed`).
+        info: every tensor by its name; a quantized weight is one (`quantized`).
+        optional: tensors that change nothing, and that a model may not know.
+        notes: sentences about what is not done as the folder states.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -73,38 +99,53 @@ class Weights:
         self.files = weight_files(folder)
         self.info: dict[str, TensorInfo] = {}
         self._holder: dict[str, TensorFile] = {}
-        for path in self.files:
-            file = _opened(path)
+        for path in self.files[:1] if is_gguf(folder) else self.files:  # of a GGUF file's parts the first names all
+            file = opened(path)
             for name, info in file.info.items():
                 if name in self.info:
                     raise ValueError(f"tensor {name} is in both {self.info[name].file} and {path}")
                 self.info[name] = info
                 self._holder[name] = file
         self._check_index()
-        self.info = _folded(self.info, self.take)
+        self._peeked: dict[str, np.ndarray] = {}
+        folded = fold(folder, RawTensors(self.info, self._peek))
+        self.info, self._stored = dict(folded.info), folded.weights
+        self.optional, self.notes = folded.optional, folded.notes
 
     def take(self, name: str) -> np.ndarray:
-        """The values of one tensor, once."""
-        return self._holder[name].take(name)
+        """The values of one tensor, once; those of a quantized weight in float32."""
+        stored = self._stored.get(name)
+        if stored is None:
+            return self._take_stored(name)
+        assert stored.info.quant_type is not None
+        return unpacking.dense(stored.read(self._take_stored), stored.info.quant_type.levels)
 
     def take_quantized(self, name: str) -> packed.QuantizedTensor:
-        """Codes and scales of one rounded weight, once."""
+        """Codes and scales of one quantized weight, once."""
         info = self.info[name]
         if info.quant_type is None:
-            raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a rounded weight")
-        if name in self._holder:  # one tensor in the file too
-            return self._holder[name].take_quantized(name)  # type: ignore[attr-defined]
-        codes = packed.unpack(self.take(name + packed.PACKED), info.quant_type.bits, info.shape[1])
-        return packed.QuantizedTensor(codes, self.take(name + packed.SCALE))
+            raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a quantized weight")
+        if name in self._stored:
+            return self._stored[name].read(self._take_stored)
+        return self._holder[name].take_quantized(name)  # type: ignore[attr-defined]
 
     def parts(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
-        """What one tensor of `info` is in a file, by its name there: one tensor, or those of a rounded weight."""
-        if self.info[name].quant_type is None:
+        """What one tensor of `info` is in a file that we write: one tensor, or those of a quantized weight."""
+        quant_type = self.info[name].quant_type
+        if quant_type is None:
             yield name, self.take(name)
-            return
-        for part in (packed.PACKED, packed.SCALE):
-            yield name + part, self.take(name + part)
-        yield name + packed.SHAPE, np.asarray(self.info[name].shape, np.int64)
+        else:
+            yield from packed.tensors(name, self.take_quantized(name), quant_type.bits)
+
+    def _take_stored(self, name: str) -> np.ndarray:
+        """A tensor as it is stored."""
+        return self._peeked.pop(name) if name in self._peeked else self._holder[name].take(name)
+
+    def _peek(self, name: str) -> np.ndarray:
+        """A small tensor, which can be taken again."""
+        if name not in self._peeked:
+            self._peeked[name] = self._holder[name].take(name)
+        return self._peeked[name]
 
     def _check_index(self) -> None:
         index = next((p for p in map(self.folder.joinpath, WEIGHT_FILES) if p.exists()), None)
@@ -115,46 +156,13 @@ class Weights:
                 raise ValueError(f"{index} places tensor {name} in {file}, which does not hold it")
 
 
-def _opened(path: pathlib.Path) -> TensorFile:
+def opened(path: pathlib.Path) -> TensorFile:
+    """One file of tensors, as it is stored."""
     if path.suffix == GGUF:
         from eagle_jax.converters.gguf_tensors import GgufTensors
 
         return GgufTensors(path)
     return SafetensorsFile(path) if path.suffix == ".safetensors" else TorchFile(path)
-
-
-def _folded(raw: Mapping[str, TensorInfo], take: Callable[[str], np.ndarray]) -> dict[str, TensorInfo]:
-    """The same tensors with each rounded weight as one, by the name that it would have as floats."""
-    folded = dict(raw)
-    for name in raw:
-        if name.endswith(f"weight{packed.PACKED}"):
-            name = name.removesuffix(packed.PACKED)
-            folded[name] = _rounded(name, raw, take)
-            for part in (packed.PACKED, packed.SCALE, packed.SHAPE):
-                del folded[name + part]
-    return folded
-
-
-def _rounded(name: str, raw: Mapping[str, TensorInfo], take: Callable[[str], np.ndarray]) -> TensorInfo:
-    words = raw[name + packed.PACKED]
-    for part in (packed.SCALE, packed.SHAPE):
-        if name + part not in raw:
-            raise ValueError(f"{words.file} has {name}{packed.PACKED} and no {name}{part}; copy or download it again")
-    for part in packed.UNREAD:
-        if name + part in raw:
-            raise ValueError(
-                f"{words.file} has {name}{part}: only weights that are rounded symmetrically and in order are read"
-            )
-    shape, scale = tuple(int(size) for size in take(name + packed.SHAPE)), raw[name + packed.SCALE]
-    bits = packed.bits_of(words.shape[-1], shape[-1]) if len(shape) == len(words.shape) == 2 else None
-    groups = scale.shape[-1] if len(scale.shape) == 2 else 0
-    if bits is None or words.dtype != "int32" or not groups or shape[1] % groups or scale.shape[0] != shape[0]:
-        raise ValueError(
-            f"{name}{packed.PACKED} in {words.file} is {words.dtype} {list(words.shape)} with scales "
-            f"{list(scale.shape)}; expected int32 words of 4 or 8 bits and scales by group, for a weight {list(shape)}"
-        )
-    quant_type = QuantType(bits, shape[1] // groups).over(shape[1])
-    return TensorInfo(shape, f"int{bits}", words.file, quant_type)
 
 
 def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
@@ -166,7 +174,7 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
     """
     check_folder(folder)
     if is_gguf(folder):
-        return (folder,)
+        return part_paths(folder)
     for name in WEIGHT_FILES:
         path = folder / name
         if not path.is_file():

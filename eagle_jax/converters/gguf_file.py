@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from eagle_jax.converters.gguf_split import part_paths
+
 VERSIONS = (2, 3)
 ALIGNMENT = 32
 
@@ -34,21 +36,23 @@ class GgufTensor:
         shape: in the order of PyTorch, outermost first.
         type: `F32`, `Q4_K`, ... as the `gguf` library names it.
         data: uint8 `[.., bytes of a row]`, mapped into memory.
+        file: where it is.
     """
 
     shape: tuple[int, ...]
     type: str
     data: np.ndarray
+    file: pathlib.Path
 
 
 @dataclasses.dataclass(frozen=True)
 class GgufFile:
-    """A file whose header is read.
+    """A model whose header is read.
 
     Attributes:
-        path: where it is.
-        metadata: every entry by name; arrays are lists.
-        tensors: every tensor by the file's own name.
+        path: where it is; of several parts, the first.
+        metadata: every entry by name; arrays are lists. Parts after the first have none of the model's.
+        tensors: every tensor of all parts, by the file's own name.
     """
 
     path: pathlib.Path
@@ -57,35 +61,60 @@ class GgufFile:
 
 
 def read_gguf(path: pathlib.Path) -> GgufFile:
-    """The header of a GGUF file, read once for as long as the file stays the same.
+    """The header of a GGUF file, or of all parts of a model by the first one's name, read once for as long as the files
+    stay the same.
 
     Raises:
+        FileNotFoundError: parts are missing.
         ImportError: the `gguf` library is not installed.
-        ValueError: no GGUF file, a truncated one, or a tensor of a type that is not known.
+        ValueError: no GGUF file, a truncated one, one that is not the first part, or a tensor of a type that is not
+            known.
     """
-    stat = path.stat()
-    return _read(path.resolve(), stat.st_mtime_ns, stat.st_size)
+    stats = [(part.resolve(), part.stat()) for part in part_paths(path)]
+    return _read(tuple((part, stat.st_mtime_ns, stat.st_size) for part, stat in stats))
 
 
 # gguf.GGUFReader is not used: it makes numpy arrays for every token and took 100 s for a vocabulary of 262,144.
 @functools.lru_cache(maxsize=4)
-def _read(path: pathlib.Path, changed: int, size: int) -> GgufFile:
-    del changed  # part of the cache's key
+def _read(parts: tuple[tuple[pathlib.Path, int, int], ...]) -> GgufFile:
+    """Reads the headers of all parts, by path, time of change and size."""
+    headers = [_header(path, number, len(parts), size) for number, (path, _, size) in enumerate(parts)]
+    tensors = _by_name("tensor", (entry for header in headers for entry in header.tensors.items()))
+    expected = headers[0].metadata.get("split.tensors.count", len(tensors))
+    if expected != len(tensors):
+        raise ValueError(
+            f"{parts[0][0]} states {expected} tensors in {len(parts)} parts, which hold {len(tensors)}; copy or "
+            "download them again"
+        )
+    return GgufFile(parts[0][0], headers[0].metadata, tensors)
+
+
+def _header(path: pathlib.Path, number: int, count: int, size: int) -> "_Header":
+    """The header of part `number`, from 0, of `count`."""
     try:
         if not size:
             raise ValueError("it is empty; copy or download it again")
-        header = _Header(np.memmap(path, np.uint8, mode="r"))
-        return GgufFile(path, header.metadata, header.tensors)
-    except (ValueError, OverflowError, struct.error) as error:
+        header = _Header(path)
+        stated = header.metadata.get("split.no", 0), header.metadata.get("split.count", 1)
+        if stated[1] != count:
+            raise ValueError(
+                f"it is one of {stated[1]} parts; expected the names NAME-00001-of-{stated[1]:05}.gguf and so on, in "
+                "one folder, or one file of them (`llama-gguf-split --merge`)"
+            )
+        if stated[0] != number:
+            raise ValueError(f"it is part {stated[0] + 1} by its split.no, and part {number + 1} by its name")
+        return header
+    except (ValueError, OverflowError, TypeError, struct.error) as error:
         raise ValueError(f"{path} cannot be read as a GGUF file: {error}") from error
 
 
 class _Header:
     """Reads a header from front to back."""
 
-    def __init__(self, data: np.ndarray):
-        self._data = data
-        self._bytes = memoryview(data)
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        self._data = np.memmap(path, np.uint8, mode="r")
+        self._bytes = memoryview(self._data)
         self._position = 0
         if bytes(self._take(4)) != b"GGUF":
             raise ValueError("it does not begin with the letters GGUF")
@@ -93,9 +122,6 @@ class _Header:
         if version not in VERSIONS:
             raise ValueError(f"version {version} is not known; expected {' or '.join(map(str, VERSIONS))}")
         self.metadata = _by_name("metadata entry", (self._entry() for _ in range(entries)))
-        parts = self.metadata.get("split.count", 1)
-        if parts != 1:
-            raise ValueError(f"it is one of {parts} parts; join them with `llama-gguf-split --merge`")
         table = _by_name("tensor", ((self._string(), self._place()) for _ in range(tensors)))
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
         if type(alignment) is not int or alignment < 1:
@@ -146,7 +172,7 @@ class _Header:
         end = start + math.prod(shape[:-1]) * row
         if end > len(self._data):
             raise ValueError(f"it ends before tensor {name} does; copy or download it again")
-        return GgufTensor(shape, type, self._data[start:end].reshape(*shape[:-1], row))
+        return GgufTensor(shape, type, self._data[start:end].reshape(*shape[:-1], row), self._path)
 
 
 def _by_name(what: str, entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:

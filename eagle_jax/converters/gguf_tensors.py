@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
+from eagle_jax.converters.gguf_blocks import BLOCK_TYPES, read_blocks
 from eagle_jax.converters.gguf_file import GgufFile, GgufTensor, read_gguf
 from eagle_jax.converters.packed import QuantizedTensor
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.ops.quantized import QuantType
 
 # Scaling of the rotary frequencies; `gguf_config` reads it.
 ROPE_FACTORS = "rope_freqs.weight"
@@ -56,8 +56,8 @@ _GEMMA = ("gemma2", "gemma3")
 
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
-# Types that are kept in matrices: blocks of 32 integers around 0 with one scale, as `QuantArray` has groups.
-KEPT = {"Q8_0": QuantType(8, 32), "Q4_0": QuantType(4, 32)}
+# Tensors that stay quantized where their type is in `BLOCK_TYPES`; the others are small.
+_KEPT = ("_proj.weight", "lm_head.weight", "embed_tokens.weight")
 
 
 class GgufTensors:
@@ -76,15 +76,11 @@ class GgufTensors:
         return self._in_order(name, value)
 
     def take_quantized(self, name: str) -> QuantizedTensor:
-        """Codes and scales of a matrix whose type is one of `KEPT`, as they are stored."""
+        """Codes, scales and minima of a matrix whose type is one of `BLOCK_TYPES`, as they are stored."""
         tensor = self._tensor(name)
-        blocks = tensor.data.reshape(tensor.shape[0], tensor.shape[1] // 32, -1)
-        scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32)
-        codes = blocks[..., 2:]
-        if tensor.type == "Q4_0":  # 16 bytes: the low halves are the first 16 inputs, the high ones the others
-            codes = np.concatenate([codes & 15, codes >> 4], axis=-1).astype(np.int8) - np.int8(8)
-        codes = codes.view(np.int8).reshape(tensor.shape)
-        return QuantizedTensor(self._in_order(name, codes), self._in_order(name, scales))
+        parts = read_blocks(tensor.data, tensor.shape[-1], tensor.type)
+        minima = None if parts.minima is None else self._in_order(name, parts.minima)
+        return QuantizedTensor(self._in_order(name, parts.codes), self._in_order(name, parts.scales), minima)
 
     @property
     def _architecture(self) -> str:
@@ -94,19 +90,21 @@ class GgufTensors:
         return self._file.tensors[self._own_names[name]]
 
     def _info(self, name: str) -> TensorInfo:
-        tensor, path = self._tensor(name), self._file.path
+        tensor = self._tensor(name)
         if tensor.type in FLOATS:
-            return TensorInfo(tensor.shape, np.dtype(FLOATS[tensor.type]).name, path)
-        if tensor.type in KEPT and name.endswith(("_proj.weight", "lm_head.weight")):
-            quant_type = KEPT[tensor.type].over(tensor.shape[-1])
-            stored = f"{tensor.type}, kept as int{quant_type.bits} in groups of 32"
-            return TensorInfo(tensor.shape, f"int{quant_type.bits}", path, quant_type, stored)
+            return TensorInfo(tensor.shape, np.dtype(FLOATS[tensor.type]).name, tensor.file)
+        if tensor.type in BLOCK_TYPES and name.endswith(_KEPT):
+            quant_type = BLOCK_TYPES[tensor.type].quant_type
+            stored = f"{tensor.type}, kept as {quant_type}"
+            quant_type = quant_type.over(tensor.shape[-1])
+            return TensorInfo(tensor.shape, f"int{quant_type.bits}", tensor.file, quant_type, stored)
         if not _expands(tensor.type):
             raise ValueError(
-                f"{path} has tensor {self._own_names[name]} of type {tensor.type}, which cannot be expanded to floats"
+                f"{tensor.file} has tensor {self._own_names[name]} of type {tensor.type}, which cannot be expanded to "
+                "floats"
             )
         # Blocks have a few bits and a scale of 16: bfloat16 unless another dtype is asked for.
-        return TensorInfo(tensor.shape, "bfloat16", path, stored=f"{tensor.type}, expanded to floats")
+        return TensorInfo(tensor.shape, "bfloat16", tensor.file, stored=f"{tensor.type}, expanded to floats")
 
     def _in_order(self, name: str, value: np.ndarray) -> np.ndarray:
         """Rows of llama's q and k in HuggingFace's order.

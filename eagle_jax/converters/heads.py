@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import dflash, eagle, hydra, medusa, names, quant_config, window
+from eagle_jax.converters import dflash, eagle, hydra, medusa, names, quant_config, reading, window
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo
@@ -80,7 +80,7 @@ def load_head(
     _check_fit(weights.folder, checkpoint.config, target.config)
     first = next(key for key in names.expected(checkpoint.rules, shapes(checkpoint.config)))
     chosen = names.stored_dtype(weights, first) if wanted_dtype is None else wanted_dtype
-    params = names.read_params(weights, checkpoint.rules, shapes(checkpoint.config), chosen, scheme=scheme)
+    params = reading.read_params(weights, checkpoint.rules, shapes(checkpoint.config), chosen, scheme=scheme)
     if isinstance(checkpoint.config, MedusaConfig):
         return Medusa(params=params, config=checkpoint.config)
     return Hydra(params=params, config=checkpoint.config)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import names, quant_config
+from eagle_jax.converters import names, quant_config, reading
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entries
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
@@ -78,7 +78,7 @@ def load_target(
         _check_tied(folder)
     chosen = names.stored_dtype(weights, EMBEDDING) if wanted_dtype is None else wanted_dtype
     place = None if sharding is None else placing(sharding, sharding.target, config)
-    params = names.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
+    params = reading.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
     return LM(params=params, config=config if sharding is None else widened(config, sharding.sizes))
 
 

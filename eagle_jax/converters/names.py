@@ -15,11 +15,10 @@ import numpy as np
 
 from eagle_jax.converters import packed
 from eagle_jax.converters.errors import listed
-from eagle_jax.converters.files import Weights
+from eagle_jax.converters.files import Weights, is_gguf
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.models.quant import Scheme, flat, is_matrix
-from eagle_jax.ops.quantized import QuantArray, quantize
-from eagle_jax.sharding import Place
+from eagle_jax.models.quant import flat, may_be_quantized
+from eagle_jax.ops.quantized import QuantArray
 
 Params = dict[str, Any]
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -112,55 +111,6 @@ def _slot(key: str, leaf: Any, ones: int) -> Slot:
     return Slot(tuple(key.replace("{j}", str(j)) for j in range(shape[0])), shape[1:], stacked=True, leaf=leaf)
 
 
-def read_params(
-    weights: Weights,
-    rules: Iterable[Rule],
-    shapes: Params,
-    dtype: jnp.dtype,
-    place: Place | None = None,
-    scheme: Scheme | None = None,
-) -> Params:
-    """Parameters of the given shapes, one tensor at a time.
-
-    Beside them there is never more than one parameter in memory, and what was read of it last: a model that is rounded
-    on the way is never there in floats.
-
-    Args:
-        weights: files that passed `check`.
-        shapes: the parameter tree, of anything that has a shape.
-        place: puts a parameter where it belongs on several devices; None is the default device.
-        scheme: what to round it to; None keeps what the files hold.
-
-    Raises:
-        ValueError: the scheme's groups do not divide a matrix, the files hold rounded weights already, or numbers that
-            are NaN or infinite.
-    """
-    if scheme is not None:
-        scheme.check(shapes)
-        refuse_quantized(weights)
-    params: Params = {}
-    finite: list[tuple[Slot, Any, list[jax.Array]]] = []
-    for path, slot in slots(rules, shapes).items():
-        *parents, name = path.split("/")
-        node = params
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        quant_type = None if scheme is None else scheme.of(path)
-        if weights.info[slot.keys[0]].quant_type is not None:
-            leaf: Any = _read_quantized(weights, path, slot, dtype, place)
-        else:
-            leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
-        floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
-        leaf = leaf if quant_type is None else quantize(leaf, quant_type, dtype)
-        finite.append((slot, leaf, [_is_finite(one) for one in floats]))
-        # Waiting keeps a fast reader from queueing the whole model before a slow device.
-        node[name] = jax.block_until_ready(leaf)
-    for slot, leaf, flags in finite:
-        if not all(flags):
-            _refuse_not_finite(weights, slot, leaf, dtype)
-    return params
-
-
 def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iterable[str] = ()) -> None:
     """Holds the files against what a model needs, by name, shape and dtype. Reads no tensor.
 
@@ -175,15 +125,16 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
     if missing:
         raise ValueError(f"{weights.folder} lacks {_count(missing)} that its config describes: {listed(missing)}")
     patterns = [re.compile(pattern) for pattern in ignored]
-    unknown = [key for key in weights.info if key not in expected_slots and not any(p.fullmatch(key) for p in patterns)]
+    known = expected_slots.keys() | weights.optional
+    unknown = [key for key in weights.info if key not in known and not any(p.fullmatch(key) for p in patterns)]
     if unknown:
         shown = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
         raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
     for path, slot in slots(rules, shapes).items():
         for key in slot.keys:
-            _check_tensor(key, weights.info[key], slot, is_matrix(path))
+            _check_tensor(key, weights.info[key], slot, may_be_quantized(path))
             if weights.info[key].quant_type != weights.info[slot.keys[0]].quant_type:
-                raise ValueError(f"tensors {slot.keys[0]} and {key} are rounded differently; expected experts alike")
+                raise ValueError(f"tensors {slot.keys[0]} and {key} are quantized differently; expected experts alike")
 
 
 def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.ndarray]]:
@@ -193,8 +144,7 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
         for i, key in enumerate(slot.keys):
             part = jax.tree.map(lambda x, i=i: x[i], value) if slot.stacked else value
             if isinstance(part, QuantArray):
-                rounded = packed.QuantizedTensor(np.asarray(part.codes), np.asarray(part.scales))
-                yield from packed.tensors(key, rounded, part.bits)
+                yield from packed.tensors(key, packed.of_array(part), part.bits)
             else:
                 yield key, np.ascontiguousarray(part).reshape(slot.shape)
 
@@ -217,86 +167,24 @@ def float_dtype(dtype: Any) -> jnp.dtype:
 def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
     """The dtype to load a model in whose files are like this tensor; float64 becomes float32.
 
-    Where it is a rounded weight, the first tensor of floats tells.
+    Where it is a quantized weight, the first tensor of floats tells. In GGUF files those are float32 whatever the model
+    was: it is bfloat16 there.
     """
+    if weights.info[key].quant_type is not None and is_gguf(weights.folder):
+        return jnp.dtype("bfloat16")
     floats = (one.dtype for one in weights.info.values() if one.dtype in FLOATS)
     dtype = next(floats, "float32") if weights.info[key].quant_type is not None else weights.info[key].dtype
     return jnp.dtype("float32" if dtype == "float64" else dtype)
 
 
-def refuse_quantized(weights: Weights) -> None:
-    """Refuses with ValueError files that hold rounded weights."""
-    for info in weights.info.values():
-        if info.quant_type is not None:
-            raise ValueError(
-                f"{weights.folder} holds weights that are rounded to {info.dtype} already; leave quantize out, or give "
-                "the model that it was made from"
-            )
-
-
-def _check_tensor(key: str, info: TensorInfo, slot: Slot, matrix: bool) -> None:
+def _check_tensor(key: str, info: TensorInfo, slot: Slot, quantizable: bool) -> None:
     if not slot.fits(info.shape):
         raise ValueError(f"tensor {key} in {info.file} has shape {list(info.shape)}; expected {list(slot.shape)}")
-    if info.dtype not in FLOATS and not (matrix and info.quant_type is not None):
+    if info.dtype not in FLOATS and not (quantizable and info.quant_type is not None):
         raise ValueError(
             f"tensor {key} in {info.file} is {info.dtype}; expected {', '.join(FLOATS)}"
-            f"{', or int4 or int8 as compressed-tensors packs it' if matrix else ''}"
+            f"{', or the tensors of a quantized weight' if quantizable else ''}"
         )
-
-
-_is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
-
-
-def _refuse_not_finite(weights: Weights, slot: Slot, leaf: Any, dtype: jnp.dtype) -> None:
-    """Refuses what would make logits NaN: the same token for ever, and no probabilities."""
-    floats = [np.asarray(one, np.float32) for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
-    places = [place.tolist() for values in floats for place in np.argwhere(~np.isfinite(values))]
-    too_large = f"{dtype} has no room for them: give dtype='bfloat16' or 'float32'; or " if dtype == jnp.float16 else ""
-    raise ValueError(
-        f"tensor {slot.keys[0]} in {weights.info[slot.keys[0]].file} holds {len(places)} numbers that are NaN or "
-        f"infinite, the first at {places[0] if places else []}; {too_large}the file is damaged, or a training "
-        "diverged: download or make it again"
-    )
-
-
-def _read_quantized(weights: Weights, path: str, slot: Slot, dtype: jnp.dtype, place: Place | None) -> QuantArray:
-    quant_type = weights.info[slot.keys[0]].quant_type
-    assert quant_type is not None
-    tensors_ = [weights.take_quantized(key) for key in slot.keys]
-    parts: dict[str, Any] = {}
-    for name in packed.QuantizedTensor._fields:
-        values = [getattr(tensor, name) for tensor in tensors_]
-        if values[0] is not None:
-            parts[name] = np.stack(values) if slot.stacked else values[0]
-    parts["codes"] = parts["codes"].astype(quant_type.code_dtype)
-    for name in ("scales", "minima"):
-        if name in parts and parts[name].dtype != np.float16:
-            parts[name] = parts[name].astype(np.float32)
-    placed = {
-        name: jnp.asarray(part) if place is None else place(f"{path}/{name}", part) for name, part in parts.items()
-    }
-    return QuantArray(**placed, bits=quant_type.bits, dtype=np.dtype(dtype), levels=quant_type.levels)
-
-
-def _read(weights: Weights, slot: Slot, dtype: jnp.dtype) -> jax.Array:
-    if not slot.stacked:  # changing the dtype is the device's work
-        return _to_device(weights.take(slot.keys[0]).reshape(slot.leaf.shape), dtype)
-    return jnp.asarray(_read_host(weights, slot, dtype))
-
-
-def _read_host(weights: Weights, slot: Slot, dtype: jnp.dtype) -> np.ndarray:
-    if not slot.stacked:
-        return weights.take(slot.keys[0]).reshape(slot.leaf.shape).astype(dtype)
-    stack = np.empty((len(slot.keys), *slot.shape), dtype)
-    for part, key in zip(stack, slot.keys, strict=True):
-        part[...] = weights.take(key)
-    return stack
-
-
-def _to_device(value: np.ndarray, dtype: jnp.dtype) -> jax.Array:
-    if value.dtype == np.float64:
-        value = value.astype(np.float32)
-    return jnp.asarray(value).astype(dtype)
 
 
 def _count(names: list[str]) -> str:

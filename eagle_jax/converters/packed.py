@@ -1,8 +1,11 @@
 """Rounded weights on disk, as the compressed-tensors library packs them ("pack-quantized"), which vLLM reads too.
 
-X.weight_packed  [out, words] int32   codes + 128 (8 bits) or + 8 (4 bits), the first of a word in its lowest bits
-X.weight_scale   [out, groups]        what codes are multiplied with; we write float32
-X.weight_shape   [2] int64            out, in
+X.weight_packed      [out, words] int32     codes + 128 (8 bits) or + 8 (4 bits), the first of a word in its lowest bits
+X.weight_scale       [out, groups]          what codes are multiplied with; we write float32
+X.weight_zero_point  [words, groups] int32  of unsigned codes, packed as these are, but along the outputs
+X.weight_shape       [2] int64              out, in
+
+Unsigned codes q with a zero point z stand for (q - z) * scale, and lie in the words as they are.
 """
 
 from collections.abc import Iterator
@@ -10,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-PACKED, SCALE, SHAPE = "_packed", "_scale", "_shape"
-# Of rounding that is not read: codes around another one than 0, and inputs in another order.
-UNREAD = ("_zero_point", "_g_idx")
+from eagle_jax.ops.quantized import QuantArray
+
+PACKED, SCALE, ZERO, SHAPE = "_packed", "_scale", "_zero_point", "_shape"
 
 
 class QuantizedTensor(NamedTuple):
@@ -31,11 +34,23 @@ class QuantizedTensor(NamedTuple):
     order: np.ndarray | None = None
 
 
+def of_array(weight: QuantArray) -> QuantizedTensor:
+    """A weight `[out, in]` in numpy; codes of 4 bits in whole bytes."""
+    codes, scales, minima, order = (
+        None if part is None else np.asarray(part)
+        for part in (weight.codes, weight.scales, weight.minima, weight.order)
+    )
+    assert codes is not None and scales is not None
+    if codes.dtype.name in ("int4", "uint4"):
+        codes = codes.astype(np.int8 if codes.dtype.name == "int4" else np.uint8)
+    return QuantizedTensor(codes, scales, minima, order)
+
+
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
     """Words `[out, words]` int32 of codes `[out, in]`; what is left of the last word are zeros of the packed form."""
-    per_word = 32 // bits
-    spare = -codes.shape[1] % per_word
-    unsigned = np.pad(codes.astype(np.int16) + 2 ** (bits - 1), ((0, 0), (0, spare))).astype(np.uint8)
+    spare = -codes.shape[1] % (32 // bits)
+    offset = 0 if codes.dtype == np.uint8 else 2 ** (bits - 1)
+    unsigned = np.pad(codes.astype(np.int16) + offset, ((0, 0), (0, spare))).astype(np.uint8)
     if bits == 4:
         unsigned = (unsigned[:, 0::2] | (unsigned[:, 1::2] << 4)).astype(np.uint8)
     return np.ascontiguousarray(unsigned).view("<i4")
@@ -55,7 +70,37 @@ def bits_of(words: int, inputs: int) -> int | None:
 
 
 def tensors(name: str, weight: QuantizedTensor, bits: int) -> Iterator[tuple[str, np.ndarray]]:
-    """The three tensors of the weight `name`."""
+    """The tensors of the weight `name`.
+
+    Raises:
+        ValueError: it is of a kind that this format does not have.
+    """
+    if (kind := _other_kind(weight, bits)) is not None:
+        raise ValueError(
+            f"{name} has {kind}, which the packed integers of compressed-tensors do not have; keep the files that the "
+            'model was read from, or load it with quantize="none" to write floats'
+        )
     yield name + PACKED, pack(weight.codes, bits)
     yield name + SCALE, np.ascontiguousarray(weight.scales)
+    if weight.minima is not None:
+        yield name + ZERO, np.ascontiguousarray(pack(_zeros(weight).T, bits).T)
     yield name + SHAPE, np.asarray(weight.codes.shape, np.int64)
+
+
+def _other_kind(weight: QuantizedTensor, bits: int) -> str | None:
+    """What a weight has that cannot be written, if anything."""
+    if weight.order is not None:
+        return "inputs in another order"
+    if weight.minima is None:
+        return None if weight.codes.dtype == np.int8 else "codes that are no integers around 0"
+    zeros = _zeros(weight)
+    products = -zeros.astype(np.float32) * weight.scales.astype(np.float32)
+    is_exact = zeros.max(initial=0) < 2**bits and np.array_equal(products, weight.minima)
+    return None if is_exact else "minima that are no integer zero points"
+
+
+def _zeros(weight: QuantizedTensor) -> np.ndarray:
+    """The nearest integer zero points, uint8."""
+    assert weight.minima is not None
+    zeros = np.rint(-weight.minima.astype(np.float32) / weight.scales.astype(np.float32))
+    return np.clip(zeros, 0, 255).astype(np.uint8)

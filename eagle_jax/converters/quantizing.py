@@ -1,6 +1,9 @@
-"""A folder of floats to one of rounded weights, tensor by tensor: only one file's worth is in memory at a time."""
+"""A folder to one of quantized weights, tensor by tensor: only one file's worth is in memory at a time."""
 
+import contextlib
+import dataclasses
 import pathlib
+import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,10 +12,11 @@ import numpy as np
 
 from eagle_jax.converters import eagle, heads, hydra, llama, medusa, names, packed, quant_config
 from eagle_jax.converters.describe import EAGLE1, EAGLE3, TARGET, UNKNOWN, describe
-from eagle_jax.converters.files import Weights, is_gguf, read_json
+from eagle_jax.converters.files import Weights, is_gguf, opened, read_json
+from eagle_jax.converters.gguf_folder import convert_gguf
 from eagle_jax.converters.hub import resolve
 from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
-from eagle_jax.models.quant import is_matrix, scheme_of
+from eagle_jax.models.quant import Scheme, is_matrix, scheme_for_files, scheme_of
 from eagle_jax.ops import quantized
 from eagle_jax.ops.quantized import QuantType
 
@@ -27,63 +31,106 @@ class _Table(NamedTuple):
     file: str
 
 
-def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str) -> None:
-    """Writes the target or head in `source` to `folder` with rounded matrices; `load` reads it as any other.
+def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *, requantize: bool = False) -> None:
+    """Writes the target or head in `source` to `folder` with quantized matrices; `load` reads it as any other.
 
     Weights lie as compressed-tensors packs them, and `config.json` says so, for vLLM and transformers. Everything else
-    stays bit for bit. What `load(quantize=)` makes of the source, `load` makes of the folder.
+    stays bit for bit. What `load(quantize=)` makes of the source, `load` makes of the folder. A folder whose weights
+    are quantized to the same width already is copied, which the log says.
 
     Args:
-        source: folder or hub name of a target or a head, in any format.
+        source: folder or hub name of a target or a head, in any format, or a GGUF file.
         folder: where to write it; made if it is not there.
-        to: "int8", "int4" (groups of 32), "int4-128"; see `load`.
+        to: "int8", "int4" (groups of 32), "int4-128", "int4-asym" or "int4-128-asym"; see `load`.
+        requantize: quantizes weights a second time that are quantized to another width; the same as "requantize:" in
+            front of `to`.
 
     Raises:
         FileNotFoundError, FileExistsError: the source is not there, or the folder holds a model already.
-        ValueError: no model, one that is rounded already, or groups that do not divide a matrix.
+        ValueError: no model, one that is quantized to another width, or groups that do not divide a matrix.
     """
     scheme, folder = scheme_of(to), pathlib.Path(folder)
-    if scheme is None:
-        raise ValueError("nothing to quantize to; expected int8, int4 or int4-128")
+    if scheme is None or scheme.is_floats:
+        raise ValueError("nothing to quantize to; expected int8, int4, int4-128, int4-asym or int4-128-asym")
+    if requantize:
+        scheme = dataclasses.replace(scheme, requantizes=True)
     refuse_model(folder)
-    resolved = resolve(source)
-    if is_gguf(resolved):
-        raise ValueError(f"{resolved} is a GGUF file; make a folder of it first: eagle-jax convert {resolved} DST")
-    weights = Weights(resolved)
-    table = _table(weights)
-    names.refuse_quantized(weights)
-    scheme.check({path: slot.leaf for path, slot in table.slots.items()})
-    matrices: dict[str, QuantType | None] = {}
-    for path, slot in table.slots.items():
-        if is_matrix(path):
-            quant_type = scheme.of(path)
-            matrices |= dict.fromkeys(slot.keys, None if quant_type is None else quant_type.over(slot.shape[-1]))
-
-    def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for key in weights.info:
-            quant_type = matrices.get(key)
-            if quant_type is None:
-                yield key, weights.take(key)
-            else:
-                yield from packed.tensors(key, _rounded(weights.take(key), quant_type), quant_type.bits)
-
-    entries = read_json(weights.folder / "config.json")
-    entries |= quant_config.entry(matrices)
-    others = [
-        file
-        for file in weights.folder.iterdir()
-        if file.suffix in BESIDE and file.name != "config.json" and not file.name.endswith(".index.json")
-    ]
-    write_folder(folder, entries, tensors(), table.file, others)
+    with _as_folder(resolve(source), scheme) as weights:
+        table = _table(weights)
+        stored = {path: weights.info[slot.keys[0]].quant_type for path, slot in table.slots.items()}
+        leaves = {path: slot.leaf for path, slot in table.slots.items()}
+        applied = scheme_for_files(scheme, stored, leaves, weights.folder)
+        others = [
+            file
+            for file in weights.folder.iterdir()
+            if file.suffix in BESIDE and file.name != "config.json" and not file.name.endswith(".index.json")
+        ]
+        entries = read_json(weights.folder / "config.json")
+        if applied is None:
+            write_folder(folder, entries, _as_stored(weights), table.file, others)
+            return
+        applied.check(leaves)
+        types = _types(table.slots, applied)
+        matrices = {key: types.get(key) for path, slot in table.slots.items() if is_matrix(path) for key in slot.keys}
+        entries = quant_config.without(entries) | quant_config.entry(matrices)
+        write_folder(folder, entries, _tensors(weights, types), table.file, others)
 
 
-def _rounded(value: np.ndarray, quant_type: QuantType) -> packed.QuantizedTensor:
-    quantized_weight = quantized.quantize(
-        jnp.asarray(value.astype(np.float32) if value.dtype == np.float64 else value), quant_type, "float32"
-    )
-    return packed.QuantizedTensor(
-        np.asarray(quantized_weight.codes).astype(np.int8), np.asarray(quantized_weight.scales)
-    )
+@contextlib.contextmanager
+def _as_folder(source: pathlib.Path, scheme: Scheme) -> Iterator[Weights]:
+    """The files of a folder, or of one in floats that is made of a GGUF file for the time being.
+
+    Raises:
+        ValueError: a GGUF file that is quantized, and the scheme does not requantize.
+    """
+    if not is_gguf(source):
+        yield Weights(source)
+        return
+    weights = Weights(source)
+    slots = names.slots(llama.rules(config := llama.read_config(source)), llama.shapes(config))
+    stored = {path: weights.info[slot.keys[0]].quant_type for path, slot in slots.items()}
+    if scheme_for_files(scheme, stored, {path: slot.leaf for path, slot in slots.items()}, source) is None:
+        raise ValueError(
+            f"{source} holds weights of that width already, in blocks that no folder has; load the file, whose numbers "
+            "are kept, or requantize it"
+        )
+    with tempfile.TemporaryDirectory() as temporary:
+        convert_gguf(source, pathlib.Path(temporary) / "model", dtype=llama.target_dtype(source))
+        yield Weights(pathlib.Path(temporary) / "model")
+
+
+def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]:
+    """What each tensor becomes that is quantized."""
+    types: dict[str, QuantType] = {}
+    for path, slot in slots.items():
+        if (quant_type := scheme.of(path)) is not None:
+            types |= dict.fromkeys(slot.keys, quant_type.over(slot.shape[-1]))
+    return types
+
+
+def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[str, np.ndarray]]:
+    """What is written: tensors of floats, and those that quantized ones lie in."""
+    for key, info in weights.info.items():
+        value = weights.take(key)
+        if info.quant_type is not None:
+            value = value.astype(names.stored_dtype(weights, key))
+        if key in types:
+            yield from packed.tensors(key, _quantized(value, types[key]), types[key].bits)
+        else:
+            yield key, value
+
+
+def _as_stored(weights: Weights) -> Iterator[tuple[str, np.ndarray]]:
+    """Every tensor of every file, as it is."""
+    for path in weights.files:
+        file = opened(path)
+        for name in file.info:
+            yield name, file.take(name)
+
+
+def _quantized(value: np.ndarray, quant_type: QuantType) -> packed.QuantizedTensor:
+    floats = jnp.asarray(value.astype(np.float32) if value.dtype == np.float64 else value)
+    return packed.of_array(quantized.quantize(floats, quant_type, "float32"))
 
 
 def _table(weights: Weights) -> _Table:

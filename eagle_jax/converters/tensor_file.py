@@ -17,9 +17,9 @@ class TensorInfo:
 
     Attributes:
         shape: PyTorch's.
-        dtype: `float32`, `bfloat16`, ..., or `int8` and `int4` of a rounded weight.
+        dtype: `float32`, `bfloat16`, ..., or what the codes of a quantized weight are: `int4`, `float8_e4m3fn`, `nf4`.
         file: where it is.
-        rounding: of a rounded weight, which lies in three tensors of the file and is one here, by its float's name.
+        quant_type: of a quantized weight, which lies in several tensors and is one here, by the name it has as floats.
         stored: of blocks in a GGUF file, their type there and what becomes of it.
     """
 

@@ -31,6 +31,7 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, schemes_of
 from eagle_jax.models.target import Target
+from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.platform import keep_programs
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
 from eagle_jax.text.tokenizers import refuse_other_tokenizer, tokenizer_in, with_template
@@ -69,6 +70,11 @@ class Model:
         return str(getattr(self.target, "dtype", None) or self.target.activations)
 
     @functools.cached_property
+    def size(self) -> int:
+        """Number of the target's parameters."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.target, is_leaf=ops.is_leaf))
+
+    @functools.cached_property
     def weights_size(self) -> int:
         """Bytes of the target's weights."""
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self.target))
@@ -80,20 +86,33 @@ class Model:
         return tuple(leaf for leaf in leaves if isinstance(leaf, ops.PackedWeight))
 
     @functools.cached_property
+    def is_quantized(self) -> bool:
+        """Whether any of the target's weights is quantized, by its files or as it was read."""
+        return any(_is_quantized(leaf) for leaf in jax.tree.leaves(self.target, is_leaf=ops.is_leaf))
+
+    @functools.cached_property
     def drafters(self) -> dict[Any, Any]:
         """Those that were made for it, by what they were made of: programs know the same objects again."""
         return {}
 
     def __repr__(self) -> str:
         """A line; the weights themselves would be fetched from the device to be shown."""
-        size = sum(leaf.size for leaf in jax.tree.leaves(self.target, is_leaf=ops.is_leaf))
-        parts = [f"target={type(self.target).__name__} of {size:,} numbers, {self.dtype}", f"context={self.context}"]
+        parts = [
+            f"target={type(self.target).__name__} of {self.size:,} numbers, {self.dtype}",
+            f"context={self.context}",
+        ]
         parts += [
             f"{name}={type(getattr(self, name)).__name__}"
             for name in ("head", "draft", "datastore", "sharding")
             if getattr(self, name) is not None
         ]
         return f"Model({', '.join(parts)})"
+
+
+def _is_quantized(weight: Any) -> bool:
+    if isinstance(weight, ops.PackedWeight):
+        return weight.is_quantized
+    return isinstance(weight.data if isinstance(weight, ops.Transposed) else weight, QuantArray)
 
 
 def load(
@@ -123,8 +142,9 @@ def load(
         head: folder or hub name of its EAGLE-1, 2 or 3, P-EAGLE or DFlash head, or of its Medusa or Hydra heads, or the
             name of a pair; None is the pair's head, or none. The toy has an EAGLE-1 head, and an EAGLE-3 head,
             `head="eagle3"`.
-        dtype: "float32", "bfloat16" or "float16"; None keeps the target's stored one, but is float32 on CPUs that have
-            no bfloat16 instructions.
+        dtype: "float32", "bfloat16" or "float16", of weights that are floats and of activations; None keeps the
+            target's stored one (bfloat16 for GGUF files of quantized weights), but is float32 on CPUs that have no
+            bfloat16 instructions.
         target_config, head_config: entries that take the place of those in the target's `config.json`, or the head's,
             such as `{"rope_theta": 10000.0}`. `{"sliding_window": 512}` lets a head's attention see only the last 512
             rows of the text, which changes no text.
@@ -133,11 +153,12 @@ def load(
             device. docs/sharding.md tells more.
         draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
         datastore: file that `eagle-jax datastore` made, for `drafter="rest"`.
-        quantize: round weights as they are read, those of head and draft model too: "int8", "int4" (a scale for each 32
-            inputs) or "int4-128"; None keeps what the folders hold, floats or weights that are rounded already. A head
-            that is stored rounded stays as it is. The output matrix becomes int8, or what a slash is followed by:
-            "int4/int4", "int8/none". "draft:int8" rounds head and draft model alone, which changes no text.
-            docs/quantisation.md tells more.
+        quantize: what becomes of weights as they are read, those of head and draft model too. None keeps what the files
+            hold, floats or quantized weights. "int8", "int4" (a scale for each 32 inputs), "int4-128", "int4-asym" and
+            "int4-128-asym" (with zero points) quantize floats; files that are quantized to as many bits stay as they
+            are. "none" makes floats of quantized files, "requantize:int8" quantizes them a second time. The output
+            matrix becomes int8, or what a slash is followed by: "int4/int4", "int8/none". "draft:int8" quantizes head
+            and draft model alone, which changes no text. docs/quantisation.md tells more.
         draft_dtype: the same for head and draft model, whose dtype changes no text either; None is the target's, but
             bfloat16 beside a target in float32 on CPUs that have instructions for it: half of its own weights to read.
             "float32" keeps a head as it is, to train or to save it.
@@ -148,7 +169,7 @@ def load(
         FileNotFoundError: a folder or file is not there.
         ValueError: a file is damaged, or holds what is not understood, or the head does not fit the target,
             or the mesh does not divide the target's heads or asks for more devices than there are, or `quantize` is not
-            known, meets weights that are rounded already, or has groups that do not divide a matrix.
+            known, meets weights that are quantized to another width, or has groups that do not divide a matrix.
     """
     keep_programs()
     scheme, draft_scheme = schemes_of(quantize)

@@ -1,6 +1,9 @@
-"""Which weights of a model are quantized, and to what."""
+"""Which weights of a model are quantized, and to what; and what becomes of those that its files hold quantized."""
 
+import collections
 import dataclasses
+import logging
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,32 +19,52 @@ QUANT_TYPES: Mapping[str, QuantType | None] = {
     "int8": QuantType(8),
     "int4": QuantType(4, 32),
     "int4-128": QuantType(4, 128),
+    "int4-asym": QuantType(4, 32, has_minima=True),
+    "int4-128-asym": QuantType(4, 128, has_minima=True),
     "none": None,
 }
 DRAFTING = "draft:"  # before a scheme: for the drafting models alone
+REQUANTIZE = "requantize:"  # before a scheme: for weights that files hold quantized, too
 # Parameters that are matrices, in targets and heads. Embeddings and norms have other names. A router is small, and
 # what it gets wrong no expert makes good.
 _MATRIX = re.compile(r"(?<!mlp/gate)/weight$|/experts/(gate|up|down)$")
 _OUTPUT = re.compile(r"(^|/)lm_head/weight$")
+_TABLE = re.compile(r"(^|/)embed_tokens/embedding$")
+
+log = logging.getLogger("eagle_jax.models")
 
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """What a model is rounded to.
+    """What a model is quantized to.
 
     Attributes:
-        layers: its matrices but the last; None leaves them.
-        output: the output matrix, where it is no tied embedding; None leaves it.
+        layers: its matrices but the last; None makes floats of them.
+        output: the output matrix, where it is no tied embedding; None makes floats of it.
+        requantizes: whether weights that files hold quantized are quantized a second time.
     """
 
     layers: QuantType | None
     output: QuantType | None
+    requantizes: bool = False
+
+    @property
+    def is_floats(self) -> bool:
+        """Whether the whole model becomes floats, embedding tables too."""
+        return self.layers is None and self.output is None
 
     def of(self, path: str) -> QuantType | None:
-        """What the parameter at `path` is rounded to; None for one that stays."""
+        """What the parameter at `path` is quantized to; None for floats, or for one that stays."""
         if _OUTPUT.search(path):
             return self.output
         return self.layers if _MATRIX.search(path) else None
+
+    def applied(self, path: str, leaf: Any, dtype: Any) -> Any:
+        """The parameter at `path`, as stored, quantized or made floats."""
+        quant_type = self.of(path)
+        if quant_type is not None:
+            return quantize(dense(leaf), quant_type, dtype)
+        return dense(leaf) if self.is_floats or is_matrix(path) else leaf
 
     def check(self, params: Params) -> None:
         """Refuses a model whose matrices do not come apart into groups.
@@ -63,28 +86,38 @@ class Scheme:
 
 
 def scheme_of(text: Any) -> Scheme | None:
-    """What was asked for as `quantize`: "int8", "int4" (groups of 32), "int4-128", or None.
+    """What was asked for as `quantize`: a name in `QUANT_TYPES`, or None, which keeps what files hold.
 
-    After a slash may stand what the output matrix becomes, int8 without one: "int4/int4", "int8/none".
+    After a slash may stand what the output matrix becomes, int8 without one: "int4/int4", "int8/none". "none" makes
+    floats of a model that files hold quantized, and "requantize:" in front quantizes it a second time.
 
     Raises:
         ValueError: anything else.
     """
     if text is None or isinstance(text, Scheme):
         return text
-    layers, slash, output = text.partition("/") if isinstance(text, str) else ("", "", "")
-    output = output if slash else "int8"
-    if layers not in QUANT_TYPES or output not in QUANT_TYPES or (layers == "none" and (not slash or output == "none")):
+    name = text.removeprefix(REQUANTIZE) if isinstance(text, str) else ""
+    layers, slash, output = name.partition("/")
+    if not slash:
+        output = "none" if layers == "none" else "int8"
+    scheme = (
+        Scheme(QUANT_TYPES[layers], QUANT_TYPES[output], name != text)
+        if layers in QUANT_TYPES and output in QUANT_TYPES
+        else None
+    )
+    if scheme is None or (scheme.is_floats and scheme.requantizes):
         raise ValueError(
-            f'quantize={text!r} is not known; expected "int8", "int4" (groups of 32) or "int4-128", and after a slash, '
-            f'if you like, what the output matrix becomes: "int4/int8", which is the default, "int4/int4", "int4/none"'
-            '; "draft:" in front rounds what drafts alone'
+            f'quantize={text!r} is not known; expected "int8", "int4" (groups of 32), "int4-128", "int4-asym" or '
+            '"int4-128-asym" (with zero points), and after a slash, if you like, what the output matrix becomes: '
+            '"int4/int8", which is the default, "int4/int4", "int4/none"; or "none", which makes floats of quantized '
+            'files. "requantize:" in front quantizes those a second time, and before that "draft:" means what drafts '
+            "alone"
         )
-    return Scheme(QUANT_TYPES[layers], QUANT_TYPES[output])
+    return scheme
 
 
 def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
-    """What target and drafting models are rounded to: both to `scheme_of(text)`, or behind "draft:" the latter alone.
+    """What target and drafting models are quantized to: both to `scheme_of(text)`, or after "draft:" the latter alone.
 
     Raises:
         ValueError: as `scheme_of` does.
@@ -95,22 +128,68 @@ def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
     return scheme, scheme
 
 
+def scheme_for_files(
+    scheme: Scheme | None, stored: Mapping[str, QuantType | None], params: Params, source: Any
+) -> Scheme | None:
+    """What is done with a model whose files hold quantized weights: the one rule for all formats.
+
+    The numbers of the files are kept. A scheme of the same width changes nothing, which the log says; "none" makes
+    floats of them; another width would lose more, and is refused unless the scheme says that it requantizes. The width
+    of the files is that of most of their quantized weights: files of 4 bits have some matrices in 6 or 8.
+
+    Args:
+        scheme: what was asked for.
+        stored: type of each parameter that the files hold quantized, by path.
+        params: the parameters, of anything that has a shape.
+        source: the files, for messages.
+
+    Returns:
+        The scheme to apply to every parameter; None keeps them all.
+
+    Raises:
+        ValueError: another width.
+    """
+    sizes: collections.Counter[int] = collections.Counter()
+    for path, leaf in flat(params):
+        if (quant_type := stored.get(path)) is not None:
+            sizes[quant_type.bits] += math.prod(leaf.shape)
+    if scheme is None or not sizes or scheme.is_floats:
+        return scheme
+    bits = sizes.most_common(1)[0][0]
+    if scheme.requantizes:
+        log.warning("%s holds weights of %d bits: they are quantized a second time, which loses more", source, bits)
+        return scheme
+    asked = [quant_type.bits for quant_type in (scheme.layers, scheme.output) if quant_type is not None][0]
+    if asked != bits:
+        raise ValueError(
+            f"{source} holds weights that are quantized to {bits} bits already, and {asked} were asked for; leave "
+            'quantize out to keep them, give "none" for floats, or put "requantize:" in front (eagle-jax quantize '
+            "--requantize) to quantize them a second time"
+        )
+    log.warning("%s holds weights of %d bits already: they are kept, and quantize changes nothing", source, bits)
+    return None
+
+
 def is_matrix(path: str) -> bool:
-    """Whether the parameter is one that rows are multiplied with, and so may be rounded."""
+    """Whether the parameter is one that rows are multiplied with, and so may be quantized."""
     return path.endswith("/weight") or _MATRIX.search(path) is not None
 
 
+def may_be_quantized(path: str) -> bool:
+    """Whether files may hold the parameter quantized: a matrix, or a table of embeddings."""
+    return is_matrix(path) or _TABLE.search(path) is not None
+
+
 def quantize_params(params: Params, scheme: Scheme, above: str = "") -> Params:
-    """The same model with rounded matrices; `params`, as stored, is emptied on the way: no weight is held twice."""
-    rounded: Params = {}
+    """The same model with quantized matrices; `params`, as stored, is emptied on the way: no weight is held twice."""
+    quantized: Params = {}
     for name in list(params):
         leaf, path = params.pop(name), f"{above}{name}"
-        if isinstance(leaf, dict):
-            rounded[name] = quantize_params(leaf, scheme, f"{path}/")
-            continue
-        quant_type = scheme.of(path)
-        rounded[name] = leaf if quant_type is None else quantize(leaf, quant_type, leaf.dtype)
-    return rounded
+        is_node = isinstance(leaf, dict)
+        quantized[name] = (
+            quantize_params(leaf, scheme, f"{path}/") if is_node else scheme.applied(path, leaf, leaf.dtype)
+        )
+    return quantized
 
 
 def dense_params(params: Params) -> Params:

@@ -222,7 +222,7 @@ class Fake:
         self.asked_again.append((list(token_ids), sampling))
         return [(7, 3.5), (8, 3.4375)]
 
-    def quantize(self, source, folder, to):
+    def quantize(self, source, folder, to, requantize=False):
         self.rounded.append((source, str(folder), to))
 
     def convert_gguf(self, source, folder, *, dtype):

@@ -1,8 +1,10 @@
 """GGUF files: the same model as the folder it was made of, and what is refused."""
 
+import functools
 import json
+import operator
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from eagle_jax import api
 from eagle_jax.converters import convert_gguf, describe, gguf_tokenizer, load_target, quantize, resolve
 from eagle_jax.converters.gguf_config import config_entries, end_ids
+from eagle_jax.models.quant import scheme_of
 from eagle_jax.models.rope import frequencies
 from eagle_jax.ops.quantized import QuantArray, QuantType, dense
 from eagle_jax.text.tokenizers import tokenizer_in
@@ -75,13 +78,13 @@ def write(
     model: Any,
     architecture: str = "llama",
     *,
-    type: str = "F32",
+    type: str | Callable[[str], str] = "F32",
     metadata: Mapping[str, Any] | None = None,
     extra: Mapping[str, np.ndarray] | None = None,
     tokenizer: bool = True,
     pre: str = "smollm",
 ) -> pathlib.Path:
-    """A GGUF file of this model, its matrices of this type."""
+    """A GGUF file of this model, its matrices of this type, or of one that follows from a matrix's own name."""
     c = model.config
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(c.max_position_embeddings)
@@ -99,13 +102,14 @@ def write(
         add(key, value)
     if tokenizer:
         add_byte_level(writer, c.vocab_size, pre)
-    kind = gguf.GGMLQuantizationType[type]
     for name, value in folders.tensors(model).items():
         value = stored(name, value, architecture, (c.num_attention_heads, c.num_key_value_heads))
+        own = own_name(name, architecture)
         if value.ndim == 1:
-            writer.add_tensor(own_name(name, architecture), value)
+            writer.add_tensor(own, value)
         else:
-            writer.add_tensor(own_name(name, architecture), gguf.quantize(value, kind), raw_dtype=kind)
+            kind = gguf.GGMLQuantizationType[type if isinstance(type, str) else type(own)]
+            writer.add_tensor(own, gguf.quantize(value, kind), raw_dtype=kind)
     for name, value in (extra or {}).items():
         writer.add_tensor(name, value)
     writer.write_header_to_file()
@@ -196,30 +200,43 @@ def test_the_model_is_that_of_the_folder(tmp_path, name):
 
 @pytest.mark.parametrize(("type", "bits"), [("Q8_0", 8), ("Q4_0", 4)])
 def test_integers_are_kept(tmp_path, llama, type, bits):
-    """What the gguf library expands is exactly what the integers and scales stand for."""
+    """What the gguf library expands is exactly what the integers and scales stand for, or what `"none"` loads."""
     path = write(tmp_path / "m.gguf", llama, type=type)
     params = load_target(path, dtype="float32").params
+    floats = load_target(path, dtype="float32", scheme=scheme_of("none")).params
     kind = gguf.GGMLQuantizationType[type]
     expected = folders.tensors(llama)
-    for name, part in (("q_proj", "self_attn"), ("o_proj", "self_attn"), ("down_proj", "mlp")):
-        weight = params["layers_1"][part][name]["weight"]
+    for name, place in {
+        "model.layers.1.self_attn.q_proj.weight": ("layers_1", "self_attn", "q_proj", "weight"),
+        "model.layers.1.mlp.down_proj.weight": ("layers_1", "mlp", "down_proj", "weight"),
+        "model.embed_tokens.weight": ("embed_tokens", "embedding"),
+    }.items():
+        weight, expanded = (functools.reduce(operator.getitem, place, tree) for tree in (params, floats))
         assert isinstance(weight, QuantArray) and weight.quant_type == QuantType(bits, 32).over(weight.shape[1])
-        original = expected[f"model.layers.1.{part}.{name}.weight"]
-        np.testing.assert_array_equal(dense(weight), gguf.dequantize(gguf.quantize(original, kind), kind))
-    table = expected["model.embed_tokens.weight"]
+        assert weight.scales.dtype == jnp.float16
+        values = gguf.dequantize(gguf.quantize(expected[name], kind), kind)
+        np.testing.assert_array_equal(dense(weight), values)
+        np.testing.assert_array_equal(expanded, values)
+
+
+def test_a_folder_of_integers_is_made_of_it(tmp_path, llama):
+    """Of floats, and of blocks where a second rounding is asked for."""
+    path = write(tmp_path / "floats.gguf", llama)
+    quantize(path, tmp_path / "int8", "int8")
+    expected = load_target(path, scheme=scheme_of("int8"))
+    jax.tree.map(np.testing.assert_array_equal, load_target(tmp_path / "int8").params, expected.params)
+    path = write(tmp_path / "m.gguf", llama, type="Q4_0")
+    with refused(ValueError, "m.gguf holds weights of that width already", "load the file"):
+        quantize(path, tmp_path / "int4", "int4")
+    with refused(ValueError, "m.gguf", "quantized to 4 bits already, and 8 were asked for"):
+        quantize(path, tmp_path / "again", "int8")
+    quantize(path, tmp_path / "again", "int8", requantize=True)
+    expected = load_target(path, scheme=scheme_of("requantize:int8")).params
+    again = load_target(tmp_path / "again").params
     np.testing.assert_array_equal(
-        params["embed_tokens"]["embedding"], gguf.dequantize(gguf.quantize(table, kind), kind)
+        again.pop("embed_tokens")["embedding"], dense(expected.pop("embed_tokens")["embedding"])
     )
-
-
-def test_other_types_are_expanded(tmp_path, llama):
-    path = write(tmp_path / "m.gguf", llama, type="Q5_1")
-    kind = gguf.GGMLQuantizationType.Q5_1
-    expected = gguf.dequantize(gguf.quantize(folders.tensors(llama)["model.layers.0.mlp.up_proj.weight"], kind), kind)
-    for dtype, wanted in ((None, jnp.bfloat16), ("float32", jnp.float32)):
-        weight = load_target(path, dtype=dtype).params["layers_0"]["mlp"]["up_proj"]["weight"]
-        assert weight.dtype == wanted
-        np.testing.assert_array_equal(weight, jnp.asarray(expected).astype(wanted))
+    jax.tree.map(np.testing.assert_array_equal, again, expected)
 
 
 def test_the_factors_of_llama_3_1(tmp_path):
@@ -257,7 +274,8 @@ def test_a_folder_of_it(tmp_path, llama, run_cli):
 def test_the_command_tells_what_became_of_the_types(tmp_path, llama, run_cli):
     shown = json.loads(run_cli("inspect", str(write(tmp_path / "m.gguf", llama, type="Q8_0")), "--json").stdout)
     assert (shown["kind"], shown["format"], shown["problem"]) == ("target", "llama", None)
-    assert set(shown["dtypes"]) == {"float32", "Q8_0, expanded to floats", "Q8_0, kept as int8 in groups of 32"}
+    assert set(shown["dtypes"]) == {"float32", "Q8_0, kept as int8, a scale for each 32 inputs"}
+    assert len(shown["kinds"]) == 2
 
 
 @pytest.mark.parametrize("type", ["F32", "Q8_0"])
@@ -417,7 +435,8 @@ def test_a_truncated_file(tmp_path, llama, left):
     [
         ({"general.alignment": 0}, "general.alignment is 0; expected a number of bytes"),
         ({"general.alignment": "32"}, "general.alignment is '32'"),
-        ({"split.count": 3}, "one of 3 parts; join them with `llama-gguf-split --merge`"),
+        ({"split.count": 3}, "one of 3 parts; expected the names NAME-00001-of-00003.gguf"),
+        ({"split.no": 1}, "part 2 by its split.no, and part 1 by its name"),
         ({"llama.rope.freq_base_swa": "x"}, "llama.rope.freq_base_swa 'x'; expected a number"),
     ],
 )
@@ -456,8 +475,6 @@ def test_other_errors(tmp_path, llama):
     with refused(ValueError, "empty.gguf cannot be read as a GGUF file: it is empty; copy or download it again"):
         describe(tmp_path / "empty.gguf")
     path = write(tmp_path / "m.gguf", llama)
-    with refused(ValueError, "m.gguf is a GGUF file", "eagle-jax convert"):
-        quantize(path, tmp_path / "new", "int8")
     path.write_bytes(path.read_bytes().replace(b"GGUF\x03", b"GGUF\x09", 1))
     with refused(ValueError, "version 9 is not known"):
         describe(path)

@@ -224,7 +224,7 @@ CASES: dict[str, Case] = {
     "3: quantized": Case(
         "eagle3",
         says(quantization_config={"bits": 4}),
-        ("quantization_config", "quantised in 4 bits by a method that it does not name"),
+        ("quantization_config", "quantized in 4 bits by a method that it does not name"),
     ),
     "s: no layer": Case("speculators", says(transformer_layer_config=None), ("transformer_layer_config",)),
     "s: a layer of another family": Case("speculators", layer_says(model_type="gemma3"), ("'gemma3'", "llama, qwen3")),

@@ -1,0 +1,55 @@
+"""Weights of 8-bit floats (E4M3) with one scale for the tensor, each output, or each block, as DeepSeek publishes them.
+
+X.weight  [out, in] float8_e4m3fn       X.weight_scale_inv  [out / 128, in / 128] rounded up, float32
+
+Others call the scale X.weight_scale. Whatever its name, W = w * scale. `scale_fmt: ue8m0` has powers of two as scales,
+in one byte or in float32. Activations are asked for in 8 bits, with X.input_scale where their scale is fixed.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eagle_jax.converters.packed import QuantizedTensor
+from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect
+from eagle_jax.converters.quantized.scale_grid import grid_of
+from eagle_jax.converters.quantized.unpacking import SCALES
+from eagle_jax.ops.quantized import E4M3, QuantType
+
+TITLE = "FP8"
+DTYPE = "float8_e4m3fn"
+NAMES = ("weight_scale_inv", "weight_scale")
+
+
+def check(stated: Mapping[str, Any]) -> None:
+    """Refuses other floats than E4M3."""
+    expect(stated, TITLE, {"fmt": ("e4m3",), "expert_dtype": ("fp8",), "scale_fmt": ("float", "ue8m0", None)})
+
+
+def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Every weight of E4M3 with a scale."""
+    block = block_of(stated.get("weight_block_size"))
+    for module in tensors.ending(".weight"):
+        if tensors.info[f"{module}.weight"].dtype == DTYPE:
+            yield f"{module}.weight", scaled(tensors, module, block)
+
+
+def block_of(stated: Any) -> tuple[int, int] | None:
+    """A block size `[outputs, inputs]` out of a config."""
+    if not isinstance(stated, list | tuple) or len(stated) != 2:
+        return None
+    return int(stated[0]), int(stated[1])
+
+
+def scaled(tensors: RawTensors, module: str, block: tuple[int, int] | None) -> StoredWeight:
+    """The weight of E4M3 of a module."""
+    weight = f"{module}.weight"
+    info = tensors.info[weight]
+    scale = next((name for part in NAMES if (name := f"{module}.{part}") in tensors.info), f"{module}.{NAMES[1]}")
+    dtypes = (*SCALES, "uint8", "float8_e8m0fnu")
+    grid = grid_of(scale, info, tensors.part(scale, weight, dtypes, (0, 1, 2, 4)), block)
+
+    def read(take: Take) -> QuantizedTensor:
+        return QuantizedTensor(take(weight), grid.spread(take(scale)))
+
+    quant_type = QuantType(8, grid.group, E4M3)
+    return StoredWeight(info=described(info, grid.shape, quant_type), parts=(weight, scale), read=read)

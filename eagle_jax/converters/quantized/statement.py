@@ -1,0 +1,120 @@
+"""What a model folder states about how its weights are quantized: where, by which method, and what it leaves out."""
+
+import dataclasses
+import fnmatch
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+KEYS = ("quantization_config", "compression_config")
+MLX_KEY = "quantization"
+# Files that tools wrote before `config.json` had an entry, and the method that each is for.
+SIDE_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
+SKIPPED = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
+# Values in whose place `EAGLE_JAX_ACTIVATIONS` decides.
+_ACTIVATIONS = ("input_activations", "output_activations")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What a folder states.
+
+    Attributes:
+        where: the entry of `config.json`, or the file.
+        method: the method as the file names it.
+        entries: everything else.
+        is_own_file: whether it is in a file of its own.
+    """
+
+    where: str
+    method: str
+    entries: Mapping[str, Any]
+    is_own_file: bool = False
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether the model was made for rounded activations."""
+        groups = self.entries.get("config_groups")
+        groups = groups.values() if isinstance(groups, Mapping) else ()
+        by_group = any(group.get(key) for group in groups if isinstance(group, Mapping) for key in _ACTIVATIONS)
+        scheme, algorithm = self.entries.get("activation_scheme"), str(self.entries.get("quant_algo"))
+        weights_only = algorithm in ("None", "FP8_PB_WO", "W4A16_NVFP4")
+        is_int8 = self.method == "bitsandbytes" and bool(self.entries.get("load_in_8bit"))
+        return by_group or scheme is not None or not weights_only or is_int8 or self.method == "fbgemm_fp8"
+
+    @property
+    def rounds_cache(self) -> bool:
+        """Whether the model was made for a rounded cache."""
+        return any(self.entries.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
+
+    def leaves_out(self, module: str) -> str | None:
+        """The key of a list that names a module as not quantized; None if none does.
+
+        Patterns are read narrowly: a whole module, the end of its name or one above it, `re:` and `*` as in
+        compressed-tensors and ModelOpt. Libraries take `mlp.gate` for `mlp.gate_proj` too, where it is not meant.
+        """
+        for key in SKIPPED:
+            patterns = self.entries.get(key)
+            if isinstance(patterns, list) and any(_matches(str(pattern), module) for pattern in patterns):
+                return key
+        rules = [str(rule) for rule in self.entries.get("dynamic") or ()]
+        first = next((rule for rule in rules if begins(re.sub("^[-+]:", "", rule), module)), "")
+        return "dynamic" if first.startswith("-:") else None
+
+
+def begins(pattern: str, module: str) -> bool:
+    """Whether a module's name begins with what a regular expression describes.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return re.match(pattern, module) is not None
+    except re.error as error:
+        raise ValueError(f"{pattern!r} in the config is no regular expression ({error}); correct it") from error
+
+
+def _matches(pattern: str, module: str) -> bool:
+    if pattern.startswith("re:"):
+        return begins(pattern[3:], module)
+    if "*" in pattern:
+        return fnmatch.fnmatchcase(module, pattern)
+    return f".{module}".endswith(f".{pattern}") or module.startswith(f"{pattern}.")
+
+
+def stated_in(entries: Mapping[str, Any]) -> Statement | None:
+    """What a `config.json` states; None if it states nothing."""
+    mlx = entries.get(MLX_KEY)
+    if isinstance(mlx, Mapping):  # MLX states it as `quantization_config` too
+        return Statement(where=MLX_KEY, method="mlx", entries=mlx)
+    for key in KEYS:
+        stated = entries.get(key)
+        if isinstance(stated, Mapping) and stated:
+            implied = "compressed-tensors" if "config_groups" in stated else "a method that it does not name"
+            return Statement(where=key, method=str(stated.get("quant_method", implied)), entries=stated)
+    return None
+
+
+def stated_by(folder: pathlib.Path) -> Statement | None:
+    """What a folder states, in `config.json` or in one of `SIDE_FILES`; files that are no JSON state nothing here."""
+    if not folder.is_dir():
+        return None
+    stated = stated_in(_entries(folder / "config.json"))
+    if stated is not None:
+        return stated
+    for file, method in SIDE_FILES.items():
+        entries = _entries(folder / file)
+        inner = entries.get("quantization") if method == "modelopt" else entries
+        if isinstance(inner, Mapping) and inner:
+            return Statement(where=file, method=method, entries=inner, is_own_file=True)
+    return None
+
+
+def _entries(path: pathlib.Path) -> Mapping[str, Any]:
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}  # who needs the file says what is wrong with it
+    return entries if isinstance(entries, Mapping) else {}

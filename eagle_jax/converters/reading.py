@@ -1,0 +1,126 @@
+"""Parameters out of files, one tensor at a time: floats, weights that are quantized on the way, and quantized ones."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eagle_jax.converters import packed
+from eagle_jax.converters.files import Weights
+from eagle_jax.converters.names import Params, Rule, Slot, slots
+from eagle_jax.models.quant import Scheme, scheme_for_files
+from eagle_jax.ops.quantized import QuantArray
+from eagle_jax.sharding import Place
+
+log = logging.getLogger("eagle_jax.converters")
+
+
+def read_params(
+    weights: Weights,
+    rules: Iterable[Rule],
+    shapes: Params,
+    dtype: jnp.dtype,
+    place: Place | None = None,
+    scheme: Scheme | None = None,
+) -> Params:
+    """Parameters of the given shapes, one tensor at a time.
+
+    Beside them there is never more than one parameter in memory, and what was read of it last: a model that is rounded
+    on the way is never there in floats.
+
+    Args:
+        weights: files that passed `names.check`.
+        shapes: the parameter tree, of anything that has a shape.
+        place: puts a parameter where it belongs on several devices; None is the default device.
+        scheme: what to quantize it to; None keeps what the files hold. What becomes of files that are quantized
+            already, `scheme_for_files` decides.
+
+    Raises:
+        ValueError: the scheme's groups do not divide a matrix, the files hold weights that are quantized to another
+            width, or numbers that are NaN or infinite.
+    """
+    by_path = slots(rules, shapes)
+    stored = {path: weights.info[slot.keys[0]].quant_type for path, slot in by_path.items()}
+    scheme = scheme_for_files(scheme, stored, shapes, weights.folder)
+    if scheme is not None:
+        scheme.check(shapes)
+    for note in weights.notes:
+        log.warning("%s: %s", weights.folder, note)
+    params: Params = {}
+    finite: list[tuple[Slot, Any, list[jax.Array]]] = []
+    for path, slot in by_path.items():
+        *parents, name = path.split("/")
+        node = params
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        if stored[path] is not None:
+            leaf: Any = _read_quantized(weights, path, slot, dtype, place)
+        else:
+            leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
+        floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
+        leaf = leaf if scheme is None else scheme.applied(path, leaf, dtype)
+        finite.append((slot, leaf, [_is_finite(one) for one in floats]))
+        # Waiting keeps a fast reader from queueing the whole model before a slow device.
+        node[name] = jax.block_until_ready(leaf)
+    for slot, leaf, flags in finite:
+        if not all(flags):
+            _refuse_not_finite(weights, slot, leaf, dtype)
+    return params
+
+
+_is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
+
+
+def _refuse_not_finite(weights: Weights, slot: Slot, leaf: Any, dtype: jnp.dtype) -> None:
+    """Refuses what would make logits NaN: the same token for ever, and no probabilities."""
+    floats = [np.asarray(one, np.float32) for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
+    places = [place.tolist() for values in floats for place in np.argwhere(~np.isfinite(values))]
+    too_large = f"{dtype} has no room for them: give dtype='bfloat16' or 'float32'; or " if dtype == jnp.float16 else ""
+    raise ValueError(
+        f"tensor {slot.keys[0]} in {weights.info[slot.keys[0]].file} holds {len(places)} numbers that are NaN or "
+        f"infinite, the first at {places[0] if places else []}; {too_large}the file is damaged, or a training "
+        "diverged: download or make it again"
+    )
+
+
+def _read_quantized(weights: Weights, path: str, slot: Slot, dtype: jnp.dtype, place: Place | None) -> QuantArray:
+    quant_type = weights.info[slot.keys[0]].quant_type
+    assert quant_type is not None
+    tensors_ = [weights.take_quantized(key) for key in slot.keys]
+    parts: dict[str, Any] = {}
+    for name in packed.QuantizedTensor._fields:
+        values = [getattr(tensor, name) for tensor in tensors_]
+        if values[0] is not None:
+            parts[name] = np.stack(values) if slot.stacked else values[0]
+    parts["codes"] = parts["codes"].astype(quant_type.code_dtype)
+    for name in ("scales", "minima"):
+        if name in parts and parts[name].dtype != np.float16:
+            parts[name] = parts[name].astype(np.float32)
+    placed = {
+        name: jnp.asarray(part) if place is None else place(f"{path}/{name}", part) for name, part in parts.items()
+    }
+    return QuantArray(**placed, bits=quant_type.bits, dtype=np.dtype(dtype), levels=quant_type.levels)
+
+
+def _read(weights: Weights, slot: Slot, dtype: jnp.dtype) -> jax.Array:
+    if not slot.stacked:  # changing the dtype is the device's work
+        return _to_device(weights.take(slot.keys[0]).reshape(slot.leaf.shape), dtype)
+    return jnp.asarray(_read_host(weights, slot, dtype))
+
+
+def _read_host(weights: Weights, slot: Slot, dtype: jnp.dtype) -> np.ndarray:
+    if not slot.stacked:
+        return weights.take(slot.keys[0]).reshape(slot.leaf.shape).astype(dtype)
+    stack = np.empty((len(slot.keys), *slot.shape), dtype)
+    for part, key in zip(stack, slot.keys, strict=True):
+        part[...] = weights.take(key)
+    return stack
+
+
+def _to_device(value: np.ndarray, dtype: jnp.dtype) -> jax.Array:
+    if value.dtype == np.float64:
+        value = value.astype(np.float32)
+    return jnp.asarray(value).astype(dtype)

@@ -1,0 +1,36 @@
+"""How the kinds of tensors of a quantized model are stored, such as all `q_proj`."""
+
+import collections
+import re
+from collections.abc import Mapping
+
+from eagle_jax.converters.tensor_file import TensorInfo
+
+
+def weight_kinds(info: Mapping[str, TensorInfo]) -> dict[str, str]:
+    """Of quantized files the kinds of tensors, those stored alike in one entry, and how; nothing of plain floats.
+
+    Example: `{"q_proj, k_proj": "Q4_K, kept as int4, ...", "v_proj": "Q6_K, ... (15 of 30); Q4_K, ... (15 of 30)"}`.
+    """
+    if not any(one.stored or one.quant_type for one in info.values()):
+        return {}
+    by_kind: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for name, one in info.items():
+        by_kind[_kind(name)][one.stored or str(one.quant_type or one.dtype)] += 1
+    kinds: dict[str, list[str]] = collections.defaultdict(list)
+    for kind, types in by_kind.items():
+        kinds[_text(types)].append(kind)
+    return {", ".join(names): text for text, names in kinds.items()}
+
+
+def _kind(name: str) -> str:
+    """The module that a tensor belongs to, without layers' and experts' numbers; of biases `q_proj.bias`."""
+    *_, module, parameter = re.sub(r"\.\d+(?=\.)", "", f".{name}").split(".")
+    return module if parameter == "weight" else f"{module}.{parameter}".lstrip(".")
+
+
+def _text(types: Mapping[str, int]) -> str:
+    if len(types) == 1:
+        return next(iter(types))
+    total = sum(types.values())
+    return "; ".join(f"{text} ({count} of {total})" for text, count in types.items())
