@@ -23,7 +23,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import TOP, BatchParams, DecodeState, PrefillState, TopTokens
 from eagle_jax.decoding.verify import Accepted
 from eagle_jax.drafters.base import CommittedRows, Drafter
-from eagle_jax.models.cache import Cache
+from eagle_jax.models.cache import Cache, is_by_position
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import PADDING_POSITION, Target
 from eagle_jax.sharding import Sharding, constrain, sharded
@@ -69,6 +69,20 @@ def init_prefill(
     return PrefillState(
         chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch)
     )
+
+
+def restart_prefill(
+    target: Target, drafter: Drafter, params: BatchParams, reading: PrefillState, *, sharding: Sharding | None = None
+) -> PrefillState:
+    """`init_prefill` in the memory of prompts that were read before, whose keys and values stay in it unread."""
+    fresh = init_prefill(target, drafter, params, slots=reading.cache.slots)
+
+    def keep(old: Any, new: Any) -> Any:
+        if not is_by_position(old, reading.cache.slots):
+            return new
+        return Cache(k=old.k, v=old.v, length=new.length, rope_length=new.rope_length)
+
+    return jax.tree.map(keep, reading, fresh, is_leaf=lambda node: isinstance(node, Cache))
 
 
 def read_prompts(
@@ -206,6 +220,15 @@ def compiled_prefill() -> Any:
 def compiled_init_prefill() -> Any:
     """`init_prefill`, jitted once per process."""
     return jax.jit(sharded(init_prefill), static_argnames=("slots", "sharding"), compiler_options=loop_options())
+
+
+@functools.cache
+def compiled_restart_prefill() -> Any:
+    """`restart_prefill`, jitted once per process. What was read before is donated."""
+    fixed, donated = ("sharding",), ("reading",)
+    return jax.jit(
+        sharded(restart_prefill), static_argnames=fixed, donate_argnames=donated, compiler_options=loop_options()
+    )
 
 
 @functools.cache

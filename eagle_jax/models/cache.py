@@ -1,5 +1,7 @@
 """The KV cache: committed tokens only."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -74,6 +76,11 @@ class Cache:
         """Appends the rows `nodes[:, :count]` of a pass's own K/V: the accepted path becomes part of the prefix."""
         accepted = tuple((_rows(k, nodes), _rows(v, nodes)) for k, v in kv)
         return self.write(accepted, self.length, self.length + count)
+
+
+def is_by_position(node: Any, slots: int) -> bool:
+    """Whether it is a cache with a slot for each of `slots` positions: drafters may have shorter ones."""
+    return isinstance(node, Cache) and all(layer.shape[2] >= slots for layer in node.k)
 
 
 # Both are traced once for all layers of a program; XLA inlines the calls.

@@ -225,13 +225,14 @@ def abstract(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) ->
     """The shapes of a weight `[.., in]` as accelerators hold it."""
     signed = quant_type.levels == INT and not quant_type.has_minima
     codes = quant_type.code_dtype if quant_type.bits == 8 else np.dtype(jnp.int4 if signed else jnp.uint4)
-    grid = jax.ShapeDtypeStruct((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
+    made: Any = jax.ShapeDtypeStruct
+    grid = made((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
     return QuantArray(
-        codes=jax.ShapeDtypeStruct(shape, codes),
+        codes=made(shape, codes),
         scales=grid,
         bits=quant_type.bits,
         dtype=np.dtype(dtype),
         minima=grid if quant_type.has_minima else None,
-        order=jax.ShapeDtypeStruct(shape[-1:], jnp.int32) if quant_type.is_ordered else None,
+        order=made(shape[-1:], jnp.int32) if quant_type.is_ordered else None,
         levels=quant_type.levels,
     )

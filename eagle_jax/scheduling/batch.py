@@ -14,7 +14,7 @@ from eagle_jax.decoding.catch_up import compiled_catch_up
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
 from eagle_jax.decoding.processor import LogitsParams
-from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
+from eagle_jax.decoding.state import BatchParams, DecodeState, PrefillState, TopTokens
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.paused import Ready
 from eagle_jax.loading.model import Model
@@ -52,6 +52,8 @@ class Batch:
     Attributes:
         rows: what is known of each row, by place.
         params, state: of the loop, on the device.
+        spare: what an earlier prompt was read into, for the next one to be read into; or None.
+        failed_places: places whose last request failed, perhaps over NaN, which its caches then have.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class Batch:
         self._by_load = by_load or ByLoad(((rows_for(model, shape.rows), drafter),))
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
+        self.spare: PrefillState | None = None
+        self.failed_places: set[int] = set()
         self._backlog = Backlog()
         self._processor: tuple[list[Request], LogitsParams | None] = [], None
         self.params, self.state = self._prefill(self.rows) if requests else self._empty()
@@ -150,7 +154,7 @@ class Batch:
 
     def free(self) -> None:
         """Gives the memory of the caches back, whoever still refers to them (a traceback does). Nothing runs after."""
-        for array in jax.tree.leaves((self.params, self.state)):
+        for array in jax.tree.leaves((self.params, self.state, self.spare)):
             if isinstance(array, jax.Array):
                 array.delete()
 
@@ -183,6 +187,7 @@ class Batch:
             row.done, row.stopped = bool(done[i]) or hit is not None, bool(stopped[i])
             has_room = int(length[i]) + 1 < token_limit(self.model, row.request)
             row.failed = row.done and not row.stopped and hit is None and has_room
+            self.failed_places |= {i} if row.failed else set()
         finished = np.array([row.done for row in self.rows] + [True] * (len(done) - len(self.rows)))
         if (finished != done).any():
             self.state = dataclasses.replace(state, done=sharded_arrays(self.model, jnp.asarray(finished)))

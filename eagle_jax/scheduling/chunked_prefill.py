@@ -8,9 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
-from eagle_jax.decoding.prefill import compiled_init_prefill, compiled_read_prompts, first_tokens
+from eagle_jax.decoding.prefill import (
+    compiled_init_prefill,
+    compiled_read_prompts,
+    compiled_restart_prefill,
+    first_tokens,
+)
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, PrefillState
 from eagle_jax.drafters.base import Drafter
@@ -18,7 +23,7 @@ from eagle_jax.models.target import Target
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch import Batch, Row
 from eagle_jax.scheduling.batch_inputs import batch_inputs
-from eagle_jax.scheduling.insert import Running, insert
+from eagle_jax.scheduling.insert import Running, insert_one
 from eagle_jax.scheduling.prefix_cache import PrefixCache, compiled_put_block, compiled_take_block, keys_of
 from eagle_jax.scheduling.request import Request
 from eagle_jax.scheduling.table_sizes import TableSizes
@@ -42,9 +47,7 @@ class ChunkedPrefill:
         self._asked, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape, batch.tables)
         self._params = dataclasses.replace(self._asked, processor=None)  # reading is the same for all requests
         self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
-        self._reading = self._timed(
-            compiled_init_prefill(), *self._inputs(), slots=batch.shape.slots, sharding=batch.model.sharding
-        )
+        self._reading = self._begin()
         self._keys = keys_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
         blocks = prefixes.find(self._keys)
         for block in blocks:
@@ -66,11 +69,14 @@ class ChunkedPrefill:
 
     def insert(self, place: int) -> None:
         """Draws the first token and takes a free place of the batch."""
-        batch, at = self._batch, jnp.asarray([place], jnp.int32)
-        inputs = ((batch.params, batch.state), at, *self._inputs()[:2], self._asked, self._tokens, self._reading)
+        batch, at = self._batch, jnp.asarray(place, jnp.int32)
+        whole = jnp.asarray(place in batch.failed_places)
+        inputs = ((batch.params, batch.state), at, whole, *self._inputs()[:2], self._asked, self._tokens, self._reading)
         batch.params, batch.state = self._timed(_compiled_first_token(), *inputs, **self._first_static)
+        batch.failed_places.discard(place)
         batch.rows[place] = self._row
         batch.poll()
+        batch.spare = None if self._row.failed else self._reading
 
     def preparation(self, sizes: TableSizes) -> Callable[[], None]:
         """Returns a function that compiles the program of `insert` for tables of these sizes, on any thread, while the
@@ -78,11 +84,11 @@ class ChunkedPrefill:
         """
         batch, request, static = self._batch, self._row.request, self._first_static
         running, reading = programs.shapes_of(((batch.params, batch.state), self._reading))
-        models, tokens, at = self._inputs()[:2], self._tokens, jnp.zeros(1, jnp.int32)
+        models, tokens, at = self._inputs()[:2], self._tokens, (jnp.zeros((), jnp.int32), jnp.asarray(False))
 
         def compile_program() -> None:
             asked, _ = batch_inputs(batch.model, batch.drafter, [request], batch.shape, [sizes])
-            programs.ready(_compiled_first_token(), running, at, *models, asked, tokens, reading, **static)
+            programs.ready(_compiled_first_token(), running, *at, *models, asked, tokens, reading, **static)
 
         return compile_program
 
@@ -90,6 +96,14 @@ class ChunkedPrefill:
     def _first_static(self) -> dict[str, Any]:
         shape = self._batch.shape
         return {"mode": shape.mode, "logprobs": shape.logprobs, "sharding": self._batch.model.sharding}
+
+    def _begin(self) -> PrefillState:
+        """Caches in which nothing is read: those of an earlier prompt, or new ones."""
+        batch, sharding = self._batch, self._batch.model.sharding
+        spare, batch.spare = batch.spare, None
+        if spare is None:
+            return self._timed(compiled_init_prefill(), *self._inputs(), slots=batch.shape.slots, sharding=sharding)
+        return self._timed(compiled_restart_prefill(), *self._inputs(), spare, sharding=sharding)
 
     def _inputs(self) -> tuple[Target, Drafter, BatchParams]:
         return self._batch.model.target, self._batch.drafter, self._params
@@ -105,7 +119,8 @@ class ChunkedPrefill:
 
 def _first_token(
     batch: Running,
-    places: Int[Array, "1"],
+    place: Int[Array, ""],
+    whole: Bool[Array, ""],
     target: Target,
     drafter: Drafter,
     params: BatchParams,
@@ -116,9 +131,9 @@ def _first_token(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> Running:
-    """The batch with a request inserted whose prompt is read."""
+    """The batch with a request inserted whose prompt is read; `whole` as in `insert_one`."""
     state = first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
-    return insert(batch, (params, state), places)
+    return insert_one(batch, (params, state), place, whole)
 
 
 @functools.cache

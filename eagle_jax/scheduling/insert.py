@@ -5,13 +5,17 @@ import functools
 from typing import Any
 
 import jax
-from jaxtyping import Array, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
 
 from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.models.cache import Cache, is_by_position
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options
 
 Running = tuple[BatchParams, DecodeState]
+
+BLOCK = 256  # slots of a cache that are copied at a time
 
 
 def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: Sharding | None = None) -> Running:
@@ -19,8 +23,7 @@ def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: 
 
     The number of steps is kept as it is.
     """
-    new_params, new_state = dataclasses.replace(new[0], processor=None), new[1]
-    new_state = dataclasses.replace(new_state, steps=batch[1].steps)
+    new_params, new_state = _without_counts(new, batch)
 
     def put_row(back: Int[Array, ""], batch: Running) -> Running:
         row = len(places) - 1 - back
@@ -31,11 +34,63 @@ def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: 
     return jax.lax.fori_loop(0, len(places), put_row, batch)
 
 
+def insert_one(batch: Running, new: Running, place: Int[Array, ""], whole: Bool[Array, ""]) -> Running:
+    """`batch` with the only row of `new` at `place`. Of its caches only what was read is copied, in blocks.
+
+    Args:
+        whole: copies caches to their end: a request that failed may have left NaN, which masks do not hide everywhere.
+    """
+    new_params, new_state = _without_counts(new, batch)
+    row, slots = jnp.zeros((), jnp.int32), new_state.cache.slots
+
+    def is_cache(node: Any) -> bool:
+        return is_by_position(node, slots)
+
+    old_nodes, structure = jax.tree.flatten(batch[1], is_leaf=is_cache)
+    pairs = list(zip(old_nodes, jax.tree.leaves(new_state, is_leaf=is_cache), strict=True))
+    caches = [(old, new) for old, new in pairs if is_cache(old)]
+    used = jnp.where(whole, slots, new_state.cache.length[0])
+    old_kv, new_kv = ([(node.k, node.v) for node in nodes] for nodes in zip(*caches, strict=True))
+    layers = iter(_put_slots(old_kv, new_kv, place, used))
+
+    def put(old: Any, new: Any) -> Any:
+        if not is_cache(old):
+            return _put(old, new, row, place) if old.ndim else old
+        lengths = (_put(getattr(old, name), getattr(new, name), row, place) for name in ("length", "rope_length"))
+        return Cache(*next(layers), *lengths)
+
+    state = jax.tree.unflatten(structure, [put(old, new) for old, new in pairs])
+    return jax.tree.map(lambda old, new: _put(old, new, row, place), batch[0], new_params), state
+
+
+def _without_counts(new: Running, batch: Running) -> Running:
+    """What is put into a batch: tables of logits are made for all of its rows, and it counts its own steps."""
+    return dataclasses.replace(new[0], processor=None), dataclasses.replace(new[1], steps=batch[1].steps)
+
+
+def _put_slots(old: Any, new: Any, place: Int[Array, ""], used: Int[Array, ""]) -> Any:
+    """Keys and values of caches, with the first `used` slots of the row of `new`, in whole blocks, at `place`."""
+
+    def put_block(index: Int[Array, ""], old: Any) -> Any:
+        return jax.tree.map(lambda old, new: _put_block(old, new, place, index * BLOCK), old, new)
+
+    return jax.lax.fori_loop(0, -(-used // BLOCK), put_block, old)
+
+
+# Functions of their own in a program, for all arrays of a shape.
 @jax.jit
 def _put(old: Array, new: Array, row: Int[Array, ""], place: Int[Array, ""]) -> Array:
-    """`old` with one row of `new` at `place`; a function of its own in a program, for all arrays of a shape."""
+    """`old` with one row of `new` at `place`."""
     one = jax.lax.dynamic_slice_in_dim(new, row, 1, axis=0)
     return jax.lax.dynamic_update_slice_in_dim(old, one, place, axis=0)
+
+
+@jax.jit
+def _put_block(old: Array, new: Array, place: Int[Array, ""], start: Int[Array, ""]) -> Array:
+    """`old` with a block of slots of the first row of `new` at `place`; the last block may begin earlier."""
+    _, heads, slots, size = new.shape
+    block = jax.lax.dynamic_slice(new, (0, 0, start, 0), (1, heads, min(BLOCK, slots), size))
+    return jax.lax.dynamic_update_slice(old, block, (place, 0, start, 0))
 
 
 @functools.cache

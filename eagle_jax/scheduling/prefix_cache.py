@@ -25,7 +25,7 @@ from jaxtyping import Array
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.decoding.state import PrefillState
-from eagle_jax.models.cache import Cache
+from eagle_jax.models.cache import Cache, is_by_position
 from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options
@@ -160,8 +160,7 @@ def compiled_put_block() -> Any:
 
 def _by_position(reading: PrefillState) -> Callable[[Any], bool]:
     """Tells caches with a slot for each position; a drafter's shorter ones are copied whole, as other state is."""
-    slots = reading.cache.slots
-    return lambda node: isinstance(node, Cache) and all(layer.shape[2] >= slots for layer in node.k)
+    return lambda node: is_by_position(node, reading.cache.slots)
 
 
 def _bytes_of(block: PrefillState) -> int:

@@ -49,7 +49,7 @@ def test_memory_and_time_are_bounded(monkeypatch: pytest.MonkeyPatch):
             workers, start = FormWorkers(), time.monotonic()
             with pytest.raises(ValueError, match="too large"):
                 workers.make(ENDLESS, TOKENS, [END], NEVER)
-            assert time.monotonic() - start < 10
+            assert time.monotonic() - start < 60, "without a bound it would not end"
             assert workers.make(SMALL, TOKENS, [END], NEVER).next.size, "the next one has a process again"
             workers.close()
 

@@ -25,7 +25,7 @@ def check(stated: Mapping[str, Any]) -> None:
     """Refuses other layouts than gemm and other widths than 4 bits."""
     layout = {key: stated[key].lower() for key in ("version", "format") if isinstance(stated.get(key), str)}
     expect(layout, TITLE, {"version": ("gemm",), "format": ("gemm",)})
-    expect(stated, TITLE, {"bits": (4,), "w_bit": (4,)})
+    expect(stated, TITLE, {"bits": (4,), "w_bit": (4,), "backend": ("autoawq", "auto", None)})
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:

@@ -88,7 +88,7 @@ class Format(Protocol):
 
 def described(file: TensorInfo, shape: tuple[int, ...], quant_type: QuantType) -> TensorInfo:
     """What is known of a quantized weight with a tensor in the file of `file`."""
-    named = {INT: f"int{quant_type.bits}", "e4m3": "float8_e4m3fn"}
+    named = {INT: f"int{quant_type.bits}", "e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn"}
     dtype = named.get(quant_type.levels, quant_type.levels)
     return TensorInfo(shape, dtype, file.file, quant_type.over(shape[-1]))
 
@@ -107,11 +107,16 @@ def group_of(name: str, info: TensorInfo, inputs: int, groups: int) -> int:
     return inputs // groups
 
 
+def table(value: Any) -> Mapping[str, Any]:
+    """An entry of a config that should be a table; an empty one in the place of anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def expect(stated: Mapping[str, Any], title: str, allowed: Mapping[str, tuple[Any, ...]]) -> None:
     """Raises ValueError for the first entry with a value that is not read; absent entries pass."""
     for key, values in allowed.items():
         if key in stated and stated[key] not in values:
-            shown = ", ".join(repr(value) for value in values if value is not None)
+            shown = ", ".join(repr(value) for value in values if value is not None) or "none"
             raise ValueError(
                 f"{key}={stated[key]!r} of {title} is not read; expected {shown}: look for another upload of the model"
             )

@@ -40,9 +40,10 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def _nf4(tensors: RawTensors, name: str) -> StoredWeight:
-    info = tensors.part(name, f"{name}{STATE}{NF4}", ("uint8",))
+    info = tensors.part(name, f"{name}{STATE}{NF4}", ("uint8",), (1, 2))
     absmax, table = f"{name}.absmax", f"{name}.quant_map"
-    state = json.loads(tensors.peek(f"{name}{STATE}{NF4}").tobytes())
+    tensors.part(f"{name}{STATE}{NF4}", name, ("uint8",), (1,))
+    state = _state(tensors, f"{name}{STATE}{NF4}")
     (outputs, inputs), block = state["shape"], state["blocksize"]
     size = outputs * inputs
     nested = tensors.part(absmax, name, ("float32", "uint8"), (1,)).dtype == "uint8"
@@ -64,12 +65,38 @@ def _nf4(tensors: RawTensors, name: str) -> StoredWeight:
         first = np.arange(0, size, group).reshape(outputs, -1)  # of each group in the flattened weight
         return QuantizedTensor(codes, scales[first // block])
 
-    others = (".nested_absmax", ".nested_quant_map") if nested else ()
-    parts = (name, absmax, table, f"{name}{STATE}{NF4}", *(name + other for other in others))
-    for other in parts[4:]:
-        tensors.part(other, name, ("float32",), (1,))
+    parts = (name, absmax, table, f"{name}{STATE}{NF4}", *(_check_nested(tensors, name, state) if nested else ()))
     shape = (outputs, inputs)
     return StoredWeight(info=described(info, shape, QuantType(4, group, NF4)), parts=parts, read=read)
+
+
+def _state(tensors: RawTensors, name: str) -> Mapping[str, Any]:
+    """The entries of `quant_state`: shape and block size, and those of quantized scales."""
+    try:
+        state = json.loads(tensors.peek(name).tobytes())
+        state = {"nested_blocksize": 256, "nested_offset": 0.0} | state
+        numbers = [*state["shape"], state["blocksize"], state["nested_blocksize"]]
+        is_whole = len(state["shape"]) == 2 and all(isinstance(number, int) and number > 0 for number in numbers)
+        is_whole = is_whole and isinstance(state["nested_offset"], float | int)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(
+            f"tensor {name} in {tensors.info[name].file} is not the JSON of a quant_state with shape and blocksize; "
+            "download it again"
+        )
+    return state
+
+
+def _check_nested(tensors: RawTensors, name: str, state: Mapping[str, Any]) -> tuple[str, str]:
+    """The tensors of scales that are quantized themselves."""
+    blocks = -(-tensors.info[f"{name}.absmax"].shape[0] // state["nested_blocksize"])
+    names = f"{name}.nested_quant_map", f"{name}.nested_absmax"
+    for part, size in zip(names, (256, blocks), strict=True):
+        info = tensors.part(part, name, ("float32",), (1,))
+        if info.shape != (size,):
+            raise ValueError(f"tensor {part} in {info.file} has shape {list(info.shape)}; expected [{size}]")
+    return names
 
 
 def _nested(take: Take, name: str, state: Mapping[str, Any]) -> np.ndarray:

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters.packed import PACKED, SCALE, SHAPE, QuantizedTensor, bits_of
-from eagle_jax.converters.quantized import fp4, fp8
-from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of
-from eagle_jax.converters.quantized.gptq import sorted_inputs
+from eagle_jax.converters.packed import PACKED, SCALE, QuantizedTensor
+from eagle_jax.converters.quantized import fp4, fp8, packed_words
+from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, table
+from eagle_jax.converters.quantized.packed_words import ORDER, ZERO
 from eagle_jax.converters.quantized.scale_grid import grid_of
-from eagle_jax.converters.quantized.unpacking import SCALES, around_zero, fields, floats, with_zeros
+from eagle_jax.converters.quantized.unpacking import SCALES, with_zeros
 from eagle_jax.ops.quantized import QuantType
 
 TITLE = "compressed-tensors"
-ZERO, ORDER, WHOLE = "_zero_point", "_g_idx", "_global_scale"
+WHOLE = "_global_scale"
 FORMATS = (
     "pack-quantized",
     "int-quantized",
@@ -46,26 +46,34 @@ FORMATS = (
 def check(stated: Mapping[str, Any]) -> None:
     """Refuses formats, widths and transforms that are not read."""
     expect(stated, TITLE, {"format": FORMATS})
-    if (stated.get("sparsity_config") or {}).get("format", "dense") != "dense":
+    if table(stated.get("sparsity_config")).get("format", "dense") != "dense":
         raise ValueError(f"sparsity_config of {TITLE} is not read; expected a model that is not sparse")
-    if (stated.get("transform_config") or {}).get("config_groups"):
+    if table(stated.get("transform_config")).get("config_groups"):
         raise ValueError(f"transform_config of {TITLE} is not read; expected a model whose inputs are not rotated")
-    groups = stated.get("config_groups") or {}
-    if not isinstance(groups, Mapping):
-        raise ValueError(f"config_groups={groups!r} of {TITLE}; expected a table of groups")
-    for group in groups.values():
-        expect(group, TITLE, {"format": FORMATS})
-        expect(group.get("weights") or {}, TITLE, {"num_bits": (4, 8), "type": ("int", "float")})
+    for group in table(stated.get("config_groups")).values():
+        expect(table(group), TITLE, {"format": FORMATS})
+    for weights in _settings(stated):
+        expect(weights, TITLE, {"num_bits": (4, 8), "type": ("int", "float")})
+
+
+def _settings(stated: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What each group states of its weights."""
+    groups = table(stated.get("config_groups")).values()
+    return [table(table(group)["weights"]) for group in groups if table(group).get("weights")]
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
     """Every weight with a scale, whatever its format."""
-    block = _block(stated)
+    block, every = _block(stated), _settings(stated)
+    # What every weight must have; where groups differ, their tensors tell.
+    has_zeros = bool(every) and not any(weights.get("symmetric", True) for weights in every)
+    has_order = bool(every) and all(weights.get("actorder") in ("group", "dynamic") for weights in every)
+    needed = (*([ZERO] if has_zeros else []), *([ORDER] if has_order else []))
     for name in list(tensors.ending(PACKED)):
         if not name.endswith("weight"):
             continue
         if tensors.info[name + PACKED].dtype == "int32":
-            yield name, _packed(tensors, name)
+            yield name, packed_words.weight(tensors, name, needed)
         elif name + WHOLE in tensors.info:
             yield name, fp4.nvfp4(tensors, name + PACKED, name + SCALE, name + WHOLE, np.divide)
         else:
@@ -75,13 +83,12 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
         if tensors.info[name].dtype == fp8.DTYPE:
             yield name, fp8.scaled(tensors, module, block)
         elif tensors.info[name].dtype == "int8":
-            yield name, _int8(tensors, name, block)
+            yield name, _int8(tensors, name, block, has_zeros)
 
 
 def _block(stated: Mapping[str, Any]) -> tuple[int, int] | None:
     """The block size of the config's groups, which must be one."""
-    groups = (stated.get("config_groups") or {}).values()
-    blocks = {fp8.block_of((group.get("weights") or {}).get("block_structure")) for group in groups} - {None}
+    blocks = {fp8.block_of(weights.get("block_structure")) for weights in _settings(stated)} - {None}
     if len(blocks) > 1:
         raise ValueError(
             f"config_groups of {TITLE} state several block sizes, {sorted(map(str, blocks))}; expected one"
@@ -89,49 +96,10 @@ def _block(stated: Mapping[str, Any]) -> tuple[int, int] | None:
     return next(iter(blocks), None)
 
 
-def _packed(tensors: RawTensors, name: str) -> StoredWeight:
-    words, scale, shape = name + PACKED, name + SCALE, name + SHAPE
-    info = tensors.part(words, words, ("int32",))
-    grid = tensors.part(scale, words, SCALES)
-    tensors.part(shape, words, ("int64", "int32"), (1,))
-    size = tuple(int(n) for n in tensors.peek(shape))
-    bits = bits_of(info.shape[1], size[1]) if len(size) == 2 else None
-    if bits is None or size[0] != info.shape[0] or grid.shape[0] != size[0]:
-        raise ValueError(
-            f"{words} in {info.file} is int32 {list(info.shape)} with scales {list(grid.shape)}; expected int32 words "
-            f"of 4 or 8 bits and scales by group, for a weight {list(size)}"
-        )
-    outputs, inputs = size
-    group = group_of(scale, grid, inputs, grid.shape[1])
-    zero, has_zeros = name + ZERO, name + ZERO in tensors.info
-    if has_zeros and tensors.part(zero, words, ("int32",)).shape != (-(-outputs * bits // 32), grid.shape[1]):
-        raise ValueError(
-            f"tensor {zero} in {info.file} has shape {list(tensors.info[zero].shape)}; expected numbers of {bits} bits "
-            f"packed along {outputs} outputs, for {grid.shape[1]} groups"
-        )
-    order, has_order = None, name + ORDER in tensors.info
-    if has_order:
-        tensors.part(name + ORDER, words, ("int32", "int64"), (1,))
-        order = sorted_inputs(tensors.peek(name + ORDER), inputs, group, f"{name}{ORDER} in {info.file}")
-
-    def read(take: Take) -> QuantizedTensor:
-        codes = fields(take(words), bits)[:, :inputs]
-        codes = codes if order is None else codes[:, order]
-        if not has_zeros:
-            return QuantizedTensor(around_zero(codes, bits), floats(take(scale)), order=order)
-        # codes and zero points are both stored with the middle added
-        zeros = fields(np.ascontiguousarray(take(zero).T), bits)[:, :outputs].T
-        return with_zeros(codes, take(scale), zeros, order)
-
-    quant_type = QuantType(bits, group, has_minima=has_zeros, is_ordered=order is not None)
-    parts = (words, scale, shape, *([zero] if has_zeros else []), *([name + ORDER] if has_order else []))
-    return StoredWeight(info=described(info, (outputs, inputs), quant_type), parts=parts, read=read)
-
-
-def _int8(tensors: RawTensors, name: str, block: tuple[int, int] | None) -> StoredWeight:
+def _int8(tensors: RawTensors, name: str, block: tuple[int, int] | None, needs_zeros: bool) -> StoredWeight:
     info, scale, zero = tensors.info[name], name + SCALE, name + ZERO
     grid = grid_of(scale, info, tensors.part(scale, name, SCALES, (0, 1, 2)), block)
-    has_zeros = zero in tensors.info
+    has_zeros = needs_zeros or zero in tensors.info
     if has_zeros and tensors.part(zero, name, ("int8",), (0, 1, 2)).shape != tensors.info[scale].shape:
         raise ValueError(
             f"tensor {zero} in {info.file} has shape {list(tensors.info[zero].shape)}; expected that of the scales, "

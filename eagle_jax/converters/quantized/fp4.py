@@ -6,6 +6,7 @@ MXFP4  groups of 32, scales that are powers of two (E8M0)
 Codes are the bit patterns, which index the table "e2m1".
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -27,7 +28,9 @@ def nvfp4(
         octets, scale, whole: names of the codes, the scales of groups, and the scale of the tensor.
         combine: makes one scale of the two, in float32: it is rounded once.
     """
-    tensors.part(whole, octets, ("float32",), (0, 1))
+    one = tensors.part(whole, octets, ("float32",), (0, 1))
+    if math.prod(one.shape) != 1:
+        raise ValueError(f"tensor {whole} in {one.file} has shape {list(one.shape)}; expected one scale")
 
     def scales(take: Take) -> np.ndarray:
         return combine(take(scale).astype(np.float32), take(whole).reshape(()))

@@ -9,19 +9,21 @@ The first number of a word is in its lowest bits. W[o, i] = (q - z) * s of group
 With `desc_act` inputs of a group lie apart: they are sorted by group, and `order` says which inputs they are.
 """
 
-import re
+import functools
+import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from eagle_jax.converters.packed import QuantizedTensor
-from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of
+from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, group_of, table
+from eagle_jax.converters.quantized.statement import begins
 from eagle_jax.converters.quantized.unpacking import SCALES, around_zero, fields, floats, with_zeros
-from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.ops.quantized import QuantType
 
 TITLE = "GPTQ"
+PARTS = ("qweight", "qzeros", "scales", "g_idx")
 WIDTHS = (4, 8)
 LAYOUTS = ("gptq", "gptq_v2", "", None)
 
@@ -29,9 +31,10 @@ LAYOUTS = ("gptq", "gptq_v2", "", None)
 def check(stated: Mapping[str, Any]) -> None:
     """Refuses other layouts than GPTQ's own and other widths than 4 and 8 bits."""
     expect(stated, TITLE, {"bits": WIDTHS, "checkpoint_format": LAYOUTS, "format": LAYOUTS, "pack_dtype": ("int32",)})
-    for pattern, changes in (stated.get("dynamic") or {}).items():
-        if isinstance(changes, Mapping) and changes.get("bits", 4) not in WIDTHS:
-            raise ValueError(f"bits={changes['bits']!r} of {TITLE} for {pattern} is not read; expected 4 or 8")
+    # A low-rank correction, and inputs that are rotated.
+    expect(stated, TITLE, {"adapter": (None,), "rotation": (None, ""), "is_marlin_format": (False, None)})
+    for pattern, changes in table(stated.get("dynamic")).items():
+        expect(table(changes), f"{TITLE} for {pattern}", {"bits": WIDTHS, "adapter": (None,)})
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
@@ -42,14 +45,14 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 def settings_of(module: str, stated: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entries for a module: those of the first pattern of `dynamic` that it begins with replace the others."""
-    for pattern, changes in (stated.get("dynamic") or {}).items():
-        if not pattern.startswith("-:") and re.match(pattern.removeprefix("+:"), module):
-            return {**stated, **changes}
+    for pattern, changes in table(stated.get("dynamic")).items():
+        if not pattern.startswith("-:") and begins(pattern.removeprefix("+:"), module):
+            return {**stated, **table(changes)}
     return stated
 
 
 def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> StoredWeight:
-    words, zeros, scales, groups = (f"{module}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx"))
+    words, zeros, scales, groups = names = tuple(f"{module}.{part}" for part in PARTS)
     packed = tensors.part(words, words, ("int32",))
     scale = tensors.part(scales, words, SCALES)
     zero = tensors.part(zeros, words, ("int32",))
@@ -62,28 +65,35 @@ def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> St
             f"scales {list(scale.shape)}; expected those of GPTQ in {bits} bits"
         )
     order = None
-    if groups in tensors.info:
+    if groups in tensors.info or (settings.get("desc_act") and group != inputs):
         tensors.part(groups, words, ("int32", "int64"), (1,))
         order = sorted_inputs(tensors.peek(groups), inputs, group, f"{groups} in {packed.file}")
-
-    def read(take: Take) -> QuantizedTensor:
-        codes = fields(np.ascontiguousarray(take(words).T), bits)
-        codes = codes if order is None else codes[:, order]
-        stored = _zero_points(take(zeros), bits, settings, zero, zeros)[:, :outputs].T
-        own_scales = np.ascontiguousarray(take(scales).T)
-        if not is_symmetric:
-            return with_zeros(codes, own_scales, stored, order)
-        if not np.all(stored == 2 ** (bits - 1)):
-            raise ValueError(
-                f"tensor {zeros} in {zero.file} holds other zero points than {2 ** (bits - 1)}, and the config states "
-                "sym=true; set it to false in config.json if they are meant"
-            )
-        return QuantizedTensor(around_zero(codes, bits), floats(own_scales), order=order)
-
     quant_type = QuantType(bits, group, has_minima=not is_symmetric, is_ordered=order is not None)
-    parts = (words, zeros, scales, *([groups] if groups in tensors.info else []))
-    info = described(packed, (outputs, inputs), quant_type)
-    return StoredWeight(info=info, parts=parts, read=read, optional=_zero_bias(tensors, module))
+    return StoredWeight(
+        info=described(packed, (outputs, inputs), quant_type),
+        parts=tuple(name for name in names if name in tensors.info),
+        read=functools.partial(_read, module=module, settings=settings, order=order, file=packed.file),
+        optional=_zero_bias(tensors, module),
+    )
+
+
+def _read(
+    take: Take, *, module: str, settings: Mapping[str, Any], order: np.ndarray | None, file: pathlib.Path
+) -> QuantizedTensor:
+    bits, middle = settings.get("bits", 4), 2 ** (settings.get("bits", 4) - 1)
+    words, zeros, scales, _ = (f"{module}.{part}" for part in PARTS)
+    codes = fields(np.ascontiguousarray(take(words).T), bits)
+    codes = codes if order is None else codes[:, order]
+    own_scales = np.ascontiguousarray(take(scales).T)
+    points = _zero_points(take(zeros), bits, settings, f"{zeros} in {file}")[:, : len(codes)].T
+    if settings.get("sym") is not True:
+        return with_zeros(codes, own_scales, points, order)
+    if not np.all(points == middle):
+        raise ValueError(
+            f"tensor {zeros} in {file} holds other zero points than {middle}, and the config states sym=true; set it "
+            "to false in config.json if they are meant"
+        )
+    return QuantizedTensor(around_zero(codes, bits), floats(own_scales), order=order)
 
 
 def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np.ndarray | None:
@@ -92,13 +102,14 @@ def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np
     Raises:
         ValueError: groups of different sizes, or not one for each input.
     """
-    if groups.shape != (inputs,) or not np.array_equal(np.bincount(groups), np.full(inputs // group, group)):
+    sizes = np.bincount(groups) if groups.size and groups.min() >= 0 else ()
+    if groups.shape != (inputs,) or not np.array_equal(sizes, np.full(inputs // group, group)):
         raise ValueError(f"tensor {where} does not part {inputs} inputs into groups of {group}; download it again")
     order = np.argsort(groups, kind="stable").astype(np.int32)
     return None if np.array_equal(order, np.arange(inputs)) else order
 
 
-def _zero_points(words: np.ndarray, bits: int, settings: Mapping[str, Any], info: TensorInfo, name: str) -> np.ndarray:
+def _zero_points(words: np.ndarray, bits: int, settings: Mapping[str, Any], where: str) -> np.ndarray:
     """Zero points `[groups, out]`.
 
     Version 1 stores them less 1. GPTQModel takes 1 from all numbers of a word in one subtraction, so that a 0 borrows
@@ -108,9 +119,9 @@ def _zero_points(words: np.ndarray, bits: int, settings: Mapping[str, Any], info
     if "gptq_v2" in (settings.get("checkpoint_format"), settings.get("format")):
         return fields(words, bits)
     wraps = np.any(fields(words, bits) == 2**bits - 1)
-    if wraps and "gptqmodel" not in str((settings.get("meta") or {}).get("quantizer")).lower():
+    if wraps and "gptqmodel" not in str(table(settings.get("meta")).get("quantizer")).lower():
         raise ValueError(
-            f"tensor {name} in {info.file} stores the zero point {2**bits - 1}, which is 0 less 1 wrapped around, and "
+            f"tensor {where} stores the zero point {2**bits - 1}, which is 0 less 1 wrapped around, and "
             "readers of GPTQ's version 1 differ in what it means; look for an upload in version 2 or by GPTQModel"
         )
     ones = np.full(32 // bits, 1, np.uint64) << np.arange(0, 32, bits, dtype=np.uint64)

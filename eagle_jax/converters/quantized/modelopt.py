@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.converters.quantized import fp4, fp8
-from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, expect
+from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, expect, table
 
 TITLE = "NVIDIA's ModelOpt"
 ALGORITHMS = ("FP8", "NVFP4", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", "W4A16_NVFP4", "MIXED_PRECISION", None)
@@ -22,8 +22,8 @@ BLOCK = (128, 128)  # of FP8_PB_WO
 def check(stated: Mapping[str, Any]) -> None:
     """Refuses other algorithms than those of FP8 and NVFP4."""
     expect(stated, TITLE, {"quant_algo": ALGORITHMS})
-    for module, layer in (stated.get("quantized_layers") or {}).items():
-        expect(layer, f"{TITLE} for {module}", {"quant_algo": ALGORITHMS})
+    for module, layer in table(stated.get("quantized_layers")).items():
+        expect(table(layer), f"{TITLE} for {module}", {"quant_algo": ALGORITHMS})
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:

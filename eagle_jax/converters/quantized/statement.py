@@ -41,7 +41,8 @@ class Statement:
         by_group = any(group.get(key) for group in groups if isinstance(group, Mapping) for key in _ACTIVATIONS)
         scheme, algorithm = self.entries.get("activation_scheme"), str(self.entries.get("quant_algo"))
         weights_only = algorithm in ("None", "FP8_PB_WO", "W4A16_NVFP4")
-        return by_group or scheme is not None or not weights_only or self.method == "fbgemm_fp8"
+        is_int8 = self.method == "bitsandbytes" and bool(self.entries.get("load_in_8bit"))
+        return by_group or scheme is not None or not weights_only or is_int8 or self.method == "fbgemm_fp8"
 
     @property
     def rounds_cache(self) -> bool:
@@ -58,18 +59,26 @@ class Statement:
             patterns = self.entries.get(key)
             if isinstance(patterns, list) and any(_matches(str(pattern), module) for pattern in patterns):
                 return key
-        rules = self.entries.get("dynamic")
-        first = (
-            next((rule for rule in rules if re.match(rule[2:] if rule[:2] in ("-:", "+:") else rule, module)), "")
-            if isinstance(rules, Mapping)
-            else ""
-        )
+        rules = [str(rule) for rule in self.entries.get("dynamic") or ()]
+        first = next((rule for rule in rules if begins(re.sub("^[-+]:", "", rule), module)), "")
         return "dynamic" if first.startswith("-:") else None
+
+
+def begins(pattern: str, module: str) -> bool:
+    """Whether a module's name begins with what a regular expression describes.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return re.match(pattern, module) is not None
+    except re.error as error:
+        raise ValueError(f"{pattern!r} in the config is no regular expression ({error}); correct it") from error
 
 
 def _matches(pattern: str, module: str) -> bool:
     if pattern.startswith("re:"):
-        return re.match(pattern[3:], module) is not None
+        return begins(pattern[3:], module)
     if "*" in pattern:
         return fnmatch.fnmatchcase(module, pattern)
     return f".{module}".endswith(f".{pattern}") or module.startswith(f"{pattern}.")

@@ -97,7 +97,7 @@ def state(path: pathlib.Path, stated: Mapping[str, Any] | None, *, key: str = "q
 
 
 def save(path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
-    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path / "model.safetensors")
+    save_file({name: np.array(value, order="C") for name, value in tensors.items()}, path / "model.safetensors")
 
 
 def loaded(folder: Folder, **options: Any) -> LM:

@@ -70,22 +70,19 @@ def test_packed_weights_with_one_scale_for_an_output_and_of_float16(tmp_path):
     assert down.scales.dtype == np.float16
 
 
-@pytest.mark.parametrize("dtype", [np.float16, "bfloat16", np.float32])
 @pytest.mark.parametrize(
     ("options", "quant_type"),
     [
-        ({}, QuantType(8)),
+        ({"dtype": np.float32}, QuantType(8)),
         ({"axes": 1}, QuantType(8)),
-        ({"group": GROUP}, QuantType(8, GROUP)),
+        ({"group": GROUP, "dtype": np.float32}, QuantType(8, GROUP)),
         ({"sym": False}, QuantType(8, has_minima=True)),
-        ({"sym": False, "group": GROUP}, QuantType(8, GROUP, has_minima=True)),
+        ({"sym": False, "group": GROUP, "dtype": np.float16}, QuantType(8, GROUP, has_minima=True)),
     ],
     ids=["channel", "one axis", "group", "asymmetric", "asymmetric groups"],
 )
-def test_bytes(tmp_path, options, quant_type, dtype):
-    if dtype is np.float32 and not options.get("sym", True):
-        pytest.skip("rounded more than once")
-    publish = octets(**options, dtype=np.dtype(dtype))
+def test_bytes(tmp_path, options, quant_type):
+    publish = octets(**({"dtype": ml_dtypes.bfloat16} | options))
     folder = published.write(tmp_path, publish, stated("int-quantized", num_bits=8))
     assert published.check(folder)[DOWN].quant_type == quant_type
 
@@ -138,3 +135,20 @@ def test_several_formats_in_one_folder(tmp_path):
 def test_what_is_not_read_is_named(tmp_path, config, words):
     with pytest.raises(ValueError, match=words):
         published.loaded(published.write(tmp_path, packed(), config))
+
+
+def test_groups_of_inputs_that_are_not_stated_are_in_order(tmp_path):
+    folder = published.write(tmp_path, packed(), stated())
+    published.changed(folder, lambda tensors: tensors.update({f"{DOWN}.weight_g_idx": np.full(96, -1, np.int32)}))
+    assert not published.check(folder)[DOWN].quant_type.is_ordered
+
+
+def test_a_folder_of_floats_whose_cache_alone_was_quantized(tmp_path, caplog):
+    scheme = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": {"num_bits": 8}}
+    scales = {f"model.layers.0.self_attn.{x}_scale": np.ones(1, np.float32) for x in "kv"}
+    every = [f"model.layers.0.{part}_proj" for part in ("mlp.gate", "mlp.up", "mlp.down")]
+    every += [f"model.layers.0.self_attn.{x}_proj" for x in "qkvo"]
+    floats = (*every, published.EMBEDDING, published.OUTPUT)
+    folder = published.write(tmp_path, packed(), scheme, floats=floats, more=scales)
+    assert folder.dense == {} and published.loaded(folder).dtype == np.float32
+    assert ["cache of keys and values" in record.getMessage() for record in caplog.records] == [True]

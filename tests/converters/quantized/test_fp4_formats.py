@@ -1,5 +1,7 @@
 """Weights of 4-bit floats: NVFP4 of two libraries, MXFP4 of compressed-tensors and of gpt-oss."""
 
+import json
+
 import ml_dtypes
 import numpy as np
 import published
@@ -124,3 +126,15 @@ def test_experts_of_gpt_oss(tmp_path):
     published.save(tmp_path, {f"{name}_blocks": blocks, f"{name}_scales": exponents[:, :3]})
     with pytest.raises(ValueError, match=r"gate_up_proj_scales .*\[2, 3, 2\]; expected one scale for each block"):
         Weights(tmp_path)
+
+
+def test_a_folder_of_the_old_exporter_states_it_in_a_file_of_its_own(tmp_path, caplog):
+    folder = published.write(tmp_path, nvfp4("modelopt"), None)
+    stated = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": ["lm_head"]}
+    side = tmp_path / "hf_quant_config.json"
+    side.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": stated}))
+    published.check(folder)
+    assert len(caplog.records) == 2
+    side.write_text(json.dumps({"quantization": stated | {"exclude_modules": ["lm_head", "model.layers.0.mlp*"]}}))
+    with pytest.raises(ValueError, match="hf_quant_config.json has model.layers.0.mlp.*_proj in exclude_modules"):
+        published.loaded(folder)

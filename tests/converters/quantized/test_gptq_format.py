@@ -1,5 +1,7 @@
 """GPTQ: both versions, 4 and 8 bits, symmetric or not, inputs in the model's order or sorted."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,6 +131,8 @@ def test_what_the_numbers_depend_on(tmp_path, end, change):
         ({"bits": 2}, "bits=2 of GPTQ"),
         ({"checkpoint_format": "marlin"}, "checkpoint_format='marlin' of GPTQ is not read"),
         ({"dynamic": {"+:.*": {"bits": 2}}}, r"bits=2 of GPTQ for \+:\.\*"),
+        ({"dynamic": {"+:(": {}}}, r"'\(' in the config is no regular expression"),
+        ({"adapter": {"rank": 8}}, "adapter=.* of GPTQ is not read; expected none"),
         ({"dynamic": {"-:.*down_proj": {}}}, "down_proj in dynamic, and .* quantized by GPTQ"),
         ({"bits": 8}, r"expected those of GPTQ in 8 bits|scales for"),
     ],
@@ -162,3 +166,9 @@ def test_logits_do_not_depend_on_how_the_inputs_are_stored(tmp_path):
     tokens = jnp.arange(8)[None]
     both = [lm(tokens)[1], published.loaded(published.Folder(tmp_path / "floats", {}))(tokens)[1]]
     np.testing.assert_allclose(*both, rtol=2e-3, atol=2e-3)
+
+
+def test_a_folder_of_the_old_tool_states_it_in_a_file_of_its_own(tmp_path):
+    folder = published.write(tmp_path, published_as(sym=False), None)
+    (tmp_path / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": GROUP, "sym": False}))
+    published.check(folder)

@@ -155,7 +155,7 @@ def dense_tables(params):
 def test_folders_are_described_without_reading_a_weight(tmp_path, name, monkeypatch):
     folder = published.write(tmp_path, *FORMATS[name], key=key_of(name))
     described = describe(tmp_path)
-    dtype = {"FP8": "float8_e4m3fn", "NVFP4": "e2m1"}.get(name, "int4")
+    dtype = {"FP8": "float8_e4m3fn", "NVFP4": "float4_e2m1fn"}.get(name, "int4")
     assert described.problem is None and described.kind == "target"
     assert described.dtypes[dtype] == sum(weight.size for weight in folder.dense.values())
     assert described.dtypes.keys() == {dtype, "float16"}
