@@ -59,7 +59,8 @@ def load_target(
 
     Args:
         folder: a model folder, or a GGUF file.
-        dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in.
+        dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in; where that is quantized,
+            and stays so, float32 on CPUs.
         sharding: the devices to spread it over; its weights go straight there, one at a time.
         scheme: what to round its matrices to, each as it is read; None keeps what the folder holds, floats or rounded.
         changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
@@ -76,10 +77,22 @@ def load_target(
     check_target(weights, config)
     if config.tie_word_embeddings and OUTPUT in weights.info:
         _check_tied(folder)
-    chosen = names.stored_dtype(weights, EMBEDDING) if wanted_dtype is None else wanted_dtype
+    chosen = _default_dtype(weights, scheme) if wanted_dtype is None else wanted_dtype
     place = None if sharding is None else placing(sharding, sharding.target, config)
     params = reading.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
     return LM(params=params, config=config if sharding is None else widened(config, sharding.sizes))
+
+
+def _default_dtype(weights: Weights, scheme: Scheme | None) -> jnp.dtype:
+    """The dtype where none is asked for.
+
+    With a quantized table next to nothing is floats but activations. On CPUs float32 is faster then: drafting
+    SmolLM2-135M-Instruct gives a quarter more tokens a second than with bfloat16.
+    """
+    is_kept = weights.info[EMBEDDING].quant_type is not None and (scheme is None or not scheme.is_floats)
+    if is_kept and jax.default_backend() == "cpu":
+        return jnp.dtype("float32")
+    return names.stored_dtype(weights, EMBEDDING)
 
 
 def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Params:
