@@ -22,7 +22,7 @@ from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, empty_cache
 from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, schemes_of
-from eagle_jax.ops.quantized import QuantArray, QuantType, abstract
+from eagle_jax.ops.quantized import QuantArray, QuantType, zeros
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
 from eagle_jax.sharding.rules import map_paths
 from eagle_jax.tuning.default_trees import PUBLISHED, shrink_to
@@ -200,12 +200,10 @@ def _for_decoding(model: Any, head_dim: int, scheme: Scheme | None) -> Any:
 def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
     """The parameters with those in files' types that files hold quantized."""
 
-    def zeros(path: str, leaf: Any) -> Any:
-        if path not in types:
-            return leaf
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), abstract(types[path], leaf.shape, leaf.dtype))
+    def kept(path: str, leaf: Any) -> Any:
+        return zeros(types[path], leaf.shape, leaf.dtype) if path in types else leaf
 
-    return map_paths(zeros, params)
+    return map_paths(kept, params)
 
 
 def _packed(leaf: Any) -> Any:
