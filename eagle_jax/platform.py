@@ -1,5 +1,7 @@
 """What this machine can do, and where it keeps things."""
 
+import contextlib
+import ctypes
 import hashlib
 import os
 import pathlib
@@ -69,6 +71,15 @@ def _folder_of_programs(maker: str) -> pathlib.Path:
     folder = cache_folder() / "compiled" / f"{maker}-{_processor()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may write there decides what is run
     return folder
+
+
+def return_freed_memory() -> None:
+    """Gives freed memory back to the system, where the C library is glibc, which keeps it for itself.
+
+    After loading that was more than a byte for each number of the model (`benchmarks.decode.loading_memory`).
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def multiplies_bfloat16() -> bool:

@@ -158,8 +158,7 @@ def quantized() -> None:
 
 def of_type(shape: tuple[int, ...], quant_type: quant.QuantType) -> quant.QuantArray:
     """A weight of this type; what its numbers are does not matter."""
-    whole = quant.abstract(quant_type, shape, jnp.bfloat16)
-    filled = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), whole)
+    filled = jax.tree.map(jnp.ones_like, quant.zeros(quant_type, shape, jnp.bfloat16))
     return dataclasses.replace(filled, codes=filled.codes.astype(quant_type.code_dtype))
 
 
@@ -240,7 +239,7 @@ def tpu() -> None:
         """Bytes that are read and written, and that are held beside the weight, for each of its numbers."""
         weight = jax.ShapeDtypeStruct((outputs, inputs), jnp.bfloat16)
         if quant_type is not None:
-            weight = quant.abstract(quant_type, weight.shape, jnp.bfloat16)
+            weight = jax.eval_shape(lambda: quant.zeros(quant_type, (outputs, inputs), jnp.bfloat16))
         step = 1 if as_stored else -1
         weight = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[::step], x.dtype, sharding=sharding), weight)
         x = jax.ShapeDtypeStruct((rows, inputs), jnp.bfloat16, sharding=sharding)

@@ -22,6 +22,7 @@ from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
+from eagle_jax.ops.quantized import QuantType
 from eagle_jax.sharding import Sharding, placing, widened
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -129,6 +130,18 @@ def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Para
             raise ValueError(f"{odd} has shape {tensors[odd].shape}; expected {slot.shape}")
         node[name] = jnp.stack(parts) if slot.stacked else parts[0]
     return params
+
+
+def quant_types(folder: str | pathlib.Path) -> dict[str, QuantType]:
+    """The types of the parameters that a target's files hold quantized, by path; none where there is but a config."""
+    config = read_config(pathlib.Path(folder))
+    try:
+        info = Weights(pathlib.Path(folder)).info
+    except FileNotFoundError:
+        return {}
+    by_path = names.slots(rules(config), shapes(config))
+    stored = {path: info[slot.keys[0]].quant_type for path, slot in by_path.items() if slot.keys[0] in info}
+    return {path: quant_type for path, quant_type in stored.items() if quant_type is not None}
 
 
 def target_dtype(folder: str | pathlib.Path) -> jnp.dtype:

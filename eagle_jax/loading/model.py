@@ -32,7 +32,7 @@ from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, schemes_of
 from eagle_jax.models.target import Target
 from eagle_jax.ops.quantized import QuantArray
-from eagle_jax.platform import keep_programs
+from eagle_jax.platform import keep_programs, return_freed_memory
 from eagle_jax.sharding import Sharding, place_all, placing, sharding_of, widened
 from eagle_jax.text.tokenizers import refuse_other_tokenizer, tokenizer_in, with_template
 
@@ -277,7 +277,9 @@ def _target_for_decoding(lm: LM, sharding: Sharding | None) -> LM:
 
 
 def _for_decoding(model: Any, head_dim: int, sharding: Sharding | None) -> Any:
-    params = layout.for_decoding(model.params, head_dim, spread=sharding is not None)
+    return_freed_memory()
+    params = jax.block_until_ready(layout.for_decoding(model.params, head_dim, spread=sharding is not None))
+    return_freed_memory()
     return dataclasses.replace(model, params=params)
 
 

@@ -82,10 +82,11 @@ def _alike(node: Params, names: list[str]) -> bool:
 
 def _ordered_alike(weights: list[Any]) -> bool:
     """Whether quantized weights have their inputs in the same order, as those of one group mostly have: GPTQ sorts
-    inputs by the activations, which are the same for all.
+    inputs by the activations, which are the same for all. While a program is traced nobody can tell.
     """
     orders = [weight.order for weight in weights if isinstance(weight, QuantArray) and weight.order is not None]
-    return not orders or all(order is orders[0] or np.array_equal(order, orders[0]) for order in orders)
+    traced = any(isinstance(order, jax.core.Tracer) for order in orders)
+    return not orders or (not traced and all(np.array_equal(order, orders[0]) for order in orders))
 
 
 def _joined(parts: list[Params], join: Callable[..., jax.Array]) -> Params:

@@ -221,18 +221,17 @@ def levels_of(weight: QuantArray) -> Array:
     return jnp.asarray(LEVELS[weight.levels], jnp.float32)[weight.codes.astype(jnp.int32)]
 
 
-def abstract(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) -> QuantArray:
-    """The shapes of a weight `[.., in]` as accelerators hold it."""
+def zeros(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) -> QuantArray:
+    """A weight `[.., in]` as accelerators hold it, all of whose codes, scales and minima are 0; to have its shapes."""
     signed = quant_type.levels == INT and not quant_type.has_minima
     codes = quant_type.code_dtype if quant_type.bits == 8 else np.dtype(jnp.int4 if signed else jnp.uint4)
-    made: Any = jax.ShapeDtypeStruct
-    grid = made((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
+    grid = jnp.zeros((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
     return QuantArray(
-        codes=made(shape, codes),
+        codes=jnp.zeros(shape, codes),
         scales=grid,
         bits=quant_type.bits,
         dtype=np.dtype(dtype),
         minima=grid if quant_type.has_minima else None,
-        order=made(shape[-1:], jnp.int32) if quant_type.is_ordered else None,
+        order=jnp.zeros(shape[-1:], jnp.int32) if quant_type.is_ordered else None,
         levels=quant_type.levels,
     )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from eagle_jax.checks import whole
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import dflash, heads, known_pair, target_config
+from eagle_jax.converters import dflash, heads, known_pair, quant_types, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
@@ -21,12 +21,14 @@ from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, empty_cache
-from eagle_jax.models.quant import Scheme, quantize_params, schemes_of
-from eagle_jax.ops.quantized import QuantArray
+from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, schemes_of
+from eagle_jax.ops.quantized import QuantArray, QuantType, zeros
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
+from eagle_jax.sharding.rules import map_paths
 from eagle_jax.tuning.default_trees import PUBLISHED, shrink_to
 from eagle_jax.tuning.sizes import CHUNK, slots_beside
 
+Stored = tuple[tuple[str, QuantType], ...]
 HeadConfig = EagleConfig | Eagle3Config | DFlashConfig
 _KINDS: Mapping[type, Any] = {EagleConfig: Head, Eagle3Config: Head3, DFlashConfig: DFlash}
 
@@ -81,7 +83,8 @@ def plan(
         slots: longest prompt and answer together, in tokens; caches are rounded up as decoding rounds them.
         dtype: of weights and caches.
         nodes: of a draft tree, root included; 1 is plain decoding.
-        quantize: what the weights are rounded to, as for `load`; rounded, they take what they take on accelerators.
+        quantize: what the weights are quantized to, as for `load`; None keeps what the files hold. Quantized, they take
+            what they take on accelerators; scales of files are counted in float32.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -94,9 +97,10 @@ def plan(
         {'data': 2, 'model': 2}
     """
     config, drafting = configs(target, head)
+    stored = tuple(quant_types(target).items()) if known_pair(target) is None else ()
     counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
     requests, slots, nodes = counts
-    arguments = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize)
+    arguments = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize), stored
     if mesh is not None:
         return of_configs(config, drafting, parse(mesh), *arguments)
     chips = whole("chips", chips, 1)
@@ -139,11 +143,16 @@ def of_configs(
     dtype: Any,
     scheme: Scheme | None = None,
     head_scheme: Scheme | None = None,
+    stored: Stored = (),
 ) -> Plan:
-    """`plan` for configurations that are at hand, and caches of exactly `slots`."""
+    """`plan` for configurations that are at hand, and caches of exactly `slots`.
+
+    Args:
+        stored: types of the target's parameters that its files hold quantized, by path.
+    """
     check(config, sizes)
     config, rows = widened(config, sizes), requests * sizes[DATA]
-    weights = bytes_per_device(target_shapes(config, dtype, scheme).params, TARGET, sizes)
+    weights = bytes_per_device(target_shapes(config, dtype, scheme, stored).params, TARGET, sizes)
     cache = bytes_per_device(_cache(config, rows, slots, dtype), STATE, sizes)
     drafting = 0
     if head is not None:
@@ -155,11 +164,16 @@ def of_configs(
 
 
 @functools.lru_cache(maxsize=16)
-def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None) -> LM:
+def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None, stored: Stored = ()) -> LM:
     """The target as it lies while decoding, of shapes."""
+    types = dict(stored)
 
     def made() -> LM:
-        return _for_decoding(LM.init(config, jax.random.key(0), dtype), config.head_dim, scheme)
+        model = LM.init(config, jax.random.key(0), dtype)
+        decided = scheme_for_files(scheme, types, model.params, "the target")
+        kept = {} if decided is not None and (decided.is_floats or decided.requantizes) else types
+        params = _stored(model.params, kept)
+        return _for_decoding(dataclasses.replace(model, params=params), config.head_dim, decided)
 
     return jax.eval_shape(made)
 
@@ -183,11 +197,20 @@ def _for_decoding(model: Any, head_dim: int, scheme: Scheme | None) -> Any:
     return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
 
 
+def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
+    """The parameters with those in files' types that files hold quantized."""
+
+    def kept(path: str, leaf: Any) -> Any:
+        return zeros(types[path], leaf.shape, leaf.dtype) if path in types else leaf
+
+    return map_paths(kept, params)
+
+
 def _packed(leaf: Any) -> Any:
     """A rounded weight as accelerators hold it, also where the plan is made on a CPU."""
     if not isinstance(leaf, QuantArray) or leaf.bits == 8:
         return leaf
-    return dataclasses.replace(leaf, codes=leaf.codes.astype(jnp.int4))
+    return dataclasses.replace(leaf, codes=leaf.codes.astype(jnp.int4 if leaf.minima is None else jnp.uint4))
 
 
 def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:
