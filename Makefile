@@ -119,6 +119,8 @@ build/cuda: .venv/dev
 	@touch $@
 
 # One version by name: without it pip would fetch a CUDA build of several GB where an index has only those.
+# compressed-tensors and mlx write formats that we read; what else they want is there or not needed for that.
 .venv/torch: .venv/dev
-	@$(PIP) install --quiet torch==2.13.0
+	@$(PIP) install --quiet torch==2.13.0 loguru
+	@$(PIP) install --quiet --no-deps compressed-tensors==0.20.1 mlx==0.32.4 mlx-cpu==0.32.4
 	@touch $@

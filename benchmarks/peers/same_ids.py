@@ -1,8 +1,10 @@
 """Are greedy token ids in float32 those of transformers, which reads the same folder or expands the same GGUF file?
 
-Tells where answers part.
+Tells where answers part. A GGUF file's numbers become floats here, too, unless they are to be kept; products with those
+are made of whole numbers on a CPU, whose rows should have 16 bits then.
 
     python -m benchmarks.peers.same_ids --target model.gguf --questions QUESTIONS.jsonl --limit 20
+    EAGLE_JAX_ACTIVATIONS=int16 python -m benchmarks.peers.same_ids --kept --target model.gguf --questions Q.jsonl
 """
 
 import eagle_jax
@@ -16,9 +18,10 @@ from eagle_jax.loading.folders import folders_of
 def main() -> int:
     arguments = parser(__doc__, new_tokens=64)
     arguments.add_argument("--repetition-penalty", type=float, default=1.0, help="of both (%(default)s, off)")
+    arguments.add_argument("--kept", action="store_true", help="keep the numbers of a quantized file")
     options = arguments.parse_args()
     penalty = {"repetition_penalty": options.repetition_penalty}
-    model = eagle_jax.load(options.target, options.head, dtype="float32", quantize="none")
+    model = eagle_jax.load(options.target, options.head, dtype="float32", quantize=None if options.kept else "none")
     asked = prompts(model, options.questions, options.limit, options.new_tokens, options.every)
     theirs = hf.loaded(folders_of(options.target, options.head)[0], "float32", until_end=True)
     theirs.generation_config.update(**penalty)
