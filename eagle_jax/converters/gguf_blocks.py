@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from eagle_jax.converters.packed import QuantizedTensor
+from eagle_jax.converters.quantized.unpacking import powers_of_two
 from eagle_jax.ops.quantized import QuantType
 
 Octets = np.ndarray  # uint8 [.., bytes]
@@ -113,7 +114,7 @@ def _iq4_xs(blocks: Octets) -> QuantizedTensor:
 
 def _mxfp4(blocks: Octets) -> QuantizedTensor:
     exponent, nibbles = _split(blocks, 1, 16)
-    return QuantizedTensor(_fields(nibbles, 4, 16), np.exp2(exponent.astype(np.float32) - 127))
+    return QuantizedTensor(_fields(nibbles, 4, 16), powers_of_two(exponent))
 
 
 def _nvfp4(blocks: Octets) -> QuantizedTensor:
@@ -171,7 +172,7 @@ def _negative(minima: np.ndarray) -> np.ndarray:
 
 
 def _scales_and_minima(head: Octets) -> tuple[np.ndarray, np.ndarray]:
-    """Of eight groups, from 16 bytes: both float16 factors, then integers of 6 bits.
+    """Unpacks those of eight groups from 16 bytes: both float16 factors, then integers of 6 bits.
 
     The first four of each lie in the low bits of a byte. Of the others the low four bits share a byte, and the high two
     are those above the first four.

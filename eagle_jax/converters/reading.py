@@ -12,7 +12,7 @@ from eagle_jax.converters import packed
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.names import Params, Rule, Slot, slots
 from eagle_jax.models.quant import Scheme, scheme_for_files
-from eagle_jax.ops.quantized import QuantArray
+from eagle_jax.ops.quantized import QuantArray, bound, dense
 from eagle_jax.sharding import Place
 
 log = logging.getLogger("eagle_jax.converters")
@@ -60,9 +60,11 @@ def read_params(
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
             leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
-        floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
-        leaf = leaf if scheme is None else scheme.applied(path, leaf, dtype)
-        finite.append((slot, leaf, [_is_finite(one) for one in floats]))
+        flags = _finite_flags(leaf)
+        if scheme is not None:
+            leaf = scheme.applied(path, leaf, dtype)
+            flags += [] if isinstance(leaf, QuantArray) else _finite_flags(leaf)
+        finite.append((slot, leaf, flags))
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
         node[name] = jax.block_until_ready(leaf)
     for slot, leaf, flags in finite:
@@ -74,9 +76,16 @@ def read_params(
 _is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
 
 
+def _finite_flags(leaf: Any) -> list[jax.Array]:
+    """Whether the floats of a parameter are finite, and the largest number that a quantized one may stand for."""
+    floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
+    return [_is_finite(one) for one in floats] + ([_is_finite(bound(leaf))] if isinstance(leaf, QuantArray) else [])
+
+
 def _refuse_not_finite(weights: Weights, slot: Slot, leaf: Any, dtype: jnp.dtype) -> None:
     """Refuses what would make logits NaN: the same token for ever, and no probabilities."""
-    floats = [np.asarray(one, np.float32) for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
+    parts = [dense(leaf)] if isinstance(leaf, QuantArray) else jax.tree.leaves(leaf)
+    floats = [np.asarray(one, np.float32) for one in parts if jnp.issubdtype(one.dtype, jnp.floating)]
     places = [place.tolist() for values in floats for place in np.argwhere(~np.isfinite(values))]
     too_large = f"{dtype} has no room for them: give dtype='bfloat16' or 'float32'; or " if dtype == jnp.float16 else ""
     raise ValueError(

@@ -8,7 +8,7 @@ from eagle_jax.converters.tensor_file import TensorInfo
 
 
 def weight_kinds(info: Mapping[str, TensorInfo]) -> dict[str, str]:
-    """Of quantized files the kinds of tensors, those stored alike in one entry, and how; nothing of plain floats.
+    """Returns how each kind of tensor of quantized files is stored, those stored alike in one entry; {} for floats.
 
     Example: `{"q_proj, k_proj": "Q4_K, kept as int4, ...", "v_proj": "Q6_K, ... (15 of 30); Q4_K, ... (15 of 30)"}`.
     """

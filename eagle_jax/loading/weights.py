@@ -14,7 +14,7 @@ from eagle_jax.loading.model import Model
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
-from eagle_jax.models.quant import flat
+from eagle_jax.models.quant import QUANT_TYPES, flat
 from eagle_jax.ops.quantized import QuantArray, dense, map_parts, quantize
 from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
 
@@ -168,16 +168,23 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
         new = _alike(come[path], old)
         times = _times(path, new.shape, old.shape)
         new = map_parts(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
-        rounds = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
-        fitted[name] = _quantized_as(old, new) if rounds else new
+        is_float = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
+        fitted[name] = _quantized_as(old, new, path) if is_float else new
     return fitted
 
 
-def _quantized_as(old: QuantArray, new: jax.Array) -> QuantArray:
-    """A weight quantized as the old one; scales of files may be float16."""
-    made = quantize(new, old.quant_type, old.dtype)
-    minima = None if made.minima is None else made.minima.astype(old.scales.dtype)
-    return dataclasses.replace(made, scales=made.scales.astype(old.scales.dtype), minima=minima)
+def _quantized_as(old: QuantArray, new: jax.Array, path: str) -> QuantArray:
+    """A new weight quantized as the old one was when it was read.
+
+    Raises:
+        ValueError: the old one is what a file holds, which floats would be rounded to for the second time.
+    """
+    if old.quant_type not in QUANT_TYPES.values() or old.scales.dtype != jnp.float32:
+        raise ValueError(
+            f"the present weight {path} is quantized by its file ({old.quant_type}), and new floats would be rounded "
+            'to that a second time; load the model with quantize="none" (or "requantize:int8") to give it others'
+        )
+    return quantize(new, old.quant_type, old.dtype)
 
 
 def _alike(new: Any, old: Any) -> jax.Array | QuantArray:

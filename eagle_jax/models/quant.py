@@ -122,7 +122,7 @@ def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
     Raises:
         ValueError: as `scheme_of` does.
     """
-    if isinstance(text, str) and text.startswith(DRAFTING):
+    if isinstance(text, str) and text.startswith(DRAFTING) and text != DRAFTING:
         return None, scheme_of(text.removeprefix(DRAFTING))
     scheme = scheme_of(text)
     return scheme, scheme

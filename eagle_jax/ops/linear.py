@@ -142,11 +142,12 @@ def _quantized_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> 
 def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:
     """The factor of rows over `axis`, its inputs in the order of the codes, and the scales of the product, if any.
 
-    With one scale for each output the codes, exact in bfloat16, are multiplied, and the product is scaled.
+    With one scale for each output the levels, exact in bfloat16 but for NF4's, are multiplied, and the product is
+    scaled.
     """
     if not isinstance(weight, QuantArray):
         return weight, None
-    if weight.scales.shape[axis] > 1 or weight.minima is not None:
+    if weight.scales.shape[axis] > 1 or weight.minima is not None or weight.levels == "nf4":
         return dequantized(weight), None
     return levels_of(weight).astype(weight.dtype), jnp.squeeze(weight.scales.astype(jnp.float32), axis)
 

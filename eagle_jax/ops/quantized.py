@@ -221,6 +221,17 @@ def levels_of(weight: QuantArray) -> Array:
     return jnp.asarray(LEVELS[weight.levels], jnp.float32)[weight.codes.astype(jnp.int32)]
 
 
+@jax.jit
+def bound(weight: QuantArray) -> Array:
+    """The largest magnitude that numbers of such scales and minima may have, in the weight's dtype."""
+    integers = 2**weight.bits if weight.minima is not None else 2 ** (weight.bits - 1)
+    levels = LEVELS.get(weight.levels, (448 if weight.levels == E4M3 else integers,))
+    largest = jnp.max(jnp.abs(weight.scales.astype(jnp.float32))) * max(map(abs, levels))
+    if weight.minima is not None:
+        largest = jnp.maximum(largest, jnp.max(jnp.abs(weight.minima.astype(jnp.float32))))
+    return largest.astype(weight.dtype)
+
+
 def zeros(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) -> QuantArray:
     """A weight `[.., in]` as accelerators hold it, all of whose codes, scales and minima are 0; to have its shapes."""
     signed = quant_type.levels == INT and not quant_type.has_minima

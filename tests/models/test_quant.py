@@ -182,7 +182,7 @@ def test_drafting_models_may_have_a_scheme_of_their_own():
         scheme_of("draft:int8")
 
 
-@pytest.mark.parametrize("text", ["int3", "int4-", "int8/", "none", "none/none", 8, "int8/int4/int4", ""])
+@pytest.mark.parametrize("text", ["int3", "int4-", "int8/", "requantize:none", 8, "int8/int4/int4", ""])
 def test_what_is_no_scheme_is_refused(text):
     with pytest.raises(ValueError, match="quantize=.*expected"):
         scheme_of(text)

@@ -34,10 +34,16 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def block_of(stated: Any) -> tuple[int, int] | None:
-    """A block size `[outputs, inputs]` out of a config."""
-    if not isinstance(stated, list | tuple) or len(stated) != 2:
+    """A block size `[outputs, inputs]` out of a config; None if it states none.
+
+    Raises:
+        ValueError: it is no pair of sizes.
+    """
+    if stated is None:
         return None
-    return int(stated[0]), int(stated[1])
+    if not isinstance(stated, list | tuple) or [type(size) for size in stated] != [int, int] or min(stated) < 1:
+        raise ValueError(f"blocks of {TITLE} weights are {stated!r}; expected two sizes, as [128, 128], or null")
+    return stated[0], stated[1]
 
 
 def scaled(tensors: RawTensors, module: str, block: tuple[int, int] | None) -> StoredWeight:

@@ -56,7 +56,7 @@ def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> St
     packed = tensors.part(words, words, ("int32",))
     scale = tensors.part(scales, words, SCALES)
     zero = tensors.part(zeros, words, ("int32",))
-    bits, is_symmetric = settings.get("bits", 4), settings.get("sym") is True
+    bits, is_symmetric = int(settings.get("bits", 4)), settings.get("sym") is True
     inputs, outputs = packed.shape[0] * 32 // bits, packed.shape[1]
     group = group_of(scales, scale, inputs, scale.shape[0])
     if scale.shape[1] != outputs or zero.shape != (scale.shape[0], -(-outputs * bits // 32)):
@@ -80,7 +80,8 @@ def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> St
 def _read(
     take: Take, *, module: str, settings: Mapping[str, Any], order: np.ndarray | None, file: pathlib.Path
 ) -> QuantizedTensor:
-    bits, middle = settings.get("bits", 4), 2 ** (settings.get("bits", 4) - 1)
+    bits = int(settings.get("bits", 4))
+    middle = 2 ** (bits - 1)
     words, zeros, scales, _ = (f"{module}.{part}" for part in PARTS)
     codes = fields(np.ascontiguousarray(take(words).T), bits)
     codes = codes if order is None else codes[:, order]
@@ -102,7 +103,8 @@ def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np
     Raises:
         ValueError: groups of different sizes, or not one for each input.
     """
-    sizes = np.bincount(groups) if groups.size and groups.min() >= 0 else ()
+    is_index = groups.size and groups.min() >= 0 and groups.max() < inputs // group
+    sizes = np.bincount(groups) if is_index else ()
     if groups.shape != (inputs,) or not np.array_equal(sizes, np.full(inputs // group, group)):
         raise ValueError(f"tensor {where} does not part {inputs} inputs into groups of {group}; download it again")
     order = np.argsort(groups, kind="stable").astype(np.int32)

@@ -29,6 +29,8 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
     """Every weight of words with `scales`."""
     for module in tensors.ending(".scales"):
         own = stated.get(module)
+        if own is False:
+            raise ValueError(f"tensor {module}.scales is there, and the config states that {module} is not quantized")
         yield f"{module}.weight", _weight(tensors, module, {**stated, **own} if isinstance(own, Mapping) else stated)
 
 

@@ -57,9 +57,12 @@ class Statement:
         """
         for key in SKIPPED:
             patterns = self.entries.get(key)
-            if isinstance(patterns, list) and any(_matches(str(pattern), module) for pattern in patterns):
+            if not isinstance(patterns, list | None):
+                raise ValueError(f"{key} of {self.where} is {patterns!r}; expected a list of modules: correct it")
+            if patterns and any(_matches(str(pattern), module) for pattern in patterns):
                 return key
-        rules = [str(rule) for rule in self.entries.get("dynamic") or ()]
+        dynamic = self.entries.get("dynamic")
+        rules = [str(rule) for rule in dynamic] if isinstance(dynamic, Mapping) else []
         first = next((rule for rule in rules if begins(re.sub("^[-+]:", "", rule), module)), "")
         return "dynamic" if first.startswith("-:") else None
 
@@ -73,7 +76,10 @@ def begins(pattern: str, module: str) -> bool:
     try:
         return re.match(pattern, module) is not None
     except re.error as error:
-        raise ValueError(f"{pattern!r} in the config is no regular expression ({error}); correct it") from error
+        raise ValueError(
+            f"{pattern!r} among the modules that the quantization config names is no regular expression ({error}); "
+            "correct it"
+        ) from error
 
 
 def _matches(pattern: str, module: str) -> bool:

@@ -117,7 +117,8 @@ def unpack(panels: QuantizedPanels) -> QuantArray:
 
 
 def _kind(bits: int, levels: str, has_minima: bool, scales: np.dtype, row_bits: int) -> ProductKind:
-    return ProductKind(bits, FLOAT_ROWS if levels == E4M3 else row_bits, levels, has_minima, scales.name)
+    kind = ProductKind(bits, FLOAT_ROWS if levels == E4M3 else row_bits, levels, has_minima, scales.name)
+    return kind if kind.factor == 1 else kind._replace(scale_dtype="float32")  # a factor makes them that
 
 
 def _array(panels: QuantizedPanels, codes: Num[Array, "*o i"], parts: Float[Array, "*o g p"]) -> QuantArray:

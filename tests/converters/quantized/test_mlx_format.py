@@ -46,7 +46,7 @@ def test_embeddings_are_quantized_too(tmp_path, tied):
     assert published.check(folder)[EMBEDDING].quant_type == QuantType(4, 32, has_minima=True)
     assert ("lm_head" in published.loaded(folder).params) != tied
     np.testing.assert_array_equal(Weights(tmp_path).take(f"{EMBEDDING}.weight"), folder.dense[EMBEDDING])
-    assert published.load_target(tmp_path).dtype == np.float16  # of what is stored as floats
+    assert published.load_target(tmp_path).dtype == np.float32  # on CPUs; next to nothing is floats
 
 
 def test_modules_with_settings_of_their_own(tmp_path):
