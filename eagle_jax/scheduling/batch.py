@@ -13,16 +13,16 @@ import numpy as np
 from eagle_jax.decoding.catch_up import compiled_catch_up
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
-from eagle_jax.decoding.processor import LogitsParams
 from eagle_jax.decoding.state import BatchParams, DecodeState, PrefillState, TopTokens
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.paused import Ready
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.backlog import Backlog
-from eagle_jax.scheduling.batch_inputs import batch_inputs, placed, processor_for, sharded_arrays
+from eagle_jax.scheduling.batch_inputs import batch_inputs, processor_for, sharded_arrays
 from eagle_jax.scheduling.batch_shape import BatchShape, token_limit
 from eagle_jax.scheduling.insert import Running, compiled_insert
+from eagle_jax.scheduling.logits_tables import LogitsTables
 from eagle_jax.scheduling.new_columns import Columns, fetch
 from eagle_jax.scheduling.recorder import Recorder, last_steps
 from eagle_jax.scheduling.request import DUMMY_REQUEST, Request
@@ -75,7 +75,7 @@ class Batch:
         self.spare: PrefillState | None = None
         self.failed_places: set[int] = set()
         self._backlog = Backlog()
-        self._processor: tuple[list[Request], LogitsParams | None] = [], None
+        self._logits_tables = LogitsTables(model)
         self.params, self.state = self._prefill(self.rows) if requests else self._empty()
         if poll_first_tokens or to_host(self.state.done).any():
             self.poll()
@@ -127,6 +127,7 @@ class Batch:
             places = [*range(size)]
             seconds += self._catch_up(places)[0] if isinstance(drafter, Ready) else 0.0
             seconds += self._advance(steps, size, places, drafter)[0]
+        seconds += self._logits_tables.warm_up()
         nothing = [0] * len(self.state.done)
         for top in (None, self.state.top):
             seconds += fetch(self._columns(top), nothing, nothing, sharding=self.model.sharding)[1]
@@ -260,10 +261,8 @@ class Batch:
         """
         rows = [self.rows[place] for place in places if place < len(self.rows)]  # those beyond are padding
         going_on = [DUMMY_REQUEST if row.done else row.request for row in rows]
-        if list(map(id, going_on)) != list(map(id, self._processor[0])):
-            processor = processor_for(self.model, going_on, len(places), self.tables)
-            self._processor = going_on, None if processor is None else placed(self.model, processor)
-        return dataclasses.replace(self.params, processor=self._processor[1])
+        padded = [*going_on, *[DUMMY_REQUEST] * (len(places) - len(going_on))]
+        return dataclasses.replace(self.params, processor=self._logits_tables.of(padded, self.tables))
 
     def _empty(self) -> Running:
         """Rows that are done before they begin."""
