@@ -111,8 +111,7 @@ def adjustment_at(processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, 
     in_text = position < prefix.count[:, None]
     in_answer = in_text & (position >= prefix.prompt_length[:, None])
     text_counts, answer_counts = (_count(prefix.tokens, counted, vocab_size) for counted in (in_text, in_answer))
-    one_hot = jax.nn.one_hot(prefix.nodes, vocab_size, dtype=jnp.float32)
-    path_counts = jnp.einsum("bnm,bmv->bnv", prefix.path.astype(jnp.float32), one_hot, precision="highest")
+    path_counts = _count_at_nodes(prefix.nodes, prefix.path, vocab_size)
     text_counts, answer_counts = text_counts[:, None] + path_counts, answer_counts[:, None] + path_counts
 
     per_row = (slice(None), None, None)
@@ -133,6 +132,13 @@ def _count(tokens: Int[Array, "b r"], counted: Bool[Array, "b r"], vocab_size: i
     return zeros.at[rows, jnp.maximum(tokens, 0)].add(counted.astype(jnp.float32))
 
 
+def _count_at_nodes(tokens: Int[Array, "b r"], counted: Bool[Array, "b n r"], vocab_size: int) -> Float[Array, "b n v"]:
+    """How often each token is among those that are counted at each node."""
+    rows, nodes = (jnp.arange(size, dtype=jnp.int32) for size in counted.shape[:2])
+    at = rows[:, None, None], nodes[None, :, None], jnp.maximum(tokens, 0)[:, None]
+    return jnp.zeros((*counted.shape[:2], vocab_size), jnp.float32).at[at].add(counted.astype(jnp.float32))
+
+
 def _banned(
     processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, "b e"], vocab_size: int
 ) -> Float[Array, "b n v"]:
@@ -150,8 +156,7 @@ def _completes_bad_word(words: Int[Array, "b w l"], prefix: Prefix, vocab_size: 
     before = _token_before(prefix, distance)[:, :, None]
     matches = jnp.all((words[:, None, :, :-1] == before) | (words[:, None, :, :-1] < 0), axis=-1)
     matches &= words[:, None, :, -1] >= 0
-    last = jax.nn.one_hot(words[:, :, -1], vocab_size, dtype=jnp.float32)
-    return jnp.einsum("bnw,bwv->bnv", matches.astype(jnp.float32), last, precision="highest") > 0
+    return _count_at_nodes(words[:, :, -1], matches, vocab_size) > 0
 
 
 def _token_before(prefix: Prefix, distance: Int[Array, " k"]) -> Int[Array, "b n k"]:

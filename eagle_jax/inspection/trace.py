@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -87,12 +88,12 @@ def trace(
     """
     recorder = Recorder(drafter_for(model, drafter, tree))
     request = _request(model, prompt, max_new_tokens, temperature, filters, seed)
-    trees: list[Step] = []
+    trees: Mapping[int, Step] = {}
     for event in offline.run(model, [request], 1, lambda _: recorder, steps=1):
-        trees = [event.output.trees[step] for step in sorted(event.output.trees)]
+        trees = event.output.trees
         if len(trees) >= steps:
             break
-    return trees[:steps]
+    return [trees[step] for step in sorted(trees)][:steps]
 
 
 def time_parts(

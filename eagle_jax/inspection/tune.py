@@ -177,7 +177,7 @@ def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> 
             trees.append(Guessed(tokens[at, :guesses].tolist(), parents[at, :guesses].tolist()))
     texts = []
     for row, trees in zip(batch.rows, drafted, strict=True):
-        tokens = row.output.token_ids
+        tokens = list(row.output.token_ids)
         texts.append(Text(tokens, trees[: max(0, len(tokens) - 1 - drafter.shape.depth)]))
     return texts
 

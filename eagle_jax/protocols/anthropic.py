@@ -207,8 +207,8 @@ class Messages(CallingShape):
         """Why the answer ended, and the stop sequence that ended it, if one did."""
         reason = REASONS[self._calling.finish_reason(0, finish_reason(result))]
         ticket = answering.tickets[0]
-        written = "" if ticket.tokenizer is None else decode(ticket.tokenizer, result.token_ids)
         stops = ticket.request.options.stop if reason == "end_turn" else ()
+        written = decode(ticket.tokenizer, result.token_ids) if stops else ""
         stop = next((stop for stop in stops if result.text + stop in written), None)
         return {"stop_reason": reason if stop is None else "stop_sequence", "stop_sequence": stop}
 

@@ -7,7 +7,7 @@ from eagle_jax.protocols.calling import Calling
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
 from eagle_jax.protocols.echo import vllm_prompt_logprobs
-from eagle_jax.protocols.logprobs import Spelled, in_text
+from eagle_jax.protocols.logprobs import Spelled
 from eagle_jax.scheduling.results import Chunk, Result
 
 
@@ -27,12 +27,13 @@ class Chat(Choices):
         ticket, calling = answering.tickets[index], self._calling.of(answering, index)
         if calling is not None:
             calling.add(result.token_ids, result.text, is_last=True)
+        spelled = Spelled(ticket.tokenizer, ticket.request.prompt)
         plain = {"role": "assistant", "content": result.text, "refusal": None}
         choice = {
             "index": index,
             "message": plain if calling is None else calling.message,
             "finish_reason": self._calling.finish_reason(index, finish_reason(result)),
-            "logprobs": Spelled(ticket.tokenizer, ticket.request.prompt).in_chat(*in_text(ticket, result)),
+            "logprobs": spelled.in_chat(*spelled.in_text(result)),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
@@ -43,8 +44,7 @@ class Chat(Choices):
         return _piece(index, {"role": "assistant", "content": ""})
 
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        calling, ticket = self._calling.of(answering, chunk.index), answering.tickets[chunk.index]
-        spelled = self._spelled.setdefault(chunk.index, Spelled(ticket.tokenizer, ticket.request.prompt))
+        calling, spelled = self._calling.of(answering, chunk.index), self._spelled_of(answering, chunk.index)
         deltas = [{"content": chunk.text} if chunk.text else {}]
         if calling is not None:
             deltas = calling.add(chunk.token_ids, chunk.text, is_last=chunk.result is not None) or [{}]
@@ -53,8 +53,14 @@ class Chat(Choices):
             return []
         *pieces, last = [_piece(chunk.index, delta) for delta in deltas]
         last["finish_reason"] = self._ended(chunk)
-        last["logprobs"] = spelled.in_chat(*in_text(ticket, chunk))
+        last["logprobs"] = spelled.in_chat(*spelled.in_text(chunk))
         return [*pieces, last]
+
+    def _spelled_of(self, answering: Answering, index: int) -> Spelled:
+        if index not in self._spelled:
+            ticket = answering.tickets[index]
+            self._spelled[index] = Spelled(ticket.tokenizer, ticket.request.prompt)
+        return self._spelled[index]
 
     def _ended(self, chunk: Chunk) -> str | None:
         return None if chunk.result is None else self._calling.finish_reason(chunk.index, finish_reason(chunk.result))

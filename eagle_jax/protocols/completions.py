@@ -6,7 +6,7 @@ from eagle_jax.protocols.answering import Answering
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
 from eagle_jax.protocols.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
-from eagle_jax.protocols.logprobs import Spelled, in_text
+from eagle_jax.protocols.logprobs import Spelled
 from eagle_jax.scheduling.results import Chunk, Result
 
 
@@ -28,7 +28,8 @@ class Completion(Choices):
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         begun = self.first(answering, index) or {"text": "", "logprobs": None}
-        logprobs = self._told(answering, index).in_completion(*in_text(answering.tickets[index], result))
+        spelled = self._told(answering, index)
+        logprobs = spelled.in_completion(*spelled.in_text(result))
         choice = {
             "index": index,
             "text": begun["text"] + self._text(index, result),
@@ -52,7 +53,7 @@ class Completion(Choices):
             "index": chunk.index,
             "text": self._text(chunk.index, chunk),
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": spelled.in_completion(*in_text(answering.tickets[chunk.index], chunk)),
+            "logprobs": spelled.in_completion(*spelled.in_text(chunk)),
         }
         return [piece]
 

@@ -1,10 +1,10 @@
 """Log-probabilities of tokens in the two forms that OpenAI has for them."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 from eagle_jax.scheduling.results import Chunk, Result
-from eagle_jax.scheduling.ticket import Ticket
 from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer
 
 # In the place of each token the likeliest ones, with their log-probabilities; None for a prompt's first one.
@@ -16,6 +16,29 @@ class Spelled:
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int] = ()):
         self._tokenizer, self._detokenizer = tokenizer, IncrementalDetokenizer(tokenizer, prompt)
+        self._last = -1  # where the last token that added to the text began
+        self._answer: int | None = None  # where the answer's text begins
+
+    def in_text(self, piece: Result | Chunk) -> tuple[list[int], list[float] | None, Top | None]:
+        """The next tokens of the answer, with what is known of each; without those of a stop string alone."""
+        result = piece if isinstance(piece, Result) else piece.result
+        self._answer = self._detokenizer.length if self._answer is None else self._answer
+        count = len(piece.token_ids)
+        if self._tokenizer is not None and result is not None and piece.logprobs is not None:
+            count = self._count_before(self._answer + len(result.text), piece.token_ids)
+        logprobs = None if piece.logprobs is None else piece.logprobs[:count]
+        return piece.token_ids[:count], logprobs, None if piece.top_logprobs is None else piece.top_logprobs[:count]
+
+    def _count_before(self, end: int, token_ids: Sequence[int]) -> int:
+        """How many of the next tokens come before the first one whose text begins at `end` or later."""
+        if self._last >= end:
+            return 0
+        ahead = copy.copy(self._detokenizer)
+        for place, token_id in enumerate(token_ids):
+            begin = ahead.length
+            if ahead.add(token_id) and begin >= end:
+                return place
+        return len(token_ids)
 
     def in_chat(
         self, token_ids: Sequence[int], logprobs: Sequence[float] | None, top: Top | None = None
@@ -66,27 +89,13 @@ class Spelled:
         if self._tokenizer is None:
             return "", "", 0
         offset, added = self._detokenizer.length, self._detokenizer.add(token_id)
+        self._last = offset if added else self._last
         return self._shown(token_id, added), added, offset
 
     def _shown(self, token_id: int, added: str) -> str:
         if added or self._tokenizer is None:
             return added
         return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
-
-
-def in_text(ticket: Ticket, piece: Result | Chunk) -> tuple[list[int], list[float] | None, Top | None]:
-    """The tokens of an answer or a piece of one, with what is known of each; without those of a stop string alone."""
-    result = piece if isinstance(piece, Result) else piece.result
-    count = len(piece.token_ids)
-    if ticket.tokenizer is not None and result is not None and piece.logprobs is not None:
-        detokenizer = IncrementalDetokenizer(ticket.tokenizer, ticket.request.prompt)
-        for place, token_id in enumerate(result.token_ids):
-            begin = detokenizer.length
-            if detokenizer.add(token_id) and begin >= len(result.text):
-                count = max(0, place - (len(result.token_ids) - len(piece.token_ids)))
-                break
-    logprobs = None if piece.logprobs is None else piece.logprobs[:count]
-    return piece.token_ids[:count], logprobs, None if piece.top_logprobs is None else piece.top_logprobs[:count]
 
 
 def _bytes(shown: str, added: str) -> list[int] | None:

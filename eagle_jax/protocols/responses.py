@@ -63,14 +63,15 @@ class _Items:
     def __init__(self, answering: Answering):
         self._id = answering.id.removeprefix("resp-")
         self.complete: list[dict[str, Any]] = []
-        self._text: str | None = None  # of the message that is open
+        self._texts: list[str] | None = None  # pieces of the message that is open
 
     def add(self, piece: str | dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A piece of text, or a call in the form of chats."""
         if isinstance(piece, str):
-            if self._text is None:
+            if self._texts is None:
                 yield from self._open()
-            self._text = (self._text or "") + piece
+            self._texts = [] if self._texts is None else self._texts
+            self._texts.append(piece)
             yield self._event("output_text.delta", delta=piece, logprobs=[])
         else:
             yield from self._close("completed")
@@ -78,23 +79,23 @@ class _Items:
 
     def end(self, status: str) -> Iterator[dict[str, Any]]:
         """What is left when the answer is complete; one without anything has an empty message."""
-        if self._text is None and not self.complete:
+        if self._texts is None and not self.complete:
             yield from self._open()
         yield from self._close(status)
 
     def _open(self) -> Iterator[dict[str, Any]]:
-        self._text = ""
+        self._texts = []
         item = self._message("in_progress") | {"content": []}
         yield {"type": "response.output_item.added", "output_index": len(self.complete), "item": item}
         yield self._event("content_part.added", part=_part(""))
 
     def _close(self, status: str) -> Iterator[dict[str, Any]]:
-        if self._text is None:
+        if self._texts is None:
             return
-        yield self._event("output_text.done", text=self._text, logprobs=[])
-        yield self._event("content_part.done", part=_part(self._text))
+        yield self._event("output_text.done", text="".join(self._texts), logprobs=[])
+        yield self._event("content_part.done", part=_part("".join(self._texts)))
         yield from self._done(self._message("incomplete" if status == "failed" else status))
-        self._text = None
+        self._texts = None
 
     def _call(self, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
         place = len(self.complete)
@@ -112,12 +113,15 @@ class _Items:
         self.complete.append(item)
 
     def _message(self, status: str) -> dict[str, Any]:
-        id = f"msg-{self._id}" + (f"-{len(self.complete)}" if self.complete else "")
-        content = [_part(self._text or "")]
-        return {"type": "message", "id": id, "status": status, "role": "assistant", "content": content}
+        content = [_part("".join(self._texts or ()))]
+        return {"type": "message", "id": self._message_id, "status": status, "role": "assistant", "content": content}
+
+    @property
+    def _message_id(self) -> str:
+        return f"msg-{self._id}" + (f"-{len(self.complete)}" if self.complete else "")
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        place = {"item_id": self._message("")["id"], "output_index": len(self.complete), "content_index": 0}
+        place = {"item_id": self._message_id, "output_index": len(self.complete), "content_index": 0}
         return {"type": f"response.{kind}"} | place | fields
 
 

@@ -13,18 +13,19 @@ import numpy as np
 from eagle_jax.decoding.catch_up import compiled_catch_up
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
-from eagle_jax.decoding.processor import LogitsParams
 from eagle_jax.decoding.state import BatchParams, DecodeState, PrefillState, TopTokens
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.paused import Ready
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.backlog import Backlog
-from eagle_jax.scheduling.batch_inputs import batch_inputs, placed, processor_for, sharded_arrays
+from eagle_jax.scheduling.batch_inputs import batch_inputs, processor_for, sharded_arrays
 from eagle_jax.scheduling.batch_shape import BatchShape, token_limit
 from eagle_jax.scheduling.insert import Running, compiled_insert
+from eagle_jax.scheduling.logits_tables import LogitsTables
+from eagle_jax.scheduling.new_columns import Columns, fetch
 from eagle_jax.scheduling.recorder import Recorder, last_steps
-from eagle_jax.scheduling.request import DUMMY_REQUEST, PartialOutput, Request
+from eagle_jax.scheduling.request import DUMMY_REQUEST, Request
 from eagle_jax.scheduling.row import Row
 from eagle_jax.scheduling.table_sizes import TableSizes
 from eagle_jax.sharding import to_host
@@ -74,7 +75,7 @@ class Batch:
         self.spare: PrefillState | None = None
         self.failed_places: set[int] = set()
         self._backlog = Backlog()
-        self._processor: tuple[list[Request], LogitsParams | None] = [], None
+        self._logits_tables = LogitsTables(model)
         self.params, self.state = self._prefill(self.rows) if requests else self._empty()
         if poll_first_tokens or to_host(self.state.done).any():
             self.poll()
@@ -126,6 +127,10 @@ class Batch:
             places = [*range(size)]
             seconds += self._catch_up(places)[0] if isinstance(drafter, Ready) else 0.0
             seconds += self._advance(steps, size, places, drafter)[0]
+        seconds += self._logits_tables.warm_up()
+        nothing = [0] * len(self.state.done)
+        for top in (None, self.state.top):
+            seconds += fetch(self._columns(top), nothing, nothing, sharding=self.model.sharding)[1]
         return seconds
 
     def preparation(self, request: Request, sizes: TableSizes) -> Callable[[], None]:
@@ -161,36 +166,40 @@ class Batch:
     def poll(self) -> None:
         """Fetches new tokens, and ends rows in which a stop string is found."""
         state = self.state
-        fetched = (state.tokens, state.committed_at_step, state.length, state.done, state.stopped, state.logprobs)
-        tokens, committed_at_step, length, done, stopped, logprobs = to_host(fetched)
-        asked = any(row.request.options.top_logprobs for row in self.rows if not row.done)
-        top = to_host(state.top) if asked else None
+        length, done, stopped = to_host((state.length, state.done, state.stopped))
+        running = [place for place, row in enumerate(self.rows) if not row.done]
+        new = self._fetch(length)
         trees = last_steps(state.draft) if isinstance(self.drafter, Recorder) else []
-        for i, row in enumerate(self.rows):
-            if row.done:
-                continue
-            answer = slice(len(row.request.prompt), int(length[i]) + 1)
-            steps = committed_at_step[i, answer].tolist()
-            row.output = PartialOutput(
-                token_ids=tokens[i, answer].tolist(),
-                committed_at_step=steps,
-                logprobs=logprobs[i, answer].tolist() if row.request.options.logprobs else None,
-                top_logprobs=pairs_of(top, i, answer, row.request.options.top_logprobs),
-                trees={**row.output.trees, steps[-1]: trees[i]} if trees and steps[-1] else row.output.trees,
-                seconds=row.decode_seconds,
-            )
+        for place in running:
+            row = self.rows[place]
+            row.extend(new[place], trees[place] if trees else None)
             if math.isnan(row.first_token_seconds):
                 row.first_token_seconds = programs.seconds_since(row.request.submitted)
             hit = row.read(self.model.tokenizer).stop_hit if row.request.options.stop else None
             if hit is not None:
                 row.output = row.output.first(hit.tokens)
-            row.done, row.stopped = bool(done[i]) or hit is not None, bool(stopped[i])
-            has_room = int(length[i]) + 1 < token_limit(self.model, row.request)
+            row.done, row.stopped = bool(done[place]) or hit is not None, bool(stopped[place])
+            has_room = int(length[place]) + 1 < token_limit(self.model, row.request)
             row.failed = row.done and not row.stopped and hit is None and has_room
-            self.failed_places |= {i} if row.failed else set()
+            self.failed_places |= {place} if row.failed else set()
         finished = np.array([row.done for row in self.rows] + [True] * (len(done) - len(self.rows)))
         if (finished != done).any():
             self.state = dataclasses.replace(state, done=sharded_arrays(self.model, jnp.asarray(finished)))
+
+    def _fetch(self, length: np.ndarray) -> list[Columns]:
+        """What the host does not have of each row, of which `length` tokens are committed; nothing of complete ones."""
+        running = [row for row in self.rows if not row.done]
+        top = self.state.top if any(row.request.options.top_logprobs for row in running) else None
+        end = (length + 1).tolist()
+        begin = [*end]
+        begin[: len(self.rows)] = [last if row.done else row.num_seen for row, last in zip(self.rows, end)]
+        new, compiling = fetch(self._columns(top), begin, end, sharding=self.model.sharding)
+        for row in running:
+            row.compile_seconds += compiling
+        return new
+
+    def _columns(self, top: TopTokens | None) -> Columns:
+        return Columns(self.state.tokens, self.state.committed_at_step, self.state.logprobs, top)
 
     def _prefill(self, rows: Sequence[Row], least: int = 1) -> Running:
         """Prefills new rows together, by a program for at least `least` rows."""
@@ -252,10 +261,8 @@ class Batch:
         """
         rows = [self.rows[place] for place in places if place < len(self.rows)]  # those beyond are padding
         going_on = [DUMMY_REQUEST if row.done else row.request for row in rows]
-        if list(map(id, going_on)) != list(map(id, self._processor[0])):
-            processor = processor_for(self.model, going_on, len(places), self.tables)
-            self._processor = going_on, None if processor is None else placed(self.model, processor)
-        return dataclasses.replace(self.params, processor=self._processor[1])
+        padded = [*going_on, *[DUMMY_REQUEST] * (len(places) - len(going_on))]
+        return dataclasses.replace(self.params, processor=self._logits_tables.of(padded, self.tables))
 
     def _empty(self) -> Running:
         """Rows that are done before they begin."""
@@ -268,14 +275,6 @@ class Batch:
             sharding=self.model.sharding,
         )
         return params, state
-
-
-def pairs_of(top: TopTokens | None, row: int, answer: slice, count: int) -> list[list[tuple[int, float]]] | None:
-    """The `count` likeliest tokens in the place of each token, with their log-probabilities; None for none."""
-    if top is None or not count:
-        return None
-    ids, logprobs = top.ids[row, answer, :count].tolist(), top.logprobs[row, answer, :count].tolist()
-    return [list(zip(*place, strict=True)) for place in zip(ids, logprobs, strict=True)]
 
 
 def _timed(function: Any, *args: Any, **static: Any) -> tuple[DecodeState, float, float]:

@@ -31,6 +31,7 @@ from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options
 
 PREFIX_CACHE_BYTES = 1 << 30  # an engine's, if nothing is said: 8,000 tokens of Llama-3.1-8B in bfloat16
+PATIENCE = 32  # blocks that are kept before a budget that was cut is doubled
 
 
 class PrefixCache:
@@ -40,11 +41,14 @@ class PrefixCache:
         budget: most bytes that they take, over all devices; 0 keeps none.
 
     Attributes:
+        budget: as above; less for a while after memory was short.
         bytes: that they take now.
     """
 
     def __init__(self, budget: int):
         self.budget, self.bytes = budget, 0
+        self._most, self._largest = budget, 0  # what `budget` grows back to, and the largest block so far
+        self._kept, self._patience = 0, PATIENCE // 2  # blocks since the budget changed, and how many let it grow
         self._blocks: collections.OrderedDict[bytes, PrefillState] = (
             collections.OrderedDict()
         )  # least recently used first
@@ -60,6 +64,8 @@ class PrefixCache:
         if keys[-1] not in self._blocks:
             self._blocks[keys[-1]] = block
             self.bytes += _bytes_of(block)
+            self._largest = max(self._largest, _bytes_of(block))
+            self._grow_back()
         self._use(keys)
         while self.bytes > self.budget:
             _, evicted = self._blocks.popitem(last=False)
@@ -71,10 +77,19 @@ class PrefixCache:
         self.bytes = 0
 
     def recover(self, error: Exception) -> None:
-        """Frees all blocks after a prompt could not be read. If memory was short, later ones get half as much of it."""
-        if "RESOURCE_EXHAUSTED" in str(error):
-            self.budget = self.bytes // 2
+        """Frees all blocks after a prompt could not be read. If memory was short, later ones get half as much of it,
+        room for one at least, and more again after `PATIENCE` blocks, after twice as many each time that it was short.
+        """
+        if "RESOURCE_EXHAUSTED" in str(error) and self.bytes:  # else they had no part in it
+            self.budget = min(self.budget, max(self.bytes // 2, self._largest))
+            self._kept, self._patience = 0, 2 * self._patience
         self.clear()
+
+    def _grow_back(self) -> None:
+        """Doubles a budget that was cut, up to what it was, if enough blocks were kept since."""
+        self._kept += 1
+        if self.budget < self._most and self._kept >= self._patience:
+            self.budget, self._kept = min(2 * self.budget, self._most), 0
 
     def _use(self, keys: Sequence[bytes]) -> None:
         """Marks a chain as used, its end first: a block whose predecessor is evicted could not be found."""

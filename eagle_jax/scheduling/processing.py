@@ -1,4 +1,4 @@
-"""What a request asks of its logits: options as they are given, checked, and as arrays for a batch."""
+"""What a request asks of its logits: options as they are given, checked."""
 
 import dataclasses
 import functools
@@ -8,10 +8,8 @@ from typing import Any, TypedDict
 import numpy as np
 
 from eagle_jax.checks import finite, is_whole, whole
-from eagle_jax.decoding.processor import BANNED, NOT_ALLOWED, LogitsParams
 from eagle_jax.scheduling import structured
-from eagle_jax.scheduling.table_sizes import TableSizes, Words, sizes_for, smallest
-from eagle_jax.text.token_automaton import TokenAutomaton
+from eagle_jax.scheduling.table_sizes import Words
 
 LARGEST_PENALTY, LARGEST_BIAS = 2, 100  # as in OpenAI's requests
 LARGEST_MIN = 2**31 - 1  # of tokens before which no stop token may come
@@ -244,48 +242,3 @@ def check_ids(options: LogitsOptions, vocab_size: int) -> None:
         for id_ in ids:
             if id_ >= vocab_size:
                 raise ValueError(f"{name} has the token id {id_}; the model's vocabulary ends at {vocab_size - 1}")
-
-
-Row = tuple[LogitsOptions, Words, TokenAutomaton | None]
-
-
-def processor_of(rows: Sequence[Row], vocab_size: int, ready: Sequence[TableSizes] = ()) -> LogitsParams | None:
-    """What the rows of a batch ask of their logits, each with the tokens of its bad words and the automaton of its
-    structured output; None if nothing. `ready` are sizes of tables that programs are compiled for.
-    """
-    if not any(options.changes_logits for options, _, _ in rows):
-        return None
-    sizes = smallest(ready, sizes_for([words for _, words, _ in rows], [automaton for _, _, automaton in rows]))
-
-    def column(name: str, dtype: Any) -> np.ndarray:
-        return np.array([getattr(options, name) for options, _, _ in rows], dtype)
-
-    bias, bans = np.zeros((2, len(rows), vocab_size), np.float32)
-    for row, (options, words, _) in enumerate(rows):
-        if options.allowed_token_ids is not None:
-            bans[row] = NOT_ALLOWED
-            bans[row, list(options.allowed_token_ids)] = 0
-        for id_, added in options.logit_bias:
-            bias[row, id_] = added
-        for word in words:
-            if len(word) == 1:
-                bans[row, word[0]] += BANNED
-    return LogitsParams(
-        bias=bias,
-        static_bans=bans,
-        repetition=column("repetition_penalty", np.float32),
-        frequency=column("frequency_penalty", np.float32),
-        presence=column("presence_penalty", np.float32),
-        min_tokens=column("min_tokens", np.int32),
-        bad_words=_table([[word for word in words if len(word) > 1] for _, words, _ in rows], sizes),
-        automata=structured.automata_of([automaton for _, _, automaton in rows], vocab_size, sizes),
-    )
-
-
-def _table(words: Sequence[Sequence[tuple[int, ...]]], sizes: TableSizes) -> np.ndarray:
-    """Words of several tokens, `[b, w, l]`, each at the end of its line."""
-    table = np.full((len(words), sizes.words, sizes.word_tokens), -1, np.int32)
-    for row, listed in enumerate(words):
-        for place, word in enumerate(listed):
-            table[row, place, -len(word) :] = word
-    return table

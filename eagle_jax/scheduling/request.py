@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle_jax.loading.model import Model
@@ -67,10 +67,10 @@ class PartialOutput:
         seconds: spent on steps until the last poll.
     """
 
-    token_ids: list[int]
-    committed_at_step: list[int]
-    logprobs: list[float] | None
-    top_logprobs: list[list[tuple[int, float]]] | None = None
+    token_ids: Sequence[int]
+    committed_at_step: Sequence[int]
+    logprobs: Sequence[float] | None
+    top_logprobs: Sequence[list[tuple[int, float]]] | None = None
     trees: Mapping[int, Step] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
 

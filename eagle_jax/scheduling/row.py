@@ -5,8 +5,10 @@ import dataclasses
 import math
 from typing import Any
 
+from eagle_jax.scheduling.growing_output import GrowingOutput
+from eagle_jax.scheduling.new_columns import Columns
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
-from eagle_jax.scheduling.results import FAILED, Result, Stats
+from eagle_jax.scheduling.results import FAILED, Result, Stats, Step
 from eagle_jax.text.detokenize import AnswerText
 
 
@@ -17,6 +19,7 @@ class Row:
     Attributes:
         request: it.
         output: its answer so far.
+        polled: what that is taken from.
         done: whether the answer is complete.
         stopped: whether a stop token ended it.
         failed: whether it ended since the target's logits were NaN.
@@ -39,6 +42,21 @@ class Row:
     decode_seconds: float = 0.0
     first_token_seconds: float = math.nan
     cached_tokens: int = 0
+    polled: GrowingOutput = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        options = self.request.options
+        self.polled = GrowingOutput(logprobs=options.logprobs, top_logprobs=options.top_logprobs)
+
+    @property
+    def num_seen(self) -> int:
+        """Tokens of prompt and answer that the host has."""
+        return len(self.request.prompt) + len(self.polled)
+
+    def extend(self, new: Columns, tree: Step | None) -> None:
+        """Appends what came with a poll; `tree` is as in `GrowingOutput.extend`."""
+        self.polled.extend(new, tree)
+        self.output = self.polled.output(self.decode_seconds)
 
     def read(self, tokenizer: Any) -> AnswerText:
         """The text of its answer so far."""
@@ -56,7 +74,7 @@ def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
         token_ids=list(output.token_ids),
         finish_reason=FAILED if row.failed else "stop" if row.stopped or text.stop_hit is not None else "length",
         logprobs=None if output.logprobs is None else list(output.logprobs),
-        top_logprobs=output.top_logprobs,
+        top_logprobs=None if output.top_logprobs is None else list(output.top_logprobs),
         prompt_tokens=len(row.request.prompt),
         stats=_stats(row, depth),
     )

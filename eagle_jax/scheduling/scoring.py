@@ -12,7 +12,7 @@ from eagle_jax.decoding.scoring import PromptScores, compiled_open_scores, compi
 from eagle_jax.decoding.state import TOP
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.batch import pairs_of
+from eagle_jax.scheduling.growing_output import pairs_of
 from eagle_jax.scheduling.request import DUMMY_OPTIONS, Request
 from eagle_jax.scheduling.results import PromptLogprobs
 from eagle_jax.sharding import to_host
@@ -116,7 +116,7 @@ class Scoring:
         results = []
         for row, request in enumerate(self.requests):
             rest, count = slice(1, len(request.prompt)), request.options.top_logprobs
-            pairs = pairs_of(top, row, rest, count)
+            pairs = pairs_of(top.ids[row, rest], top.logprobs[row, rest], count) if count else None
             results.append(
                 PromptLogprobs(
                     token_ids=list(request.prompt),

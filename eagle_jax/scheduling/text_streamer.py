@@ -44,17 +44,17 @@ class TextStreamer:
             yield Chunk(
                 index=self._index,
                 text=piece,
-                token_ids=output.token_ids[new],
+                token_ids=list(output.token_ids[new]),
                 result=result,
                 accepted_lengths=[size for step, size in _by_step(output.committed_at_step[new]) if step > 0],
-                logprobs=None if output.logprobs is None else output.logprobs[new],
-                top_logprobs=None if output.top_logprobs is None else output.top_logprobs[new],
+                logprobs=None if output.logprobs is None else list(output.logprobs[new]),
+                top_logprobs=None if output.top_logprobs is None else list(output.top_logprobs[new]),
                 seconds=output.seconds,
                 step=output.trees.get(output.committed_at_step[end - 1]) if new.start < end else None,
             )
 
 
-def _by_step(committed_at_step: list[int]) -> Iterator[tuple[int, int]]:
+def _by_step(committed_at_step: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Steps, with the number of tokens that each committed; step 0 is prefill."""
     for step, tokens in itertools.groupby(committed_at_step):
         yield step, len(list(tokens))

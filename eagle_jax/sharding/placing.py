@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax import P
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.sharding.mesh import Sharding, repeats
@@ -74,5 +74,10 @@ def placement(sharding: Any) -> Any:
 
 
 def _gathered(tree: Any) -> Any:
-    mesh = jax.tree.leaves(tree)[0].sharding.mesh
-    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))(tree)
+    return _compiled_gather(jax.tree.leaves(tree)[0].sharding.mesh)(tree)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled_gather(mesh: Mesh) -> Any:
+    """One function for each mesh: JAX would trace and compile another one anew at every call."""
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))

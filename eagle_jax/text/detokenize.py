@@ -39,13 +39,13 @@ def settled(text: str, stop: Sequence[str]) -> str:
     back.
     """
     text = text.rstrip(INCOMPLETE)
-    num_held = 0
+    held = len(text)  # from where on it is held back
     for string in stop:
-        for size in range(min(len(string) - 1, len(text)), num_held, -1):
-            if text.endswith(string[:size]):
-                num_held = size
-                break
-    return text[: len(text) - num_held]
+        place = text.find(string[:1], max(len(text) - len(string) + 1, 0), held)
+        while place >= 0 and not string.startswith(text[place:]):
+            place = text.find(string[:1], place + 1, held)
+        held = place if place >= 0 else held
+    return text[:held]
 
 
 def special_ids(tokenizer: Any, texts: Sequence[str]) -> tuple[int, ...]:
@@ -136,8 +136,9 @@ class AnswerText:
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str]):
         self._detokenizer, self._stop = IncrementalDetokenizer(tokenizer, prompt), stop
-        self._longest = max(map(len, stop), default=1)
-        self._text, self._tokens = "", 0
+        self._overlap = max(map(len, stop), default=1) - 1  # characters that new ones are searched with
+        self._pieces, self._length, self._end = list[str](), 0, ""  # the text so far, and its last characters
+        self._tokens = 0
         self.stop_hit: StopHit | None = None
 
     def read(self, token_ids: Sequence[int]) -> None:
@@ -151,20 +152,25 @@ class AnswerText:
             for self._tokens, token in enumerate(new, start=self._tokens + 1):
                 added = self._detokenizer.add(token)
                 if (place := self._found(added)) is not None:
-                    self.stop_hit = StopHit((self._text + added)[:place], self._tokens)
+                    self.stop_hit = StopHit("".join([*self._pieces, added])[:place], self._tokens)
                     return
-                self._text += added
-        self._text, self._tokens = self._text + added, len(token_ids)
+                self._append(added)
+        self._append(added)
+        self._tokens = len(token_ids)
 
     @property
     def text(self) -> str:
         """The answer's text, if it ends here."""
-        return self._text + self._detokenizer.rest if self.stop_hit is None else self.stop_hit.text
+        return "".join([*self._pieces, self._detokenizer.rest]) if self.stop_hit is None else self.stop_hit.text
+
+    def _append(self, added: str) -> None:
+        self._pieces.append(added)
+        self._length += len(added)
+        self._end = (self._end + added)[-self._overlap :] if self._overlap else ""
 
     def _found(self, added: str) -> int | None:
         """Where the first stop string begins that ends in `added`."""
-        begin = max(len(self._text) - self._longest + 1, 0)
-        searched = self._text[begin:] + added
+        begin, searched = self._length - len(self._end), self._end + added
         return min((begin + searched.find(s) for s in self._stop if s in searched), default=None)
 
 

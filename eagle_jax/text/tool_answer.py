@@ -19,7 +19,6 @@ class ToolAnswer:
         prompt: the tokens before the answer.
 
     Attributes:
-        content: the text of the answer so far, without calls.
         calls: the calls so far, in OpenAI's form.
     """
 
@@ -31,7 +30,7 @@ class ToolAnswer:
         self._detokenizer = IncrementalDetokenizer(tokenizer, before)
         self._pending: list[tuple[int, str]] = []  # marks that were not shown, and where in the text they are
         self._length = 0  # of the text so far
-        self.content = ""
+        self._said: list[str] = []
         self.calls: list[dict[str, Any]] = []
 
     def add(self, token_ids: Sequence[int], new: str, is_last: bool) -> list[dict[str, Any]]:
@@ -44,6 +43,11 @@ class ToolAnswer:
         return "tool_calls" if self.calls and reason == "stop" else reason
 
     @property
+    def content(self) -> str:
+        """The text of the answer so far, without calls."""
+        return "".join(self._said)
+
+    @property
     def message(self) -> dict[str, Any]:
         """The complete answer."""
         message = {"role": "assistant", "content": self.content or (None if self.calls else ""), "refusal": None}
@@ -51,7 +55,7 @@ class ToolAnswer:
 
     def _deltas(self, piece: str | ToolCall) -> list[dict[str, Any]]:
         if isinstance(piece, str):
-            self.content += piece
+            self._said.append(piece)
             return [{"content": piece}]
         index, function = len(self.calls), {"name": piece.name, "arguments": piece.arguments}
         call = {"id": call_id(self._format, self._id, index), "type": "function", "function": function}

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from eagle_jax.text.detokenize import settled
+from eagle_jax.text.json_end import JsonEnd
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +57,6 @@ FORMATS = {
         ToolFormat(name="llama3", mark='"parameters": dict', begin="<|python_tag|>", arguments="parameters", bare=True),
     )
 }
-# Of JSON: texts, the last of which may be cut, and brackets.
-TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 # Formats that share a mark with one of these and write calls in another way: Mistral's later one, Qwen3-Coder's, GLM's.
 OTHERS = ("[ARGS]", "<function=", "<arg_key>")
 
@@ -129,6 +128,7 @@ class CallReader:
         self.calls: list[ToolCall] = []
         self._text, self._space = "", ""  # what is not told yet, and white space before it
         self._only_calls = True  # so far: where a call may stand bare
+        self._begun: _Begun | None = None  # the call that the text begins with
 
     def add(self, text: str) -> list[str | ToolCall]:
         """What is certain with more of the text."""
@@ -145,26 +145,32 @@ class CallReader:
     def _pieces(self, is_last: bool) -> list[str | ToolCall]:
         pieces: list[str | ToolCall] = []
         while self._text:
-            bare = self._bare()
-            if bare == len(self._text) and not is_last:
+            if self._begun is None and not self._up_to_call(pieces, is_last):
                 break
-            begin = self._text.find(self._format.begin)
-            if bare is not None and self._text[bare : bare + 1] == "{":
-                begin = bare
-            if begin < 0:
-                certain = self._text if is_last else settled(self._text, [self._format.begin])
-                pieces += self._told(certain)
-                self._text = self._text[len(certain) :]
-                break
-            pieces += [] if begin == bare and self.calls else self._told(self._text[:begin])
-            self._text = self._text[begin:]
             size, calls = self._call(is_last)
             if size == 0 and not is_last:
                 break
-            size = size or len(self._text)
+            size, self._begun = size or len(self._text), None
             pieces += self._called(calls) if calls else self._told(self._text[:size])
             self._text = self._text[size:]
         return pieces
+
+    def _up_to_call(self, pieces: list[str | ToolCall], is_last: bool) -> bool:
+        """Takes the text before what may be a call, as far as it is certain; whether there is one."""
+        bare = self._bare()
+        if bare == len(self._text) and not is_last:
+            return False
+        begin = self._text.find(self._format.begin)
+        if bare is not None and self._text[bare : bare + 1] == "{":
+            begin = bare
+        if begin < 0:
+            certain = self._text if is_last else settled(self._text, [self._format.begin])
+            pieces += self._told(certain)
+            self._text = self._text[len(certain) :]
+            return False
+        pieces += [] if begin == bare and self.calls else self._told(self._text[:begin])
+        self._text = self._text[begin:]
+        return True
 
     def _bare(self) -> int | None:
         """Where a call may stand bare, behind white space or what parts it from the one before; None if nowhere."""
@@ -175,16 +181,18 @@ class CallReader:
     def _call(self, is_last: bool) -> tuple[int, list[ToolCall]]:
         """Characters of the call that the text begins with, 0 if it is not complete; what it calls, if it is one."""
         text, end = self._text, self._format.end
-        at = len(self._format.begin) if text.startswith(self._format.begin) else 0
-        at += len(text[at:]) - len(text[at:].lstrip())
-        if at == len(text):
-            return 0, []
-        if text[at] not in "{[":
-            return at, []
-        stop = _json_end(text, at)
+        if self._begun is None:
+            at = len(self._format.begin) if text.startswith(self._format.begin) else 0
+            at += len(text[at:]) - len(text[at:].lstrip())
+            if at == len(text):
+                return 0, []
+            if text[at] not in "{[":
+                return at, []
+            self._begun = _Begun(at, JsonEnd(at))
+        stop = self._begun.json.read(text)
         if stop is None:
             return 0, []
-        calls = _calls_in(text[at:stop], self._format, self._names)
+        calls = self._begun.calls_in(text[:stop], self._format, self._names)
         behind = text[stop:].lstrip()
         if calls and end and behind.startswith(end):
             return len(text) - len(behind) + len(end), calls
@@ -207,19 +215,19 @@ class CallReader:
         return [kept] if kept else []
 
 
-def _json_end(text: str, at: int) -> int | None:
-    """Where the JSON object or list ends that begins at `at`; None if the text ends before."""
-    depth = 0
-    for found in TOKENS.finditer(text, at):
-        token = found.group()
-        if token[0] == '"':
-            if len(token) < 2 or token[-1] != '"':
-                return None
-            continue
-        depth += 1 if token in "{[" else -1
-        if depth == 0:
-            return found.end()
-    return None
+@dataclasses.dataclass
+class _Begun:
+    """What may be a call: where its JSON begins, and what is known of it."""
+
+    at: int
+    json: JsonEnd
+    calls: list[ToolCall] | None = None  # once the JSON is complete
+
+    def calls_in(self, text: str, format: ToolFormat, names: Collection[str]) -> list[ToolCall]:
+        """The calls in the JSON that ends the text."""
+        if self.calls is None:
+            self.calls = _calls_in(text[self.at :], format, names)
+        return self.calls
 
 
 def _calls_in(text: str, format: ToolFormat, names: Collection[str]) -> list[ToolCall]:

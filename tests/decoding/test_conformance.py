@@ -41,7 +41,8 @@ from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.ops import VARIABLE, PackedWeight, is_leaf
 from eagle_jax.scheduling.backlog import Backlog
-from eagle_jax.scheduling.processing import LogitsOptions, processor_of
+from eagle_jax.scheduling.logits_arrays import processor_of
+from eagle_jax.scheduling.processing import LogitsOptions
 from eagle_jax.struct import pytree
 from eagle_jax.testing import (
     TINY,

@@ -21,7 +21,8 @@ from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.dflash import BlockOutput, DFlash
-from eagle_jax.scheduling.processing import LogitsOptions, processor_of
+from eagle_jax.scheduling.logits_arrays import processor_of
+from eagle_jax.scheduling.processing import LogitsOptions
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.text.byte_automaton import regex_automaton
 from eagle_jax.text.token_automaton import token_automaton

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from speller import CONFIG, TOKENIZER
@@ -12,6 +13,7 @@ from eagle_jax.api import Engine, EngineError, Model
 from eagle_jax.config import Rope
 from eagle_jax.decoding.policy import DynamicTree, likeliest_tree
 from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.state import PrefillState
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
@@ -21,11 +23,12 @@ from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
 from eagle_jax.models import layout
+from eagle_jax.models.cache import Cache
 from eagle_jax.scheduling import chunked_prefill, programs, scheduler
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape
 from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
-from eagle_jax.scheduling.prefix_cache import PrefixCache, keys_of
+from eagle_jax.scheduling.prefix_cache import PATIENCE, PrefixCache, keys_of
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.request import DUMMY_OPTIONS, Request
 from eagle_jax.sharding import sharding_of, to_host
@@ -258,6 +261,48 @@ def test_a_prompt_that_cannot_be_read_frees_what_is_kept(monkeypatch, message, s
         with pytest.raises(EngineError, match="failed at this answer, RuntimeError"):
             engine.submit(prompt, max_new_tokens=2).result(60.0)
         assert 0 == prefixes.bytes < kept and prefixes.budget == (PLENTY if share is None else kept * share)
+
+
+NUMBER = jnp.zeros(1, jnp.int32)
+BLOCK = PrefillState(NUMBER[0], Cache(k=(), v=(), length=NUMBER, rope_length=NUMBER), draft=NUMBER, last=())
+SIZE = 16  # bytes of it
+
+
+def kept(prefixes: PrefixCache, count: int) -> list[float]:
+    """The budget, in blocks, after each of so many blocks of as many prompts."""
+    budgets = []
+    for _ in range(count):
+        prefixes.keep([RNG.bytes(8)], BLOCK)
+        assert prefixes.bytes <= prefixes.budget
+        budgets.append(prefixes.budget / SIZE)
+    return budgets
+
+
+SHORT = RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+
+def test_a_budget_that_was_cut_grows_back():
+    prefixes = PrefixCache(12 * SIZE)
+    assert kept(prefixes, 100) == [12] * 100
+    prefixes.recover(SHORT)
+    assert prefixes.bytes == 0 and prefixes.budget == 6 * SIZE
+    assert kept(prefixes, PATIENCE) == [6] * (PATIENCE - 1) + [12]
+    assert kept(prefixes, 200) == [12] * 200, "and no further"
+    prefixes.recover(SHORT)
+    assert kept(prefixes, 2 * PATIENCE) == [6] * (2 * PATIENCE - 1) + [12], "it waits for longer"
+
+
+def test_memory_that_is_short_again_and_again_leaves_room_for_a_block():
+    prefixes = PrefixCache(12 * SIZE)
+    prefixes.recover(SHORT)
+    assert prefixes.budget == 12 * SIZE, "nothing was kept that could have been given up"
+    for _ in range(20):
+        kept(prefixes, 3)
+        prefixes.recover(SHORT)
+        prefixes.recover(SHORT)
+    assert prefixes.budget == SIZE and kept(prefixes, 1) == [1] and prefixes.bytes == SIZE
+    off = PrefixCache(0)
+    assert kept(off, 2 * PATIENCE) == [0] * 2 * PATIENCE
 
 
 def test_a_wrong_budget_is_one_sentence():

@@ -8,7 +8,8 @@ from speller import DYNAMIC, END, RANDOM, SCRIPT, SPELLER, TOKENIZER, asked, nex
 
 from eagle_jax import api
 from eagle_jax.api import generate
-from eagle_jax.scheduling.processing import LogitsOptions, Processing, bad_word_ids, check_processing, processor_of
+from eagle_jax.scheduling.logits_arrays import processor_of
+from eagle_jax.scheduling.processing import LogitsOptions, Processing, bad_word_ids, check_processing
 
 PROMPT = "one, two and "
 NEW = 30

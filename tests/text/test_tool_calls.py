@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eagle_jax.text import tool_calls
 from eagle_jax.text.tool_calls import (
     FORMATS,
     CallReader,
@@ -101,6 +102,15 @@ def test_text_comes_at_once_and_calls_when_they_are_complete():
     assert reader.add("box> ") == [" <toolbox>"]
     assert reader.add(tagged(LOOK)[:-1]) == []
     assert reader.add(">") == [LOOK]
+
+
+def test_a_long_call_is_parsed_once(monkeypatch):
+    parsed, parse = [], tool_calls._calls_in
+    monkeypatch.setattr(tool_calls, "_calls_in", lambda text, *more: parsed.append(text) or parse(text, *more))
+    long = ToolCall("add", json.dumps({"text": 'one "two" ' * 50}))
+    for format, text in ((HERMES, f"<tool_call>{written(long)} \n</tool_call>"), (LLAMA3, written(long, "parameters"))):
+        assert read(format, [*text]) == ("", [long])
+    assert len(parsed) == 2
 
 
 def test_one_call_where_more_are_not_wanted():

@@ -1,0 +1,120 @@
+"""What the rows of a batch ask of their logits, on the devices: kept from step to step, and changed where rows change.
+
+The tables are large, 20 MB and 8 bytes for each row and token of the vocabulary; most requests change none of them.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.decoding.processor import LogitsParams
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling import programs
+from eagle_jax.scheduling.batch_inputs import placed
+from eagle_jax.scheduling.logits_arrays import AskedRow, columns_of, processor_of, sizes_of, static_rows
+from eagle_jax.scheduling.request import Request
+from eagle_jax.scheduling.structured import automata_of
+from eagle_jax.scheduling.table_sizes import TableSizes
+from eagle_jax.sharding import Sharding, sharded
+from eagle_jax.text.token_automaton import TokenAutomaton
+
+Static = tuple[Float[Array, "b v"], Float[Array, "b v"]]  # `LogitsParams.bias` and `static_bans`
+
+
+class LogitsTables:
+    """The `LogitsParams` of a batch, whose rows come and go."""
+
+    def __init__(self, model: Model):
+        self._model = model
+        self._requests: list[Request] = []  # that `_current` is of
+        self._current: LogitsParams | None = None
+        # The last ones that there were, and what was asked of them:
+        self._params: LogitsParams | None = None
+        self._asked: Sequence[AskedRow] = ()
+        self._sizes: TableSizes | None = None
+        self._automata: list[TokenAutomaton] = []  # in their places
+
+    def of(self, requests: Sequence[Request], ready: Sequence[TableSizes]) -> LogitsParams | None:
+        """What these rows ask; None if nothing. `ready` is as in `processor_of`."""
+        if list(map(id, requests)) != list(map(id, self._requests)):
+            asked = [(one.options, one.bad_words, one.automaton) for one in requests]
+            changes = any(options.changes_logits for options, _, _ in asked)
+            self._current = self._updated(asked, ready) if changes else None
+            self._requests = list(requests)
+        return self._current
+
+    def warm_up(self) -> float:
+        """Compiles what changes a row, where there are tables; the seconds that it took."""
+        if self._params is None:
+            return 0.0
+        _, seconds = self._put_row((self._params.bias, self._params.static_bans), 0, self._asked[0])
+        return seconds
+
+    def _updated(self, asked: Sequence[AskedRow], ready: Sequence[TableSizes]) -> LogitsParams:
+        sizes, before = sizes_of(asked, ready), self._params
+        if before is None or sizes != self._sizes or len(asked) != len(self._asked):
+            host = processor_of(asked, self._vocab_size, ready)
+            assert host is not None, "some row changes its logits"
+            self._automata = list({id(one): one for _, _, one in asked if one is not None}.values())
+            params = host
+        else:
+            bias, static_bans = self._static(before, asked)
+            automata = self._automata_of(before, asked, sizes)
+            params = LogitsParams(bias, static_bans, **columns_of(asked, sizes), automata=automata)
+        self._params, self._asked, self._sizes = placed(self._model, params), asked, sizes
+        return self._params
+
+    def _static(self, params: LogitsParams, asked: Sequence[AskedRow]) -> Static:
+        static: Any = params.bias, params.static_bans
+        for row, (old, new) in enumerate(zip(self._asked, asked, strict=True)):
+            if _static_key(old) != _static_key(new):
+                static, _ = self._put_row(static, row, new)
+        return static
+
+    def _put_row(self, static: Any, row: int, asked: AskedRow) -> tuple[Any, float]:
+        new = static_rows([asked], self._vocab_size)
+        return programs.call(_compiled_put_row(), static, np.array(row, np.int32), new, sharding=self._model.sharding)
+
+    def _automata_of(self, params: LogitsParams, asked: Sequence[AskedRow], sizes: TableSizes) -> Any:
+        """The tables as they are, if they have all automata, with other rows; else new ones."""
+        rows, places = [one for _, _, one in asked], {id(one): place for place, one in enumerate(self._automata)}
+        if all(one is None or id(one) in places for one in rows):
+            of_row = np.array([-1 if one is None else places[id(one)] for one in rows], np.int32)
+            return dataclasses.replace(params.automata, of_row=of_row)
+        self._automata = list({id(one): one for one in rows if one is not None}.values())
+        return automata_of(rows, self._vocab_size, sizes)
+
+    @property
+    def _vocab_size(self) -> int:
+        return self._model.target.config.vocab_size
+
+
+def _static_key(asked: AskedRow) -> Any:
+    """What a row's bias and static bans follow from."""
+    options, words, _ = asked
+    return options.logit_bias, options.allowed_token_ids, [word for word in words if len(word) == 1]
+
+
+def put_row(
+    static: Static,
+    row: Int[Array, ""],
+    new: tuple[Float[Array, "1 v"], Float[Array, "1 v"]],
+    *,
+    sharding: Sharding | None,
+) -> Static:
+    """Both tables with a new row."""
+    bias, bans = (
+        jax.lax.dynamic_update_slice_in_dim(old, one, row, axis=0) for old, one in zip(static, new, strict=True)
+    )
+    return bias, bans
+
+
+@functools.cache
+def _compiled_put_row() -> Any:
+    """`put_row`, jitted once per process. Nothing is donated: arrays may lie in memory of the host's."""
+    return jax.jit(sharded(put_row), static_argnames="sharding")

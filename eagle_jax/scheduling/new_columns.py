@@ -1,0 +1,84 @@
+"""What a batch has of its answers, fetched from where the host left off: a window of the columns of each row.
+
+    positions       0  1  2  3  4  5  6  7  8  9
+    row 0           p  p  a  a  a  a  .  .  .  .      a: seen at an earlier poll
+    row 1           p  p  p  p  p  a  a  n  n  .      n: new
+    begin, end      [6, 7], [6, 9]
+    a window of 4            row 0 [6, 10), row 1 [7, 11), of which the host takes 0 and 2
+
+So a poll costs the same wherever an answer is.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.decoding.state import TopTokens
+from eagle_jax.scheduling import programs
+from eagle_jax.sharding import Sharding, sharded, to_host
+from eagle_jax.struct import pytree
+
+LEAST = 64  # columns of a window: an engine's four steps bring no more with trees of depth 15, so it has one program
+
+
+@pytree
+class Columns:
+    """What is known of the tokens of each row, by absolute position (b rows, t positions); on the host without `b`.
+
+    Attributes:
+        tokens, committed_at_step, logprobs: as in `DecodeState`.
+        top: as there; None where no row asks.
+    """
+
+    tokens: Int[Array | np.ndarray, "*b t"]
+    committed_at_step: Int[Array | np.ndarray, "*b t"]
+    logprobs: Float[Array | np.ndarray, "*b t"] | None
+    top: TopTokens | None
+
+
+def fetch(
+    columns: Columns, begin: Sequence[int], end: Sequence[int], *, sharding: Sharding | None
+) -> tuple[list[Columns], float]:
+    """The columns `begin[i] .. end[i] - 1` of each row on the host, and the seconds that compiling took."""
+    size, room = max(map(int.__sub__, end, begin), default=0), columns.tokens.shape[1]
+    width = max(LEAST, 1 << max(size - 1, 0).bit_length())
+    if _is_on_host(columns) or 2 * width > room:
+        whole = to_host(columns)
+        return [_cut(whole, row, slice(*ends)) for row, ends in enumerate(zip(begin, end, strict=True))], 0.0
+    first = np.array(begin, np.int32)
+    windows, seconds = programs.call(compiled_window(), columns, first, width=width, sharding=sharding)
+    there = to_host(windows)
+    sizes = (last - start for start, last in zip(begin, end, strict=True))
+    return [_cut(there, row, slice(count)) for row, count in enumerate(sizes)], seconds
+
+
+def window(columns: Columns, begin: Int[Array, "b"], *, width: int, sharding: Sharding | None = None) -> Columns:
+    """`width` columns of each row from `begin` on; those beyond the last one are the last one's."""
+    at = begin[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+
+    def take(whole: Array) -> Array:
+        places = at if whole.ndim == 2 else at[:, :, None]
+        return jnp.take_along_axis(whole, places, axis=1, mode="clip")
+
+    return jax.tree.map(take, columns)
+
+
+@functools.cache
+def compiled_window() -> Any:
+    """`window`, jitted once per process."""
+    return jax.jit(sharded(window), static_argnames=("width", "sharding"))
+
+
+def _is_on_host(columns: Columns) -> bool:
+    """Whether numpy sees the arrays where they are."""
+    devices = columns.tokens.devices() if isinstance(columns.tokens, jax.Array) else set()
+    return [device.platform for device in devices] == ["cpu"]
+
+
+def _cut(columns: Columns, row: int, part: slice) -> Columns:
+    return jax.tree.map(lambda leaf: leaf[row, part], columns)
