@@ -58,9 +58,11 @@ class Completion(Choices):
         return [piece]
 
     def _told(self, answering: Answering, index: int) -> Spelled:
-        ticket = answering.tickets[index]
-        before = () if answering.call.echo else ticket.request.prompt  # an echoed prompt is spelled first
-        return self._spelled.setdefault(index, Spelled(ticket.tokenizer, before))
+        if index not in self._spelled:
+            ticket = answering.tickets[index]
+            before = () if answering.call.echo else ticket.request.prompt  # an echoed prompt is spelled first
+            self._spelled[index] = Spelled(ticket.tokenizer, before)
+        return self._spelled[index]
 
     def _text(self, index: int, piece: Chunk | Result) -> str:
         echo = self._echoes.get(index)
