@@ -69,7 +69,7 @@ def checked_format(stated: Statement) -> Format:
     """
     if stated.method not in FORMATS:
         bits = next((stated.entries[key] for key in ("bits", "w_bit", "nbits") if key in stated.entries), None)
-        method, read = TITLES.get(stated.method, repr(stated.method)), [format.TITLE for format in FORMATS.values()]
+        method, read = TITLES.get(stated.method, stated.method), [format.TITLE for format in FORMATS.values()]
         raise ValueError(
             f"{stated.where}: the weights are quantized{'' if bits is None else f' in {bits} bits'} by {method}, which "
             f"is not read; expected floats, a GGUF file, or one of {', '.join(dict.fromkeys(read))}: look for another "
