@@ -39,6 +39,11 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def tree(text: str) -> tuple[int, ...] | str:
+    """A tree's numbers, or "auto"."""
+    return text if text == "auto" else numbers(text)
+
+
 def prompts(
     model: eagle_jax.Model, path: pathlib.Path, limit: int | None, new_tokens: int, every: int = 1
 ) -> list[list[int]]:

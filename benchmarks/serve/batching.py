@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import eagle_jax
-from benchmarks.common.command import begin, numbers, parser, prompts
+from benchmarks.common.command import begin, parser, prompts, tree
 from benchmarks.common.tables import show
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     arguments.add_argument("--prompts", type=int, default=500, help="repeat the questions up to so many (%(default)s)")
     arguments.add_argument("--temperature", type=float, default=1.0, help="%(default)s")
     arguments.add_argument("--drafter", default="auto")
-    arguments.add_argument("--tree", type=numbers, default="auto", help="nodes,depth,top-k; auto drafts nothing here")
+    arguments.add_argument("--tree", type=tree, default="auto", help="nodes,depth,top-k; auto drafts nothing here")
     arguments.add_argument("--rounds", type=int, default=2, help="%(default)s")
     arguments.add_argument("--dtype", default="float32", help="texts are compared, so one that is exact (%(default)s)")
     options = arguments.parse_args()

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
     "given, said",
     [
         (["decode.acceptance", "--questions", "none.jsonl"], "acceptance.py: none.jsonl: no such file or directory"),
+        (["serve.batching", "--questions", "none.jsonl"], "batching.py: none.jsonl: no such file or directory"),
         (["decode.speedup", "--shape", "tiny", "--quantize", "int9"], "speedup.py: quantize='int9' is not known"),
     ],
 )
