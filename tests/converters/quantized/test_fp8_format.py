@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import published
 import pytest
+import safetensors
 from published import DOWN, Published
 
 from eagle_jax.ops.quantized import QuantType
@@ -59,7 +60,11 @@ def test_scales_that_are_powers_of_two(tmp_path, dtype):
         dense = codes.astype(np.float32) * np.kron(factors, np.ones((BLOCK, BLOCK), np.float32))[:out, :size]
         return Published({"weight": codes, "weight_scale_inv": exponents.view(dtype)}, dense)
 
-    published.check(published.write(tmp_path, publish, STATED | {"scale_fmt": "ue8m0"}))
+    try:
+        folder = published.write(tmp_path, publish, STATED | {"scale_fmt": "ue8m0"})
+    except safetensors.SafetensorError as error:  # 0.5 does not write them
+        pytest.skip(str(error))
+    published.check(folder)
 
 
 WHOLE = STATED | {"weight_block_size": None}
