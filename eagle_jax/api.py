@@ -10,7 +10,8 @@ from eagle_jax.jobs.training import first_turns, read_config, train
 from eagle_jax.loading.datastore import make_datastore
 from eagle_jax.loading.dtypes import dtype_name
 from eagle_jax.loading.folders import at_hand, default_target, describe, download, gguf_of, tokenizer_of
-from eagle_jax.loading.model import Model, load, with_head
+from eagle_jax.loading.load_model import load, with_head
+from eagle_jax.loading.model import Model
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
 from eagle_jax.ops.dispatch import settings as operation_settings
 from eagle_jax.scheduling.engine import Engine

@@ -236,7 +236,7 @@ def tpu() -> None:
     sharding = jax.sharding.SingleDeviceSharding(shapes.tpu_mesh("v5e:2x2", (1, 1)).mesh.devices.item())
 
     def bytes_a_number(quant_type: quant.QuantType | None, as_stored: bool, rows: int = 1) -> tuple[float, float]:
-        """Bytes that are read and written, and that are held beside the weight, for each of its numbers."""
+        """Bytes that are read and written, and temporary memory, for each number of the weight."""
         weight = jax.ShapeDtypeStruct((outputs, inputs), jnp.bfloat16)
         if quant_type is not None:
             weight = jax.eval_shape(lambda: quant.zeros(quant_type, (outputs, inputs), jnp.bfloat16))
@@ -252,7 +252,7 @@ def tpu() -> None:
             (name, bytes_a_number(one, False)[0], bytes_a_number(one, True)[0], bytes_a_number(one, False, 8)[1])
             for name, one in (QUANT_TYPES | PUBLISHED).items()
         ]
-    headings = "weights", "[in, out], one row", "[out, in], one row", "held beside [in, out], 8 rows"
+    headings = "weights", "[in, out], one row", "[out, in], one row", "temporary memory, [in, out], 8 rows"
     show(f"Bytes a number, {inputs} x {outputs}", headings, table)
 
 

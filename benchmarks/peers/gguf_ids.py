@@ -1,7 +1,7 @@
 """Are greedy token ids of a GGUF file whose numbers are kept those of its floats, and those of llama.cpp?
 
 The floats are what the gguf library expands in float32. llama.cpp rounds activations to 8 bits; so does our CPU backend
-beside weights of 4 bits, unless EAGLE_JAX_ACTIVATIONS is int16, or EAGLE_JAX_OPS is xla. Where answers part, the table
+with weights of 4 bits, unless EAGLE_JAX_ACTIVATIONS is int16, or EAGLE_JAX_OPS is xla. Where answers part, the table
 tells how far apart the two best logits of the floats are there: nothing but a draw should part them.
 
     python -m benchmarks.peers.gguf_ids --files q4_k_m.gguf q6_k.gguf --questions QUESTIONS.jsonl --limit 20 \\

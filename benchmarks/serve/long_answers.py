@@ -1,4 +1,4 @@
-"""Does a long answer stream at a constant cost? What the host does for each chunk, beside the steps that make it.
+"""Does a long answer stream at a constant cost? What the host does for each chunk, and the steps that make it.
 
 One answer of thousands of tokens that nothing ends is streamed in several ways, each after one that compiles:
 
@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 import eagle_jax
-from benchmarks.common.command import begin, numbers, parser
+from benchmarks.common.command import begin, parser, tree
 from benchmarks.common.tables import show
 from eagle_jax import api
 from eagle_jax.protocols.answering import Answering
@@ -56,7 +56,7 @@ def main() -> None:
     arguments.add_argument("--tokens", type=int, default=4096, help="of the answer (%(default)s)")
     arguments.add_argument("--steps", type=int, default=1, help="between two polls (%(default)s)")
     arguments.add_argument("--drafter", default="auto")
-    arguments.add_argument("--tree", type=numbers, help="nodes,depth,top-k; auto if it is not given")
+    arguments.add_argument("--tree", type=tree, default="auto", help="nodes,depth,top-k (%(default)s)")
     options = arguments.parse_args()
     model = eagle_jax.load(options.target)
     # beyond its own context a model writes nonsense, which takes as long
@@ -73,14 +73,14 @@ def measure(model: api.Model, options: argparse.Namespace, asked: dict[str, Any]
     """Streams one answer; what each part of it took."""
     parts = [Spent() for _ in range(-(-options.tokens // PART))]
     how = dict(max_new_tokens=options.tokens, ignore_eos=True, temperature=1.0, seed=1, steps=options.steps)
-    chunks = eagle_jax.stream(model, PROMPT, drafter=options.drafter, tree=options.tree or "auto", **how, **asked)
+    chunks = eagle_jax.stream(model, PROMPT, drafter=options.drafter, tree=options.tree, **how, **asked)
     chat, answering, reader = Chat(), answering_of(model, asked), CallReader(FORMATS["hermes"], {"write"})
     reader.add('<tool_call>{"name": "write", "arguments": {"text": "')
     before, decoded, start = 0, 0.0, time.perf_counter()
     for chunk in chunks:
         arrived = time.perf_counter()
         chat.deltas(answering, chunk)
-        told = time.perf_counter()
+        written = time.perf_counter()
         reader.add(json.dumps(chunk.text)[1:-1])
         read = time.perf_counter()
         if chunk.result is None:  # the last one has the whole answer
@@ -89,7 +89,7 @@ def measure(model: api.Model, options: argparse.Namespace, asked: dict[str, Any]
             if before:  # with the first token comes the prompt
                 spent.steps += chunk.seconds - decoded
                 spent.host += arrived - start - (chunk.seconds - decoded)
-            spent.event, spent.call = spent.event + told - arrived, spent.call + read - told
+            spent.event, spent.call = spent.event + written - arrived, spent.call + read - written
         before, decoded, start = before + len(chunk.token_ids), chunk.seconds, time.perf_counter()
     return parts
 

@@ -6,7 +6,7 @@ what each is called in a file.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import Weights, is_gguf
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.models.quant import flat, may_be_quantized
-from eagle_jax.ops.quantized import QuantArray
+from eagle_jax.ops.quantized import QuantArray, QuantType
 
 Params = dict[str, Any]
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -109,6 +109,12 @@ def _slot(key: str, leaf: Any, ones: int) -> Slot:
     if "{j}" not in key:
         return Slot((key,), (1,) * ones + shape, stacked=False, leaf=leaf, ones=ones)
     return Slot(tuple(key.replace("{j}", str(j)) for j in range(shape[0])), shape[1:], stacked=True, leaf=leaf)
+
+
+def quant_types(weights: Weights, by_path: Mapping[str, Slot]) -> dict[str, QuantType]:
+    """The types of the parameters that files hold quantized, by path."""
+    there = {path: weights.info[slot.keys[0]] for path, slot in by_path.items() if slot.keys[0] in weights.info}
+    return {path: info.quant_type for path, info in there.items() if info.quant_type is not None}
 
 
 def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iterable[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Rounded weights on disk, as the compressed-tensors library packs them ("pack-quantized"), which vLLM reads too.
+"""Quantized weights on disk, as the compressed-tensors library packs them ("pack-quantized"), which vLLM reads too.
 
 X.weight_packed      [out, words] int32     codes + 128 (8 bits) or + 8 (4 bits), the first of a word in its lowest bits
 X.weight_scale       [out, groups]          what codes are multiplied with; we write float32
@@ -54,14 +54,6 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
     if bits == 4:
         unsigned = (unsigned[:, 0::2] | (unsigned[:, 1::2] << 4)).astype(np.uint8)
     return np.ascontiguousarray(unsigned).view("<i4")
-
-
-def unpack(words: np.ndarray, bits: int, inputs: int) -> np.ndarray:
-    """Codes `[out, inputs]` int8 of packed words."""
-    octets = np.ascontiguousarray(words, "<i4").view(np.uint8)
-    if bits == 4:
-        octets = np.stack([octets & 15, octets >> 4], axis=-1).reshape(len(words), -1)
-    return (octets[:, :inputs].astype(np.int16) - 2 ** (bits - 1)).astype(np.int8)
 
 
 def bits_of(words: int, inputs: int) -> int | None:

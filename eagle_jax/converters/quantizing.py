@@ -57,9 +57,8 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *,
     refuse_model(folder)
     with _as_folder(resolve(source), scheme) as weights:
         table = _table(weights)
-        stored = {path: weights.info[slot.keys[0]].quant_type for path, slot in table.slots.items()}
         leaves = {path: slot.leaf for path, slot in table.slots.items()}
-        applied = scheme_for_files(scheme, stored, leaves, weights.folder)
+        applied = scheme_for_files(scheme, names.quant_types(weights, table.slots), leaves, weights.folder)
         others = [
             file
             for file in weights.folder.iterdir()
@@ -88,8 +87,8 @@ def _as_folder(source: pathlib.Path, scheme: Scheme) -> Iterator[Weights]:
         return
     weights = Weights(source)
     slots = names.slots(llama.rules(config := llama.read_config(source)), llama.shapes(config))
-    stored = {path: weights.info[slot.keys[0]].quant_type for path, slot in slots.items()}
-    if scheme_for_files(scheme, stored, {path: slot.leaf for path, slot in slots.items()}, source) is None:
+    leaves = {path: slot.leaf for path, slot in slots.items()}
+    if scheme_for_files(scheme, names.quant_types(weights, slots), leaves, source) is None:
         raise ValueError(
             f"{source} holds weights of that width already, in blocks that no folder has; load the file, whose numbers "
             "are kept, or requantize it"

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.converters import packed
+from eagle_jax.converters import names, packed
 from eagle_jax.converters.files import Weights
-from eagle_jax.converters.names import Params, Rule, Slot, slots
+from eagle_jax.converters.names import Params, Rule, Slot
 from eagle_jax.models.quant import Scheme, scheme_for_files
 from eagle_jax.ops.quantized import QuantArray, bound, dense
 from eagle_jax.sharding import Place
@@ -42,8 +42,8 @@ def read_params(
         ValueError: the scheme's groups do not divide a matrix, the files hold weights that are quantized to another
             width, or numbers that are NaN or infinite.
     """
-    by_path = slots(rules, shapes)
-    stored = {path: weights.info[slot.keys[0]].quant_type for path, slot in by_path.items()}
+    by_path = names.slots(rules, shapes)
+    stored = names.quant_types(weights, by_path)
     scheme = scheme_for_files(scheme, stored, shapes, weights.folder)
     if scheme is not None:
         scheme.check(shapes)
@@ -52,11 +52,11 @@ def read_params(
     params: Params = {}
     finite: list[tuple[Slot, Any, list[jax.Array]]] = []
     for path, slot in by_path.items():
-        *parents, name = path.split("/")
+        *parents, last = path.split("/")
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
-        if stored[path] is not None:
+        if path in stored:
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
             leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
@@ -66,7 +66,7 @@ def read_params(
             flags += [] if isinstance(leaf, QuantArray) else _finite_flags(leaf)
         finite.append((slot, leaf, flags))
         # Waiting keeps a fast reader from queueing the whole model before a slow device.
-        node[name] = jax.block_until_ready(leaf)
+        node[last] = jax.block_until_ready(leaf)
     for slot, leaf, flags in finite:
         if not all(flags):
             _refuse_not_finite(weights, slot, leaf, dtype)

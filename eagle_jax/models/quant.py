@@ -129,7 +129,7 @@ def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
 
 
 def scheme_for_files(
-    scheme: Scheme | None, stored: Mapping[str, QuantType | None], params: Params, source: Any
+    scheme: Scheme | None, stored: Mapping[str, QuantType], params: Params, source: Any
 ) -> Scheme | None:
     """What is done with a model whose files hold quantized weights: the one rule for all formats.
 
@@ -151,8 +151,8 @@ def scheme_for_files(
     """
     sizes: collections.Counter[int] = collections.Counter()
     for path, leaf in flat(params):
-        if (quant_type := stored.get(path)) is not None:
-            sizes[quant_type.bits] += math.prod(leaf.shape)
+        if path in stored:
+            sizes[stored[path].bits] += math.prod(leaf.shape)
     if scheme is None or not sizes or scheme.is_floats:
         return scheme
     bits = sizes.most_common(1)[0][0]

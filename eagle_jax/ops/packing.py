@@ -53,7 +53,7 @@ class PackedWeight(abc.ABC):
 
     @abc.abstractmethod
     def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
-        """Rows of an unquantized weight `[out, in]`."""
+        """Rows of a weight `[out, in]`, in its dtype."""
 
     @property
     def ndim(self) -> int:
@@ -142,14 +142,16 @@ def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
 
     On TPUs a weight in groups is transposed, since only then does the compiler fuse its dequantization into the
     product: for one row it reads 0.63 bytes a weight, where it reads 1.9 of `[out, in]` in groups of 32 and 10 in
-    groups of 128. On GPUs it stays `[out, in]`, with scales of the product's dtype: XLA transposes any other layout in
-    every call and dequantizes it to memory, this one only in some versions (`benchmarks.compile_only.gpu_loop`).
+    groups of 128. On GPUs it stays `[out, in]`, symmetric integers with scales of the product's dtype: XLA transposes
+    any other layout in every call and dequantizes it to memory, this one only in some versions
+    (`benchmarks.compile_only.gpu_loop`). Other kinds keep the scales of their files.
     """
     platform = jax.default_backend()
     grouped = isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1
     if platform == "gpu" and isinstance(weight, QuantArray) and grouped:
-        ours = weight.levels == INT and weight.minima is None and weight.scales.dtype == jnp.float32
-        return dataclasses.replace(weight, scales=weight.scales.astype(weight.dtype)) if ours else weight
+        if weight.levels != INT or weight.minima is not None or weight.scales.dtype != jnp.float32:
+            return weight
+        return dataclasses.replace(weight, scales=weight.scales.astype(weight.dtype))
     if grouped or (platform == "cpu" and not _is_quicker_as_stored(weight)):
         return Transposed(jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), weight))
     return weight

@@ -3,8 +3,8 @@
     weight [out, in]   =   levels[codes] [out, in]  *  scales [out, groups]  +  minima [out, groups]
 
 each scale and minimum over in / groups inputs. A code stands for itself or for an entry of a table (`LEVELS`), an 8-bit
-float among them. Integer zero points are minima of -zero point * scale: with scales of 16 bits that is exact
-in float32.
+float among them. Integer zero points are minima of -zero point * scale: with scales of 16 bits that is exact in
+float32.
 
 Only weights are quantized; the CPU backend also quantizes the rows that it multiplies with quantized weights.
 """
@@ -74,10 +74,14 @@ class QuantType:
     @property
     def code_dtype(self) -> np.dtype:
         """Dtype of codes on this platform."""
+        return self.code_dtype_on(jax.default_backend())
+
+    def code_dtype_on(self, platform: str) -> np.dtype:
+        """Dtype of codes on a platform, such as "cpu" or "tpu"."""
         if self.levels == E4M3:
             return np.dtype(jnp.float8_e4m3fn)
         signed = self.levels == INT and not self.has_minima
-        if self.bits == 8 or jax.default_backend() == "cpu":
+        if self.bits == 8 or platform == "cpu":
             return np.dtype(jnp.int8 if signed else jnp.uint8)
         return np.dtype(jnp.int4 if signed else jnp.uint4)
 
@@ -234,11 +238,9 @@ def bound(weight: QuantArray) -> Array:
 
 def zeros(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) -> QuantArray:
     """A weight `[.., in]` as accelerators hold it, all of whose codes, scales and minima are 0; to have its shapes."""
-    signed = quant_type.levels == INT and not quant_type.has_minima
-    codes = quant_type.code_dtype if quant_type.bits == 8 else np.dtype(jnp.int4 if signed else jnp.uint4)
     grid = jnp.zeros((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
     return QuantArray(
-        codes=jnp.zeros(shape, codes),
+        codes=jnp.zeros(shape, quant_type.code_dtype_on("tpu")),
         scales=grid,
         bits=quant_type.bits,
         dtype=np.dtype(dtype),

@@ -198,7 +198,7 @@ def _for_decoding(model: Any, head_dim: int, scheme: Scheme | None) -> Any:
 
 
 def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
-    """The parameters with those in files' types that files hold quantized."""
+    """The parameters, with quantized ones where files hold them quantized."""
 
     def kept(path: str, leaf: Any) -> Any:
         return zeros(types[path], leaf.shape, leaf.dtype) if path in types else leaf
@@ -207,10 +207,10 @@ def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
 
 
 def _packed(leaf: Any) -> Any:
-    """A rounded weight as accelerators hold it, also where the plan is made on a CPU."""
-    if not isinstance(leaf, QuantArray) or leaf.bits == 8:
+    """A quantized weight as accelerators hold it, also where the plan is made on a CPU."""
+    if not isinstance(leaf, QuantArray):
         return leaf
-    return dataclasses.replace(leaf, codes=leaf.codes.astype(jnp.int4 if leaf.minima is None else jnp.uint4))
+    return dataclasses.replace(leaf, codes=leaf.codes.astype(leaf.quant_type.code_dtype_on("tpu")))
 
 
 def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:

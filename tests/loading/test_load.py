@@ -14,9 +14,8 @@ from speller import DYNAMIC, END, SPELLED, SPELLER, TOKENIZER, asked
 from eagle_jax import ops
 from eagle_jax.api import generate, load
 from eagle_jax.converters import save_head, save_target
-from eagle_jax.loading import dtypes
+from eagle_jax.loading import dtypes, load_model
 from eagle_jax.loading import folders as folders_module
-from eagle_jax.loading import model as model_module
 from eagle_jax.models import draft_head, layout
 
 
@@ -81,7 +80,7 @@ def test_what_drafts_may_have_a_dtype_of_its_own(folders, dtype, draft_dtype, ex
     model = load(*folders, dtype=dtype, draft_dtype=draft_dtype, draft=folders[0])
     assert model.target.dtype == dtype
     assert model.head.dtype == model.draft.dtype == expected
-    assert model_module.with_head(model, folders[1], draft_dtype=draft_dtype).head.dtype == expected
+    assert load_model.with_head(model, folders[1], draft_dtype=draft_dtype).head.dtype == expected
     for drafter in ("none", "eagle", "draft-model"):
         assert generate(model, asked("?"), drafter=drafter).text == SPELLED
 
@@ -246,7 +245,7 @@ def test_a_head_of_a_loaded_tied_target_is_saved_and_loaded(tmp_path):
     config = dataclasses.replace(model.head.config, draft_vocab_size=None)
     whole = dataclasses.replace(model.head, params=params, config=config, vocabulary=None)
     save_head(whole, tmp_path, format="safeailab", target=model.target)
-    again = model_module.with_head(model, tmp_path)
+    again = load_model.with_head(model, tmp_path)
     jax.tree.map(np.testing.assert_array_equal, layout.for_files(again.head.params), layout.for_files(params))
 
 

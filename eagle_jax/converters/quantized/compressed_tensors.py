@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters.packed import PACKED, SCALE, QuantizedTensor
+from eagle_jax.converters.packed import PACKED, SCALE, ZERO, QuantizedTensor
 from eagle_jax.converters.quantized import fp4, fp8, packed_words
 from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, expect, table
-from eagle_jax.converters.quantized.packed_words import ORDER, ZERO
+from eagle_jax.converters.quantized.packed_words import ORDER
 from eagle_jax.converters.quantized.scale_grid import grid_of
 from eagle_jax.converters.quantized.unpacking import SCALES, with_zeros
 from eagle_jax.ops.quantized import QuantType

@@ -9,14 +9,14 @@ import functools
 
 import numpy as np
 
-from eagle_jax.converters.packed import PACKED, SCALE, SHAPE, QuantizedTensor, bits_of
+from eagle_jax.converters.packed import PACKED, SCALE, SHAPE, ZERO, QuantizedTensor, bits_of
 from eagle_jax.converters.quantized.base import RawTensors, StoredWeight, Take, described, group_of
 from eagle_jax.converters.quantized.gptq import sorted_inputs
 from eagle_jax.converters.quantized.unpacking import SCALES, around_zero, fields, floats, with_zeros
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.ops.quantized import QuantType
 
-ZERO, ORDER = "_zero_point", "_g_idx"
+ORDER = "_g_idx"
 
 
 def weight(tensors: RawTensors, name: str, needed: tuple[str, ...]) -> StoredWeight:

@@ -2,13 +2,10 @@
 
 from typing import NamedTuple
 
-from eagle_jax.ops.quantized import E4M3, INT
+from eagle_jax.ops.quantized import E4M3, INT, LEVELS
 
-# Tables of levels as whole numbers, and the factor that makes them the levels.
-TABLES: dict[str, tuple[tuple[int, ...], float]] = {
-    "e2m1": ((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), 0.5),
-    "iq4_nl": ((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), 1.0),
-}
+# Tables of levels that are whole numbers times a factor.
+TABLES: dict[str, float] = {"e2m1": 0.5, "iq4_nl": 1.0}
 FLOAT_ROWS = 32  # bits of the rows that are multiplied with 8-bit floats: they are not quantized
 FLOAT8_FACTOR = 256.0  # an e4m3 with its bits in a float16 is so much smaller: its exponent's bias is 8 less
 
@@ -45,7 +42,12 @@ class ProductKind(NamedTuple):
     @property
     def factor(self) -> float:
         """What scales are multiplied with when a weight is packed."""
-        return FLOAT8_FACTOR if self.levels == E4M3 else TABLES[self.levels][1] if self.levels in TABLES else 1.0
+        return FLOAT8_FACTOR if self.levels == E4M3 else TABLES.get(self.levels, 1.0)
+
+    @property
+    def table(self) -> list[int]:
+        """The levels of a kind in `TABLES` as unsigned whole numbers."""
+        return [round(level / self.factor) + self.zero_point for level in LEVELS[self.levels]]
 
     @property
     def scale_parts(self) -> int:

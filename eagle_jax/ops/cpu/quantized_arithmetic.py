@@ -29,6 +29,7 @@ from eagle_jax.ops.cpu.code import (
 )
 from eagle_jax.ops.cpu.math import fma
 from eagle_jax.ops.cpu.product_kind import TABLES, ProductKind
+from eagle_jax.ops.quantized import E4M3
 
 SHORTS, WIDE = ir.VectorType(I16, 2 * LANES), ir.VectorType(I32, 2 * LANES)
 BYTES, HALVES = ir.VectorType(I8, VECTOR), ir.VectorType(ir.HalfType(), LANES)
@@ -36,7 +37,7 @@ BYTES, HALVES = ir.VectorType(I8, VECTOR), ir.VectorType(ir.HalfType(), LANES)
 
 def arithmetic_of(kind: ProductKind) -> "QuantizedArithmetic | Float8Arithmetic":
     """The arithmetic of a kind of products on this CPU."""
-    return Float8Arithmetic(kind) if kind.levels == "e4m3" else QuantizedArithmetic(kind, in_bytes=has_amx())
+    return Float8Arithmetic(kind) if kind.levels == E4M3 else QuantizedArithmetic(kind, in_bytes=has_amx())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,6 @@ class QuantizedArithmetic:
     in_bytes: bool = False
     accumulator_type = INTEGERS
     direct = False
-    quantizes_rows = True
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class QuantizedArithmetic:
 
     @property
     def bits(self) -> int:
-        """Of a weight's code."""
+        """Bits of a weight's code."""
         return self.kind.bits
 
     @property
@@ -124,7 +124,7 @@ class QuantizedArithmetic:
         codes = builder.and_(builder.lshr(weight, integers(self.bits * word)), integers(mask))
         if self.kind.levels not in TABLES:
             return [codes]
-        levels = _looked_up(builder, codes, [level + self.kind.zero_point for level in TABLES[self.kind.levels][0]])
+        levels = _looked_up(builder, codes, self.kind.table)
         bytes_ = sum(255 << bit for bit in range(0, 32, self.part_bits))  # a byte that is no code is index 0
         return [levels if bytes_ == 2**32 - 1 else builder.and_(levels, integers(bytes_))]
 
@@ -166,8 +166,6 @@ class Float8Arithmetic:
     kind: ProductKind
     accumulator_type = FLOATS
     direct = False
-    quantizes_rows = False
-    in_bytes = False
     planes = 1
     inputs = words = 4
     part_bits = 32

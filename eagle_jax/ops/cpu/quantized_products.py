@@ -1,4 +1,4 @@
-"""Products of rows with a packed quantized weight (`panels.QuantizedPanels`), accumulated in integers.
+"""Products of rows with a packed quantized weight (`quantized_panels.QuantizedPanels`), accumulated in integers.
 
 Inputs are divided into blocks of at most 128, whose sums fit into 32 bits. Each block of a row is quantized to 16 or 8
 bits, its largest value to 32639 or 127. Codes of weights are unsigned here, with the zero point 128 or 8. A block adds
@@ -50,8 +50,7 @@ from eagle_jax.ops.cpu.tiles import Tiles
 MAX_BLOCK = 128  # inputs: 128 * 32639 * (255 + 128), the products and their initial value, is 1.6e9, below 2**31
 # AMX takes long over a block of 32 inputs: with int4 and 6 rows of 8 bits, 219 us where `Tiles` takes 189.
 MIN_GROUP_OF_AMX = 64
-ORIGIN_BYTES = 2 * WORD  # bytes of a block's initial value and scale
-
+ORIGIN_BYTES = 2 * WORD  # bytes of a block's initial value, or of the sum that minima multiply, and of its scale
 
 AnyArithmetic = QuantizedArithmetic | Float8Arithmetic
 
@@ -67,7 +66,7 @@ def product(
 
     Args:
         words: `[out / w, in bits / 32, w]`: codes, packed as `QuantizedArithmetic` says; w is a multiple of 16.
-        scales: of each group of inputs, a multiple of 16, as `panels.QuantizedPanels` has them.
+        scales: of each group of inputs, a multiple of 16, as `QuantizedPanels` has them.
         num_valid: number of leading rows that are not padding; the results of the others are zeros.
     """
     (count, inputs), arithmetic = rows.shape, arithmetic_of(kind)

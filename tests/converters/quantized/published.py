@@ -15,23 +15,14 @@ from eagle_jax.converters import config_from_hf, llama, load_target, names
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import is_matrix
 from eagle_jax.ops.quantized import QuantArray, dense
+from tests.converters import folders
 
 HIDDEN, INTERMEDIATE, VOCAB = 64, 96, 32
-ENTRIES: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
+ENTRIES: dict[str, Any] = folders.ENTRIES | {
     "vocab_size": VOCAB,
     "hidden_size": HIDDEN,
     "intermediate_size": INTERMEDIATE,
     "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
 }
 DOWN = "model.layers.0.mlp.down_proj"  # its 96 inputs are no multiple of 64
 OUTPUT = "lm_head"

@@ -18,6 +18,7 @@ from eagle_jax.ops.cpu.panels import Panels
 
 pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
 
+ROOT = Path(__file__).parents[3]
 PRODUCTS_OF_A_LESSER_CPU = """
 import sys
 from eagle_jax.ops.cpu import code
@@ -48,6 +49,12 @@ for bits in (8, 4):
         rounded = np.rint(blocks * (highest / largest)).astype(np.float64) * (largest / highest)
         expected = rounded.reshape(rows, 96) @ np.asarray(dense(w), np.float64).T
         np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), expected, atol=1e-4)
+from tests.ops.quantized_weights import PUBLISHED, random_weight
+for kind in PUBLISHED:
+    x, w = jax.random.normal(jax.random.key(0), (7, 256)), random_weight(kind, 80, 256)
+    expected = np.asarray(x, np.float64) @ np.asarray(dense(w), np.float64).T
+    close = {16: 1e-4, 8: 2e-2}[16 if w.levels == "e4m3" else backend.row_bits(w.bits)]
+    np.testing.assert_allclose(jax.jit(matmul)(x, pack(w)), expected, atol=close * np.abs(expected).max())
 for size in (16, 32, 48, 64):
     nodes = enumerate((14, 7, 7, 90, 90))
     q, k, v, old, older = (jax.random.normal(jax.random.key(i), (2, 2, n, size)) for i, n in nodes)
@@ -76,7 +83,7 @@ def test_code_for_cpus_without_an_instruction(lacks, tmp_path):
         pytest.skip("this CPU lacks them anyway")
     made = subprocess.run(
         [sys.executable, "-c", PRODUCTS_OF_A_LESSER_CPU, lacks],
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"},
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )

@@ -1,0 +1,19 @@
+"""Quantized files are loaded without their expansion to 16 bits, and what reading freed is given back."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))  # benchmarks are outside of the installed package
+from benchmarks.decode.loading_memory import memory_of
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_the_most_memory_while_loading():
+    most, loaded = memory_of("AWQ", 6)
+    assert most < 2.0, "bytes for each number"
+    assert loaded < 0.8  # half a byte, scales and minima
+    most, loaded = memory_of("bfloat16", 6)
+    assert most > 2.2 and 1.6 < loaded < 2.4, "what is measured is the memory of weights"
