@@ -8,6 +8,7 @@ The embedding and the output matrix are small, so the figures are those of the o
 """
 
 import argparse
+import gc
 import json
 import pathlib
 import subprocess
@@ -103,8 +104,11 @@ def own_memory() -> int:
 def measured(folder: pathlib.Path) -> tuple[int, int]:
     """The most memory while loading, and what is left of it, beyond what a process has that has loaded a tiny one."""
     import eagle_jax
+    from eagle_jax.platform import return_freed_memory
 
     eagle_jax.load(folder / "tiny", dtype="bfloat16")
+    gc.collect()
+    return_freed_memory()
     before, most, ended = own_memory(), 0, threading.Event()
 
     def sample() -> None:

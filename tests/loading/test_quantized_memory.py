@@ -16,4 +16,4 @@ def test_the_most_memory_while_loading():
     assert most < 2.0, "bytes for each number"
     assert loaded < 0.8  # half a byte, scales and minima
     most, loaded = memory_of("bfloat16", 6)
-    assert most > 2.2 and 1.6 < loaded < 2.4, "what is measured is the memory of weights"
+    assert most > 2.2 and 1.6 < loaded <= most, "what is measured is the memory of weights"
