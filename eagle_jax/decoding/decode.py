@@ -10,22 +10,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.active import params_at, state_at, with_rows
 from eagle_jax.decoding.automata import Guide
+from eagle_jax.decoding.budget import within
+from eagle_jax.decoding.flat_nodes import ByRequest, NodeRows, OneRow
+from eagle_jax.decoding.logprobs import record_logprobs
 from eagle_jax.decoding.processor import LogitsAdjustment, Prefix, adjustment_at
-from eagle_jax.decoding.rows import append, take_rows
+from eagle_jax.decoding.rows import append
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import BatchParams, DecodeState, TopTokens
+from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.models.attention_inputs import num_valid
 from eagle_jax.models.target import PADDING_POSITION, Output, Target
-from eagle_jax.ops import top_k
 from eagle_jax.sharding import Sharding, constrain, sharded
 from eagle_jax.workarounds import loop_options
 
@@ -37,14 +38,13 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
     height = drafter.shape.depth
     noise = noise_after(target, params, state.length, height + 1, mode)
     tree, draft = draft_tree(target, drafter, params, state, noise, mode)
+    tree = tree if drafter.budget is None else within(tree, drafter.budget, state.done)
     ancestors = tree.ancestors
-    output, logits = verify_tree(target, drafter, state, tree, ancestors)
+    rows, output, logits = verify_tree(target, drafter, state, tree, ancestors)
 
     with jax.named_scope("accept"):
-        noise_by_node = None if noise is None else sampling.at_depth(noise, depth_below(ancestors))
         prefix = prefix_at_nodes(params, state, tree, ancestors, height)
-        draws = sampling.draw(adjust_logits(logits, params, prefix), noise_by_node, params.settings, mode)
-        draws = jnp.where(is_finite(output.hidden), draws, NO_TOKEN)
+        draws = draws_at_nodes(rows, output, logits, params, prefix, noise, mode)
         accepted, stopped, failed = _until_stop(walk(tree, draws, height, ancestors), params, state)
         nodes, count = accepted.nodes, accepted.count
 
@@ -54,16 +54,16 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             count=count,
             tokens=jnp.take_along_axis(tree.tokens, nodes, axis=1),
             following=accepted.draws,
-            hidden=take_rows(output.hidden, nodes),
-            taps=tuple(take_rows(tap, nodes) for tap in output.taps),
-            checked=Verification(tree=tree, logits=logits, draws=draws),
+            hidden=rows.at(output.hidden, nodes),
+            taps=tuple(rows.at(tap, nodes) for tap in output.taps),
+            checked=Verification(tree=tree, logits=rows.collect(rows.to_draw(logits)), draws=draws),
         )
         draft = drafter.observe(target, draft, observed)
 
     with jax.named_scope("commit"):
         steps = state.steps + 1
         logprobs, top = record_logprobs(
-            state, logits, accepted.draws, state.num_tokens, nodes, params.top_logprobs, ~state.done
+            state, rows.at(logits, nodes), accepted.draws, state.num_tokens, params.top_logprobs, ~state.done
         )
         committed_at_step = jnp.full_like(accepted.draws, steps)
         following = DecodeState(
@@ -71,7 +71,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             length=state.length + count,
             done=state.done | stopped | failed | (state.num_tokens + count >= params.limit),
             stopped=state.stopped | stopped,
-            cache=state.cache.commit(output.kv, nodes, count),
+            cache=state.cache.write(rows.kv_at(output.kv, nodes), state.length, state.length + count),
             draft=draft,
             automaton=automaton_after(params, state.automaton, prefix, accepted),
             steps=steps,
@@ -117,11 +117,35 @@ def draft_tree(
 @jax.named_scope("verify")
 def verify_tree(
     target: Target, drafter: Drafter, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"]
-) -> tuple[Output, Float[Array, "b n v"]]:
-    """The target's forward pass over a tree, and its logits at every node."""
+) -> tuple[NodeRows, Output, Float[Array, "_ _ v"]]:
+    """The target's forward pass over the trees, its logits, and which of its rows are which nodes."""
     positions = jnp.where(tree.valid, state.length[:, None] + depth_below(ancestors), PADDING_POSITION)
-    output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
-    return output, target.logits(output.hidden, num_valid(tree.valid))
+    if drafter.budget is None:
+        output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
+        return ByRequest(), output, target.logits(output.hidden, num_valid(tree.valid))
+    rows = OneRow.of(tree.valid, drafter.budget)
+    tokens, at = rows.row(tree.tokens), jnp.where(rows.is_node, rows.row(positions), PADDING_POSITION)
+    visible = rows.ancestors(ancestors)
+    nodes = tokens[None], at[None], visible[None]
+    output = target.forward(*nodes, state.cache, drafter.taps, flat=rows.rows)  # type: ignore[call-arg]
+    return rows, output, target.logits(output.hidden, num_valid(rows.is_node[None]))
+
+
+def draws_at_nodes(
+    rows: NodeRows,
+    output: Output,
+    logits: Float[Array, "_ _ v"],
+    params: BatchParams,
+    prefix: Prefix,
+    noise: Float[Array, "b d v"] | None,
+    mode: Sampling,
+) -> Int[Array, "b n"]:
+    """The token that is drawn after each node; `NO_TOKEN` where none can be."""
+    depth = depth_below(prefix.ancestors)
+    noise_by_node = None if noise is None else rows.noise(noise, depth)
+    adjusted = adjust_logits(rows.to_draw(logits), params, prefix, rows)
+    draws = sampling.draw(adjusted, noise_by_node, rows.settings(params.settings), mode)
+    return rows.collect(jnp.where(rows.to_draw(is_finite(output.hidden)), draws, NO_TOKEN))
 
 
 def logits_adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment | None:
@@ -131,12 +155,14 @@ def logits_adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment |
     return adjustment_at(params.processor, prefix, jnp.asarray(params.stop_ids))
 
 
-def adjust_logits(logits: Float[Array, "b n v"], params: BatchParams, prefix: Prefix) -> Float[Array, "b n v"]:
-    """The logits that tokens are drawn from."""
+def adjust_logits(
+    logits: Float[Array, "_ _ v"], params: BatchParams, prefix: Prefix, rows: NodeRows
+) -> Float[Array, "_ _ v"]:
+    """The logits that tokens are drawn from, of nodes as `rows.spread` has them."""
     found = logits_adjustment(params, prefix)
     if found is None or params.processor is None or prefix.states is None:
         return logits
-    return found.apply(logits) + params.processor.automata.bans(prefix.states)
+    return rows.spread(found).apply(logits) + rows.spread(params.processor.automata.bans(prefix.states))
 
 
 def prefix_at_nodes(
@@ -234,33 +260,3 @@ def _until_stop(
 
 def is_stop(tokens: Int[Array, "b r"], params: BatchParams) -> Bool[Array, "b r"]:
     return jnp.any(tokens[..., None] == params.stop_ids[:, None], axis=-1) & (tokens >= 0)
-
-
-def record_logprobs(
-    state: DecodeState,
-    logits: Float[Array, "b n v"],
-    tokens: Int[Array, "b r"],
-    at: Int[Array, "b"],
-    nodes: Int[Array, "b r"],
-    top_logprobs: Bool[Array | np.ndarray, "b"] | None,
-    active: Bool[Array, "b"],
-) -> tuple[Float[Array, "b t"] | None, TopTokens | None]:
-    """What is recorded of the drawn tokens: `tokens[i]`, drawn after node `nodes[i]`, is at position `at + i`.
-
-    It is log softmax(logits): temperature and filters left out, as OpenAI-style logprobs are. The likeliest tokens are
-    searched for where an `active` row asks for them, which is found out while the program runs: one program serves
-    batches with and without such rows.
-    """
-    if state.logprobs is None:
-        return None, None
-    path = jnp.take_along_axis(logits, nodes[:, :, None], axis=1)
-    normalizer = jax.nn.logsumexp(path, axis=-1, keepdims=True)
-    chosen = jnp.take_along_axis(path, jnp.maximum(tokens, 0)[:, :, None], axis=2)
-    logprobs, top = append(state.logprobs, (chosen - normalizer)[:, :, 0], at), state.top
-    if top is not None and top_logprobs is not None:
-        shape = *tokens.shape, top.ids.shape[2]
-        nothing = jnp.zeros(shape, path.dtype), jnp.zeros(shape, jnp.int32)
-        is_asked = jnp.any(active & top_logprobs)
-        values, ids = jax.lax.cond(is_asked, lambda path: top_k(path, shape[2]), lambda _: nothing, path)
-        top = TopTokens(append(top.ids, ids, at), append(top.logprobs, values - normalizer, at))
-    return logprobs, top

@@ -15,8 +15,9 @@ from eagle_jax.decoding.decode import (
     is_finite,
     is_stop,
     noise_after,
-    record_logprobs,
 )
+from eagle_jax.decoding.flat_nodes import ByRequest
+from eagle_jax.decoding.logprobs import record_logprobs
 from eagle_jax.decoding.processor import Prefix
 from eagle_jax.decoding.rows import append, take_rows
 from eagle_jax.decoding.sampling import Sampling
@@ -143,7 +144,7 @@ def first_tokens(
     logits = target.logits(last[0])
     noise, first = noise_after(target, params, lengths - 1, 1, mode), jnp.zeros_like(lengths)
     text = Prefix.of_text(tokens, lengths, lengths, first)
-    drawn = sampling.draw(adjust_logits(logits, params, text), noise, params.settings, mode)
+    drawn = sampling.draw(adjust_logits(logits, params, text, ByRequest()), noise, params.settings, mode)
     failed = ~is_finite(last[0])[:, 0]
     observed = CommittedRows(
         start=lengths - 1,
@@ -157,9 +158,7 @@ def first_tokens(
     draft = drafter.observe(target, reading.draft, observed)
     state = _without_answers(tokens, reading.cache, draft, logprobs, target.config.vocab_size)
     accepted = Accepted(nodes=jnp.zeros_like(drawn), draws=drawn, count=jnp.ones_like(lengths))
-    logprobs_so_far, top = record_logprobs(
-        state, logits, drawn, lengths, jnp.zeros_like(drawn), params.top_logprobs, lengths > 0
-    )
+    logprobs_so_far, top = record_logprobs(state, logits, drawn, lengths, params.top_logprobs, lengths > 0)
     return dataclasses.replace(
         state,
         tokens=append(tokens, drawn, lengths),

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from eagle_jax.struct import pytree, static
 
@@ -47,12 +47,15 @@ class Tree:
         tokens: token of each node.
         parent: index of each node's parent; -1 for node 0, `parent[j] < j` for the others.
         valid: whether the node is a guess; node 0 always is.
+        scores: log-probability of each node's path, by the drafter, which never exceeds its parent's; None where the
+            drafter has none.
         height: no node is deeper than this. A static bound that saves work in `ancestors`; None means n - 1.
     """
 
     tokens: Int[Array, "b n"]
     parent: Int[Array, "b n"]
     valid: Bool[Array, "b n"]
+    scores: Float[Array, "b n"] | None = None
     height: int | None = static(default=None)
 
     @staticmethod

@@ -107,6 +107,11 @@ class Drafter(abc.ABC):
         """Room that its trees take."""
 
     @property
+    def budget(self) -> int | None:
+        """Nodes of all requests' trees together that the target reads in a step; None: every tree whole."""
+        return None
+
+    @property
     @abc.abstractmethod
     def taps(self) -> tuple[int, ...]:
         """Target layers whose entering residual stream it reads."""

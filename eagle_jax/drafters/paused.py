@@ -56,6 +56,10 @@ class Ready(Drafter):
         return self.drafter.shape
 
     @property
+    def budget(self) -> int | None:
+        return self.drafter.budget
+
+    @property
     def taps(self) -> tuple[int, ...]:
         return self.drafter.taps
 
@@ -82,6 +86,10 @@ class Paused(Ready):
     @property
     def shape(self) -> TreeShape:
         return NO_TREE
+
+    @property
+    def budget(self) -> None:
+        return None
 
     def observe(self, target: Target, state: Unread, observed: CommittedRows) -> Unread:
         if observed.checked is None:  # a prompt

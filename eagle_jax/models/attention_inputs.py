@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Int
 from eagle_jax.config import LlamaConfig
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.rope import cos_sin
-from eagle_jax.ops import AttentionInputs
+from eagle_jax.ops import AttentionInputs, FlatRows
 
 
 def attention_inputs(
@@ -16,6 +16,7 @@ def attention_inputs(
     cache: Cache,
     fresh_positions: Int[Array, "b m"],
     layer: int = 0,
+    flat: FlatRows | None = None,
 ) -> AttentionInputs:
     """The inputs of one layer's attention, the same for all layers of its window and rotary base.
 
@@ -23,15 +24,22 @@ def attention_inputs(
         positions: of the fresh tokens; a negative one is padding.
         visible: which fresh rows each token attends to.
         fresh_positions: positions of these rows.
+        flat: where the tokens of requests lie that share a row.
     """
-    window = config.window(layer)
+    window, rope = config.window(layer), config.rope_of(layer)
+    if flat is None:
+        turns = cos_sin(rope, config.head_dim, positions, cache.rope_length)
+    else:  # each token is a row with the length of its request
+        by_token = cos_sin(rope, config.head_dim, positions.T, cache.rope_length[flat.request])
+        turns = by_token[0].swapaxes(0, 1), by_token[1].swapaxes(0, 1)
     return AttentionInputs(
-        cos_sin=cos_sin(config.rope_of(layer), config.head_dim, positions, cache.rope_length),
+        cos_sin=turns,
         visible=window_mask(visible, positions, fresh_positions, window),
         length=cache.length,
         cache_rows=cache.rows,
         first=None if window is None else positions - window + 1,
         num_valid=num_valid(positions >= 0),
+        flat=flat,
     )
 
 

@@ -74,7 +74,7 @@ class Cache:
 
     def commit(self, kv: tuple[KV, ...], nodes: Int[Array, "b r"], count: Int[Array, "b"]) -> "Cache":
         """Appends the rows `nodes[:, :count]` of a pass's own K/V: the accepted path becomes part of the prefix."""
-        accepted = tuple((_rows(k, nodes), _rows(v, nodes)) for k, v in kv)
+        accepted = tuple((rows_at(k, nodes), rows_at(v, nodes)) for k, v in kv)
         return self.write(accepted, self.length, self.length + count)
 
 
@@ -85,7 +85,8 @@ def is_by_position(node: Any, slots: int) -> bool:
 
 # Both are traced once for all layers of a program; XLA inlines the calls.
 @jax.jit
-def _rows(rows: Float[Array, "b k n c"], nodes: Int[Array, "b r"]) -> Float[Array, "b k r c"]:
+def rows_at(rows: Float[Array, "b k n c"], nodes: Int[Array, "b r"]) -> Float[Array, "b k r c"]:
+    """Keys or values of some nodes of a pass."""
     return jnp.take_along_axis(rows, nodes[:, None, :, None], axis=2)
 
 

@@ -21,7 +21,7 @@ from eagle_jax.models.cache import Cache
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.layout import QKV
 from eagle_jax.models.moe import SparseMLP
-from eagle_jax.ops import KV, AttentionInputs, CachedKV
+from eagle_jax.ops import KV, AttentionInputs, CachedKV, FlatRows
 from eagle_jax.sharding import constrain
 
 
@@ -205,6 +205,7 @@ class Llama(nn.Module):
         taps: tuple[int, ...],
         draft_kv: tuple[KV, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
+        flat: FlatRows | None = None,
     ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[KV, ...]]:
         """Final hidden states, the residual stream entering each layer in `taps`, and the tokens' own K/V per layer.
 
@@ -217,7 +218,7 @@ class Llama(nn.Module):
         for i, (layer, k, v) in enumerate(zip(self.layers, cache.k, cache.v, strict=True)):
             kind = self.config.window(i), self.config.rope_of(i)
             if kind not in by_kind:
-                by_kind[kind] = attention_inputs(self.config, positions, visible, cache, fresh, i)
+                by_kind[kind] = attention_inputs(self.config, positions, visible, cache, fresh, i, flat)
             entering.append(x)
             x, own = traced_once(layer, x, by_kind[kind], (k, v), draft_kv[i] if draft_kv else None)
             kv.append(own)

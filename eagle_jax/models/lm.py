@@ -15,7 +15,7 @@ from eagle_jax.models.cache import Cache
 from eagle_jax.models.layout import for_files
 from eagle_jax.models.llama import Llama
 from eagle_jax.models.target import Output
-from eagle_jax.ops import KV
+from eagle_jax.ops import KV, FlatRows
 from eagle_jax.ops.quantized import QuantArray, dense
 from eagle_jax.struct import pytree, static
 
@@ -89,13 +89,18 @@ class LM:
         taps: tuple[int, ...] = (),
         draft_kv: tuple[KV, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
+        flat: FlatRows | None = None,
     ) -> Output:
         """One pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself.
 
         A model that drafts reads its tree level by level: `draft_kv` holds the levels before (per layer, p rows at
         `draft_positions`), and `ancestors` names of those first, then of this pass's own rows (m = p + n).
+
+        The tokens of all requests may lie in one row of the pass, `flat`: then nothing is computed for padding between
+        them. `cache` is still that of the requests.
         """
-        hidden, tapped, kv = self._apply(tokens, positions, ancestors, cache, taps, draft_kv, draft_positions)
+        args = tokens, positions, ancestors, cache, taps, draft_kv, draft_positions, flat
+        hidden, tapped, kv = self._apply(*args)
         return Output(hidden=hidden, taps=tapped, kv=kv)
 
     def causal(self, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Output:

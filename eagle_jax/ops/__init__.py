@@ -25,7 +25,17 @@ from eagle_jax.ops.rms_norm import rms_norm
 from eagle_jax.ops.rotary import computed_once, rotate
 from eagle_jax.ops.top_k import argmax, top_k
 from eagle_jax.ops.tree_attention import tree_attention
-from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV, CosSin, MLPWeights, Norm
+from eagle_jax.ops.types import (
+    KV,
+    Affine,
+    AttentionInputs,
+    AttentionWeights,
+    CachedKV,
+    CosSin,
+    FlatRows,
+    MLPWeights,
+    Norm,
+)
 
 __all__ = [
     "KV",
@@ -36,6 +46,7 @@ __all__ = [
     "CachedKV",
     "Case",
     "CosSin",
+    "FlatRows",
     "MLPWeights",
     "Norm",
     "PackedWeight",

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from eagle_jax.ops.dispatch import dispatch
+from eagle_jax.ops.flat_attention import flat_attention
 from eagle_jax.ops.linear import linear
 from eagle_jax.ops.rms_norm import rms_norm
 from eagle_jax.ops.rotary import rotate
@@ -32,7 +33,7 @@ def attention_block(
         scale: scores are multiplied by it.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """
-    check_rows(len(x), prefix, inputs.cache_rows)
+    check_rows(len(inputs.length), prefix, inputs.cache_rows)
     if draft_kv is None:
         batch, (_, heads, _, size) = len(x), prefix[0].shape
         none = jnp.zeros((batch, heads, 0, size), prefix[0].dtype)
@@ -60,7 +61,10 @@ def reference(
     if draft_kv[0].shape[2]:
         fresh = jnp.concatenate([draft_kv[0], k], axis=2), jnp.concatenate([draft_kv[1], v], axis=2)
     seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
-    attended = tree_attention(q, fresh, *seen, scale=scale, softcap=softcap)
+    if inputs.flat is None:
+        attended = tree_attention(q, fresh, *seen, scale=scale, softcap=softcap)
+    else:
+        attended = flat_attention(q, fresh, *seen, inputs.flat, scale=scale, softcap=softcap)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
     return residual + (y if weights.post_norm is None else rms_norm(y, weights.post_norm)), (k, v)
 

@@ -36,6 +36,7 @@ class Case:
         first: first slot that each node attends to (sliding window, may be negative); None is 0.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2); None leaves them.
         cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
+        count: leading nodes of each request that are not padding, of which results may be any number; None is all.
     """
 
     q: Float[Array, "b k r c"]
@@ -46,6 +47,7 @@ class Case:
     first: Int[Array, "b n"] | None
     softcap: float | None = static()
     cache_rows: Int[Array, "b"] | None = None
+    count: Int[Array, "b"] | None = None
 
     @property
     def nodes(self) -> int:

@@ -19,6 +19,7 @@ def tree_attention(
     length: Int[Array, "b"],
     first: Int[Array, "b n"] | None = None,
     cache_rows: Int[Array, "b"] | None = None,
+    count: Int[Array, "b"] | None = None,
     *,
     scale: float | None = None,
     softcap: float | None = None,
@@ -46,6 +47,7 @@ def tree_attention(
         length: committed slots of each request.
         first: first committed slot that each token sees, in a sliding window; None is 0.
         cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
+        count: leading tokens of each request that are not padding, whose results may be any number; None is all.
         scale: scores are multiplied by it; None is `c ** -0.5`.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """
@@ -53,7 +55,7 @@ def tree_attention(
     check_rows(batch, prefix, cache_rows)
     scaled = q * (1 / math.sqrt(size) if scale is None else scale)
     rows = scaled.reshape(batch, fresh[0].shape[1], -1, size)
-    case = Case(rows, fresh, visible, prefix, length, first, softcap, cache_rows)
+    case = Case(rows, fresh, visible, prefix, length, first, softcap, cache_rows, count)
     if not case.slots:  # without a cache nothing is lost
         return attention_reference.attend(case).reshape(q.shape)
     whole = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient

@@ -2,11 +2,13 @@
 
 Letters of shapes, here and in the other modules: b batch, n tree nodes, m fresh rows, s cache slots, h hidden size (or
 heads, in front of c), k kv heads, g query heads of a kv head, c head size, r rows, i inputs, o outputs, v vocabulary,
-u rows of a cache, of which the batch may be some.
+u rows of a cache, of which the batch may be some, y requests, which are the batch unless they share a row, f tokens of
+such a row.
 """
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.struct import pytree, static
@@ -83,6 +85,36 @@ class MLPWeights:
 
 
 @pytree
+class FlatRows:
+    """Where fresh tokens of several requests lie one after the other in a single row, which has no padding in between.
+
+        row       a0 a1 a2 c0 d0 d1  .  .      request 1 has no token
+        begin     0  3  3  4                   count  3  0  1  2
+
+    Attributes:
+        request: of each of the f tokens of the row; of padding, which comes last, any.
+        begin, count: the first token of each request, and how many it has.
+        most: no request has more.
+    """
+
+    request: Int[Array, "f"]
+    begin: Int[Array, "b"]
+    count: Int[Array, "b"]
+    most: int = static()
+
+    @property
+    def places(self) -> Int[Array, "b n"]:
+        """The tokens of each request, up to `most`; beyond those that it has any."""
+        index = self.begin[:, None] + jnp.arange(self.most, dtype=jnp.int32)[None]
+        return jnp.minimum(index, len(self.request) - 1)
+
+    @property
+    def is_token(self) -> Bool[Array, "b n"]:
+        """Which of `places` the request has."""
+        return jnp.arange(self.most, dtype=jnp.int32)[None] < self.count[:, None]
+
+
+@pytree
 class AttentionInputs:
     """Where the fresh tokens of a forward pass stand and what they attend to; shared by layers of one kind.
 
@@ -93,11 +125,14 @@ class AttentionInputs:
         first: first committed slot that each token attends to (sliding window); None is 0.
         num_valid: leading rows of `[b * n]` that are not padding; results of the others are not read.
         cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
+        flat: where requests' tokens lie, if they are all in one row of the pass, which then has b = 1; `length` and
+            `cache_rows` are still those of the requests. None: each request has a row.
     """
 
     cos_sin: CosSin
     visible: Bool[Array, "b n m"]
-    length: Int[Array, "b"]
+    length: Int[Array, "y"]
     first: Int[Array, "b n"] | None
     num_valid: Int[Array, ""]
-    cache_rows: Int[Array, "b"] | None = None
+    cache_rows: Int[Array, "y"] | None = None
+    flat: FlatRows | None = None

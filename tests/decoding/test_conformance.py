@@ -35,6 +35,7 @@ from eagle_jax.drafters.paused import Paused, Ready
 from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
+from eagle_jax.drafters.shared import Shared
 from eagle_jax.drafters.suffix import SuffixDecoding
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
 from eagle_jax.models import layout
@@ -168,7 +169,9 @@ DRAFTERS = {
 # Run in every way on each run of the suite: a tree and a chain, both noises, and every kind of state.
 WHOLE = ("eagle2", "eagle3", "uncoupled", "dflash 2, a tree", "hybrid", "garbage")
 MOST_IN_IT = "processed, mixed"
-IN_TURNS = "mixed, two rows at a time"  # any two, drafted for or not, for one to three steps
+IN_TURNS = "mixed, two rows at a time"  # any two, drafted for or not, with nodes shared or not, for one to three steps
+SHARED = "processed, mixed, sharing nodes"  # which the rows' trees together have more of than are read
+BUDGETS = (2, 5)  # nodes of two rows' trees together
 GUESSES_NOTHING = {"garbage"}  # every other row has to save a tenth of the steps, or nothing was tested
 # Temperature and top-p of each row; rows in one batch need not agree, so two programs serve all.
 SAMPLED = Sampling(sampled=True, filtered=True)
@@ -179,7 +182,7 @@ HOW = {
     "processed, greedy": [(0.0, 1.0)],
     "processed, mixed": [(1.0, 0.9), (0.0, 1.0), (0.7, 1.0)],
 }
-HOW[IN_TURNS] = HOW["mixed"]
+HOW[IN_TURNS] = HOW[SHARED] = HOW["mixed"]
 PENALTIES = LogitsOptions(repetition_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.1)
 BANS = LogitsOptions(logit_bias=((3, 2.0), (9, -3.0)), min_tokens=20, frequency_penalty=0.05)
 # Two digits, a letter and a sign again and again, of tokens that are a byte each; the text is complete after each sign.
@@ -222,7 +225,7 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
         processor=processor_of(PROCESSED[: len(rows)], TINY.vocab_size) if processed else None,
     )
     model = target(os.environ[VARIABLE])
-    drafter = Ready(drafter, 6) if how == IN_TURNS else drafter
+    drafter = Ready(drafter, 6) if how == IN_TURNS else Shared(drafter, 8) if how == SHARED else drafter
     state = compiled_prefill()(
         model, drafter, request, jnp.asarray(tokens), mode=SAMPLED, slots=SLOTS, chunk=CHUNK, logprobs=False
     )
@@ -236,12 +239,14 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
 
 
 def in_turns(model: LM, drafter: Ready, request: BatchParams, state: DecodeState) -> DecodeState:
-    """The answers, with other rows, and with and without drafts, every few steps."""
+    """The answers, with other rows, with and without drafts, and with another number of nodes every few steps."""
     rng, paused, backlog = np.random.default_rng(0), Paused(drafter.drafter, drafter.room), Backlog()
+    drafting = [drafter, *(Ready(Shared(drafter.drafter, nodes), drafter.room) for nodes in BUDGETS)]
     everyone = jnp.arange(len(state.done), dtype=jnp.int32)
     while not np.asarray(state.done).all():
         rows = jnp.asarray(rng.permutation(len(state.done))[:2], jnp.int32)
-        chosen, steps = drafter if rng.random() < 0.6 else paused, int(rng.integers(1, 4))
+        chosen = drafting[rng.integers(len(drafting))] if rng.random() < 0.6 else paused
+        steps = int(rng.integers(1, 4))
         if backlog.advance(chosen, steps):
             state = compiled_catch_up()(model, drafter, state, everyone)
         until = state.steps + jnp.int32(steps)

@@ -119,9 +119,11 @@ def keep_best(
         parents = jnp.sum(jnp.where(is_parent, place[None, None], 0), axis=-1, dtype=jnp.int32) - 1
         tokens, scores = (jnp.take_along_axis(values, order, axis=1) for values in (tokens, scores))
     root = jnp.zeros_like(root_tokens[:, None])
+    scores = jnp.maximum(scores, -jnp.inf)  # nan is no score
     return Tree(
         tokens=jnp.concatenate([root_tokens[:, None], tokens], axis=1),
         parent=jnp.concatenate([root - 1, parents + 1], axis=1),
         valid=jnp.concatenate([root == 0, scores > -jnp.inf], axis=1),
+        scores=jnp.concatenate([jnp.zeros_like(root, scores.dtype), scores], axis=1),
         height=shape.depth,
     )

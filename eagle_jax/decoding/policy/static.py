@@ -66,12 +66,15 @@ class StaticTree(TreePolicy):
                 parents' rows in the frontier before.
         """
         tokens, valid = [root_tokens[:, None]], [jnp.ones_like(root_tokens, bool)[:, None]]
+        paths = [jnp.zeros(tokens[0].shape, jnp.float32)]
         levels = _levels(self.parents)
         frontier, parent_row = root_tokens[:, None], jnp.zeros_like(root_tokens[:, None])
         for depth, level in enumerate(levels, start=1):
             scores, child_tokens, carry = children(frontier, depth - 1, parent_row, 1 + int(level.rank.max()), carry)
             tokens.append(child_tokens[:, level.row, level.rank])
-            valid.append((scores[:, level.row, level.rank] > -jnp.inf) & valid[-1][:, level.parent])
+            own = scores[:, level.row, level.rank]
+            valid.append((own > -jnp.inf) & valid[-1][:, level.parent])
+            paths.append(paths[-1][:, level.parent] + own.astype(jnp.float32))
             frontier = tokens[-1][:, level.frontier]
             parent_row = jnp.broadcast_to(jnp.asarray(level.row[level.frontier], jnp.int32), frontier.shape)
 
@@ -82,6 +85,7 @@ class StaticTree(TreePolicy):
             tokens=jnp.concatenate(tokens, axis=1)[:, order],
             parent=jnp.broadcast_to(parent, (len(root_tokens), self.nodes)),
             valid=jnp.concatenate(valid, axis=1)[:, order],
+            scores=jnp.concatenate(paths, axis=1)[:, order],
             height=self.depth,
         )
         return tree, carry

@@ -33,12 +33,32 @@ def attend(case: Case) -> Float[Array, "b k r c"]:
         raise NotImplementedError("it has no softcap, and a mask names all fresh rows")
     visible = jnp.pad(case.visible, ((0, 0), (0, 0), (0, -case.named % BLOCK)))
     cached = *case.prefix, case.length, cache_rows(case.cache_rows, len(case.q))
-    buffers = [case.q, *case.fresh, visible.astype(jnp.int8), *cached]
+    count = jnp.full(len(case.q), case.nodes, jnp.int32) if case.count is None else case.count
+    buffers = [_compact(case), *case.fresh, visible.astype(jnp.int8), *cached, count]
     name = NAME
     if case.first is not None:
         name, buffers = WINDOWED, [*buffers, case.first]
     sums = jax.ShapeDtypeStruct((*case.q.shape[:-1], 2, LANES), jnp.float32)
-    return jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(case.q.shape, jnp.float32), sums])(*buffers)[0]
+    return _spread(case, jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(case.q.shape, jnp.float32), sums])(*buffers)[0])
+
+
+def _compact(case: Case) -> Float[Array, "b k r c"]:
+    """The queries of nodes that are not padding first: row `g count + i` is query g at node i."""
+    if case.count is None:
+        return case.q
+    count, row = jnp.maximum(case.count, 1)[:, None], jnp.arange(case.q.shape[2], dtype=jnp.int32)[None]
+    source = jnp.minimum(row // count * case.nodes + row % count, case.q.shape[2] - 1)
+    return jnp.take_along_axis(case.q, source[:, None, :, None], axis=2)
+
+
+def _spread(case: Case, rows: Float[Array, "b k r c"]) -> Float[Array, "b k r c"]:
+    """Results in the order of `case.q`; zeros for nodes of padding."""
+    if case.count is None:
+        return rows
+    row = jnp.arange(case.q.shape[2], dtype=jnp.int32)[None]
+    query, node, count = row // case.nodes, row % case.nodes, case.count[:, None]
+    source = jnp.where(node < count, query * count + node, 0)
+    return jnp.where((node < count)[:, None, :, None], jnp.take_along_axis(rows, source[:, None, :, None], axis=2), 0)
 
 
 def names() -> list[str]:
@@ -59,7 +79,7 @@ def _signature(windowed: bool) -> Signature:
         **dict.fromkeys(("keys", "values"), "float32[b, k, m, c]"),
         "visible": "int8[b, n, p]",
         **dict.fromkeys(("prefix_keys", "prefix_values"), "float32[w, k, u, c]"),
-        **dict.fromkeys(("length", "cache_rows"), "int32[b]"),
+        **dict.fromkeys(("length", "cache_rows", "count"), "int32[b]"),
     }
     return Signature(
         arguments=arguments | ({"first": "int32[b, n]"} if windowed else {}),
@@ -84,25 +104,33 @@ def _body(call: Call, windowed: bool) -> None:
 
 def _head(builder: ir.IRBuilder, index: ir.Value, context_values: Sequence[ir.Value], windowed: bool) -> None:
     """A task: one kv head of one request."""
-    *data, num_cached, heads, count, size, fresh, slots, nodes, padded = context_values
-    q, keys, values, visible, prefix_keys, prefix_values, length, rows_of, *first, out, sums = data
+    *data, num_cached, heads, all_rows, size, fresh, slots, all_nodes, padded = context_values
+    q, keys, values, visible, prefix_keys, prefix_values, length, rows_of, counts, *first, out, sums = data
     request, row = builder.udiv(index, heads), builder.mul(size, i64(WORD))
 
     def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
         """Address of this head's part of a buffer."""
         return at(builder, base, builder.mul(index, lines), bytes_)
 
-    rows = Rows(part_of(q, count, row), part_of(out, count, row), part_of(sums, count, SUMS), count, size, nodes)
+    parts = part_of(q, all_rows, row), part_of(out, all_rows, row), part_of(sums, all_rows, SUMS)
+    num_valid = clamp(builder, read(builder, at(builder, counts, request, WORD), I32), all_nodes)
+    is_empty = builder.icmp_unsigned("==", num_valid, i64(0))
+    count, nodes = (
+        builder.mul(builder.udiv(all_rows, all_nodes), num_valid),
+        builder.select(is_empty, i64(1), num_valid),
+    )
+    rows = Rows(*parts, count, size, nodes)
     rows.begin(builder)
     committed = clamp(builder, read(builder, at(builder, length, request, WORD), I32), slots)
+    committed = builder.select(is_empty, i64(0), committed)
     mask, first_slot = KeyMask("all"), i64(0)
     if windowed:
-        mask = KeyMask("window", at(builder, first[0], builder.mul(request, nodes), WORD))
+        mask = KeyMask("window", at(builder, first[0], builder.mul(request, all_nodes), WORD))
         first_slot = _first_visible_block(builder, mask.address, nodes)
     cached = cached_head(builder, index, rows_of, num_cached, heads)
     own_keys, own_values = (at(builder, base, builder.mul(cached, slots), row) for base in (prefix_keys, prefix_values))
     attend_keys(builder, rows, own_keys, own_values, first_slot, committed, mask)
-    mask = KeyMask("mask", at(builder, visible, builder.mul(request, nodes), padded), padded)
+    mask = KeyMask("mask", at(builder, visible, builder.mul(request, all_nodes), padded), padded)
     attend_keys(builder, rows, part_of(keys, fresh, row), part_of(values, fresh, row), i64(0), fresh, mask)
     rows.end(builder)
 

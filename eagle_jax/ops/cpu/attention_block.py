@@ -45,10 +45,10 @@ def attention_block(
 
 def _trailing_arguments(arguments: AttentionArguments, factor: float) -> list[Array]:
     """The arguments after the weights."""
-    cos_sin, draft_kv, mask, prefix, length, rows, num_valid = arguments
+    cos_sin, draft_kv, mask, prefix, length, rows, spans, num_valid = arguments
     # vectors of 16 are read from any byte on
     mask = jnp.pad(mask, ((0, 0), (0, 0), (0, -mask.shape[2] % BLOCK + BLOCK))).astype(jnp.int8)
-    return [*cos_sin, *draft_kv, mask, *prefix, length, rows, jnp.float32(factor), num_valid]
+    return [*cos_sin, *draft_kv, mask, *prefix, length, rows, spans, jnp.float32(factor), num_valid]
 
 
 def _result_types(
@@ -84,7 +84,7 @@ def _signature(dtype: str, pair: int) -> Signature:
     """The signature for weights with `pair` inputs in a word.
 
     For each of k kv heads g query rows, n of each query head; q outputs of qkv, v inputs of o; m rows of earlier draft
-    levels, w rows of the cache and u slots; a is half of the head size c.
+    levels, w rows of the cache and u slots; y requests; a is half of the head size c.
     """
     rows, draft = (f"float32[b, k, {count}, c]" for count in ("n", "m"))
     prefix = "float32[w, k, u, c]"
@@ -103,8 +103,9 @@ def _signature(dtype: str, pair: int) -> Signature:
             "visible": "int8[b, n, p]",
             "prefix_keys": prefix,
             "prefix_values": prefix,
-            "length": "int32[b]",
-            "cache_rows": "int32[b]",
+            "length": "int32[y]",
+            "cache_rows": "int32[y]",
+            "spans": "int32[y, 3]",
             "factor": "float32[]",
             "num_valid": "int32[]",
         },
@@ -123,6 +124,8 @@ def _signature(dtype: str, pair: int) -> Signature:
             "b >= 1",
             "w >= 1",
             "n >= 1",
+            "y == b or b == 1",
+            "m == 0 or y == b",
             "r == b * n",
             "c == 2 * a",
             f"a % {LANES} == 0",

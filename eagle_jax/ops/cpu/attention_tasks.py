@@ -18,6 +18,7 @@ from eagle_jax.ops.cpu.code import (
     clamp,
     for_range,
     i64,
+    minimum,
     read,
     splat,
     write,
@@ -31,7 +32,7 @@ class _Sizes(NamedTuple):
     """Sizes in elements.
 
     Attributes:
-        num_valid: nodes of each request that are not padding.
+        nodes: rows of a row of the batch, which is one request's or has those of several.
         num_queries: query heads of a kv head.
         num_draft: rows of earlier draft levels.
         cache_rows: rows of the cache.
@@ -39,8 +40,8 @@ class _Sizes(NamedTuple):
     """
 
     requests: ir.Value
+    rows: ir.Value
     nodes: ir.Value
-    num_valid: ir.Value
     heads: ir.Value
     num_queries: ir.Value
     size: ir.Value
@@ -65,6 +66,7 @@ class _Data(NamedTuple):
     prefix_values: ir.Value
     length: ir.Value
     cache_rows: ir.Value
+    spans: ir.Value
     factor: ir.Value
     y: ir.Value
     keys: ir.Value
@@ -74,6 +76,27 @@ class _Data(NamedTuple):
     attended: ir.Value
     sums: ir.Value
     concatenated: ir.Value
+
+
+class _Place(NamedTuple):
+    """Where the rows of one kv head of one request lie.
+
+    Attributes:
+        request, head: numbers.
+        first: the request's first row, of those of the whole batch.
+        column: the same in its row of the batch.
+        count: its rows.
+        end: in its row of the batch, where the next request's begin.
+        line: its first line of buffers that have a line for each head and row.
+    """
+
+    request: ir.Value
+    head: ir.Value
+    first: ir.Value
+    column: ir.Value
+    count: ir.Value
+    end: ir.Value
+    line: ir.Value
 
 
 class _Context(NamedTuple):
@@ -90,20 +113,20 @@ def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
     builder = call.builder
     x, residual, eps, scale, qkv, o, *rest = call.arguments
     cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values, *rest = rest
-    length, cache_rows, factor, num_valid = rest
+    length, cache_rows, spans, factor, num_valid = rest
     y, keys, values, prepared, projected, queries, attended, sums, concatenated = call.results
-    requests, nodes = x.size(0), x.size(1)
-    # the valid rows of several requests are not contiguous: then all rows are computed
-    rows, single = builder.mul(requests, nodes), builder.icmp_unsigned("==", requests, i64(1))
+    batch, nodes, requests = x.size(0), x.size(1), length.size(0)
+    # the valid rows of several rows of a batch are not contiguous: then all are computed
+    rows, single = builder.mul(batch, nodes), builder.icmp_unsigned("==", batch, i64(1))
     count = builder.select(single, valid_rows(builder, num_valid, rows), rows)
     input_rows = InputRows(x.data, scale.data, eps.data, prepared.data, scale.size(0), count, x.size(2))
     qkv_weight, o_weight = (Weight.from_buffer(builder, weight, arithmetic) for weight in (qkv, o))
     addresses = [residual, cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values]
-    addresses += [length, cache_rows, factor, y, keys, values, projected, queries, attended, sums, concatenated]
+    addresses += [length, cache_rows, spans, factor, y, keys, values, projected, queries, attended, sums, concatenated]
     sizes = _Sizes(
         requests,
+        rows,
         nodes,
-        builder.udiv(count, requests),
         heads=prefix_keys.size(1),
         num_queries=builder.udiv(queries.size(2), nodes),
         size=prefix_keys.size(3),
@@ -143,49 +166,68 @@ def _project(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: A
 
 def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmetic: FloatArithmetic) -> None:
     """A task: one kv head of one request."""
-    data, sizes = context.data, context.sizes
-    request, row = builder.udiv(index, sizes.heads), builder.mul(sizes.size, i64(WORD))
-    count, all_rows = (builder.mul(sizes.num_queries, nodes) for nodes in (sizes.num_valid, sizes.nodes))
+    data, sizes, place = context.data, context.sizes, _place(builder, index, context)
+    row, count = builder.mul(sizes.size, i64(WORD)), builder.mul(sizes.num_queries, place.count)
 
     def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
-        """Address of this head's part of a buffer."""
-        return at(builder, base, builder.mul(index, lines), bytes_)
+        """Address of this head's part of a buffer with so many lines for each of its rows."""
+        return at(builder, base, builder.mul(place.line, lines), bytes_)
 
-    keys, values = (part_of(base, sizes.nodes, row) for base in (data.keys, data.values))
-    num_queries, attended = (part_of(base, all_rows, row) for base in (data.queries, data.attended))
-    _rotate(builder, index, context, num_queries, keys, values)
-    rows = Rows(num_queries, attended, part_of(data.sums, all_rows, SUMS), count, sizes.size, sizes.num_valid)
+    keys, values = (part_of(base, i64(1), row) for base in (data.keys, data.values))
+    queries, attended = (part_of(base, sizes.num_queries, row) for base in (data.queries, data.attended))
+    _rotate(builder, place, context, queries, keys, values)
+    sums, is_empty = part_of(data.sums, sizes.num_queries, SUMS), builder.icmp_unsigned("==", place.count, i64(0))
+    rows = Rows(queries, attended, sums, count, sizes.size, builder.select(is_empty, i64(1), place.count))
     rows.begin(builder)
-    committed = clamp(builder, read(builder, at(builder, data.length, request, WORD), I32), sizes.slots)
+    committed = clamp(builder, read(builder, at(builder, data.length, place.request, WORD), I32), sizes.slots)
+    committed = builder.select(is_empty, i64(0), committed)
     cached = cached_head(builder, index, data.cache_rows, sizes.cache_rows, sizes.heads)
     prefix_keys, prefix_values = (
         at(builder, base, builder.mul(cached, sizes.slots), row) for base in (data.prefix_keys, data.prefix_values)
     )
     attend_keys(builder, rows, prefix_keys, prefix_values, i64(0), committed, KeyMask("all"))
-    visible = at(builder, data.visible, builder.mul(request, sizes.nodes), sizes.padded)
-    draft_keys, draft_values = (part_of(base, sizes.num_draft, row) for base in (data.draft_keys, data.draft_values))
+    visible = at(builder, data.visible, place.first, sizes.padded)
+    drafted = builder.mul(index, sizes.num_draft)  # there are none where requests share a row
+    draft_keys, draft_values = (at(builder, base, drafted, row) for base in (data.draft_keys, data.draft_values))
     draft_mask = KeyMask("mask", visible, sizes.padded)
     attend_keys(builder, rows, draft_keys, draft_values, i64(0), sizes.num_draft, draft_mask)
-    own_mask = KeyMask("mask", at(builder, visible, sizes.num_draft), sizes.padded)
-    attend_keys(builder, rows, keys, values, i64(0), sizes.num_valid, own_mask)
+    own_mask = KeyMask("mask", at(builder, visible, builder.add(sizes.num_draft, place.column)), sizes.padded)
+    attend_keys(builder, rows, keys, values, i64(0), place.count, own_mask)
     rows.end(builder)
-    padding = builder.mul(sizes.num_valid, row), builder.mul(sizes.nodes, row)
+    padding = builder.mul(place.count, row), builder.mul(builder.sub(place.end, place.column), row)
     for base in (keys, values):
         clear(builder, base, *padding)
-    _concatenate(builder, index, context, attended, arithmetic)
+    _concatenate(builder, place, context, attended, arithmetic)
+
+
+def _place(builder: ir.IRBuilder, index: ir.Value, context: _Context) -> _Place:
+    """The place of kv head `index % heads` of request `index // heads`; spans beyond the buffers are cut."""
+    sizes = context.sizes
+    request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
+    span = at(builder, context.data.spans, request, 3 * WORD)
+    first, count, end = (read(builder, at(builder, span, i64(part), WORD), I32) for part in range(3))
+    last = builder.sub(sizes.rows, i64(1))
+    # a request without rows may begin where the batch ends
+    first = clamp(builder, first, last)
+    row = builder.udiv(first, sizes.nodes)
+    column, begin = builder.urem(first, sizes.nodes), builder.mul(row, sizes.nodes)
+    end = minimum(builder, builder.sub(clamp(builder, end, sizes.rows), begin), sizes.nodes)
+    end = builder.select(builder.icmp_signed("<", end, column), column, end)
+    count = clamp(builder, count, builder.sub(end, column))
+    line = builder.add(builder.mul(builder.add(builder.mul(row, sizes.heads), head), sizes.nodes), column)
+    return _Place(request, head, first, column, count, end, line)
 
 
 def _rotate(
-    builder: ir.IRBuilder, index: ir.Value, context: _Context, num_queries: ir.Value, keys: ir.Value, values: ir.Value
+    builder: ir.IRBuilder, place: _Place, context: _Context, num_queries: ir.Value, keys: ir.Value, values: ir.Value
 ) -> None:
     """Splits projected rows into queries (rotated and scaled), keys (rotated) and values."""
     data, sizes = context.data, context.sizes
-    request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
     half, row = builder.lshr(sizes.size, i64(1)), builder.mul(sizes.size, i64(WORD))
-    first = builder.mul(head, builder.mul(builder.add(sizes.num_queries, i64(2)), sizes.size))
+    first = builder.mul(place.head, builder.mul(builder.add(sizes.num_queries, i64(2)), sizes.size))
     factor = splat(builder, read(builder, data.factor, F32))
-    with for_range(builder, sizes.num_valid) as node:
-        token = builder.add(builder.mul(request, sizes.nodes), node)
+    with for_range(builder, place.count) as node:
+        token = builder.add(place.first, node)
         line = at(builder, data.projected, builder.add(builder.mul(token, sizes.outputs), first), WORD)
         cosines, sines = (at(builder, base, builder.mul(token, half), WORD) for base in (data.cosines, data.sines))
 
@@ -201,7 +243,7 @@ def _rotate(
                     write(builder, number, at(builder, to, place, WORD))
 
         with for_range(builder, sizes.num_queries) as query:
-            to = at(builder, num_queries, builder.add(builder.mul(query, sizes.num_valid), node), row)
+            to = at(builder, num_queries, builder.add(builder.mul(query, place.count), node), row)
             rotate(at(builder, line, query, row), to, scaled=True)
         rotate(at(builder, line, sizes.num_queries, row), at(builder, keys, node, row), scaled=False)
         value, to = at(builder, line, builder.add(sizes.num_queries, i64(1)), row), at(builder, values, node, row)
@@ -210,17 +252,16 @@ def _rotate(
 
 
 def _concatenate(
-    builder: ir.IRBuilder, index: ir.Value, context: _Context, attended: ir.Value, arithmetic: FloatArithmetic
+    builder: ir.IRBuilder, place: _Place, context: _Context, attended: ir.Value, arithmetic: FloatArithmetic
 ) -> None:
     """Concatenates the results of the query heads, in the dtype of the output projection."""
     sizes = context.sizes
-    request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
     row_size = builder.mul(builder.mul(sizes.heads, sizes.num_queries), sizes.size)
-    with for_range(builder, sizes.num_valid) as node, for_range(builder, sizes.num_queries) as query:
-        token = builder.add(builder.mul(request, sizes.nodes), node)
-        column = builder.mul(builder.add(builder.mul(head, sizes.num_queries), query), sizes.size)
+    with for_range(builder, place.count) as node, for_range(builder, sizes.num_queries) as query:
+        token = builder.add(place.first, node)
+        column = builder.mul(builder.add(builder.mul(place.head, sizes.num_queries), query), sizes.size)
         to = at(builder, context.data.concatenated, builder.add(builder.mul(token, row_size), column), arithmetic.size)
-        line = builder.mul(builder.add(builder.mul(query, sizes.num_valid), node), sizes.size)
+        line = builder.mul(builder.add(builder.mul(query, place.count), node), sizes.size)
         with for_range(builder, sizes.size, step=LANES) as lane:
             floats = read(builder, at(builder, attended, builder.add(line, lane), WORD), FLOATS)
             write(builder, arithmetic.convert(builder, floats), at(builder, to, lane, arithmetic.size))
@@ -228,7 +269,7 @@ def _concatenate(
 
 def _outputs(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: AnyTiles) -> None:
     data, sizes = context.data, context.sizes
-    rows = context.input_rows.count, builder.mul(sizes.requests, sizes.nodes)
+    rows = context.input_rows.count, sizes.rows
     multiply_panel(
         builder, panel, context.o, tiles, data.concatenated, data.y, (*rows, sizes.residual), residual=data.residual
     )

@@ -115,10 +115,10 @@ def attention_block(
         raise NotImplementedError(f"heads are multiples of {HEAD_MULTIPLE} up to {MAX_HEAD}, inputs of {LANES}")
     _check()
     from eagle_jax.ops.cpu import attention_block as compiled
-    from eagle_jax.ops.cpu.arguments import AttentionArguments, PackedAttention, cache_rows
+    from eagle_jax.ops.cpu.arguments import AttentionArguments, PackedAttention, cache_rows, spans
 
     factor = jnp.zeros(0) if norm is None else norm.scale.astype(jnp.float32)
-    cached = prefix, inputs.length, cache_rows(inputs.cache_rows, len(x))
+    cached = prefix, inputs.length, cache_rows(inputs.cache_rows, len(inputs.length)), spans(inputs, x.shape[1])
     arguments = AttentionArguments(inputs.cos_sin, draft_kv, inputs.visible, *cached, inputs.num_valid)
     eps = 0.0 if norm is None else norm.eps
     packed = PackedAttention(factor, qkv.data, o.data)

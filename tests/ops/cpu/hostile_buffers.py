@@ -20,6 +20,7 @@ from eagle_jax.ops.cpu.signatures import Signature
 # Lengths of a right call, by the names of its signature: for handlers whose name begins so.
 HALF = {
     "b": 2,
+    "y": 2,
     "n": 3,
     "i": 32,
     "h": 32,
@@ -123,7 +124,7 @@ def wrong(buffers: Buffers) -> list[Buffers]:
 
 def value(name: str, dtype: str, shape: tuple[int, ...]) -> jax.Array:
     """Small numbers; counts and lengths that point nowhere."""
-    if name in ("length", "cache_rows", "num_valid", "first") and dtype == "int32":
+    if name in ("length", "cache_rows", "num_valid", "first", "count", "spans") and dtype == "int32":
         return jnp.full(shape, WILD, jnp.int32)
     return jnp.asarray(np.ones(shape, np.dtype(getattr(ml_dtypes, dtype, None) or dtype)))
 
@@ -171,4 +172,9 @@ if __name__ == "__main__":
                 sizes = next(found for prefix, found in reversed(LENGTHS.items()) if handler.startswith(prefix))
                 assert call(handler, right(types.arguments, sizes), right(types.results, sizes)), handler
                 totals["wild counts"] += 1
+            if "spans" in types.arguments:  # three requests in a row
+                sizes = next(found for prefix, found in reversed(LENGTHS.items()) if handler.startswith(prefix))
+                sizes = sizes | {"b": 1, "y": 3, "m": 0, "r": sizes["n"]}
+                assert call(handler, right(types.arguments, sizes), right(types.results, sizes)), handler
+                totals["requests in a row"] += 1
     print(json.dumps(totals))

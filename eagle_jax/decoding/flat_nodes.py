@@ -1,0 +1,159 @@
+"""How the nodes of a batch's trees lie in the target's pass: by request with padding, or all in one row without."""
+
+import abc
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.decoding.rows import take_rows
+from eagle_jax.decoding.sampling import at_depth
+from eagle_jax.models.cache import rows_at
+from eagle_jax.ops import FlatRows
+from eagle_jax.struct import pytree, static
+
+T = TypeVar("T")
+KVOfLayers = tuple[tuple[Array, Array], ...]
+
+
+class NodeRows(abc.ABC):
+    """The rows of a pass over the nodes of trees."""
+
+    @abc.abstractmethod
+    def spread(self, values: T) -> T:
+        """Values of all nodes, `[b n ..]`, for tokens to be drawn: by request, or as if each node were a request."""
+
+    @abc.abstractmethod
+    def to_draw(self, rows: Array) -> Array:
+        """Rows of the pass as `spread` has them."""
+
+    @abc.abstractmethod
+    def settings(self, values: T) -> T:
+        """Values of each request, `[b ..]`, for the rows of `spread`."""
+
+    @abc.abstractmethod
+    def noise(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
+        """Noise of each depth for the nodes at these depths, as `spread` has them."""
+
+    @abc.abstractmethod
+    def collect(self, values: Array) -> Array:
+        """Values as `spread` has them for all nodes, `[b n ..]`; of nodes that the pass leaves out any."""
+
+    @abc.abstractmethod
+    def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
+        """Rows of the pass that are those of some nodes, `[b p ..]`."""
+
+    @abc.abstractmethod
+    def kv_at(self, kv: KVOfLayers, nodes: Int[Array, "b p"]) -> KVOfLayers:
+        """Keys and values of some nodes, per layer `[b k p c]`."""
+
+
+@pytree
+class ByRequest(NodeRows):
+    """Each request has a row of the batch, and each of its nodes a place in it."""
+
+    def spread(self, values: T) -> T:
+        return values
+
+    def to_draw(self, rows: Array) -> Array:
+        return rows
+
+    def settings(self, values: T) -> T:
+        return values
+
+    def noise(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
+        return at_depth(by_depth, depth)
+
+    def collect(self, values: Array) -> Array:
+        return values
+
+    def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
+        return take_rows(rows, nodes)
+
+    def kv_at(self, kv: KVOfLayers, nodes: Int[Array, "b p"]) -> KVOfLayers:
+        return tuple((rows_at(k, nodes), rows_at(v, nodes)) for k, v in kv)
+
+
+@pytree
+class OneRow(NodeRows):
+    """The valid nodes of all trees, one request's after the other's, in a row of f places; padding comes last.
+
+    Draws are made as for a batch of f requests with a node each.
+
+    Attributes:
+        request, node: of each place; of padding, any.
+        is_node: whether the place is not padding.
+        place: of each node; of an invalid one, any.
+        begin, count: the first place of each request's nodes, and how many there are.
+        nodes: no request has more.
+    """
+
+    request: Int[Array, "f"]
+    node: Int[Array, "f"]
+    is_node: Bool[Array, "f"]
+    place: Int[Array, "b n"]
+    begin: Int[Array, "b"]
+    count: Int[Array, "b"]
+    nodes: int = static()
+
+    @staticmethod
+    def of(valid: Bool[Array, "b n"], size: int) -> "OneRow":
+        """The places of the valid nodes, of which there are at most `size`."""
+        batch, nodes = valid.shape
+        count = jnp.sum(valid, axis=1, dtype=jnp.int32)
+        ranked = jnp.cumsum(valid.reshape(-1), dtype=jnp.int32) - 1
+        index = jnp.arange(batch * nodes, dtype=jnp.int32)
+        at = jnp.where(valid.reshape(-1), ranked, size)  # invalid nodes fall off the end
+        source = jnp.zeros(size, jnp.int32).at[at].set(index, mode="drop")
+        begin = jnp.cumsum(count, dtype=jnp.int32) - count
+        return OneRow(
+            request=source // nodes,
+            node=source % nodes,
+            is_node=jnp.arange(size, dtype=jnp.int32) < jnp.sum(count),
+            place=jnp.minimum(ranked, size - 1).reshape(valid.shape),
+            begin=begin,
+            count=count,
+            nodes=nodes,
+        )
+
+    @property
+    def rows(self) -> FlatRows:
+        """The same for the layers of the target."""
+        return FlatRows(request=self.request, begin=self.begin, count=self.count, most=self.nodes)
+
+    def row(self, values: Array) -> Array:
+        """Values of all nodes, `[b n ..]`, in the row, `[f ..]`."""
+        return values[self.request, self.node]
+
+    def ancestors(self, ancestors: Bool[Array, "b n n"]) -> Bool[Array, "f f"]:
+        """Those of the nodes in the row; padding sees itself."""
+        of_own = self.row(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
+        both = self.is_node[:, None] & self.is_node[None]
+        return (of_own & both) | jnp.eye(len(self.request), dtype=bool)
+
+    def spread(self, values: T) -> T:
+        return jax.tree.map(lambda leaf: self.row(leaf)[:, None], values)
+
+    def to_draw(self, rows: Array) -> Array:
+        return rows.swapaxes(0, 1)
+
+    def settings(self, values: T) -> T:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[self.request], values)
+
+    def noise(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
+        return by_depth[self.request, self.row(depth)][:, None]
+
+    def collect(self, values: Array) -> Array:
+        return values[:, 0][self.place]
+
+    def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
+        return rows[0][jnp.take_along_axis(self.place, nodes, axis=1)]
+
+    def kv_at(self, kv: KVOfLayers, nodes: Int[Array, "b p"]) -> KVOfLayers:
+        places = jnp.take_along_axis(self.place, nodes, axis=1)
+
+        def rows(part: Array) -> Array:
+            return jnp.moveaxis(part[0][:, places], 0, 1)
+
+        return tuple((rows(k), rows(v)) for k, v in kv)

@@ -1,0 +1,50 @@
+"""Tree attention of requests that share one row of fresh tokens, which has no padding between them."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.ops.tree_attention import tree_attention
+from eagle_jax.ops.types import KV, CachedKV, FlatRows
+
+
+def flat_attention(
+    q: Float[Array, "1 h f c"],
+    fresh: KV,
+    visible: Bool[Array, "1 f f"],
+    prefix: CachedKV,
+    length: Int[Array, "y"],
+    first: Int[Array, "1 f"] | None,
+    cache_rows: Int[Array, "y"] | None,
+    flat: FlatRows,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> Float[Array, "1 h f c"]:
+    """`tree_attention` of each request's tokens over its own prefix and its own tokens; zeros at padding.
+
+    The linear maps around it have a row for each token. Here each request has `flat.most` of them, so that its keys
+    are read once for all of its tokens; what that adds to the work is small beside the maps.
+
+    Args:
+        visible: which tokens of the row each one attends to, all of the same request.
+        flat: where the requests' tokens lie. The rest is as in `tree_attention`.
+    """
+    places, is_token = flat.places, flat.is_token
+
+    def by_request(rows: Float[Array, "1 heads f c"]) -> Float[Array, "y heads n c"]:
+        return jnp.moveaxis(rows[0][:, places], 0, 1)
+
+    seen = visible[0][places[:, :, None], places[:, None, :]] & is_token[:, None, :]
+    seen = seen | jnp.eye(flat.most, dtype=bool)[None]  # a softmax over nothing is no number
+    keys, values = fresh
+    attended = tree_attention(
+        *(by_request(q), (by_request(keys), by_request(values)), seen, prefix, length),
+        *(None if first is None else first[0][places], cache_rows, flat.count),
+        scale=scale,
+        softcap=softcap,
+    )
+    index = jnp.arange(len(flat.request), dtype=jnp.int32)
+    own = jnp.clip(index - flat.begin[flat.request], 0, flat.most - 1)
+    rows = attended[flat.request, :, own]  # [f h c]
+    rows = jnp.where((index < jnp.sum(flat.count))[:, None, None], rows, 0)
+    return rows.swapaxes(0, 1)[None]

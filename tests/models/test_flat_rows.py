@@ -1,0 +1,113 @@
+"""The nodes of several requests in one row of a pass: what they get is what each request gets in a row of its own."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle_jax.config import Rope
+from eagle_jax.decoding.flat_nodes import ByRequest, OneRow
+from eagle_jax.decoding.tree import Tree, depth_below
+from eagle_jax.models import layout
+from eagle_jax.models.cache import Cache
+from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import quantize_params, scheme_of
+from eagle_jax.ops import VARIABLE
+from eagle_jax.testing import TINY, cpu_backend
+
+CONFIG = dataclasses.replace(
+    TINY, hidden_size=64, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=32
+)
+NTK = Rope(kind="dynamic", theta=10000.0, factor=4.0, original_max_position_embeddings=16)
+TARGETS = {
+    "float32": (CONFIG, None),
+    "int8": (CONFIG, "int8"),
+    "a window": (dataclasses.replace(CONFIG, sliding_window=5), None),
+    "dynamic NTK": (dataclasses.replace(CONFIG, rope=NTK), None),
+}
+NODES, SIZE, SLOTS = 6, 16, 40
+LENGTHS = np.array([30, 0, 7, 19, 3], np.int32)
+COUNTS = np.array([6, 2, 0, 1, 3])  # nodes that are left of each request's tree
+CACHE_ROWS = np.array([3, 0, 5, 1, 4], np.int32)  # of six
+
+
+def trees() -> Tree:
+    rng = np.random.default_rng(0)
+    parent = np.array([[-1, *(rng.integers(0, node) for node in range(1, NODES))] for _ in COUNTS], np.int32)
+    tokens = rng.integers(0, CONFIG.vocab_size, parent.shape).astype(np.int32)
+    return Tree(jnp.asarray(tokens), jnp.asarray(parent), jnp.arange(NODES)[None] < jnp.asarray(COUNTS)[:, None])
+
+
+def filled(lm: LM) -> Cache:
+    cache = lm.empty_cache(6, SLOTS)
+    key = jax.random.key(1)
+    k, v = (
+        tuple(
+            jax.random.normal(jax.random.fold_in(key, 10 * i + j), part.shape, part.dtype) for i, part in enumerate(of)
+        )
+        for j, of in enumerate((cache.k, cache.v))
+    )
+    ends = np.zeros(6, np.int32)
+    ends[CACHE_ROWS] = LENGTHS
+    full = dataclasses.replace(cache, k=k, v=v, length=jnp.asarray(ends), rope_length=jnp.asarray(ends) // 2)
+    return full.at_rows(jnp.asarray(CACHE_ROWS))
+
+
+@jax.jit
+def both(lm: LM, tree: Tree, cache):
+    """Hidden states, a tap and keys of the valid nodes: by request, and in one row."""
+    ancestors = tree.ancestors
+    positions = jnp.where(tree.valid, cache.length[:, None] + depth_below(ancestors), -1)
+    apart = lm.forward(tree.tokens, positions, ancestors, cache, (1,))
+    rows = OneRow.of(tree.valid, SIZE)
+    at = jnp.where(rows.is_node, rows.row(positions), -1)
+    together = lm.forward(
+        rows.row(tree.tokens)[None], at[None], rows.ancestors(ancestors)[None], cache, (1,), flat=rows.rows
+    )
+    nodes = jnp.broadcast_to(jnp.arange(NODES, dtype=jnp.int32)[None], tree.tokens.shape)
+
+    def parts(rows, output):
+        keys, values = rows.kv_at(output.kv, nodes)[0]
+        return rows.at(output.hidden, nodes), rows.at(output.taps[0], nodes), keys.swapaxes(1, 2), values.swapaxes(1, 2)
+
+    return parts(ByRequest(), apart), parts(rows, together), together
+
+
+def computed(name: str, backend: str, monkeypatch, tree: Tree | None = None):
+    monkeypatch.setenv(VARIABLE, backend)
+    jax.clear_caches()
+    config, scheme = TARGETS[name]
+    lm = LM.init(config, jax.random.key(0))
+    stored = lm.params if scheme is None else quantize_params(lm.params, scheme_of(scheme))
+    lm = dataclasses.replace(lm, params=layout.for_decoding(stored, config.head_dim))
+    tree = trees() if tree is None else tree
+    return both(lm, tree, filled(lm)), np.asarray(tree.valid)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_cpu_backend_gives_the_same_bits(name, monkeypatch):
+    if cpu_backend() is None:
+        pytest.skip("the CPU backend is not used")
+    (apart, together, output), valid = computed(name, "cpu", monkeypatch)
+    for one, other in zip(apart, together, strict=True):
+        np.testing.assert_array_equal(np.asarray(one)[valid], np.asarray(other)[valid])
+    assert np.isfinite(np.asarray(output.hidden)).all(), "padding is finite"
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_xla_gives_the_same(name, monkeypatch):
+    (apart, together, output), valid = computed(name, "xla", monkeypatch)
+    for one, other in zip(apart, together, strict=True):
+        np.testing.assert_allclose(np.asarray(one)[valid], np.asarray(other)[valid], rtol=1e-4, atol=1e-5)
+    assert np.isfinite(np.asarray(output.hidden)).all(), "padding is finite"
+
+
+def test_what_a_node_gets_hangs_on_its_request(monkeypatch):
+    """The comparison above sees it if a request's cache, or the nodes above a node, are another's."""
+    tree = trees()
+    (apart, _, _), valid = computed("float32", "xla", monkeypatch)
+    other = dataclasses.replace(tree, tokens=jnp.roll(tree.tokens, 1, axis=0))
+    (_, changed, _), _ = computed("float32", "xla", monkeypatch, other)
+    assert not np.allclose(np.asarray(apart[0])[valid], np.asarray(changed[0])[valid], atol=1e-2)
