@@ -1,10 +1,11 @@
 """A drafter that remembers what became of its last tree, so that one can look at it from outside the loop."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
@@ -29,6 +30,7 @@ class Recorded:
     draws: Int[Array, "b n"]
     path: Int[Array, "b p"]
     count: Int[Array, "b"]
+    scores: Float[Array, "b n"]
 
 
 @pytree
@@ -55,6 +57,7 @@ class Recorder(Drafter):
             draws=nothing,
             path=jnp.zeros((batch, self.shape.depth + 1), jnp.int32),
             count=nothing[:, 0],
+            scores=jnp.full(nothing.shape, jnp.nan, jnp.float32),
         )
 
     def observe(self, target: Target, state: Recorded, observed: CommittedRows) -> Recorded:
@@ -72,6 +75,7 @@ class Recorder(Drafter):
             draws=jnp.where(rows, draws, state.draws),
             path=jnp.where(rows, walk(tree, draws, self.shape.depth).nodes, state.path),
             count=jnp.where(active, count, state.count),
+            scores=jnp.where(rows, _scores(tree), state.scores),
         )
 
     def propose(self, target: Target, state: Recorded, view: View, mode: Sampling) -> tuple[Tree, Recorded]:
@@ -79,12 +83,19 @@ class Recorder(Drafter):
         return tree, dataclasses.replace(state, state=inner)
 
 
+def _scores(tree: Tree) -> Float[Array, "b n"]:
+    """The tree's scores; nan where it has none."""
+    if tree.scores is None:
+        return jnp.full(tree.tokens.shape, jnp.nan, jnp.float32)
+    return jnp.where(tree.valid, tree.scores, -jnp.inf)
+
+
 def last_steps(recorded: Recorded) -> list[Step]:
     """The last step of each row; nothing is accepted in the tree of a row that had none."""
-    parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path)
+    parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path, recorded.scores)
     columns = [part.tolist() for part in to_host(parts)]
     counts = to_host(recorded.count).tolist()
     return [
-        Step(tokens=tokens, parents=parents, valid=valid, draws=draws, accepted=path[:count])
-        for tokens, parents, valid, draws, path, count in zip(*columns, counts, strict=True)
+        Step(tokens, parents, valid, draws, path[:count], None if math.isnan(scores[0]) else scores)
+        for tokens, parents, valid, draws, path, scores, count in zip(*columns, counts, strict=True)
     ]

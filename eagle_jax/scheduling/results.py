@@ -100,6 +100,8 @@ class Step:
         draws: the token that the target drew after each node.
         accepted: indices of the nodes that were committed, the root first; of siblings with the same token, which are
             one to the target, the first stands for all.
+        scores: the drafter's log-probability of the path to each node, -inf for one that is no guess; None where the
+            drafter has none.
     """
 
     tokens: list[int]
@@ -107,6 +109,7 @@ class Step:
     valid: list[bool]
     draws: list[int]
     accepted: list[int]
+    scores: list[float] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
