@@ -1,4 +1,4 @@
-"""What are the nodes of a step worth, where the best of all requests' trees share them, and where each request has its own?
+"""What are the nodes of a step worth: the best of all requests' trees, and each request's own?
 
     python -m benchmarks.decode.shared_nodes --target smollm2-135m-instruct --questions QUESTIONS.jsonl
 

@@ -30,6 +30,7 @@ from eagle_jax.scheduling.row import Row
 from eagle_jax.scheduling.table_sizes import TableSizes
 from eagle_jax.sharding import to_host
 from eagle_jax.tuning.by_load import ByLoad
+from eagle_jax.tuning.measured import Measured
 from eagle_jax.tuning.sizes import chunk_tokens, rows_for
 
 UNLIMITED = 2**31 - 1
@@ -42,8 +43,8 @@ class Batch:
 
     Args:
         shape: what its programs are compiled for.
-        by_load: drafters for the numbers of rows that may take part in a step; None: all rows do, with `drafter`, whose
-            state is that of all of them.
+        measured: drafters for the numbers of rows that may take part in a step, and what they took so far; None: all
+            rows do, with `drafter`, whose state is that of all of them.
         requests: one for each row; without any, all places are free to be admitted to.
         poll_first_tokens: whether first tokens are fetched before the first step. Where only complete answers are
             reported nobody asks for them, and they are fetched only if a row ended with its first token.
@@ -64,12 +65,12 @@ class Batch:
         shape: BatchShape,
         requests: Sequence[Request] = (),
         *,
-        by_load: ByLoad | None = None,
+        measured: Measured | None = None,
         poll_first_tokens: bool = True,
         tables: Sequence[TableSizes] = (),
     ):
         self.model, self.drafter, self.shape, self.tables = model, drafter, shape, tables
-        self._by_load = by_load or ByLoad(((rows_for(model, shape.rows), drafter),))
+        self._measured = measured or Measured(ByLoad(((rows_for(model, shape.rows), drafter),)))
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
         self.spare: PrefillState | None = None
@@ -93,7 +94,8 @@ class Batch:
             steps = min(steps or STOP_STRING_STEPS, STOP_STRING_STEPS)
         until = UNLIMITED if steps is None else min(int(self.state.steps) + steps, UNLIMITED)
         running = [place for place, row in enumerate(self.rows) if not row.done]
-        size, drafter = self._by_load.for_rows(len(running))
+        size, index, drafter = self._measured.choose(len(running))
+        steps_before, tokens_before = int(self.state.steps), self._tokens(running)
         free = [place for place in range(len(self.state.done)) if place not in running]
         places = sorted([*running, *free][:size])
         enough = len(places) - (0 if finished is None else max(len(running) - finished, 0))
@@ -105,6 +107,12 @@ class Batch:
             row.compile_seconds += compiling
             row.decode_seconds += seconds
         self.poll()
+        took = int(self.state.steps) - steps_before, self._tokens(running) - tokens_before
+        self._measured.contests[size].add(index, *took, len(running), advanced[1])
+
+    def _tokens(self, places: Sequence[int]) -> int:
+        """Tokens of the answers at some places so far."""
+        return sum(self.rows[place].num_seen for place in places)
 
     def admit(self, places: Sequence[int], requests: Sequence[Request]) -> None:
         """Prefills other requests, at most `group`, in the places of finished ones."""
@@ -123,7 +131,7 @@ class Batch:
     def warm_up(self) -> float:
         """Compiles what `decode` runs for these rows, by running it with nothing to do; the seconds that it took."""
         steps, seconds = int(self.state.steps), 0.0
-        for size, drafter in self._by_load.entries:
+        for size, drafter in self._measured.by_load.entries:
             places = [*range(size)]
             seconds += self._catch_up(places)[0] if isinstance(drafter, Ready) else 0.0
             seconds += self._advance(steps, size, places, drafter)[0]
@@ -143,7 +151,7 @@ class Batch:
         params, state = self.params, self.state
 
         def compile_programs() -> None:
-            for size, drafter in self._by_load.entries:
+            for size, drafter in self._measured.by_load.entries:
                 processor = sharded_arrays(self.model, processor_for(self.model, [request], size, [sizes]))
                 shapes = programs.shapes_of((dataclasses.replace(params, processor=processor), state))
                 inputs = self._inputs(shapes[0], shapes[1], drafter, 0, 0, [*range(size)])

@@ -27,6 +27,7 @@ from eagle_jax.scheduling.scheduler import Event, Scheduler
 from eagle_jax.scheduling.scoring_queue import COMPILING_SECONDS, ScoringQueue
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
 from eagle_jax.tuning.by_load import by_load
+from eagle_jax.tuning.measured import Measured, Spent
 from eagle_jax.tuning.methods import choose
 from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
 
@@ -95,7 +96,7 @@ class Engine:
             steps=steps,
             prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
             prefix_cache_bytes=whole("prefix_cache_bytes", prefix_cache_bytes, 0),
-            by_load=None if record else self.by_load,
+            measured=None if record else Measured(self.by_load),
         )
         self._scheduler.warm_up()
         self.intake = Intake(model, self.max_tokens)
@@ -179,6 +180,11 @@ class Engine:
         waiting, rows = len(self._waiting), self._scheduler.shape.rows
         seconds = self._mean_seconds * (waiting + 1) / rows
         return Load(rows, len(self._running), waiting, seconds, prefix_bytes=self._scheduler.prefixes.bytes)
+
+    @property
+    def spent(self) -> list[tuple[int, Spent]]:
+        """What steps took so far, by how many requests they had room for and by the nodes of their trees."""
+        return [] if self._scheduler.measured is None else self._scheduler.measured.spent()
 
     @property
     def alive(self) -> bool:

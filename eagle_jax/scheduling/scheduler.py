@@ -16,7 +16,7 @@ from eagle_jax.scheduling.request import DUMMY_OPTIONS, NO_OUTPUT, PartialOutput
 from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.table_programs import TablePrograms
-from eagle_jax.tuning.by_load import ByLoad
+from eagle_jax.tuning.measured import Measured
 from eagle_jax.tuning.sizes import chunk_tokens
 
 MOST_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
@@ -55,7 +55,7 @@ class Scheduler:
         prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
             steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
         prefix_cache_bytes: budget of `prefixes`; with `prefill_chunks`.
-        by_load: as in `Batch`; `drafter` is the deepest of them.
+        measured: as in `Batch`; `drafter` is the deepest of them.
 
     Attributes:
         shape: of the batch.
@@ -72,9 +72,9 @@ class Scheduler:
         steps: int | None = None,
         prefill_chunks: int | None = None,
         prefix_cache_bytes: int = 0,
-        by_load: ByLoad | None = None,
+        measured: Measured | None = None,
     ):
-        self.model, self.drafter, self.shape, self._by_load = model, drafter, shape, by_load
+        self.model, self.drafter, self.shape, self.measured = model, drafter, shape, measured
         self._steps, self._chunks = steps, prefill_chunks
         self.prefixes, self.tables = PrefixCache(prefix_cache_bytes), TablePrograms()
         self._ids = itertools.count()
@@ -165,8 +165,8 @@ class Scheduler:
         self._batch = None if self._chunks is None else self._new_batch()
 
     def _new_batch(self, requests: Sequence[Request] = (), *, poll_first_tokens: bool = True) -> Batch:
-        how: dict[str, Any] = dict(by_load=self._by_load, poll_first_tokens=poll_first_tokens, tables=self.tables.sizes)
-        return Batch(self.model, self.drafter, self.shape, requests, **how)
+        how: dict[str, Any] = dict(measured=self.measured, poll_first_tokens=poll_first_tokens)
+        return Batch(self.model, self.drafter, self.shape, requests, tables=self.tables.sizes, **how)
 
     def close(self) -> None:
         """Frees the memory of the batch."""

@@ -17,7 +17,8 @@ class ByLoad:
     """Drafters that remember the same and differ in their trees, by the rows that take part in a step.
 
     Attributes:
-        entries: (rows, drafter), by ascending rows; the last one is for the whole batch.
+        entries: (rows, drafter), by ascending rows; the last ones are for the whole batch. Where several are for the
+            same rows the first is what is expected to be fastest.
     """
 
     entries: tuple[tuple[int, Drafter], ...]
@@ -37,23 +38,31 @@ class ByLoad:
     def __str__(self) -> str:
         """What is drafted, in words."""
         trees: list[tuple[int, int]] = []  # nodes, and the most rows that have trees of that size
-        for rows, drafter in self.entries:
+        for rows, drafter in sorted(self._expected.items()):
             nodes = drafter.shape.nodes
             trees = [*(trees[:-1] if trees and trees[-1][0] == nodes else trees), (nodes, rows)]
+        changes = " at first" if len(self._expected) < len(self.entries) else ""
         if len(trees) == 1:
-            return "no drafting" if trees[0][0] == 1 else f"trees of {trees[0][0]} nodes"
+            return f"{'no drafting' if trees[0][0] == 1 else f'trees of {trees[0][0]} nodes'}{changes}"
         parts = [f"{f'{nodes} nodes' if nodes > 1 else 'none'} for {rows}" for nodes, rows in trees]
-        return f"trees by answers at a time ({', '.join(parts)})"
+        return f"trees by answers at a time ({', '.join(parts)}{changes})"
 
     def for_rows(self, running: int) -> tuple[int, Drafter]:
-        """Rows of the smallest step that so many take part in, and its drafter."""
-        return next((entry for entry in self.entries if entry[0] >= running), self.entries[-1])
+        """Rows of the smallest step that so many take part in, and the drafter expected to be fastest for it."""
+        size = next((rows for rows, _ in self.entries if rows >= running), self.entries[-1][0])
+        return size, self._expected[size]
+
+    @property
+    def _expected(self) -> dict[int, Drafter]:
+        """The first drafter for each number of rows."""
+        return dict(reversed(self.entries))
 
 
 def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, always: bool = False) -> ByLoad:
     """The drafters that were chosen for a batch of `rows` rows and for fewer of them.
 
-    Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. All rows take
+    Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. With
+    `tree="auto"` there is plain decoding beside each tree, and a small tree for few rows on a CPU. All rows take
     part in every step where they lie in fixed places, over several devices, and with a target of a caller's own, which
     need not know of rows of a cache.
 
@@ -65,12 +74,18 @@ def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, 
     most = rows_for(choice.model, rows)
     some_rows = not always and choice.model.sharding is None and isinstance(choice.model.target, LM)
     sizes = _sizes(most) if some_rows else [most]
-    drafters = [choice.for_batch(size, slots) for size in sizes]
-    drafting = [drafter for drafter in drafters if not isinstance(drafter, Plain)]
-    if len(drafting) not in (0, len(drafters)):
-        room = max(UNREAD, steps)
-        drafters = [Paused(drafting[0], room) if isinstance(one, Plain) else Ready(one, room) for one in drafters]
-    return ByLoad(tuple(zip(sizes, drafters, strict=True)))
+    entries = [(size, one) for size in sizes for one in _candidates(choice, size, slots, some_rows)]
+    drafting = [drafter for _, drafter in entries if not isinstance(drafter, Plain)]
+    if len(drafting) not in (0, len(entries)):
+        room, first = max(UNREAD, steps), drafting[0]
+        entries = [(rows, Paused(first, room) if isinstance(one, Plain) else Ready(one, room)) for rows, one in entries]
+    return ByLoad(tuple(entries))
+
+
+def _candidates(choice: Choice, rows: int, slots: int | None, some_rows: bool) -> list[Drafter]:
+    """The drafter that is expected to be fastest for so many rows, and others that may turn out to be."""
+    expected = choice.for_batch(rows, slots)
+    return [expected, *choice.others(rows, expected)] if some_rows else [expected]
 
 
 def _sizes(most: int) -> list[int]:

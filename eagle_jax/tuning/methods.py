@@ -135,6 +135,8 @@ METHODS = {
     ),
 }
 NAMES = ("auto", *METHODS)
+SMALLEST = DynamicTree(2, 0, 1)
+FEW_ROWS = 2  # for which the smallest tree is tried on a CPU: there every row costs
 # Methods that grow dynamic trees, whose budget can be measured.
 TUNED = ("eagle", "peagle", "dflash", "medusa", "hydra", "draft-model")
 
@@ -178,6 +180,16 @@ class Choice:
         budget = budget_for(model, name, rows, slots) if name in TUNED else None
         tree = default_tree(model, name, rows, prompt_ratio) if budget is None else tree_of(budget)
         return _made(model, "none" if tree is None else name, tree, small)
+
+    def others(self, rows: int, expected: Drafter) -> list[Drafter]:
+        """What may be faster than what is expected to be for a batch of `rows` rows, with `tree="auto"`: plain
+        decoding, and for few rows on a CPU the smallest tree.
+        """
+        if not self.by_batch or self.method not in TUNED:
+            return []
+        smallest = [_made(self.model, self.method, SMALLEST, True)] if on_cpu() and rows <= FEW_ROWS else []
+        plain: list[Drafter] = [Plain()]
+        return [one for one in (*smallest, *plain) if one.shape != expected.shape]
 
 
 def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
