@@ -11,9 +11,14 @@ compiled to prefetch as little as possible, and four are taken off again.
 
     python -m benchmarks.compile_only.tpu_step --chips v5e,v5p,v6e --nodes 16,60,256,1024
     python -m benchmarks.compile_only.tpu_step --chips v5e,v5p,v6e,7x --nodes 60 --method dflash
+    python -m benchmarks.compile_only.tpu_step --requests 64 --nodes 4,6,8,16 --share 4 --attention tree_attention:xla
+
+With `--share` each tree is compiled twice: read whole, and with so many nodes for each request on average, the best of
+all trees in one row (`eagle_jax.drafters.shared`).
 """
 
 import argparse
+import itertools
 import math
 import os
 import re
@@ -27,9 +32,12 @@ from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.shapes import PARALLEL, TREES
 from eagle_jax.decoding.decode import step
+from eagle_jax.decoding.flat_nodes import OneRow
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.drafters.shared import Shared
 from eagle_jax.ops import VARIABLE
 from eagle_jax.sharding import Sharding, sharded
+from eagle_jax.tuning.default_trees import shrink_to
 
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
 # Bytes a second, as the compiler has it; of a 7x those of one of a chip's two cores, each a device of its own.
@@ -43,12 +51,13 @@ def main() -> None:
     own = parser(__doc__)
     own.add_argument("--target", default="llama-3.1-8b-instruct", help="a name of `eagle-jax models` (%(default)s)")
     own.add_argument("--chips", default="v6e", help=f"of {', '.join(TOPOLOGIES)}")
-    own.add_argument("--nodes", type=numbers, default=(16, 60), help=f"of {', '.join(map(str, TREES))}")
+    own.add_argument("--nodes", type=numbers, default=(16, 60), help="of the trees (16,60)")
     own.add_argument("--method", choices=PARALLEL, help="of a head that drafts in one pass, instead of the pair's")
     own.add_argument("--block", type=int, default=8, help="slots of its blocks (%(default)s)")
     own.add_argument("--attention", default=f"{KERNEL},{XLA}", help="of the backends of eagle_jax.ops")
     own.add_argument("--slots", type=int, default=2048, help="of the cache, all of them used (%(default)s)")
     own.add_argument("--requests", type=int, default=1, help="%(default)s")
+    own.add_argument("--share", type=int, help="nodes for each request that all of them share")
     own.add_argument("--quantize", help="as for `load`: int8, int4 or int4-128, or draft:int8 and so on")
     options = own.parse_args()
     chips, quantize = options.chips.split(","), f", {options.quantize}" if options.quantize else ""
@@ -58,31 +67,40 @@ def main() -> None:
     for chip in chips:
         for backend in options.attention.split(","):
             os.environ[VARIABLE] = backend
-            plain, *trees = (seconds(chip, count, options) for count in (None, *options.nodes))
+            cases = [(None, None), *itertools.product(options.nodes, {None, options.share})]
+            plain, *trees = (seconds(chip, count, options, share) for count, share in cases)
             cells = (f"{1e3 * tree:.2f} ms ({tree / plain:.2f}x)" for tree in trees)
             times.append((chip, backend, f"{1e3 * plain:.2f} ms", *cells))
-    columns = ("chip", "attention", "plain step", *(f"step of {count} nodes" for count in options.nodes))
+    names = (f"{count} nodes{'' if share is None else f', {share} read'}" for count, share in cases[1:])
+    columns = ("chip", "attention", "plain step", *(f"step of {name}" for name in names))
     show(title, columns, times)
 
 
-def seconds(chip: str, nodes: int | None, options: argparse.Namespace) -> float:
-    """Of a whole step, draft included; of a plain step without nodes."""
+def seconds(chip: str, nodes: int | None, options: argparse.Namespace, share: int | None = None) -> float:
+    """Of a whole step, draft included; of a plain step without nodes. `share`: nodes for each request that are read."""
     sharding = shapes.tpu_mesh(TOPOLOGIES[chip], (1, 1))
-    of, mode = arguments(1, nodes, sharding, options)
+    (target, drafter, *others), mode = arguments(1, nodes, sharding, options)
+    of = target, drafter if share is None else Shared(drafter, share * options.requests), *others
 
     def one(target: Any, drafter: Any, request: Any, state: Any, *, sharding: Sharding) -> Any:
         return step(target, drafter, request, state, mode)
 
     layers = shapes.configs(options.target, None)[0].num_hidden_layers
-    return predicted(chip, one, of, sharding, donate=(3,)) + (layers - 1) * layer(chip, nodes or 1, options, sharding)
+    more = layer(chip, nodes or 1, options, sharding, share)
+    return predicted(chip, one, of, sharding, donate=(3,)) + (layers - 1) * more
 
 
-def layer(chip: str, nodes: int, options: argparse.Namespace, sharding: Sharding) -> float:
+def layer(chip: str, nodes: int, options: argparse.Namespace, sharding: Sharding, share: int | None) -> float:
     """Seconds of one more layer of the target over so many rows: two against one, without drafts and logits."""
 
     def forward(target: Any, tokens: Any, visible: Any, state: Any, *, sharding: Sharding) -> Any:
         positions = state.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        output = target.forward(tokens, positions, visible, state.cache)
+        if share is None:
+            output = target.forward(tokens, positions, visible, state.cache)
+        else:
+            rows = OneRow.of(tokens > 0, share * len(tokens))
+            nodes = rows.row(tokens)[None], rows.row(positions)[None], rows.ancestors(visible)[None]
+            output = target.forward(*nodes, state.cache, flat=rows.rows)
         return output.hidden, output.kv
 
     tokens = jax.ShapeDtypeStruct((options.requests, nodes), jnp.int32)
@@ -105,10 +123,19 @@ def predicted(chip: str, function: Any, of: tuple[Any, ...], sharding: Sharding,
     return compiled.cost_analysis()["optimal_seconds"] % 1 - 4 * copied / BANDWIDTH[chip]
 
 
+def tree(nodes: int) -> DynamicTree:
+    """The tree of so many nodes that is compiled; a small one as it is by default where there are many requests."""
+    if nodes in TREES:
+        return DynamicTree(*TREES[nodes])
+    small = shrink_to(DynamicTree(*TREES[60]), nodes)
+    assert isinstance(small, DynamicTree)
+    return small
+
+
 def arguments(layers: int | None, nodes: int | None, sharding: Sharding, options: argparse.Namespace) -> Any:
     """What a step reads, for a target of so many layers; without nodes it decodes plainly."""
     config, head = shapes.configs(options.target, layers, options.method, options.block)
-    policy = None if nodes is None else DynamicTree(*TREES[nodes])
+    policy = None if nodes is None else tree(nodes)
     how = {name: getattr(options, name) for name in ("requests", "slots", "quantize")}
     with shapes.platform("tpu"):
         return shapes.arguments(config, head, policy, sharding, **how)

@@ -1,12 +1,37 @@
 """What the server counts, for Prometheus."""
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from eagle_jax.api import Engine, Ticket
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
 LENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0)
+
+
+class _Loops(Collector):
+    """What steps took, by how many requests they had room for and by the nodes of their trees: 1 is plain decoding."""
+
+    def __init__(self) -> None:
+        self.engines: dict[str, Engine] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """The engines' own counts."""
+        names, labels = ("steps", "tokens", "seconds"), ["model", "rows", "nodes"]
+        what = ("Steps of the loop.", "Tokens that they committed.", "Seconds that they took.")
+        metrics = [
+            CounterMetricFamily(f"eagle_jax_loop_{name}", text, labels=labels)
+            for name, text in zip(names, what, strict=True)
+        ]
+        for model, engine in self.engines.items():
+            for rows, spent in engine.spent:
+                for metric, name in zip(metrics, names, strict=True):
+                    metric.add_metric([model, str(rows), str(spent.nodes)], getattr(spent, name))
+        yield from metrics
 
 
 class Metrics:
@@ -58,12 +83,16 @@ class Metrics:
             "eagle_jax_responses", "Responses, by path and status.", ["path", "status"], registry=registry
         )
 
+        self._loops = _Loops()
+        registry.register(self._loops)
+
     def watch(self, name: str, engine: Engine) -> None:
         """Counts what an engine does from now on."""
         self._queue.labels(name).set_function(lambda: engine.load.waiting)
         self._busy.labels(name).set_function(lambda: engine.load.busy)
         self._slots.labels(name).set_function(lambda: engine.load.rows)
         self._prefix_bytes.labels(name).set_function(lambda: engine.load.prefix_bytes)
+        self._loops.engines[name] = engine
         engine.watch(lambda ticket: self._answered(name, ticket))
 
     def responded(self, path: str, status: int) -> None:

@@ -23,18 +23,22 @@ class DefaultTree(NamedTuple):
         min_nodes: of each tree; with fewer plain decoding is faster.
         max_prompt_ratio: tokens of a prompt for each that its answer may have; with more, reading the prompt with the
             head too costs more than drafts save.
+        shared_nodes: trees of at most so many nodes are drafted twice as large, and share the room of the batch.
     """
 
     tree: DynamicTree | SureChain
     max_batch_nodes: int
     min_nodes: int
     max_prompt_ratio: float = math.inf
+    shared_nodes: int = 0
 
 
 # On accelerators the weights' traffic hides the arithmetic of about 200 rows in bfloat16 (H200, v5e, v6e: FLOP/s over
 # bytes/s is 206 to 560).
 PUBLISHED = DynamicTree(60, 7, 10)
-ON_ACCELERATORS = DefaultTree(PUBLISHED, max_batch_nodes=256, min_nodes=2)
+# Where requests have few nodes each, the best of all trees bring more tokens than a tree for each: of SmolLM2's, 5 to
+# 8 % with 4 to 8 nodes for each of 64, and 1 % with 16 (`benchmarks.decode.shared_nodes`).
+ON_ACCELERATORS = DefaultTree(PUBLISHED, max_batch_nodes=256, min_nodes=2, shared_nodes=8)
 
 # On CPU cores every row costs (`benchmarks.decode.speedup`).
 # Packed weights read from memory: that hides the arithmetic of some rows, so rows cost least here.

@@ -1,14 +1,12 @@
 """Drafters by name, with sizes that suit the machine."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
-from eagle_jax.checks import is_number, is_whole
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy
+from eagle_jax.decoding.policy import DynamicTree, StaticTree, TreePolicy
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.draft_model import DraftModel
@@ -20,6 +18,7 @@ from eagle_jax.drafters.medusa import MedusaDrafter
 from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Rest
+from eagle_jax.drafters.shared import Shared
 from eagle_jax.drafters.suffix import SuffixDecoding
 from eagle_jax.drafters.token_recycling import TokenRecycling
 from eagle_jax.loading.model import Model
@@ -28,7 +27,9 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
+from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA
+from eagle_jax.tuning.asked_trees import asked_tree, tree_is
 from eagle_jax.tuning.budgets import budget_for, tree_of
 from eagle_jax.tuning.default_trees import (
     ON_ACCELERATORS,
@@ -179,6 +180,8 @@ class Choice:
             return _made(model, name, method.trees(model, small), small)
         budget = budget_for(model, name, rows, slots) if name in TUNED else None
         tree = default_tree(model, name, rows, prompt_ratio) if budget is None else tree_of(budget)
+        if budget is None and tree is not None and _shares(model, name, tree):
+            return _shared(model, name, rows, tree)
         return _made(model, "none" if tree is None else name, tree, small)
 
     def others(self, rows: int, expected: Drafter) -> list[Drafter]:
@@ -262,6 +265,23 @@ def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) 
     return method.trees(model, small, most) if pays and method.trees is not None else None
 
 
+def _shares(model: Model, name: str, tree: TreePolicy) -> bool:
+    """Whether requests draft more nodes than there is room for, and share it: where each has few on an accelerator."""
+    can = name in TUNED and model.sharding is None and isinstance(model.target, LM)
+    return can and not on_cpu() and tree.nodes <= ON_ACCELERATORS.shared_nodes
+
+
+def _shared(model: Model, name: str, rows: int, tree: TreePolicy) -> Drafter:
+    """The drafter whose trees, of twice as many nodes as each request has room for, share that of all of them."""
+    key = "shared", name, rows
+    if key not in model.drafters:
+        trees = METHODS[name].trees
+        wide = tree if trees is None else trees(model, False, 2 * tree.nodes)
+        drafter, room = _made(model, name, wide, False), max(rows, ON_ACCELERATORS.max_batch_nodes)
+        model.drafters[key] = Shared(drafter, room) if rows * wide.nodes > room else drafter
+    return model.drafters[key]
+
+
 def on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
@@ -273,37 +293,3 @@ def method_of(model: Model, drafter: str) -> str:
         return drafting[0] if drafting else "none"
     alike = drafter in ("eagle1", "eagle3") and METHODS[drafter].has(model)
     return "eagle" if alike else drafter
-
-
-def asked_tree(tree: Any) -> TreePolicy | None:
-    """The tree that was asked for: "eagle1", (nodes, depth, top_k), the same with a beam, (nodes, least), a list of
-    parents, or a `TreePolicy`.
-
-    None for "auto" and "published", which every method has its own for.
-    """
-    if isinstance(tree, TreePolicy):
-        return tree
-    if tree_is(tree, "published") or tree_is(tree, "auto"):
-        return None
-    if tree_is(tree, "eagle1"):
-        return EAGLE1_TREE
-    listed = tree.tolist() if isinstance(tree, np.ndarray) else tree
-    if isinstance(listed, Sequence) and listed and all(is_whole(number) for number in listed):
-        numbers = tuple(int(number) for number in listed)
-        if numbers[0] == -1:
-            return StaticTree(numbers)
-        if len(numbers) in (3, 4):
-            return DynamicTree(*numbers)
-    if isinstance(listed, Sequence) and len(listed) == 2 and is_whole(listed[0]):
-        nodes, least = listed
-        if is_number(least) and (least == 0 or not is_whole(least)):
-            return SureChain(int(nodes), float(least))
-    raise ValueError(
-        f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
-        "(60, 7, 10), (nodes, depth, top_k, beam), (nodes, least) of a chain such as (6, 0.8), the parents of its "
-        "nodes such as [-1, 0, 0, 1], or a TreePolicy"
-    )
-
-
-def tree_is(tree: Any, word: str) -> bool:
-    return isinstance(tree, str) and tree == word

@@ -1,6 +1,7 @@
 """OpenAI's own client against the server: every answer is the one that `generate` gives for the seed."""
 
 import json
+import re
 import threading
 import time
 import urllib.error
@@ -199,6 +200,9 @@ def test_health_and_metrics(client, served):
     for name in ("completion_tokens_total", "accepted_length_sum", "queue_length", "slots_busy", "answers_total"):
         assert f"eagle_jax_{name}{{" in text, name
     assert 'eagle_jax_time_to_first_token_seconds_count{model="speller"}' in text
+    for name in ("steps", "tokens", "seconds"):
+        [spent] = re.findall(rf'eagle_jax_loop_{name}_total{{model="speller",nodes="\d+",rows="\d+"}} (\S+)', text)[:1]
+        assert float(spent) > 0, name
 
 
 def test_tokens_that_were_not_read_anew_are_told_and_counted(monkeypatch):

@@ -29,8 +29,9 @@ from eagle_jax.models.eagle3 import Head3
 from eagle_jax.testing import TINY, synthetic_hydra, synthetic_medusa, synthetic_pair
 from eagle_jax.text.tokenizers import fingerprint, refuse_other_tokenizer, tokenizer_in
 from eagle_jax.tuning import methods as drafters
+from eagle_jax.tuning.asked_trees import asked_tree
 from eagle_jax.tuning.default_trees import DefaultTree
-from eagle_jax.tuning.methods import METHODS, asked_tree, choose, drafter_for
+from eagle_jax.tuning.methods import METHODS, choose, drafter_for
 
 TARGET, HEAD = synthetic_pair()
 BARE = api.Model(target=TARGET, head=None, tokenizer=None, stop_ids=(), context=128)
