@@ -105,12 +105,9 @@ def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
     scores = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
     requests = [score for score in scores for _ in range(call.samples)]
     if call.is_answered:
-        values, seeds = drawn(row, call, defaults)
-        values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
-        options = [Options(**values)] * len(call.prompts)
-        requests = [
-            with_form(model, request) for request in requests_for(model, call.prompts, options, seeds, call.samples)
-        ]
+        options, seeds = drawn(row, call, defaults, model.tokenizer)
+        several = requests_for(model, call.prompts, [options] * len(call.prompts), seeds, call.samples)
+        requests = [with_form(model, request) for request in several]
     tickets = _tickets(model, requests)
     scored = _tickets(model, scores) if call.is_answered else tickets[:: call.samples]
     answering = answering_of(row, call, shape, tickets, scored)
@@ -127,14 +124,15 @@ def prepared(row: Row, tokenizer: Any) -> tuple[Shape | None, Calling, Call]:
     return shape, calling, row.call if row.call.tools is None else calling.prepare(row.call, tokenizer, None)
 
 
-def drawn(row: Row, call: Call, defaults: Defaults) -> tuple[dict[str, Any], list[int]]:
-    """How the answers to a row are drawn, by the names of options, and the seed of each of its prompts."""
+def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Options, list[int]]:
+    """How the answers to a row are drawn, and the seed of each of its prompts. Raises ValueError and TypeError."""
     stated = dict(call.options)
     seeds = seeds_for(stated.pop("seed", _seed(defaults.seed, row.number)), len(call.prompts))
     stated.pop("cache_salt", None)  # nothing of others is shared here
     values = defaults.values | {"logprobs": False} | check_processing(stated)
     del values["seed"]
-    return values, seeds
+    values["stop"] = stop_strings(values["stop"] or None, tokenizer)
+    return Options(**values), seeds
 
 
 def answering_of(

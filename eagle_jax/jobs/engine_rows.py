@@ -1,5 +1,6 @@
 """Rows of batch jobs that an engine answers, for programs that bring the rows and keep the answers themselves."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ from eagle_jax.jobs.asked import UNANSWERABLE, Asked, answering_of, drawn, error
 from eagle_jax.jobs.lines import Line
 from eagle_jax.jobs.rows import Defaults, Refused, Row, read, sentence
 from eagle_jax.scheduling.engine import Engine
+from eagle_jax.scheduling.options import Options
 from eagle_jax.scheduling.ticket import EngineError, Ticket
 from eagle_jax.text.prompts import TooLong
 
@@ -53,9 +55,8 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> Asked | Re
         scores = [] if call.scored is None else engine.submit_scores(call.prompts, top_logprobs=call.scored)
         tickets = [ticket for ticket in scores for _ in range(call.samples)]
         if call.is_answered:
-            values, seeds = drawn(row, call, defaults)
-            values["logit_bias"] = dict(values["logit_bias"])  # pairs would be taken for one value a prompt
-            tickets = _submit(engine, call.prompts, range(call.samples), values, seeds)
+            options, seeds = drawn(row, call, defaults, engine.model.tokenizer)
+            tickets = _submit(engine, call.prompts, range(call.samples), options, seeds)
     except UNANSWERABLE as error:
         _cancel(scores)
         return refused(row, error)
@@ -63,10 +64,12 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> Asked | Re
 
 
 def _submit(
-    engine: Engine, prompts: Sequence[Any], samples: Sequence[int], values: dict[str, Any], seeds: Sequence[int]
+    engine: Engine, prompts: Sequence[Any], samples: Sequence[int], options: Options, seeds: Sequence[int]
 ) -> list[Ticket]:
     """Tickets for the samples of each prompt. As in a job, an answer also ends where the model's context does."""
     tickets: list[Ticket] = []
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    values["logit_bias"] = dict(options.logit_bias)  # pairs would be taken for values of several prompts
     try:
         for prompt, seed in zip(prompts, seeds, strict=True):
             one = dict(values, samples=samples, seed=seed)

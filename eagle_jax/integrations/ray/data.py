@@ -152,5 +152,5 @@ def _stated(value: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    """Arrays as lists; what JSON has no form for as text, which the row's fields are checked for."""
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else repr(value)
+    """Arrays as lists; what JSON has no form for as an object of its type, which no field of a row takes for its own."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else {type(value).__name__: repr(value)}
