@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 import pytest
+from small_engine import ENGINE
 
 import eagle_jax
 from eagle_jax.api import Engine, Model
@@ -18,7 +19,6 @@ from eagle_jax.converters import save_head, save_target
 from eagle_jax.testing import TINY, synthetic_pair
 
 TOKENIZER = pathlib.Path(eagle_jax.__file__).parent / "pair" / "target"
-ENGINE = dict(rows=4, max_tokens=256, tree=(8, 2, 2))
 
 
 @pytest.fixture(scope="session")

@@ -7,15 +7,14 @@ import os
 import pathlib
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conftest import ENGINE
+from small_engine import ENGINE
 
 import eagle_jax
-from eagle_jax.api import Defaults, Engine, Job, Model
+from eagle_jax.api import Defaults, Job, Model
 from eagle_jax.jobs import engine_rows
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make ray")
@@ -51,9 +50,7 @@ def differ(model: Model, answered: list[dict]) -> list[int]:
         model, [row["prompt"] for row in good], seed=seeds, batch_size=4, tree=ENGINE["tree"], **columns
     )
     got = [(row["answer"]["text"], row["answer"]["token_ids"]) for row in good]
-    return [
-        row["id"] for row, one, two in zip(good, got, expected, strict=True) if one != (two.text, two.token_ids)
-    ]
+    return [row["id"] for row, one, two in zip(good, got, expected, strict=True) if one != (two.text, two.token_ids)]
 
 
 def load_and_sign(load: Callable[[], Model], folder: pathlib.Path) -> Model:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import openai
 import pytest
-from conftest import ENGINE
+from small_engine import ENGINE
 
 import eagle_jax
 from eagle_jax.api import Engine, EngineClosed, Model
@@ -68,7 +68,9 @@ def client(address) -> Iterator[openai.OpenAI]:
 
 def expected(model: Model, seeds: list[int]) -> list[str]:
     prompts, how = [HOW["prompt"]] * len(seeds), dict(temperature=HOW["temperature"], max_new_tokens=HOW["max_tokens"])
-    return [one.text for one in eagle_jax.generate(model, prompts, seed=seeds, tree=ENGINE["tree"], batch_size=4, **how)]
+    return [
+        one.text for one in eagle_jax.generate(model, prompts, seed=seeds, tree=ENGINE["tree"], batch_size=4, **how)
+    ]
 
 
 def test_both_replicas_answer_with_the_engines_texts(client, model, signs):

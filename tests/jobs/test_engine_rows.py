@@ -80,7 +80,7 @@ def test_calls_may_overlap_and_unknown_fields_be_passed_over(engine):
 def test_an_answer_may_call_functions():
     place = {"type": "object", "properties": {"at": {"type": "string"}}}
     tools = [{"type": "function", "function": {"name": "look", "parameters": place}}]
-    row = {"messages": [{"role": "user", "content": "?"}], "tools": tools}
+    row = {"messages": [{"role": "user", "content": "?"}], "tools": tools, "max_tokens": 30}
     with Engine(CALLER, max_tokens=56, **ROOM) as engine:
         [record] = asyncio.run(answer_lines(engine, lines_of([row])))
     assert record["finish_reason"] == "tool_calls" and record["text"] == "Let me see."
@@ -102,7 +102,7 @@ def test_a_failure_costs_the_rows_under_way_and_one_that_lasts_ends_it(monkeypat
 
         monkeypatch.setattr(engine._scheduler, "step", fail)
         monkeypatch.setattr(Scheduler, "restart", fail)
-        with pytest.raises(EngineError, match="cannot go on"):
+        with pytest.raises(EngineError, match="the engine failed"):
             asyncio.run(answer_lines(engine, lines_of(ROWS[:1])))
         with pytest.raises(EngineClosed):
             asyncio.run(answer_lines(engine, lines_of(ROWS[:1])))

@@ -74,7 +74,7 @@ def answer(
             `accelerator_type`, `label_selector`, `runtime_env`.
 
     Raises:
-        ValueError: in the actors, as Ray wraps it, where the dataset has no column `line` or already one named `column`.
+        ValueError: in the actors, as Ray wraps it: the dataset has no column `line`, or already one named `column`.
     """
     sizes = dict(size=actors) if isinstance(actors, int) else dict(min_size=actors[0], max_size=actors[1])
     how = dict(defaults=defaults, token_ids=token_ids, ignore_unknown=ignore_unknown)
@@ -152,5 +152,5 @@ def _stated(value: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    """Arrays as lists; what JSON has no form for as an object of its type, which no field of a row takes for its own."""
+    """Arrays as lists; what JSON has no form for as an object of its type, which no field of a row accepts."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else {type(value).__name__: repr(value)}

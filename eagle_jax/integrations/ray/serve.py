@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import serve
-from starlette.applications import Starlette
 
 from eagle_jax.api import Engine, EngineClosed, Model
 from eagle_jax.serving import Limits, create_app
 
 SLOTS = 8  # that an engine has unless its arguments say otherwise
-REQUESTS = 2  # that a replica has at a time, for each slot: the next is there when one is answered, the rest wait in Ray
+REQUESTS = (
+    2  # that a replica has at a time, for each slot: the next is there when one is answered, the rest wait in Ray
+)
 
 
 def deployment(
@@ -53,7 +54,7 @@ class _Replica:
         self._engine = Engine(load(), **engine)
         self._application = create_app({name: self._engine}, **server)
 
-    def __serve_build_asgi_app__(self) -> Starlette:
+    def __serve_build_asgi_app__(self) -> Any:
         return self._application
 
     def check_health(self) -> None:
