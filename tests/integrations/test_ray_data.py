@@ -41,7 +41,7 @@ def rows(count: int = ROWS) -> list[dict]:
 
 
 def differ(model: Model, answered: list[dict]) -> list[int]:
-    """The rows whose text or tokens are not `generate`'s for the row's seed, or for the one that follows from its id."""
+    """The rows whose text or tokens are not `generate`'s for the row's seed, or for the one that its id gives."""
     good = [row for row in answered if row["id"] not in BAD]
     drawn = [np.random.SeedSequence([5, row["id"]]).generate_state(1)[0] for row in good]
     seeds = [int(seed) if row["seed"] is None else row["seed"] for row, seed in zip(good, drawn, strict=True)]

@@ -3,6 +3,7 @@
 import functools
 import os
 import pathlib
+import re
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from eagle_jax.serving import bound
 ray = pytest.importorskip("ray", reason="Ray is not installed: make ray")
 serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed: make ray")
 
+from eagle_jax.integrations.ray.data import answer  # noqa: E402
 from eagle_jax.integrations.ray.serve import _Replica, deployment  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -67,10 +69,9 @@ def client(address) -> Iterator[openai.OpenAI]:
 
 
 def expected(model: Model, seeds: list[int]) -> list[str]:
-    prompts, how = [HOW["prompt"]] * len(seeds), dict(temperature=HOW["temperature"], max_new_tokens=HOW["max_tokens"])
-    return [
-        one.text for one in eagle_jax.generate(model, prompts, seed=seeds, tree=ENGINE["tree"], batch_size=4, **how)
-    ]
+    prompts, how = [HOW["prompt"]] * len(seeds), dict(batch_size=4, tree=ENGINE["tree"])
+    how |= dict(temperature=HOW["temperature"], max_new_tokens=HOW["max_tokens"])
+    return [one.text for one in eagle_jax.generate(model, prompts, seed=seeds, **how)]
 
 
 def test_both_replicas_answer_with_the_engines_texts(client, model, signs):
@@ -112,6 +113,20 @@ def test_errors_keys_and_health_are_the_servers(address, client):
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="another").models.list()
     assert [one.id for one in client.models.list()] == [NAME]
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (("folder",), "load='folder'; expected a function without arguments that makes a model, such as functools"),
+        ((print, {"row": 4}), "engine has 'row', which is no option of an engine; expected rows, max_tokens, drafter"),
+    ],
+)
+def test_what_no_engine_takes_is_refused_before_anything_starts(given, said):
+    load, *engine = given
+    for ask in (lambda **how: deployment(load, NAME, **how), lambda **how: answer(None, load, **how)):
+        with pytest.raises(TypeError, match=re.escape(said)):
+            ask(**({"engine": engine[0]} if engine else {}))
 
 
 def test_a_replica_whose_engine_is_gone_is_not_healthy(model):

@@ -1,6 +1,6 @@
 """Engines on the machines of a Ray cluster; needs the extra `ray`.
 
-`data.answer` adds answers to the rows of a Ray Dataset, `serve.deployment` has several replicas of the server behind one
+`data.answer` adds answers to the rows of a Ray Dataset, `serve.deployment` is the server in several replicas behind one
 address. Where engines run, what waits for them, and what is tried again after a loss is Ray's work.
 """
 

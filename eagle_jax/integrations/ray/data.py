@@ -10,6 +10,7 @@ import pyarrow as pa
 from ray.data import ActorPoolStrategy, Dataset
 
 from eagle_jax.api import Defaults, Engine, Line, Model, answer_lines
+from eagle_jax.integrations.ray.arguments import check_load, engine_options
 
 # A task that begins while another ends keeps the engine's batch full.
 CALLS = 2
@@ -74,13 +75,17 @@ def answer(
             `accelerator_type`, `label_selector`, `runtime_env`.
 
     Raises:
-        ValueError: in the actors, as Ray wraps it: the dataset has no column `line`, or already one named `column`.
+        TypeError: `load` is no function, or `engine` has what no engine takes.
+        ValueError: `actors` or `batch_size` is below 1; in the actors, as Ray wraps it, the dataset has no
+            column `line`, or already one named `column`.
     """
+    check_load(load)
+    options = engine_options(engine)
     sizes = dict(size=actors) if isinstance(actors, int) else dict(min_size=actors[0], max_size=actors[1])
     how = dict(defaults=defaults, token_ids=token_ids, ignore_unknown=ignore_unknown)
     return rows.map_batches(
         _Answering,
-        fn_constructor_kwargs=dict(load=load, engine=dict(engine or {}), line=line, column=column, how=how),
+        fn_constructor_kwargs=dict(load=load, engine=options, line=line, column=column, how=how),
         batch_size=batch_size,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(**sizes, max_concurrent_calls_per_actor=CALLS),

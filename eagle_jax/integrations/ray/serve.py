@@ -6,12 +6,12 @@ from typing import Any
 from ray import serve
 
 from eagle_jax.api import Engine, EngineClosed, Model
+from eagle_jax.integrations.ray.arguments import check_load, engine_options
 from eagle_jax.serving import Limits, create_app
 
 SLOTS = 8  # that an engine has unless its arguments say otherwise
-REQUESTS = (
-    2  # that a replica has at a time, for each slot: the next is there when one is answered, the rest wait in Ray
-)
+# A replica's requests for each slot: the next is there when one is answered, and the rest wait where any may take them.
+REQUESTS = 2
 
 
 def deployment(
@@ -33,11 +33,17 @@ def deployment(
         load: makes the model, in the replica: `functools.partial(eagle_jax.load, "smollm2-135m-instruct")`.
         name: what requests call the model.
         engine: arguments of `Engine`, such as `rows`, `max_tokens`, `drafter`.
+        limits: what one request may take.
         server: arguments of `create_app`, such as `api_key`.
         options: of the deployment, as `ray.serve.deployment` takes them: `num_replicas`, `ray_actor_options`,
-            `autoscaling_config`, and instead of what is said here `max_ongoing_requests`, `graceful_shutdown_timeout_s`.
+            `autoscaling_config`, or in the place of the values here `max_ongoing_requests` and
+            `graceful_shutdown_timeout_s`.
+
+    Raises:
+        TypeError: `load` is no function, or `engine` has what no engine takes.
     """
-    engine = {"rows": SLOTS, **(engine or {})}
+    check_load(load)
+    engine = {"rows": SLOTS} | engine_options(engine)
     given: dict[str, Any] = {
         "name": "eagle_jax",
         "max_ongoing_requests": REQUESTS * engine["rows"],
