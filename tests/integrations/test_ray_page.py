@@ -1,4 +1,6 @@
-"""The Python of docs/scaling.md runs as it stands there, with a tiny target in the published pair's place."""
+"""The Python of docs/scaling.md runs as it stands there, with a tiny pair in the place of the published one, and with the
+tree whose programs the other tests have compiled.
+"""
 
 import json
 import pathlib
@@ -6,6 +8,7 @@ import re
 import urllib.request
 
 import pytest
+from small_engine import ENGINE
 
 from eagle_jax.serving import bound
 
@@ -14,12 +17,12 @@ serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed: mak
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "scaling.md"
-PUBLISHED = '"smollm2-135m-instruct"'
+PUBLISHED, ROOM = '"smollm2-135m-instruct"', '"max_tokens": 256'
 
 
 def test_the_pages_python_runs(load, started, capsys):
     dataset, replicas = (
-        block.replace(PUBLISHED, repr(load.args[0]))
+        block.replace(PUBLISHED, repr(load.args)[1:-1]).replace(ROOM, f'{ROOM}, "tree": {ENGINE["tree"]}')
         for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
     )
     exec(compile(dataset, "scaling.md: a dataset of rows", "exec"), {})
