@@ -58,8 +58,8 @@ def commands(
     """
     server = _server_in(binaries)
     shown = subprocess.run([*server, "--help"], capture_output=True, text=True)
-    if shown.returncode:
-        last = (shown.stderr.strip() or shown.stdout.strip() or "no word").splitlines()[-1]
+    if shown.returncode and binaries.is_file():
+        last = (shown.stderr.strip() or "no word").splitlines()[-1]
         raise ValueError(f"{binaries} gives no server of llama.cpp: {last}")
     threads = str(os.cpu_count())
     command = [*server, "--model", str(file), "--port", "{port}", "--threads", threads, "--threads-batch", threads]

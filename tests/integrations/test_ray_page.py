@@ -1,4 +1,4 @@
-"""The Python of docs/scaling.md runs as it stands there, with a tiny pair in the place of the published one, and with the
+"""The Python of docs/scaling.md runs as it stands there, with a tiny pair in the published one's place and the
 tree whose programs the other tests have compiled.
 """
 
