@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SAMPLE ?= 1
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=40
 
-.PHONY: help demo chat test proofs tpu cuda quick without-cpu oldest lint format types docs parity ci clean
+.PHONY: help demo chat test proofs tpu cuda quick without-cpu oldest lint format types docs parity ray ci clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -71,7 +71,10 @@ docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
 	$(PYTEST) -m parity
 
-ci: lint types docs test proofs parity without-cpu oldest  ## what continuous integration runs
+ray: .venv/dev build/ray  ## the tests that use Ray: actors that are killed, replicas behind one address
+	PYTHONPATH=$(CURDIR)/build/ray $(BIN)/python -m pytest tests/integrations --durations=10
+
+ci: lint types docs test proofs parity ray without-cpu oldest  ## what continuous integration runs
 
 clean:  ## remove the environment and all caches
 	rm -rf .venv .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -104,6 +107,10 @@ clean:  ## remove the environment and all caches
 # What people point at a server, beside the environment: they ask for other versions of what is there.
 build/clients: .venv/dev
 	@$(PIP) install --quiet --target $@ langchain-openai instructor anthropic
+
+# Its web server would be another one than in the rest of the suite, and 80 packages would come with it.
+build/ray: .venv/dev
+	@$(PIP) install --quiet --target $@ "ray[data,serve]>=2.60"
 
 # Beside the environment and not in it: JAX would look for a TPU whenever it starts.
 build/libtpu: .venv/dev

@@ -4,7 +4,7 @@ from eagle_jax.converters import PAIRS, convert, convert_gguf, quantize
 from eagle_jax.inspection.profile import Profile, profile
 from eagle_jax.inspection.trace import Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.inspection.tune import Tuned, tune
-from eagle_jax.jobs import Defaults, Job, Tally, fingerprints, merge
+from eagle_jax.jobs import Defaults, Job, Line, Tally, answer_lines, fingerprints, merge
 from eagle_jax.jobs.regenerate import Regenerated, regenerate
 from eagle_jax.jobs.training import first_turns, read_config, train
 from eagle_jax.loading.datastore import make_datastore
@@ -58,6 +58,7 @@ __all__ = [
     "EngineError",
     "IncrementalDetokenizer",
     "Job",
+    "Line",
     "Load",
     "Model",
     "Parts",
@@ -80,6 +81,7 @@ __all__ = [
     "Warmed",
     "Weights",
     "achunks",
+    "answer_lines",
     "at_hand",
     "default_target",
     "call_options",

@@ -39,7 +39,7 @@ LAYERS = (
     ("jobs",),
     ("api",),
     ("serving",),
-    ("evaluation", "cli"),
+    ("evaluation", "cli", "integrations"),
 )
 # Folders that can be deleted: nothing imports them but by name, where they are chosen, and they know little themselves.
 BACKENDS = ("ops.cpu", "ops.tpu", "ops.gpu")
@@ -56,6 +56,8 @@ HOMES = {
     "starlette": ("serving", False),
     "uvicorn": ("serving", False),
     "prometheus_client": ("serving", False),
+    "ray": ("integrations.ray", False),
+    "pyarrow": ("integrations.ray", False),
 }
 
 
@@ -135,12 +137,13 @@ def test_libraries_stay_in_their_rooms():
 
 def test_the_commands_see_only_the_api():
     for path in modules():
-        if not any(within(name_of(path), room) for room in ("serving", "evaluation", "cli")):
+        if not any(within(name_of(path), room) for room in ("serving", "evaluation", "cli", "integrations")):
             continue
         for imported, node in imports(path):
             if imported.startswith("eagle_jax."):
                 other = imported.removeprefix("eagle_jax.")
-                allowed = ("api", "serving", "evaluation", "cli", "checks", "durable", "fields", "jsonl")
+                allowed = ("api", "serving", "evaluation", "cli", "integrations")
+                allowed += ("checks", "durable", "fields", "jsonl")
                 allowed += ("protocols",) if within(name_of(path), "serving") else ()
                 allowed += ("load", "generate", "stream", "__version__")
                 assert any(within(other, room) for room in allowed), f"{path}:{node.lineno}: {imported} is not the api"
@@ -148,7 +151,7 @@ def test_the_commands_see_only_the_api():
 
 def test_importing_is_cheap():
     heavy = ("torch", "transformers", "tokenizers", "flax.nnx", "orbax", "optax", "typer", "huggingface_hub")
-    heavy += ("starlette", "uvicorn", "prometheus_client")
+    heavy += ("starlette", "uvicorn", "prometheus_client", "ray", "pyarrow")
     code = f"import sys, eagle_jax; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert shown.stdout.strip() == "[]"

@@ -49,7 +49,7 @@ def main() -> None:
     own.add_argument("--search", action="store_true", help="time a list of small trees too")
     own.add_argument("--no-hf", action="store_true", help="leave HuggingFace out (no PyTorch needed)")
     own.add_argument("--draft-model", help="folder of a small model for assisted generation")
-    own.add_argument("--llama-cpp", type=pathlib.Path, help="folder with llama.cpp's llama-server")
+    own.add_argument("--llama-cpp", type=pathlib.Path, help="folder with llama-server, or a Python with xllamacpp")
     own.add_argument("--eagle", type=pathlib.Path, help="checkout of the original EAGLE")
     own.add_argument("--python", default=sys.executable, help="that runs it (default: this one)")
     own.add_argument("--packages", help="folder of packages that it finds before all others")

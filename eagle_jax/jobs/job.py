@@ -9,8 +9,8 @@ from typing import Any
 
 from eagle_jax.checks import whole
 from eagle_jax.drafters.base import Drafter
-from eagle_jax.jobs import manifest, openai, parts
-from eagle_jax.jobs.asked import Asked, ask
+from eagle_jax.jobs import manifest, parts
+from eagle_jax.jobs.asked import Asked, ask, error_record
 from eagle_jax.jobs.journal import Journal
 from eagle_jax.jobs.lines import contents_of, lines_of
 from eagle_jax.jobs.rows import Defaults, Refused, Row, read, refuse_twins
@@ -210,7 +210,7 @@ class Job:
         for row in window:
             asked = row if isinstance(row, Refused) else ask(model, row, self.defaults)
             if isinstance(asked, Refused):
-                yield row.number, openai.error_line(asked) if asked.is_openai else _refused(asked), {"failed": 1}
+                yield row.number, error_record(asked), {"failed": 1}
                 continue
             asked.score(model)
             if not asked.left:
@@ -225,10 +225,6 @@ class Job:
                 if not asked.left:
                     tokens = sum(len(ticket.result().token_ids) for ticket in asked.answering.tickets)
                     yield asked.row.number, asked.record(self.token_ids), {"answered": 1, "tokens": tokens}
-
-
-def _refused(row: Refused) -> dict[str, Any]:
-    return {"id": row.id, "error": row.error}
 
 
 def merge(output: str | Path) -> list[str]:

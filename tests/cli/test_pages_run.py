@@ -55,6 +55,7 @@ OWN_TEST = {
     "own-model.md": "tests/loading/test_own_model.py::page",
     "extending.md": "tests/drafters/test_extending.py::test_the_drafter_of_the_docs_drafts",
     "serving.md": "tests/serving/test_serving_page.py::test_the_pages_python_runs",
+    "scaling.md": "tests/integrations/test_ray_page.py::test_the_pages_python_runs",
     "ui.md": "tests/serving/test_page.py::test_the_documented_python_runs",
 }
 # Blocks of Python, by page and beginning, that need what a test does not have.
