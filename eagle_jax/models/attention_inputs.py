@@ -5,7 +5,7 @@ from jaxtyping import Array, Bool, Int
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.models.cache import Cache
-from eagle_jax.models.rope import cos_sin
+from eagle_jax.models.rope import cos_sin, query_scale
 from eagle_jax.ops import AttentionInputs
 
 
@@ -24,14 +24,15 @@ def attention_inputs(
         visible: which fresh rows each token attends to.
         fresh_positions: positions of these rows.
     """
-    window = config.window(layer)
+    window, rope = config.window(layer), config.rope_of(layer)
     return AttentionInputs(
-        cos_sin=cos_sin(config.rope_of(layer), config.head_dim, positions, cache.rope_length),
+        cos_sin=cos_sin(rope, config.head_dim, positions, cache.rope_length),
         visible=window_mask(visible, positions, fresh_positions, window),
         length=cache.length,
         cache_rows=cache.rows,
         first=None if window is None else positions - window + 1,
         num_valid=num_valid(positions >= 0),
+        query_scale=query_scale(rope, positions),
     )
 
 
