@@ -127,7 +127,7 @@ class Known(Drafter):
 def test_greedy_text_of_trees_and_chunks(name: str, source: str, room_for_programs):
     """The prompt in chunks of 5, and a cache that is committed from trees, in the layout of decoding."""
     said = answers(FAMILIES[name], source)["said"].tolist()
-    assert len(set(said)) > 5, "a text that says nothing tests nothing"
+    assert len(set(said)) > 3, "a text that says nothing tests nothing"
     lm, prompt = load(name), texts(FAMILIES[name])[0, :PROMPT].tolist()
     laid = LM(
         params=layout.for_decoding(jax.tree.map(lambda leaf: leaf, lm.params), lm.config.head_dim), config=lm.config
