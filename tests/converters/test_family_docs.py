@@ -1,4 +1,4 @@
-"""The table of families in docs/models.md is made of the rows; `python tests/converters/test_family_docs.py` writes it."""
+"""The table of families in docs/models.md is made of rows; `python tests/converters/test_family_docs.py` writes it."""
 
 import pathlib
 import re

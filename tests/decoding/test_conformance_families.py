@@ -58,7 +58,8 @@ def pair(name: str) -> tuple[LM, DraftHead]:
         if "layernorm" in where and CONFIGS[name].norms == "behind":
             return leaf * 0.15
         if where.endswith(("bias", "sinks")):
-            return leaf + 0.5 * jax.random.normal(next(keys), leaf.shape)
+            added_to_the_stream = where.endswith(("o_proj/bias", "down_bias"))
+            return leaf + (0.05 if added_to_the_stream else 0.5) * jax.random.normal(next(keys), leaf.shape)
         return leaf
 
     return LM(params=jax.tree_util.tree_map_with_path(changed, target.params), config=target.config), head
