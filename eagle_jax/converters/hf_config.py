@@ -78,7 +78,7 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
     name = family_of(config)
     entries = _entries(config, name)
     if wrong := _differences(config, entries):
-        raise ValueError(f"{wrong[0]}: a {name} config.json, the nearest to this model, cannot say so")
+        raise ValueError(f"{wrong[0]}: a config.json of {name}, the nearest to this model, cannot say so")
     return entries
 
 
