@@ -271,8 +271,11 @@ def _check_draft(layers: LlamaConfig, size: int, *, one_window: bool = True) -> 
         )
     if layers.experts is not None:
         raise ValueError("the layers of a draft head have experts; expected dense ones, whatever the target's are")
-    if layers.gemma is not None:
-        raise ValueError("the layers of a draft head are Gemma's; expected Llama's, whatever the target's are")
+    if unlike := layers.unlike_llama:
+        stated = ", ".join(f"{name}={value!r}" for name, value in unlike.items())
+        raise ValueError(f"the layers of a draft head have {stated}; expected Llama's, whatever the target's are")
+    if layers.rope != layers.rope.for_heads():
+        raise ValueError("the layers of a draft head rotate their heads otherwise than Llama's; expected Llama's way")
     if one_window and layers.full_attention_layers:
         raise ValueError(
             f"full_attention_layers={layers.full_attention_layers} in a draft head; its layers share one window or none"

@@ -249,7 +249,8 @@ def _block_loss(head: DFlash, slots: BlockOutput, text: Int[Array, "b _"]) -> Fl
 
 def _one_layer(config: LlamaConfig) -> LlamaConfig:
     """A draft layer like the target's: dense, within the window, if there is one."""
-    return dataclasses.replace(config, num_hidden_layers=1, experts=None, full_attention_layers=())
+    changes = config.of_llama() | {"rope": config.rope.for_heads(), "experts": None, "full_attention_layers": ()}
+    return dataclasses.replace(config, num_hidden_layers=1, **changes)
 
 
 def cpu_backend() -> Any:

@@ -71,7 +71,7 @@ def describe(folder: str | pathlib.Path) -> Description:
     folder = pathlib.Path(folder)
     weights = Weights(folder)
     entries = read_entries(folder)
-    kind = _kind(weights)
+    kind, tensors = _kind(weights), len(weights.info)
     problem, config = _check(kind, weights, entries)
     by_dtype: collections.Counter[str] = collections.Counter()
     for info in weights.info.values():
@@ -82,7 +82,7 @@ def describe(folder: str | pathlib.Path) -> Description:
         format=_format(kind, entries, weights),
         problem=problem,
         parameters=by_dtype.total(),
-        tensors=len(weights.info),
+        tensors=tensors,
         dtypes=dict(by_dtype),
         kinds=weight_kinds(weights.info),
         files={path.name: path.stat().st_size for path in weights.files},

@@ -167,8 +167,8 @@ def _check_fit(folder: pathlib.Path, config: DFlashConfig, target: LlamaConfig) 
             f"the head in {folder} reads layers {list(config.taps)} of its target; this one has "
             f"{target.num_hidden_layers}, so it was made for another model"
         )
-    if target.gemma is not None and (not config.own_embedding or config.draft_vocab_size is None):
+    if target.scales_edges and (not config.own_embedding or config.draft_vocab_size is None):
         raise ValueError(
-            f"the head in {folder} reads the embedding and output matrix of a Gemma, which scales and caps them; "
-            "expected a target that does not, or a head with its own"
+            f"the head in {folder} reads the embedding and output matrix of a target that scales or caps "
+            "what comes of them, as Gemma does; expected a target that does not, or a head with its own"
         )

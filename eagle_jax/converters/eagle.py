@@ -243,13 +243,13 @@ def own_embedding(weights: Weights, config: Eagle3Config | DFlashConfig, target:
     table = weights.take(EMBEDDING)
     added = target.config.vocab_size - len(table)  # of a target that was resized (`_resized`)
     if added and not isinstance(config, DFlashConfig):
-        fits = config.layers.hidden_size == config.target_hidden_size and target.config.gemma is None
+        fits = config.layers.hidden_size == config.target_hidden_size and not target.config.scales_edges
         new = np.asarray(target.table)[len(table) :] if fits else np.zeros((max(added, 0), table.shape[1]))
         table = np.concatenate([table[: target.config.vocab_size], new.astype(table.dtype)])
     if isinstance(config, DFlashConfig) and (config.markov is not None or config.confidence is not None):
         return table
     # A Gemma multiplies its embeddings by a constant, and a head does not.
-    if config.layers.hidden_size != config.target_hidden_size or target.config.gemma is not None:
+    if config.layers.hidden_size != config.target_hidden_size or target.config.scales_edges:
         return table
     theirs = np.asarray(target.table)
     # Some rows at a time, so that rounding copies little, and tables that differ are told apart at once.

@@ -2,13 +2,14 @@
 
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from eagle_jax.converters import packed
+from eagle_jax.converters.dividing import Part
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.gguf_split import part_paths
 from eagle_jax.converters.pickles import TorchFile
@@ -111,9 +112,29 @@ class Weights:
         folded = fold(folder, RawTensors(self.info, self._peek))
         self.info, self._stored = dict(folded.info), folded.weights
         self.optional, self.notes = folded.optional, folded.notes
+        self._parts: dict[str, tuple[str, Part]] = {}
+        self._wholes: dict[str, TensorInfo] = {}
+        self._divided: tuple[str, Any] = ("", None)  # the tensor that was divided last
+
+    def divide(self, name: str, parts: Mapping[str, Part]) -> None:
+        """Puts parts of a tensor in its place, as tensors of their own, if that was not done before."""
+        if name in self._wholes:
+            return
+        whole = self._wholes[name] = self.info.pop(name)
+        self.info |= {part: one.info(whole) for part, one in parts.items()}
+        self._parts |= {part: (name, one) for part, one in parts.items()}
 
     def take(self, name: str) -> np.ndarray:
         """The values of one tensor, once; those of a quantized weight in float32."""
+        if name in self._parts:
+            whole, part = self._parts[name]
+            quant_type = self._wholes[whole].quant_type
+            if quant_type is not None:
+                return unpacking.dense(self.take_quantized(name), quant_type.levels)
+            return part.of(self._whole(whole, self._take))
+        return self._take(name)
+
+    def _take(self, name: str) -> np.ndarray:
         stored = self._stored.get(name)
         if stored is None:
             return self._take_stored(name)
@@ -125,6 +146,18 @@ class Weights:
         info = self.info[name]
         if info.quant_type is None:
             raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a quantized weight")
+        if name in self._parts:
+            whole, part = self._parts[name]
+            return part.of_quantized(self._whole(whole, self._take_quantized))
+        return self._take_quantized(name)
+
+    def _whole(self, name: str, take: Callable[[str], Any]) -> Any:
+        """A tensor of which parts are taken one after the other; it is read again if others come between."""
+        if self._divided[0] != name:
+            self._divided = name, take(name)
+        return self._divided[1]
+
+    def _take_quantized(self, name: str) -> packed.QuantizedTensor:
         if name in self._stored:
             return self._stored[name].read(self._take_stored)
         return self._holder[name].take_quantized(name)  # type: ignore[attr-defined]

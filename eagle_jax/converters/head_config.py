@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import hf_config, hf_families, hf_rope, hf_values
+from eagle_jax.converters import hf_facts, hf_families, hf_rope, hf_values
 from eagle_jax.converters.formats import EMBEDDING, FLAGS, KEPT, OFFSETS, OUTPUT, Spelling
 from eagle_jax.converters.head_entries import NUM_TAPS, Stated
 from eagle_jax.converters.mask_entries import mask_config
@@ -143,7 +143,7 @@ def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
 
 def _window(entries: Mapping[str, Any]) -> int | None:
     """Qwen's configs state a window and switch it off."""
-    kinds = hf_config.layer_types(entries) or []
+    kinds = hf_facts.layer_types(entries) or []
     if len(set(kinds)) > 1:
         raise ValueError(f"layer_types={kinds!r} is not supported in a head; expected all its layers to be of one kind")
     is_windowed = None if not kinds else kinds[0] == hf_families.WINDOWED

@@ -4,22 +4,17 @@ Every key is accounted for: read, checked, known to do nothing, or unknown to tr
 """
 
 import dataclasses
+import functools
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from eagle_jax.config import Experts, Gemma, LlamaConfig, Rope
-from eagle_jax.converters import hf_rope
-from eagle_jax.converters.hf_families import (
-    FAMILIES,
-    FULL,
-    NULL_SAYS,
-    SIZES,
-    WINDOWED,
-    Family,
-    family_in,
-    family_of,
-    tables_of,
-)
+from eagle_jax.config import LlamaConfig, Rope
+from eagle_jax.converters import hf_experts, hf_facts, hf_rope
+from eagle_jax.converters.family import FULL, WINDOWED, Family
+from eagle_jax.converters.family_rows import FAMILIES
+from eagle_jax.converters.hf_facts import layer_types
+from eagle_jax.converters.hf_families import NULL_SAYS, SIZES, family_in, tables_of
 from eagle_jax.converters.hf_keys import log, split_target
 from eagle_jax.converters.hf_values import Refusals, flag, integer, number
 
@@ -37,10 +32,13 @@ def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> L
     name = family_in(entries)
     family, keys = FAMILIES[name], split_target(entries, tables_of(name), name)
     stated = {key: value for key, value in keys.modelled.items() if value is not None or key in NULL_SAYS}
-    stated = {**family.absent, **stated}
+    absent = {
+        key: value for key, value in family.absent.items() if key != "rope_parameters" or not stated.get("rope_scaling")
+    }
+    stated = {**absent, **stated}
     unknown, refusals = list(keys.unknown), Refusals()
     refusals.of(keys.check)
-    unknown += refusals.of(hf_rope.unread_settings, stated) or ()
+    unknown += refusals.of(hf_rope.unread_settings, stated, family.rope) or ()
     if vain := [key for key in changes if key in unknown]:
         verb = "changes" if len(vain) == 1 else "change"
         raise ValueError(f"{', '.join(vain)} {verb} nothing, as transformers' {name} does not read it; leave it out")
@@ -50,23 +48,24 @@ def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> L
         log.warning("passed over, as transformers' %s does not read them: %s", name, ", ".join(unknown))
     if entries.get("auto_map"):
         log.warning("auto_map names code that is not run; the model is transformers' own %s", family.architecture)
-    return LlamaConfig(**family.always, **fields)
+    return LlamaConfig(**{**fields, **family.always})
 
 
 def _fields(stated: Mapping[str, Any], name: str, refusals: Refusals) -> dict[str, Any]:
     """The fields of the `LlamaConfig` that these entries make; None for those that `refusals` collects."""
-    read, sizes = refusals.of, (*SIZES, "max_position_embeddings")
+    read, sizes, family = refusals.of, (*SIZES, "max_position_embeddings"), FAMILIES[name]
     flags = ("attention_bias", "mlp_bias", "tie_word_embeddings")
     return {
         **{key: read(integer, stated, key) for key in sizes},
         **{key: read(flag, stated, key, False) for key in flags},
-        **(read(_windows, stated, FAMILIES[name]) or {}),
-        "experts": read(_experts, stated, name),
+        **(read(_windows, stated, family) or {}),
+        "experts": None if family.experts is None else read(family.experts, stated),
         "num_key_value_heads": read(_num_key_value_heads, stated),
         "head_dim": read(_head_dim, stated),
         "rms_norm_eps": read(number, stated, "rms_norm_eps"),
-        "rope": read(_rope, hf_rope.of_full_layers(stated)),
-        "gemma": read(_gemma, stated, name),
+        "rope": read(_rope, hf_rope.of_full_layers(stated), family),
+        **(read(hf_facts.fields_of, stated, family.keys) or {}),
+        **(read(family.read, stated) or {}),
     }
 
 
@@ -77,43 +76,64 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
         ValueError: no family's `config.json` can express the combination.
     """
     name = family_of(config)
+    entries = _entries(config, name)
+    if wrong := _differences(config, entries):
+        raise ValueError(f"{wrong[0]}: a config.json of {name}, the nearest to this model, cannot say so")
+    return entries
+
+
+@functools.lru_cache(maxsize=64)
+def family_of(config: LlamaConfig) -> str:
+    """The family that a model belongs to: the first whose `config.json` can say all of it, else the nearest one."""
+    distances = {}
+    for name, family in FAMILIES.items():
+        wrong = len(_differences(config, _entries(config, name)))
+        if not wrong:
+            return name
+        own = sum(getattr(config, key) == value for key, value in family.always.items())
+        distances[name] = wrong, (family.experts is None) != (config.experts is None), -own
+    return min(distances, key=distances.__getitem__)
+
+
+def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
+    """The fields in which the model of a `config.json` is another one, with their values here."""
+    try:
+        read = config_from_hf(entries)
+    except ValueError:  # the family has not even the values
+        return [field.name for field in dataclasses.fields(config)]
+    return [text for f in dataclasses.fields(config) for text in _different(f.name, config, read)]
+
+
+def _different(name: str, ours: Any, theirs: Any) -> list[str]:
+    """The field, if it differs; of a part of a config its fields that differ."""
+    one, other = getattr(ours, name), getattr(theirs, name)
+    if dataclasses.is_dataclass(one) and type(one) is type(other):
+        inner = [text for f in dataclasses.fields(one) for text in _different(f.name, one, other)]
+        return [f"{name}.{text}" for text in inner[:1]]
+    return [] if one == other else [f"{name}={reprlib.repr(one)}"]
+
+
+def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:
+    """What a config of this family says of the model, as far as it can."""
     family = FAMILIES[name]
     entries: dict[str, Any] = {"architectures": [family.architecture], "model_type": name}
-    if config.gemma is None:
-        entries["hidden_act"] = "silu"
-    else:
-        entries["hidden_activation"] = "gelu_pytorch_tanh"
+    entries |= {key: values[0] for key, values in family.fixed.items() if key in ("hidden_act", "hidden_activation")}
     entries |= {key: getattr(config, key) for key in (*SIZES, "num_key_value_heads", "head_dim")}
     entries |= {key: getattr(config, key) for key in ("max_position_embeddings", "rms_norm_eps")}
     entries |= hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)
+    if entries["rope_scaling"] is None and "rope_parameters" in family.absent:
+        entries["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rope.theta}
     entries["tie_word_embeddings"] = config.tie_word_embeddings
     specific = _specific(config)
     entries |= {key: specific[key] for key in sorted(family.keys) if key in specific}
-
-    read = config_from_hf(entries)
-    for field in dataclasses.fields(config):
-        if getattr(read, field.name) != getattr(config, field.name):
-            raise ValueError(
-                f"{field.name}={getattr(config, field.name)!r}: a {name} config.json, the nearest to this model, "
-                f"cannot say so"
-            )
-    return entries
+    return entries | dict(family.write(config))
 
 
 def _specific(config: LlamaConfig) -> dict[str, Any]:
     """What the config says in the keys that only some families have."""
     windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
-    experts: dict[str, Any] = {}
-    if config.experts is not None:
-        experts = dataclasses.asdict(config.experts)
-        experts |= {"num_local_experts": config.experts.num_experts, "decoder_sparse_step": 1}
-        experts["mlp_only_layers"] = list(config.experts.mlp_only_layers)
-    gemma: dict[str, Any] = {}
-    if config.gemma is not None:
-        gemma = dataclasses.asdict(config.gemma)
-        local = gemma.pop("local_rope")
-        gemma |= {} if local is None else {"rope_local_base_freq": local["theta"]}
-    return (experts | gemma) | {
+    experts = {} if config.experts is None else hf_experts.stated_by(config.experts)
+    return (experts | hf_facts.stated_by(config)) | {
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
         "sliding_window": config.sliding_window,
@@ -151,62 +171,9 @@ def _full_layers(stated: Mapping[str, Any], family: Family, layers: int) -> tupl
     return tuple(i for i, kind in enumerate(types) if kind == FULL)
 
 
-def _rope(stated: Mapping[str, Any]) -> Rope:
-    return hf_rope.rope_from_hf(stated, integer(stated, "max_position_embeddings"))
-
-
-def _local_rope(stated: Mapping[str, Any]) -> Rope:
-    return hf_rope.rope_from_hf(hf_rope.of_local_layers(stated), integer(stated, "max_position_embeddings"))
-
-
-def _gemma(stated: Mapping[str, Any], name: str) -> Gemma | None:
-    if name not in ("gemma2", "gemma3_text"):
-        return None
-    caps = {key: stated.get(key) for key in ("attn_logit_softcapping", "final_logit_softcapping")}
-    return Gemma(
-        query_pre_attn_scalar=integer(stated, "query_pre_attn_scalar"),
-        **{key: None if cap is None else number(stated, key) for key, cap in caps.items()},
-        local_rope=_local_rope(stated) if name == "gemma3_text" else None,
-    )
-
-
-def _experts(stated: Mapping[str, Any], name: str) -> Experts | None:
-    """Mixtral's experts are as wide as its MLP would be and weigh 1 together; Qwen's config says both."""
-    if name == "mixtral":
-        return Experts(
-            num_experts=_num_experts(stated, 8),
-            num_experts_per_tok=integer(stated, "num_experts_per_tok"),
-            moe_intermediate_size=integer(stated, "intermediate_size"),
-            norm_topk_prob=True,
-        )
-    if name != "qwen3_moe":
-        return None
-    return Experts(
-        num_experts=_num_experts(stated, 128),
-        num_experts_per_tok=integer(stated, "num_experts_per_tok"),
-        moe_intermediate_size=integer(stated, "moe_intermediate_size"),
-        norm_topk_prob=flag(stated, "norm_topk_prob", False),
-        mlp_only_layers=_dense_layers(stated, integer(stated, "num_hidden_layers")),
-    )
-
-
-def _num_experts(stated: Mapping[str, Any], default: int) -> int:
-    """The number of experts, which has two names in transformers."""
-    counts = [integer(stated, key) for key in ("num_experts", "num_local_experts") if key in stated] or [default]
-    if len(set(counts)) > 1:
-        raise ValueError(f"num_experts={counts[0]} and num_local_experts={counts[1]}; expected the two to agree")
-    return counts[0]
-
-
-def _dense_layers(stated: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """The layers that are named, and those between every `decoder_sparse_step`-th one."""
-    dense_layers, step = stated["mlp_only_layers"], integer(stated, "decoder_sparse_step")
-    if step < 1 or not isinstance(dense_layers, list) or any(i not in range(layers) for i in dense_layers):
-        raise ValueError(
-            f"mlp_only_layers={dense_layers!r} and decoder_sparse_step={step}; "
-            f"expected a list of layers from 0 to {layers - 1}, and at least 1"
-        )
-    return tuple(i for i in range(layers) if i in dense_layers or (i + 1) % step)
+def _rope(stated: Mapping[str, Any], family: Family) -> Rope:
+    head_dim = _head_dim(stated) if family.rope else None
+    return hf_rope.rope_from_hf(stated, integer(stated, "max_position_embeddings"), family.rope, head_dim)
 
 
 def _num_key_value_heads(stated: Mapping[str, Any]) -> int:
@@ -221,11 +188,3 @@ def _head_dim(stated: Mapping[str, Any]) -> int:
     if hidden_size % heads:
         raise ValueError(f"no head_dim, and num_attention_heads={heads} does not divide hidden_size={hidden_size}")
     return hidden_size // heads
-
-
-def layer_types(entries: Mapping[str, Any]) -> list[str] | None:
-    """Which layers have a window, one by one; None where they are not named."""
-    types = entries.get("layer_types")
-    if types is not None and not (isinstance(types, list) and all(kind in (FULL, WINDOWED) for kind in types)):
-        raise ValueError(f"layer_types={types!r}; expected a list of {FULL!r} and {WINDOWED!r}, one for each layer")
-    return types

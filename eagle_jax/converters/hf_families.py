@@ -1,147 +1,16 @@
-"""The families of `model_type` that are read: what each one's `config.json` says, leaves out, and must not say."""
+"""The keys of a family's `config.json`, and which family a config or a model belongs to."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import hf_rope
+from eagle_jax.converters.family import FULL, SILU, WINDOWED, Family
+from eagle_jax.converters.family_rows import FAMILIES
 from eagle_jax.converters.hf_keys import Tables
 
-SILU: Mapping[str, tuple[Any, ...]] = {"hidden_act": ("silu", "swish")}
+__all__ = ["FAMILIES", "FULL", "SILU", "WINDOWED", "Family", "family_in", "tables_of"]
+
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Family:
-    """One `model_type`.
-
-    Attributes:
-        architecture: the one class with an output matrix.
-        keys: what its config says beyond what every family's says.
-        absent: what transformers 5 takes where its config leaves a key out.
-        always: what its code does and no key says, as fields of `LlamaConfig`.
-        fixed: values that keys of its own must have.
-    """
-
-    architecture: str
-    keys: frozenset[str]
-    absent: Mapping[str, Any]
-    always: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=lambda: SILU)
-
-
-_QWEN = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
-_QWEN_ABSENT: Mapping[str, Any] = {
-    "max_position_embeddings": 32768,
-    "num_key_value_heads": 32,
-    "rms_norm_eps": 1e-6,
-    "sliding_window": 4096,
-    "use_sliding_window": False,
-    "max_window_layers": 28,
-}
-
-_GEMMA = frozenset({"attention_bias", "sliding_window", "layer_types", "query_pre_attn_scalar"}) | {
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-}
-_GEMMA_ABSENT: Mapping[str, Any] = {
-    "num_key_value_heads": 4,
-    "rms_norm_eps": 1e-6,
-    "head_dim": 256,
-    "tie_word_embeddings": True,
-    "sliding_window": 4096,
-    "query_pre_attn_scalar": 256,
-}
-_GEMMA_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "hidden_activation": ("gelu_pytorch_tanh",),
-    "use_bidirectional_attention": (False, None),
-}
-
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family(
-        architecture="LlamaForCausalLM",
-        keys=frozenset({"attention_bias", "mlp_bias"}),
-        absent={"max_position_embeddings": 2048, "num_key_value_heads": None, "rms_norm_eps": 1e-6},
-    ),
-    "mistral": Family(
-        architecture="MistralForCausalLM",
-        keys=frozenset({"sliding_window"}),
-        absent={
-            "max_position_embeddings": 131072,
-            "num_key_value_heads": 8,
-            "rms_norm_eps": 1e-6,
-            "sliding_window": 4096,
-        },
-    ),
-    "qwen2": Family(architecture="Qwen2ForCausalLM", keys=_QWEN, absent=_QWEN_ABSENT, always={"qkv_bias": True}),
-    "qwen3": Family(
-        architecture="Qwen3ForCausalLM",
-        keys=_QWEN | {"attention_bias"},
-        absent={**_QWEN_ABSENT, "head_dim": 128},
-        always={"qk_norm": True},
-    ),
-    "mixtral": Family(
-        architecture="MixtralForCausalLM",
-        keys=frozenset({"sliding_window", "num_experts", "num_local_experts", "num_experts_per_tok"}),
-        absent={
-            "max_position_embeddings": 131072,
-            "num_key_value_heads": 8,
-            "rms_norm_eps": 1e-5,
-            "sliding_window": None,
-            "rope_theta": 1e6,
-            "num_experts_per_tok": 2,
-        },
-    ),
-    "qwen3_moe": Family(
-        architecture="Qwen3MoeForCausalLM",
-        # `max_window_layers` is published with the others and has no effect: a window is every layer's.
-        keys=frozenset({"attention_bias", "sliding_window", "use_sliding_window", "max_window_layers"})
-        | {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}
-        | {"decoder_sparse_step", "mlp_only_layers"},
-        absent={
-            "max_position_embeddings": 32768,
-            "num_key_value_heads": 4,
-            "rms_norm_eps": 1e-6,
-            "sliding_window": 4096,
-            "use_sliding_window": False,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 768,
-            "norm_topk_prob": False,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-        },
-        always={"qk_norm": True},
-    ),
-    "gemma2": Family(
-        architecture="Gemma2ForCausalLM",
-        keys=_GEMMA,
-        absent={
-            **_GEMMA_ABSENT,
-            "max_position_embeddings": 8192,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-            "sliding_window_pattern": 2,
-        },
-        fixed=_GEMMA_FIXED,
-    ),
-    "gemma3_text": Family(
-        architecture="Gemma3ForCausalLM",
-        keys=_GEMMA | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
-        absent={
-            **_GEMMA_ABSENT,
-            "max_position_embeddings": 131072,
-            "rope_theta": 1e6,
-            "rope_local_base_freq": 1e4,
-            "sliding_window_pattern": 6,
-        },
-        always={"qk_norm": True},
-        fixed=_GEMMA_FIXED,
-    ),
-}
-
-# Values of `layer_types`.
-FULL, WINDOWED = "full_attention", "sliding_attention"
 
 # Keys whose null is a statement, whatever the family's default is: all heads, no window, no cap.
 NULL_SAYS = frozenset({"num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"})
@@ -204,7 +73,11 @@ def tables_of(name: str) -> Tables:
     """What is known about the keys of a family's config."""
     family = FAMILIES[name]
     shared = {key: values for key, values in FIXED.items() if key not in family.keys}
-    return Tables(read=READ | family.keys, fixed=shared | dict(family.fixed), neutral=IGNORED | MEDUSA | {"auto_map"})
+    return Tables(
+        read=READ | family.keys,
+        fixed=shared | dict(family.fixed),
+        neutral=IGNORED | MEDUSA | {"auto_map"} | family.neutral,
+    )
 
 
 def family_in(entries: Mapping[str, Any]) -> str:
@@ -221,19 +94,3 @@ def family_in(entries: Mapping[str, Any]) -> str:
     if [str(each).lower() for each in architectures] != [expected[0].lower()]:  # at first it was LLaMAForCausalLM
         raise ValueError(f"architectures {architectures!r} are not supported; expected {expected!r}")
     return name
-
-
-def family_of(config: LlamaConfig) -> str:
-    """The family that a model belongs to, if it belongs to one: the first flag that is set tells."""
-    experts = config.experts is not None
-    gemma = config.gemma is not None
-    marks = {
-        "gemma3_text": gemma and config.qk_norm,
-        "gemma2": gemma,
-        "qwen3_moe": experts and config.qk_norm,
-        "mixtral": experts,
-        "qwen3": config.qk_norm,
-        "qwen2": config.qkv_bias,
-        "mistral": config.sliding_window is not None,
-    }
-    return next((name for name, marked in marks.items() if marked), "llama")

@@ -23,6 +23,11 @@ DEFAULT_THETA = 10000.0
 
 # Settings that each kind reads in transformers; any other has no effect there.
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+
+# What some families read beyond Llama's code: a part of each head, the kind longrope, a constant alpha of NTK scaling
+# under the name of the dynamic one, factors of queries by position, pairs of neighbours (no key says that).
+EXTRAS = ("partial", "longrope", "alpha", "query_beta", "interleaved")
+_QUERY_BETA = "llama_4_scaling_beta"
 _SETTINGS: Mapping[str, set[str]] = {
     "default": set(),
     "linear": {"factor"},
@@ -39,11 +44,21 @@ _SETTINGS: Mapping[str, set[str]] = {
         "truncate",
         "finetuned",  # says how the weights came about, not how to use them
     },
+    "longrope": {"short_factor", "long_factor", "factor", "original_max_position_embeddings", "attention_factor"},
 }
 
 
-def rope_from_hf(entries: Mapping[str, Any], max_position_embeddings: int) -> Rope:
+def rope_from_hf(
+    entries: Mapping[str, Any],
+    max_position_embeddings: int,
+    extras: frozenset[str] = frozenset(),
+    head_dim: int | None = None,
+) -> Rope:
     """The rotary embedding that a `config.json` describes.
+
+    Args:
+        extras: those of `EXTRAS` that the family's code has.
+        head_dim: size of a head, where `extras` has `partial`.
 
     Raises:
         ValueError: an unknown kind, a missing or ill-typed value, two spellings that disagree.
@@ -52,22 +67,24 @@ def rope_from_hf(entries: Mapping[str, Any], max_position_embeddings: int) -> Ro
     for name, settings in (("rope_scaling", old), ("rope_parameters", new)):
         if not isinstance(settings, Mapping):
             raise ValueError(f"{name} is {settings!r}; expected an object of rotary settings, or null")
-    read = [_read(settings, entries, max_position_embeddings) for settings in (old, new) if settings]
+    read = [_read(one, entries, max_position_embeddings, extras, head_dim) for one in (old, new) if one]
     if len(read) == 2 and read[0] != read[1]:
         raise ValueError(f"rope_scaling {dict(old)} and rope_parameters {dict(new)} disagree; keep the right one")
-    return read[0] if read else _read({}, entries, max_position_embeddings)
+    return read[0] if read else _read({}, entries, max_position_embeddings, extras, head_dim)
 
 
-def unread_settings(entries: Mapping[str, Any]) -> dict[str, Any]:
+def unread_settings(entries: Mapping[str, Any], extras: frozenset[str] = frozenset()) -> dict[str, Any]:
     """The rotary settings that their kind does not read, by their full names, such as `rope_scaling.attn_factor`."""
     groups = {key: entries.get(key) for key in ("rope_scaling", "rope_parameters")}
+    more = {"alpha": {"alpha"}, "query_beta": {_QUERY_BETA, "original_max_position_embeddings"}}
+    read_too = set().union(*(names for extra, names in more.items() if extra in extras))
     for name in _NESTED:
         if isinstance(groups["rope_parameters"], Mapping):
             groups[f"rope_parameters.{name}"] = groups["rope_parameters"].get(name)
     unread: dict[str, Any] = {}
     for group, settings in groups.items():
         if isinstance(settings, Mapping) and not settings.keys() & _NESTED:
-            read = _COMMON | _SETTINGS.get(_kind(settings), set(settings))
+            read = read_too | _COMMON | _SETTINGS.get(_kind(settings, extras), set(settings))
             unread |= {f"{group}.{name}": value for name, value in settings.items() if name not in read}
     return unread
 
@@ -96,9 +113,16 @@ def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
     """
     if rope.kind == "dynamic":
         _dynamic_context(vars(rope), max_position_embeddings)
-    if rope.kind == "default":
-        return {"rope_theta": rope.theta, "rope_scaling": None}
+    entries: dict[str, Any] = {"rope_theta": rope.theta, "rope_scaling": None}
+    if rope.partial_rotary_factor != 1:
+        entries["partial_rotary_factor"] = rope.partial_rotary_factor
     scaling: dict[str, Any] = {"rope_type": rope.kind, "factor": rope.factor}
+    if rope.kind == "ntk":
+        scaling = {"rope_type": "dynamic", "factor": 1.0, "alpha": rope.factor}
+    if rope.kind == "longrope":
+        factors = {"short_factor": list(rope.short_factor), "long_factor": list(rope.long_factor)}
+        scaling = {"rope_type": rope.kind, **factors, "attention_factor": rope.attention_factor}
+        entries["original_max_position_embeddings"] = rope.original_max_position_embeddings
     if rope.kind in ("llama3", "yarn"):
         scaling["original_max_position_embeddings"] = rope.original_max_position_embeddings
     if rope.kind == "llama3":
@@ -106,24 +130,36 @@ def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
     if rope.kind == "yarn":
         names = ("beta_fast", "beta_slow", "truncate", "attention_factor")
         scaling |= {name: getattr(rope, name) for name in names}
-    return {"rope_theta": rope.theta, "rope_scaling": scaling}
+    if rope.query_beta:
+        scaling |= {_QUERY_BETA: rope.query_beta}
+        scaling |= {"original_max_position_embeddings": rope.original_max_position_embeddings}
+    return entries if rope.kind == "default" and not rope.query_beta else entries | {"rope_scaling": scaling}
 
 
-def _read(settings: Mapping[str, Any], entries: Mapping[str, Any], max_position_embeddings: int) -> Rope:
-    kind = _kind(settings)
-    if kind not in _SETTINGS:
-        raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {', '.join(_SETTINGS)}")
-    partial = settings.get("partial_rotary_factor", entries.get("partial_rotary_factor"))
-    if partial not in (None, 1, 1.0):
-        raise ValueError(f"partial_rotary_factor={partial!r}; expected 1: heads are rotated whole")
-
+def _read(
+    settings: Mapping[str, Any],
+    entries: Mapping[str, Any],
+    max_position_embeddings: int,
+    extras: frozenset[str],
+    head_dim: int | None,
+) -> Rope:
+    kind = _kind(settings, extras)
+    if kind not in _SETTINGS or (kind == "longrope" and kind not in extras):
+        names = ", ".join(name for name in _SETTINGS if name != "longrope" or name in extras)
+        raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {names}")
     theta = settings.get("rope_theta", entries.get("rope_theta"))
     rope: dict[str, Any] = {"theta": DEFAULT_THETA if theta is None else _number("rope_theta", theta), "kind": kind}
-    if kind in ("llama3", "yarn"):
+    rope |= _partial(settings, entries, "partial" in extras, head_dim)
+    rope |= {"interleaved": True} if "interleaved" in extras else {}
+    if kind in ("llama3", "yarn", "longrope") or "query_beta" in extras:
         # A context given beside the settings wins over one given within.
         within = settings.get("original_max_position_embeddings")
         context = entries.get("original_max_position_embeddings") or within or max_position_embeddings
         rope["original_max_position_embeddings"] = int(_number("original_max_position_embeddings", context))
+    if "query_beta" in extras:
+        rope["query_beta"] = _number(_QUERY_BETA, settings.get(_QUERY_BETA))
+    if kind == "dynamic" and "alpha" in extras and settings.get("alpha"):
+        return Rope(**rope | {"kind": "ntk", "factor": _number("alpha", settings["alpha"])})
     if kind == "dynamic":
         rope["original_max_position_embeddings"] = _dynamic_context(settings, max_position_embeddings)
     if kind in ("linear", "dynamic", "llama3"):
@@ -132,16 +168,46 @@ def _read(settings: Mapping[str, Any], entries: Mapping[str, Any], max_position_
         rope |= {name: _number(name, settings.get(name)) for name in ("low_freq_factor", "high_freq_factor")}
     if kind == "yarn":
         rope |= _yarn(settings, max_position_embeddings / rope["original_max_position_embeddings"])
+    if kind == "longrope":
+        rope |= _longrope(settings, max_position_embeddings, rope["original_max_position_embeddings"])
     return Rope(**rope)
 
 
-def _kind(settings: Mapping[str, Any]) -> str:
+def _partial(
+    settings: Mapping[str, Any], entries: Mapping[str, Any], is_read: bool, head_dim: int | None
+) -> dict[str, float]:
+    """The part of each head that is rotated; MiniMax states the number of its dimensions."""
+    partial = settings.get("partial_rotary_factor", entries.get("partial_rotary_factor"))
+    if partial is None and is_read and entries.get("rotary_dim") is not None and head_dim:
+        partial = _number("rotary_dim", entries["rotary_dim"]) / head_dim
+    if partial in (None, 1, 1.0):
+        return {}
+    if not is_read:
+        raise ValueError(f"partial_rotary_factor={partial!r}; expected 1: heads are rotated whole")
+    return {"partial_rotary_factor": _number("partial_rotary_factor", partial)}
+
+
+def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, original: int) -> dict[str, Any]:
+    """Divisors of the frequencies, and the factor of cos and sin, given or by the stretch (Ding et al. 2024)."""
+    divisors = {}
+    for name in ("short_factor", "long_factor"):
+        values = settings.get(name)
+        if not isinstance(values, list) or not all(is_number(value) for value in values):
+            raise ValueError(f"{name}={values!r} in the rope settings; expected a list of numbers")
+        divisors[name] = tuple(map(float, values))
+    stated, stretch = settings.get("attention_factor"), settings.get("factor")
+    stretch = max_position_embeddings / original if stretch is None else _number("factor", stretch)
+    factor = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
+    return divisors | {"attention_factor": factor if stated is None else _number("attention_factor", stated)}
+
+
+def _kind(settings: Mapping[str, Any], extras: frozenset[str] = frozenset()) -> str:
     kind, other = settings.get("rope_type", settings.get("type", "default")), settings.get("type")
     if other not in (None, kind):
         raise ValueError(f"rotary settings have rope_type={kind!r} and type={other!r}; keep the right one")
     if not isinstance(kind, str):
         raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {', '.join(_SETTINGS)}")
-    return kind
+    return "longrope" if "longrope" in extras and kind in ("su", "yarn") else kind  # as the first Phi-3 called it
 
 
 def _dynamic_context(settings: Mapping[str, Any], max_position_embeddings: int) -> int:

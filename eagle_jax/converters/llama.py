@@ -12,34 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import names, quant_config, reading
+from eagle_jax.converters import family_tensors, names, quant_config, reading
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entries
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
-from eagle_jax.converters.hf_families import IGNORED, family_of
+from eagle_jax.converters.hf_families import IGNORED
 from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
-from eagle_jax.ops.quantized import QuantType
+from eagle_jax.ops.quantized import QuantArray, QuantType
 from eagle_jax.sharding import Sharding, placing, widened
 
 EMBEDDING = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
-
-_RULES = (
-    names.Rule(EMBEDDING, "embed_tokens/embedding"),
-    *names.decoder_layer("model."),
-    names.Rule("model.norm.weight", "norm/scale"),
-    names.Rule(OUTPUT, "lm_head/weight"),
-)
-
-# Family of experts -> the name of the block, and of its matrices.
-_EXPERTS = {
-    "mixtral": ("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"}),
-    "qwen3_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
-}
 
 # Rotary frequencies that transformers saved until 2023; they follow from the config.
 BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
@@ -74,7 +61,7 @@ def load_target(
     folder = pathlib.Path(folder)
     wanted_dtype = None if dtype is None else names.float_dtype(dtype)
     config = read_config(folder, changes)
-    weights = Weights(folder)
+    weights = weights_of(folder, config)
     check_target(weights, config)
     if config.tie_word_embeddings and OUTPUT in weights.info:
         _check_tied(folder)
@@ -112,10 +99,12 @@ def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Para
             "numpy or JAX (of PyTorch's tensors: tensor.detach().float().numpy())"
         )
     slots = names.slots(rules(config), shapes(config))
+    tensors = family_tensors.parts_of(tensors, config, names.expected(rules(config), shapes(config)))
     keys = {key for slot in slots.values() for key in slot.keys}
     if missing := sorted(keys - tensors.keys()):
         raise ValueError(f"the weights lack {listed(missing)}; expected all of a checkpoint of this target")
-    ignored = (*BUFFERS, *HEADS, *((re.escape(OUTPUT),) if config.tie_word_embeddings else ()))
+    tied = (re.escape(OUTPUT),) if config.tie_word_embeddings else ()
+    ignored = (*BUFFERS, *HEADS, *tied, *family_tensors.drafting_layers(config))
     unknown = [key for key in sorted(tensors.keys() - keys) if not any(re.fullmatch(p, key) for p in ignored)]
     if unknown:
         raise ValueError(f"the weights have {listed(unknown)}, unknown to the target; expected a checkpoint of it")
@@ -136,7 +125,7 @@ def quant_types(folder: str | pathlib.Path) -> dict[str, QuantType]:
     """The types of the parameters that a target's files hold quantized, by path; none where there is but a config."""
     config = read_config(pathlib.Path(folder))
     try:
-        weights = Weights(pathlib.Path(folder))
+        weights = weights_of(pathlib.Path(folder), config)
     except FileNotFoundError:
         return {}
     return names.quant_types(weights, names.slots(rules(config), shapes(config)))
@@ -168,21 +157,36 @@ def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] 
             f"extra entry {wrong[0]}={extra[wrong[0]]!r} may change the model; only book-keeping can be added"
         )
     table = rules(lm.config)
+    if family_tensors.joins(lm.config) and any(isinstance(leaf, QuantArray) for leaf in _leaves(lm.stored_params)):
+        raise ValueError(
+            "files of this family hold several matrices in one tensor, and quantized ones are not written so; load the "
+            'model with quantize="none", or keep the files that it was read from'
+        )
     entries = config_to_hf(lm.config) | {"torch_dtype": lm.dtype.name} | extra
     entries |= quant_config.describing(table, lm.stored_params)
-    write_folder(pathlib.Path(folder), entries, names.tensors(table, lm.stored_params))
+    tensors = family_tensors.join(lm.config, names.tensors(table, lm.stored_params))
+    write_folder(pathlib.Path(folder), entries, tensors)
+
+
+def _leaves(params: names.Params) -> list[Any]:
+    return jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, QuantArray))
 
 
 def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
-    """The table of names: all families have the same, but for their experts."""
-    if config.experts is None:
-        return _RULES
-    block, matrices = _EXPERTS[family_of(config)]
-    key, path = f"model.layers.{{i}}.{block}", "layers_{i}/mlp"
-    experts = (
-        names.Rule(f"{key}.experts.{{j}}.{name}.weight", f"{path}/experts/{part}") for part, name in matrices.items()
+    """The table of names."""
+    return (
+        names.Rule(EMBEDDING, "embed_tokens/embedding"),
+        *family_tensors.rules_of(config),
+        names.Rule("model.norm.weight", "norm/scale"),
+        names.Rule(OUTPUT, "lm_head/weight"),
     )
-    return (*_RULES, names.Rule(f"{key}.gate.weight", f"{path}/gate/weight"), *experts)
+
+
+def weights_of(folder: pathlib.Path, config: LlamaConfig) -> Weights:
+    """The tensors of a target's files, those that hold several parameters divided."""
+    weights = Weights(folder)
+    family_tensors.divide(weights, config, names.expected(rules(config), shapes(config)))
+    return weights
 
 
 def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) -> LlamaConfig:
@@ -197,14 +201,16 @@ def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) 
 
 
 def check_target(weights: Weights, config: LlamaConfig) -> None:
-    """Holds the files against the config without reading a tensor."""
+    """Holds the files against the config without reading a tensor; tensors that hold several are divided."""
     if is_bare(weights.info):
         raise ValueError(
             f"{weights.folder} holds a model without its output matrix, under names without 'model.', as transformers' "
             "AutoModel saves it; save it with AutoModelForCausalLM"
         )
+    family_tensors.divide(weights, config, names.expected(rules(config), shapes(config)))
     tied = (re.escape(OUTPUT),) if config.tie_word_embeddings else ()
-    names.check(weights, rules(config), shapes(config), (*BUFFERS, *HEADS, *tied))
+    ignored = (*BUFFERS, *HEADS, *tied, *family_tensors.drafting_layers(config))
+    names.check(weights, rules(config), shapes(config), ignored)
 
 
 def is_bare(info: Mapping[str, TensorInfo]) -> bool:
@@ -228,6 +234,7 @@ def _shapes(config: LlamaConfig) -> names.Params:
         config,
         num_hidden_layers=len(kinds),
         full_attention_layers=(),
+        no_rope_layers=(),
         experts=None if experts is None else dataclasses.replace(experts, mlp_only_layers=(0,) if kinds[0] else ()),
     )
     params = jax.eval_shape(functools.partial(LM.init, fewer), jax.random.key(0)).params

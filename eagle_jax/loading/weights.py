@@ -213,5 +213,10 @@ def _times(path: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> int:
     """How often each head of a new weight has to be repeated; 0 if it does not fit."""
     if shape == expected:
         return 1
-    fits = is_key_or_value(path) and shape[1:] == expected[1:] and shape and expected[0] % shape[0] == 0
+    fits = (
+        is_key_or_value(path, over_projections=True)
+        and shape[1:] == expected[1:]
+        and shape
+        and expected[0] % shape[0] == 0
+    )
     return expected[0] // shape[0] if fits else 0

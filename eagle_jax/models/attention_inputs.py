@@ -5,7 +5,7 @@ from jaxtyping import Array, Bool, Int
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.models.cache import Cache
-from eagle_jax.models.rope import cos_sin
+from eagle_jax.models.rope import cos_sin, query_scale
 from eagle_jax.ops import AttentionInputs, FlatRows
 
 
@@ -40,6 +40,7 @@ def attention_inputs(
         first=None if window is None else positions - window + 1,
         num_valid=num_valid(positions >= 0),
         flat=flat,
+        query_scale=query_scale(rope, positions),
     )
 
 

@@ -21,10 +21,11 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
 from eagle_jax.head_configs import Eagle3Config
+from eagle_jax.models.attention import Attention
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
-from eagle_jax.models.llama import Attention, DecoderLayer, through
+from eagle_jax.models.llama import DecoderLayer, through
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
 from eagle_jax.ops import KV, AttentionInputs, CachedKV

@@ -26,8 +26,8 @@ from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import one_slot
-from eagle_jax.models.layers import Linear
-from eagle_jax.models.llama import DecoderLayer, norm
+from eagle_jax.models.layers import Linear, norm
+from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import causal, empty_cache
 from eagle_jax.ops import KV, AttentionInputs, activation_dtype
 from eagle_jax.struct import pytree, static

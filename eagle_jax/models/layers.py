@@ -8,6 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
+from eagle_jax.config import LlamaConfig
 from eagle_jax.models.layout import GATE_UP
 
 
@@ -61,6 +62,11 @@ class RMSNorm(nn.Module):
         return ops.rms_norm(x, self.weights(x.shape[-1]))
 
 
+def norm(config: LlamaConfig, dtype: DTypeLike) -> RMSNorm:
+    """A norm as this family has them."""
+    return RMSNorm(config.rms_norm_eps, dtype, plus_one=config.norm_plus_one)
+
+
 class Embedding(nn.Module):
     """Token table, also the output matrix where embeddings are tied."""
 
@@ -81,13 +87,18 @@ class Embedding(nn.Module):
 
 
 class MLP(nn.Module):
-    """Parameters of SwiGLU: `down(silu(gate(x)) * up(x))`; `gelu` puts GELU in silu's place (Gemma)."""
+    """SwiGLU: `down(silu(gate(x)) * up(x))`; `gelu` puts GELU in silu's place (Gemma).
+
+    As a channel mixer it is called with the residual stream and the norms before and behind it, and gives the stream
+    with its part, times `multiplier`, added.
+    """
 
     hidden_size: int
     intermediate_size: int
     use_bias: bool
     dtype: DTypeLike = jnp.float32
     gelu: bool = False
+    multiplier: float = 1.0
 
     def setup(self):
         if self.has_variable("params", GATE_UP):
@@ -97,9 +108,15 @@ class MLP(nn.Module):
             self.up_proj = Linear(self.intermediate_size, self.use_bias, self.dtype)
         self.down_proj = Linear(self.hidden_size, self.use_bias, self.dtype)
 
-    def weights(self, norm: ops.Norm, post_norm: ops.Norm | None = None) -> ops.MLPWeights:
+    def __call__(
+        self, x: Float[Array, "b n h"], norms: tuple[ops.Norm | None, ops.Norm | None], num_valid: Int[Array, ""]
+    ) -> Float[Array, "b n h"]:
+        return ops.mlp_block(x, self.weights(*norms), num_valid)
+
+    def weights(self, norm: ops.Norm | None, post_norm: ops.Norm | None = None) -> ops.MLPWeights:
         if self.has_variable("params", GATE_UP):
             gate_up = self.gate_up_proj.weights(self.hidden_size)
         else:
             gate_up = self.gate_proj.weights(self.hidden_size), self.up_proj.weights(self.hidden_size)
-        return ops.MLPWeights(norm, gate_up, self.down_proj.weights(self.intermediate_size), post_norm, self.gelu)
+        down = self.down_proj.weights(self.intermediate_size)
+        return ops.MLPWeights(norm, gate_up, down, post_norm, self.gelu, self.multiplier)

@@ -1,5 +1,10 @@
-"""Sparse experts in place of an MLP (Mixtral, Qwen3-MoE): a router sends each token through a few of many."""
+"""The channel mixers of decoder layers: an MLP, or sparse experts in its place.
 
+A channel mixer is a module that is called with the residual stream and the norms before and behind it, and gives the
+stream with its part added. Of sparse experts a router sends each token through a few.
+"""
+
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -9,14 +14,23 @@ from jax import P
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.config import Experts
-from eagle_jax.models.layers import Linear
-from eagle_jax.ops.experts import Stacks, apply_experts
+from eagle_jax import ops
+from eagle_jax.config import Experts, LlamaConfig
+from eagle_jax.models.layers import MLP, Linear
+from eagle_jax.ops.experts import Activation, Stacks, apply_experts
 from eagle_jax.sharding import MODEL, added_up, by_row
 
 # Every device has a slice of every expert's width: however tokens choose, loads are even.
-_SPECS: tuple[Any, ...] = (P(None, MODEL), P(None, MODEL), P(None, None, MODEL))
-_WIDTH = Stacks(*_SPECS)
+_WIDTH: tuple[Any, ...] = (P(None, MODEL), P(None, MODEL), P(None, None, MODEL))
+_BIASES: tuple[Any, ...] = (P(None, MODEL), P(None, MODEL))
+
+
+def channel_mixer(config: LlamaConfig, sparse: bool, dtype: DTypeLike) -> nn.Module:
+    """The channel mixer of a layer of this kind."""
+    if sparse and config.experts is not None:
+        return SparseMLP(config.hidden_size, config.experts, dtype, config.residual_multiplier)
+    gelu, multiplier = config.activation == "gelu_tanh", config.residual_multiplier
+    return MLP(config.hidden_size, config.intermediate_size, config.mlp_bias, dtype, gelu, multiplier)
 
 
 class SparseMLP(nn.Module):
@@ -25,15 +39,39 @@ class SparseMLP(nn.Module):
     hidden_size: int
     config: Experts
     dtype: DTypeLike = jnp.float32
+    multiplier: float = 1.0
 
     def setup(self):
-        self.gate = Linear(self.config.num_experts, dtype=self.dtype, result=jnp.float32)
-        self.experts = _ExpertStacks(self.hidden_size, self.config, self.dtype)
+        c = self.config
+        self.gate = Linear(c.num_experts, c.router_bias, self.dtype, result=jnp.float32)
+        self.experts = _ExpertStacks(self.hidden_size, c, self.dtype)
+        if c.correction_bias:
+            zeros = nn.initializers.zeros
+            self.correction_bias = self.param("correction_bias", zeros, (c.num_experts,), self.dtype)
+        if c.shared_intermediate_size:
+            self.shared_experts = MLP(self.hidden_size, c.shared_intermediate_size, False, self.dtype)
 
-    def __call__(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
-        chosen, share = route(self.gate(x).reshape(-1, self.config.num_experts), self.config)
+    def __call__(
+        self, x: Float[Array, "b n h"], norms: tuple[ops.Norm | None, ops.Norm | None], num_valid: Int[Array, ""]
+    ) -> Float[Array, "b n h"]:
+        normed = x if norms[0] is None else ops.rms_norm(x, norms[0])
+        y = self.mixed(normed)
+        if self.config.shared_intermediate_size:
+            y = y + ops.feed_forward(normed, self.shared_experts.weights(None), num_valid)
+        return ops.added(x, y, norms[1], self.multiplier)
+
+    def mixed(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
+        """What its experts make of each token, by their shares."""
+        c = self.config
+        correction = self.correction_bias.astype(jnp.float32) if c.correction_bias else None
+        chosen, share = route(self.gate(x).reshape(-1, c.num_experts), c, correction)
         by_token = tuple(part.reshape(*x.shape[:2], -1) for part in (chosen, share))
-        return added_up(mix, (x, *by_token), self.experts(), _WIDTH).astype(x.dtype)
+        stacks, down_bias = self.experts()
+        specs = Stacks(*_WIDTH, *(_BIASES if c.bias else ()))
+        y = added_up(functools.partial(mix, activation=activation(c)), (x, *by_token), stacks, specs)
+        if down_bias is not None:  # here, not in what devices add up
+            y = y + jnp.einsum("bnt,bnth->bnh", by_token[1], down_bias.astype(jnp.float32)[by_token[0]])
+        return y.astype(x.dtype)
 
 
 class _ExpertStacks(nn.Module):
@@ -42,30 +80,66 @@ class _ExpertStacks(nn.Module):
     dtype: DTypeLike
 
     @nn.compact
-    def __call__(self) -> Stacks:
+    def __call__(self) -> tuple[Stacks, Array | None]:
+        """The stacks, and the bias of the last projection."""
         experts, wide = self.config.num_experts, self.config.moe_intermediate_size
         into, out = (experts, wide, self.hidden_size), (experts, self.hidden_size, wide)
-        normal = nn.initializers.normal(0.02)
-        return Stacks(
-            gate=self.param("gate", normal, into, self.dtype),
-            up=self.param("up", normal, into, self.dtype),
-            down=self.param("down", normal, out, self.dtype),
-        )
+        normal, zeros = nn.initializers.normal(0.02), nn.initializers.zeros
+        matrices = {
+            "gate": self.param("gate", normal, into, self.dtype),
+            "up": self.param("up", normal, into, self.dtype),
+            "down": self.param("down", normal, out, self.dtype),
+        }
+        if not self.config.bias:
+            return Stacks(**matrices), None
+        for name in ("gate_bias", "up_bias"):
+            matrices[name] = self.param(name, zeros, (experts, wide), self.dtype)
+        return Stacks(**matrices), self.param("down_bias", zeros, (experts, self.hidden_size), self.dtype)
+
+
+def activation(config: Experts) -> Activation:
+    """What lies between an expert's projections."""
+    return Activation(config.swiglu_limit, config.swiglu_alpha)
 
 
 def mix(
-    tokens: tuple[Float[Array, "b n h"], Int[Array, "b n t"], Float[Array, "b n t"]], stacks: Stacks
+    tokens: tuple[Float[Array, "b n h"], Int[Array, "b n t"], Float[Array, "b n t"]],
+    stacks: Stacks,
+    activation: Activation = Activation(),
 ) -> Float[Array, "b n h"]:
     """What its experts make of each token, by their shares, in float32."""
     x, chosen, share = tokens
-    pairs = apply_experts(x.reshape(-1, x.shape[-1]), chosen.reshape(-1), stacks)
+    pairs = apply_experts(x.reshape(-1, x.shape[-1]), chosen.reshape(-1), stacks, activation)
     return jnp.sum(pairs.reshape(*chosen.shape, -1) * share[..., None], axis=2)
 
 
-def route(logits: Float[Array, "r e"], config: Experts) -> tuple[Int[Array, "r t"], Float[Array, "r t"]]:
-    """The experts of each row, the most probable first, and their shares in its result."""
+def route(
+    logits: Float[Array, "r e"], config: Experts, correction: Float[Array, "e"] | None = None
+) -> tuple[Int[Array, "r t"], Float[Array, "r t"]]:
+    """The experts of each row, those of the highest scores first, and their shares in its result.
+
+    Args:
+        correction: is added to the scores for the choice alone.
+    """
     best = by_row(lambda rows: jax.lax.top_k(rows, config.num_experts_per_tok))
-    share, chosen = best(jax.nn.softmax(logits, axis=-1))
-    if config.norm_topk_prob:  # the same as a softmax over the chosen logits alone
+    if config.scores == "softmax":
+        share, chosen = best(jax.nn.softmax(logits, axis=-1))
+    else:
+        scores = jax.nn.sigmoid(logits)
+        ranked = scores if correction is None else scores + correction[None]
+        _, chosen = best(_within_best_groups(ranked, config))
+        share = jnp.take_along_axis(scores, chosen, axis=-1)
+    if config.norm_topk_prob:  # of softmax the same as a softmax over the chosen logits alone
         share = share / jnp.sum(share, axis=-1, keepdims=True)
-    return chosen, share
+    return chosen, share if config.routed_scaling_factor == 1 else share * config.routed_scaling_factor
+
+
+def _within_best_groups(ranked: Float[Array, "r e"], config: Experts) -> Float[Array, "r e"]:
+    """The scores, but for those of groups that no expert may be chosen from."""
+    if config.topk_groups == config.num_groups:
+        return ranked
+    by_group = ranked.reshape(len(ranked), config.num_groups, -1)
+    two = jnp.sum(by_row(lambda rows: jax.lax.top_k(rows, 2))(by_group)[0], axis=-1)
+    _, groups = by_row(lambda rows: jax.lax.top_k(rows, config.topk_groups))(two)
+    chosen = jnp.any(groups[:, :, None] == jnp.arange(config.num_groups)[None, None], axis=1)
+    return jnp.where(chosen[:, :, None], by_group, -jnp.inf).reshape(ranked.shape)

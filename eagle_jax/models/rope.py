@@ -10,18 +10,28 @@ from eagle_jax.config import Rope
 from eagle_jax.ops import CosSin, computed_once
 
 
-def cos_sin(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length: Int[Array, "b"]) -> CosSin:
-    """Cosines and sines for tokens at `positions`, in float32.
+def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope_length: Int[Array, "b"]) -> CosSin:
+    """Cosines and sines for tokens at `positions`, in float32; None rotates by nothing, which changes no bit.
 
     bfloat16 would round position 257 to 256, and sin(257) is not sin(256).
 
-    `rope_length` matters to dynamic NTK scaling only. There the base grows with the length seen when a key is made: the
-    prompt's for all prompt tokens, then each token's own position. That is what transformers does token by token, and
-    it makes a key a function of (prompt, position) alone, so drafting cannot change it.
+    `rope_length` matters to dynamic NTK scaling and LongRoPE only. There frequencies depend on the length seen when a
+    key is made: the prompt's for all prompt tokens, then each token's own position. That is what transformers does
+    token by token, and it makes a key a function of (prompt, position) alone, so drafting cannot change it.
     """
+    if rope is None:
+        shape = (*positions.shape, head_dim // 2)
+        return jnp.ones(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
+    size, seen = rope.rotated(head_dim), jnp.maximum(positions + 1, rope_length[:, None])
     if rope.kind == "dynamic":
-        seen = jnp.maximum(positions + 1, rope_length[:, None])
-        turns = _dynamic_frequencies(rope, head_dim, seen)
+        turns = _dynamic_frequencies(rope, size, seen)
+    elif rope.kind == "longrope":
+        assert rope.original_max_position_embeddings is not None
+        short, long = (
+            jnp.asarray(_default(rope, size) / np.asarray(factors), jnp.float32)[None, None]
+            for factors in (rope.short_factor, rope.long_factor)
+        )
+        turns = jnp.where((seen > rope.original_max_position_embeddings)[..., None], long, short)
     else:
         turns = jnp.asarray(frequencies(rope, head_dim), jnp.float32)[None, None]
     angle = positions.astype(jnp.float32)[..., None] * turns
@@ -30,12 +40,21 @@ def cos_sin(rope: Rope, head_dim: int, positions: Int[Array, "b n"], rope_length
 
 
 def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Radians by which each pair of a head turns from one position to the next, `[head_dim / 2]`.
+    """Radians by which each rotated pair of a head turns from one position to the next, mostly `[head_dim / 2]`.
 
     Args:
-        rope: of any kind but `dynamic`, whose frequencies depend on the length seen.
+        rope: of any kind but `dynamic` and `longrope`, whose frequencies depend on the length seen.
     """
-    return _FREQUENCIES[rope.kind](rope, head_dim)
+    return _FREQUENCIES[rope.kind](rope, rope.rotated(head_dim))
+
+
+def query_scale(rope: Rope | None, positions: Int[Array, "b n"]) -> Float[Array, "b n"] | None:
+    """What queries are multiplied by beyond the original context; None is 1."""
+    if rope is None or not rope.query_beta:
+        return None
+    assert rope.original_max_position_embeddings is not None
+    times = jnp.maximum(positions, 0) // rope.original_max_position_embeddings
+    return 1 + rope.query_beta * jnp.log1p(times.astype(jnp.float32))
 
 
 def _exponents(head_dim: int) -> np.ndarray:
@@ -48,6 +67,11 @@ def _default(rope: Rope, head_dim: int) -> np.ndarray:
 
 def _linear(rope: Rope, head_dim: int) -> np.ndarray:
     return _default(rope, head_dim) / rope.factor
+
+
+def _ntk(rope: Rope, head_dim: int) -> np.ndarray:
+    """NTK-aware scaling by a constant: the slowest pair is slowed by about `factor`."""
+    return (rope.theta * rope.factor ** (head_dim / (head_dim - 2))) ** -_exponents(head_dim)
 
 
 def _llama3(rope: Rope, head_dim: int) -> np.ndarray:
@@ -89,4 +113,4 @@ def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Int[Array, "b n"]) -> 
     return theta[..., None] ** -jnp.asarray(_exponents(head_dim), jnp.float32)[None, None]
 
 
-_FREQUENCIES = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+_FREQUENCIES = {"default": _default, "linear": _linear, "ntk": _ntk, "llama3": _llama3, "yarn": _yarn}

@@ -20,8 +20,8 @@ from jaxtyping import Array, Float
 from eagle_jax import ops
 from eagle_jax.config import LlamaConfig
 from eagle_jax.dflash_parts import ConvolutionConfig
+from eagle_jax.models.attention import Attention
 from eagle_jax.models.layers import MLP, Linear, RMSNorm
-from eagle_jax.models.llama import Attention
 from eagle_jax.ops import KV, AttentionInputs, CachedKV
 
 

@@ -13,7 +13,7 @@ backends: each is imported where it is chosen, and can be deleted, and everythin
     top_k, argmax     the largest of rows over a vocabulary
 """
 
-from eagle_jax.ops.attention_block import attention_block, keys_and_values
+from eagle_jax.ops.attention_block import added, attention_block, keys_and_values
 from eagle_jax.ops.attention_case import Case
 from eagle_jax.ops.dispatch import VARIABLE, tracing_context
 from eagle_jax.ops.embed import embed
@@ -52,6 +52,7 @@ __all__ = [
     "PackedWeight",
     "Transposed",
     "activation_dtype",
+    "added",
     "argmax",
     "attention_block",
     "computed_once",

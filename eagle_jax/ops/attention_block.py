@@ -1,5 +1,7 @@
 """The attention half of a decoder layer."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -9,7 +11,7 @@ from eagle_jax.ops.linear import linear
 from eagle_jax.ops.rms_norm import rms_norm
 from eagle_jax.ops.rotary import rotate
 from eagle_jax.ops.tree_attention import check_rows, tree_attention
-from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV
+from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV, Norm
 
 Heads = tuple[Float[Array, "b h n c"], Float[Array, "b k n c"], Float[Array, "b k n c"]]
 
@@ -56,27 +58,36 @@ def reference(
     """The block operation by operation."""
     batch, n, _ = x.shape
     q, k, v = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
-    q, k = rotate(q, inputs.cos_sin), rotate(k, inputs.cos_sin)
+    if inputs.query_scale is not None:
+        q = q * inputs.query_scale[:, None, :, None].astype(q.dtype)
     fresh = (k, v)
     if draft_kv[0].shape[2]:
         fresh = jnp.concatenate([draft_kv[0], k], axis=2), jnp.concatenate([draft_kv[1], v], axis=2)
     seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
+    how: dict[str, Any] = dict(scale=scale, softcap=softcap, sinks=weights.sinks)
     if inputs.flat is None:
-        attended = tree_attention(q, fresh, *seen, scale=scale, softcap=softcap)
+        attended = tree_attention(q, fresh, *seen, **how)
     else:
-        attended = flat_attention(q, fresh, *seen, inputs.flat, scale=scale, softcap=softcap)
+        attended = flat_attention(q, fresh, *seen, inputs.flat, **how)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
-    return residual + (y if weights.post_norm is None else rms_norm(y, weights.post_norm)), (k, v)
+    return added(residual, y, weights.post_norm, weights.multiplier), (k, v)
+
+
+def added(
+    residual: Float[Array, "b n h"], y: Float[Array, "b n h"], post_norm: Norm | None, multiplier: float
+) -> Array:
+    """The residual sum, with a norm over what is added, or a factor."""
+    y = y if post_norm is None else rms_norm(y, post_norm)
+    return residual + (y if multiplier == 1 else y * multiplier)
 
 
 def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> KV:
     """The keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
-    _, k, v = _project(x, weights, inputs, head_dim)
-    return rotate(k, inputs.cos_sin), v
+    return _project(x, weights, inputs, head_dim)[1:]
 
 
 def _project(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> Heads:
-    """Queries, keys and values by head, not yet rotated."""
+    """Queries and keys, rotated, and values by head."""
     batch, n, _ = x.shape
     normed = x if weights.norm is None else rms_norm(x, weights.norm)
 
@@ -88,7 +99,16 @@ def _project(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: Attent
         parts = [merged[..., :-2, :], merged[..., -2, :], merged[..., -1, :]]
     else:
         parts = [linear(normed, part, num_valid=inputs.num_valid) for part in weights.qkv]
-    q, k, v = map(by_head, parts)
-    q = q if weights.q_norm is None else rms_norm(q, weights.q_norm)
-    k = k if weights.k_norm is None else rms_norm(k, weights.k_norm)
-    return q, k, v
+    over, pairs = weights.norms_over, ((parts[0], weights.q_norm), (parts[1], weights.k_norm))
+
+    def finished(rows: Float[Array, "b n *o"], norm: Norm | None) -> Float[Array, "b heads n c"]:
+        if norm is not None and over == "projection":
+            rows = rms_norm(rows.reshape(batch, n, -1), norm)
+        heads = by_head(rows)
+        if norm is not None and over == "head":
+            heads = rms_norm(heads, norm)
+        heads = rotate(heads, inputs.cos_sin, weights.interleaved)
+        return rms_norm(heads, norm) if norm is not None and over == "rotated_head" else heads
+
+    q, k = (finished(rows, norm) for rows, norm in pairs)
+    return q, k, by_head(parts[2])

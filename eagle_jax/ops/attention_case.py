@@ -37,6 +37,7 @@ class Case:
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2); None leaves them.
         cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
         count: leading nodes of each request that are not padding, of which results may be any number; None is all.
+        sinks: a logit of each row that joins its softmax, without a value (gpt-oss); None is no such logit.
     """
 
     q: Float[Array, "b k r c"]
@@ -48,6 +49,7 @@ class Case:
     softcap: float | None = static()
     cache_rows: Int[Array, "b"] | None = None
     count: Int[Array, "b"] | None = None
+    sinks: Float[Array, "1 k r 1"] | None = None
 
     @property
     def nodes(self) -> int:
@@ -73,7 +75,14 @@ class Case:
         batch, heads, _, size = self.q.shape
         window = "" if self.first is None else ", sliding window"
         shape = f"{batch} x {self.nodes} nodes, {self.slots} slots, {heads} x {self.group} heads of {size}"
-        return f"{shape}, {self.q.dtype}{window}"
+        return f"{shape}, {self.q.dtype}{window}{'' if self.sinks is None else ', sinks'}"
+
+    def begin(self) -> "Sums":
+        """The state of each row before any key: empty, or with its sink, which weighs 1."""
+        top, total, mixed = nothing(self.q.shape)
+        if self.sinks is None:
+            return top, total, mixed
+        return jnp.broadcast_to(self.sinks, top.shape), jnp.ones_like(total), mixed
 
 
 # The attention `[b k r c]` of a case, in the dtype of its queries. A backend raises NotImplementedError, with the

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.ops.attention_case import UNSEEN, Case, Sums, absorb, nothing, scores
+from eagle_jax.ops.attention_case import UNSEEN, Case, Sums, absorb, scores
 from eagle_jax.ops.types import KV, CachedKV
 
 BLOCK = 128
@@ -25,7 +25,7 @@ def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
     """
     if block is None and jax.default_backend() == "cpu":
         block = BLOCK
-    sums = nothing(case.q.shape)
+    sums = case.begin()
     if case.fresh[0].shape[2] > case.named:
         sums = _aligned(case, sums)
     if block is None or case.slots == 0 or (case.slots <= block and case.nodes > FEW):

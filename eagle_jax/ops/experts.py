@@ -35,17 +35,41 @@ class Stacks(NamedTuple):
     gate: Float[Array, "e m h"] | QuantArray
     up: Float[Array, "e m h"] | QuantArray
     down: Float[Array, "e h m"] | QuantArray
+    gate_bias: Float[Array, "e m"] | None = None
+    up_bias: Float[Array, "e m"] | None = None
 
 
-def apply_experts(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) -> Float[Array, "p h"]:
+class Activation(NamedTuple):
+    """`silu(gate) * up`; with a limit `gate * sigmoid(alpha * gate) * (up + 1)`, of gates cut at the limit and ups at
+    both signs of it (gpt-oss).
+    """
+
+    limit: float | None = None
+    alpha: float = 1.702
+
+    def __call__(self, gate: Float[Array, "q m"], up: Float[Array, "q m"]) -> Float[Array, "q m"]:
+        if self.limit is None:
+            return jax.nn.silu(gate) * up
+        gate, up = jnp.minimum(gate, self.limit), jnp.clip(up, -self.limit, self.limit)
+        return gate * jax.nn.sigmoid(gate * self.alpha) * (up + 1)
+
+
+SILU = Activation()
+
+
+def apply_experts(
+    rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks, activation: Activation = SILU
+) -> Float[Array, "p h"]:
     """The output of each pair of a row and an expert, in float32. The pairs of a row are contiguous."""
     platform, few = jax.default_backend(), expert.shape[0] <= stacks.gate.shape[0]
     if platform == "cpu" or (platform == "tpu" and few):
-        return in_blocks(rows, expert, stacks)
-    return gathered(rows, expert, stacks) if few else grouped(rows, expert, stacks)
+        return in_blocks(rows, expert, stacks, activation)
+    return (gathered if few else grouped)(rows, expert, stacks, activation)
 
 
-def gathered(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) -> Float[Array, "p h"]:
+def gathered(
+    rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks, activation: Activation = SILU
+) -> Float[Array, "p h"]:
     """Copies an expert for each of its pairs; with few pairs that is no more than the size of all experts."""
 
     def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "p o"]:
@@ -54,10 +78,12 @@ def gathered(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks)
         products = jnp.einsum("pi,poi->po", x, weights, precision=exact, preferred_element_type=jnp.float32)
         return products if scales is None else products * scales
 
-    return _mlp(rows[_row_of(rows, expert)], stacks, product)
+    return _mlp(rows[_row_of(rows, expert)], stacks, product, activation, expert)
 
 
-def grouped(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) -> Float[Array, "p h"]:
+def grouped(
+    rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks, activation: Activation = SILU
+) -> Float[Array, "p h"]:
     """Reads each expert once, for all of its rows. The stacks are multiplied as they lie, `[out, in]`."""
     order = jnp.argsort(expert)
     counts = jnp.bincount(expert, length=stacks.gate.shape[0])
@@ -74,11 +100,13 @@ def grouped(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) 
         )
         return products if scales is None else products * scales[expert[order]]
 
-    products = _mlp(rows[_row_of(rows, expert)[order]], stacks, product)
+    products = _mlp(rows[_row_of(rows, expert)[order]], stacks, product, activation, expert[order])
     return jnp.zeros_like(products).at[order].set(products)
 
 
-def in_blocks(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks) -> Float[Array, "p h"]:
+def in_blocks(
+    rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks, activation: Activation = SILU
+) -> Float[Array, "p h"]:
     """Reads an expert once for each block of its rows; experts without rows are never read.
 
     Five pairs of experts 2, 0, 2, 2, 0 in blocks of two:
@@ -109,17 +137,25 @@ def in_blocks(rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks
             return matmul(x, one)
 
         x = jax.lax.dynamic_slice_in_dim(laid, block * size, size)
-        return jax.lax.dynamic_update_slice_in_dim(laid, _mlp(x, stacks, product), block * size, axis=0)
+        made = _mlp(x, stacks, product, activation, of_block[block][None])
+        return jax.lax.dynamic_update_slice_in_dim(laid, made, block * size, axis=0)
 
     products = jax.lax.fori_loop(0, ends[-1], one_block, laid)[place]
     return jnp.zeros_like(products).at[order].set(products)
 
 
 def _mlp(
-    x: Float[Array, "q h"], stacks: Stacks, product: Callable[[Array, Any], Float[Array, "q o"]]
+    x: Float[Array, "q h"],
+    stacks: Stacks,
+    product: Callable[[Array, Any], Float[Array, "q o"]],
+    activation: Activation,
+    expert: Int[Array, "_"],
 ) -> Float[Array, "q h"]:
+    """An expert's MLP of each row; `expert` is that of each row, or of all."""
     gate, up = product(x, stacks.gate).astype(x.dtype), product(x, stacks.up).astype(x.dtype)
-    return product(jax.nn.silu(gate) * up, stacks.down)
+    if stacks.gate_bias is not None and stacks.up_bias is not None:
+        gate, up = gate + stacks.gate_bias[expert].astype(x.dtype), up + stacks.up_bias[expert].astype(x.dtype)
+    return product(activation(gate, up), stacks.down)
 
 
 def _in_order(

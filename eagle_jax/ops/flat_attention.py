@@ -19,6 +19,7 @@ def flat_attention(
     *,
     scale: float,
     softcap: float | None = None,
+    sinks: Float[Array, "h"] | None = None,
 ) -> Float[Array, "1 h f c"]:
     """`tree_attention` of each request's tokens over its own prefix and its own tokens; zeros at padding.
 
@@ -42,6 +43,7 @@ def flat_attention(
         *(None if first is None else first[0][places], cache_rows, flat.count),
         scale=scale,
         softcap=softcap,
+        sinks=sinks,
     )
     index = jnp.arange(len(flat.request), dtype=jnp.int32)
     own = jnp.clip(index - flat.begin[flat.request], 0, flat.most - 1)

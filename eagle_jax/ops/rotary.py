@@ -10,11 +10,19 @@ from eagle_jax.ops.types import CosSin
 from eagle_jax.sharding.tracing import is_sharded
 
 
-def rotate(x: Float[Array, "b heads n c"], cos_sin: CosSin) -> Float[Array, "b heads n c"]:
-    """Rotates the pairs (x_i, x_{i + c/2}): the half-split order of HuggingFace checkpoints."""
+def rotate(x: Float[Array, "b heads n c"], cos_sin: CosSin, interleaved: bool = False) -> Float[Array, "b heads n c"]:
+    """Rotates the pairs (x_i, x_{i + half}), the half-split order of HuggingFace checkpoints, or (x_2i, x_{2i + 1}).
+
+    What a head has beyond twice the number of cosines stays as it is.
+    """
     cos, sin = (part[:, None] for part in cos_sin)
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    size = 2 * cos.shape[-1]
+    wide, rest = x[..., :size].astype(jnp.float32), x[..., size:]
+    first, second = (wide[..., ::2], wide[..., 1::2]) if interleaved else jnp.split(wide, 2, axis=-1)
+    turned = first * cos - second * sin, second * cos + first * sin
+    both = jnp.stack(turned, axis=-1).reshape(wide.shape) if interleaved else jnp.concatenate(turned, axis=-1)
+    both = both.astype(x.dtype)
+    return jnp.concatenate([both, rest], axis=-1) if rest.shape[-1] else both
 
 
 def computed_once(make: Callable[[], CosSin], positions: Int[Array, "b n"]) -> CosSin:

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.ops import attention_reference
@@ -23,6 +24,7 @@ def tree_attention(
     *,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: Float[Array, "h"] | None = None,
 ) -> Float[Array, "b h n c"]:
     """Each of `n` fresh tokens sees its request's committed slots and the fresh rows that `visible` names.
 
@@ -50,16 +52,26 @@ def tree_attention(
         count: leading tokens of each request that are not padding, whose results may be any number; None is all.
         scale: scores are multiplied by it; None is `c ** -0.5`.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
+        sinks: a logit of each head that joins its softmax, without a value (gpt-oss); neither scaled nor capped.
     """
     batch, _, _, size = q.shape
     check_rows(batch, prefix, cache_rows)
     scaled = q * (1 / math.sqrt(size) if scale is None else scale)
     rows = scaled.reshape(batch, fresh[0].shape[1], -1, size)
-    case = Case(rows, fresh, visible, prefix, length, first, softcap, cache_rows, count)
+    by_row = _by_row(sinks, fresh, q.shape[2])
+    case = Case(rows, fresh, visible, prefix, length, first, softcap, cache_rows, count, by_row)
     if not case.slots:  # without a cache nothing is lost
         return attention_reference.attend(case).reshape(q.shape)
     whole = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient
     return dispatch("tree_attention", attention_reference.attend, case, differentiable=whole).reshape(q.shape)
+
+
+def _by_row(sinks: Float[Array, "h"] | None, fresh: KV, nodes: int) -> Float[Array, "1 k r 1"] | None:
+    """The sink of each row of a kv head."""
+    if sinks is None:
+        return None
+    heads = sinks.astype(jnp.float32).reshape(fresh[0].shape[1], -1)
+    return jnp.repeat(heads, nodes, axis=1)[None, :, :, None]
 
 
 def check_rows(batch: int, prefix: CachedKV, cache_rows: Int[Array, "b"] | None) -> None:

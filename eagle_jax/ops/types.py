@@ -53,8 +53,12 @@ class AttentionWeights:
         norm: before the projections; None leaves the input as it is.
         qkv: one map to `[k, g + 2, c]` (of each kv head its queries, its key, its value), or three maps.
         o: output projection.
-        q_norm, k_norm: over each head, before the rotation; or None.
+        q_norm, k_norm: over what `norms_over` says; or None.
         post_norm: over the output, before the residual sum (Gemma); or None.
+        sinks: a logit of each query head that joins its softmax, without a value (gpt-oss); or None.
+        norms_over: each `head` before the rotation, each `rotated_head`, or the whole `projection`.
+        interleaved: the rotation turns neighbours, not halves.
+        multiplier: of what is added to the residual (Granite).
     """
 
     norm: Norm | None
@@ -63,6 +67,15 @@ class AttentionWeights:
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     post_norm: Norm | None = None
+    sinks: Float[Array, "h"] | None = None
+    norms_over: str = static(default="head")
+    interleaved: bool = static(default=False)
+    multiplier: float = static(default=1.0)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all but the norms of heads and the one behind is as in Llama."""
+        return self.sinks is None and self.norms_over == "head" and not self.interleaved and self.multiplier == 1
 
 
 @pytree
@@ -70,18 +83,20 @@ class MLPWeights:
     """Parameters of the MLP half of a decoder layer.
 
     Attributes:
-        norm: before the MLP.
+        norm: before the MLP; None leaves the input as it is.
         gate_up: one map to `[2, inner]`, or two maps.
         down: output projection.
         post_norm: over the output, before the residual sum (Gemma); or None.
         gelu: the activation is GELU, by tanh (Gemma); else SiLU.
+        multiplier: of what is added to the residual (Granite).
     """
 
-    norm: Norm
+    norm: Norm | None
     gate_up: Affine | tuple[Affine, Affine]
     down: Affine
     post_norm: Norm | None = None
     gelu: bool = static(default=False)
+    multiplier: float = static(default=1.0)
 
 
 @pytree
@@ -127,6 +142,7 @@ class AttentionInputs:
         cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
         flat: where requests' tokens lie, if they are all in one row of the pass, which then has b = 1; `length` and
             `cache_rows` are still those of the requests. None: each request has a row.
+        query_scale: queries are multiplied by it after the rotation (Ministral 3); None is 1.
     """
 
     cos_sin: CosSin
@@ -136,3 +152,4 @@ class AttentionInputs:
     num_valid: Int[Array, ""]
     cache_rows: Int[Array, "y"] | None = None
     flat: FlatRows | None = None
+    query_scale: Float[Array, "b n"] | None = None

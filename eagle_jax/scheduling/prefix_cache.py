@@ -184,10 +184,13 @@ def _bytes_of(block: PrefillState) -> int:
 
 def _rope_length(config: Any, prompt: int) -> int:
     """What the cached keys of a prompt depend on besides its tokens: with dynamic NTK scaling its length, where that is
-    beyond the original context; else 0.
+    beyond the original context; with LongRoPE whether it is; else 0.
     """
     if not isinstance(config, LlamaConfig):
         return 0
     ropes = [config.rope_of(layer) for layer in range(config.num_hidden_layers)]
-    originals = [rope.original_max_position_embeddings or 0 for rope in ropes if rope.kind == "dynamic"]
+    scaled = [rope for rope in ropes if rope is not None and rope.kind in ("dynamic", "longrope")]
+    originals = [rope.original_max_position_embeddings or 0 for rope in scaled]
+    if all(rope.kind == "longrope" for rope in scaled):
+        prompt = min(prompt, max(originals, default=0) + 1)
     return max(prompt, min(originals)) if originals else 0

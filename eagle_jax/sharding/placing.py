@@ -28,7 +28,7 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
     times = repeats(config, sharding.sizes)
 
     def place(path: str, value: np.ndarray) -> jax.Array:
-        if is_key_or_value(path) and not path.endswith("/order"):
+        if is_key_or_value(path, config.qk_norm_over == "projection") and not path.endswith("/order"):
             value = with_repeated_heads(value, times, config.head_dim)
         where = sharding.named(rules, path, value.shape)
         return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
@@ -36,9 +36,16 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
     return place
 
 
-def is_key_or_value(path: str) -> bool:
-    """Whether a weight makes keys or values, whose heads may be kept several times."""
-    return re.search(r"self_attn/[kv]_proj/", path) is not None
+def is_key_or_value(path: str, over_projections: bool) -> bool:
+    """Whether a weight makes keys or values, whose heads may be kept several times.
+
+    Args:
+        over_projections: norms of keys go over all heads of a token, and have numbers for each.
+    """
+    return (
+        re.search(r"self_attn/([kv]_proj/|k_norm/scale)" if over_projections else r"self_attn/[kv]_proj/", path)
+        is not None
+    )
 
 
 def with_repeated_heads(value: Rows, times: int, head_dim: int) -> Rows:

@@ -23,11 +23,12 @@ _LAYERS: Rules = (
     (r"self_attn/qkv_proj/", P(MODEL)),
     (r"(o|down)_proj/weight$", P(None, MODEL)),
     (r"(o|down)_proj/weight/data$", P(MODEL, None)),
-    (r"mlp/(gate|up)_proj/weight$", P(MODEL, None)),
-    (r"mlp/(gate|up)_proj/weight/data$", P(None, MODEL)),
+    (r"self_attn/sinks$", P(MODEL)),
+    (r"mlp/(shared_experts/)?(gate|up)_proj/weight$", P(MODEL, None)),
+    (r"mlp/(shared_experts/)?(gate|up)_proj/weight/data$", P(None, MODEL)),
     (r"mlp/(gate|up)_proj/bias$", P(MODEL)),
-    (r"mlp/gate_up_proj/weight/data$", P(None, None, MODEL)),
-    (r"mlp/gate_up_proj/", P(None, MODEL)),
+    (r"mlp/(shared_experts/)?gate_up_proj/weight/data$", P(None, None, MODEL)),
+    (r"mlp/(shared_experts/)?gate_up_proj/", P(None, MODEL)),
 )
 _VOCABULARY: Rules = (
     (r"embed_tokens/embedding$", P(MODEL, None)),
@@ -40,6 +41,7 @@ TARGET: Rules = (
     *_VOCABULARY,
     (r"mlp/experts/(gate|up)$", P(None, MODEL, None)),  # every device has a slice of every expert: loads are even
     (r"mlp/experts/down$", P(None, None, MODEL)),
+    (r"mlp/experts/(gate|up)_bias$", P(None, MODEL)),
     *_LAYERS,
     *_WHOLE,
 )

@@ -184,7 +184,7 @@ def digest(target: LM, sizes: LlamaConfig) -> int:
     times = target.config.num_key_value_heads // sizes.num_key_value_heads
 
     def one(path: Any, weight: Array) -> UInt[Array, ""]:
-        if times > 1 and is_key_or_value(_named(path)):
+        if times > 1 and is_key_or_value(_named(path), sizes.qk_norm_over == "projection"):
             weight = weight.reshape(-1, times, sizes.head_dim, *weight.shape[1:])[:, 0]
         return _hash_of_bits(weight)
 

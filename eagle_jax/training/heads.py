@@ -120,8 +120,9 @@ def _dflash(
     """Begins at random, as published, beside the target's embedding and output matrix, or rows of the latter; a
     selector chooses at first what the slots alone would.
     """
-    if target.config.gemma is not None:
-        raise ValueError(f"method {config.method} for a Gemma, which scales its embeddings; expected another target")
+    if target.config.scales_edges:
+        what = "which scales its embeddings or logits (Gemma, Granite)"
+        raise ValueError(f"method {config.method} for a target {what}; expected another one")
     assert config.mask_token_id is not None, "HeadConfig has refused it"
     head_config = DFlashConfig(
         layers=dataclasses.replace(layers, qk_norm=True, sliding_window=_window(config)),
@@ -192,8 +193,9 @@ def _eagle3_config(
 ) -> Eagle3Config:
     mask = None
     if config.method == "peagle":
-        if target.gemma is not None:
-            raise ValueError("method peagle for a Gemma, which scales its embeddings; expected another target")
+        if target.scales_edges:
+            what = "which scales its embeddings or logits (Gemma, Granite)"
+            raise ValueError(f"method peagle for a target {what}; expected another one")
         assert config.mask_token_id is not None, "HeadConfig has refused it"
         mask = MaskConfig(token_id=config.mask_token_id, num_drafted=steps)
     return Eagle3Config(
@@ -266,5 +268,5 @@ def _layers(config: HeadConfig, target: LlamaConfig, count: int) -> LlamaConfig:
         head_dim=target.head_dim,
         max_position_embeddings=target.max_position_embeddings,
         rms_norm_eps=target.rms_norm_eps,
-        rope=target.rope,
+        rope=target.rope.for_heads(),
     )

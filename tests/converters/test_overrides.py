@@ -59,8 +59,8 @@ def test_two_kinds_of_layers_have_their_own():
     gemma |= {"tie_word_embeddings": True, "layer_types": ["sliding_attention", "full_attention"]}
     both = {"full_attention": {"rope_theta": 500.0, **LINEAR}, "sliding_attention": {"rope_theta": 50.0}}
     config = read(gemma | {"rope_parameters": both}, {"rope_theta": 7.0, "rope_local_base_freq": 3.0})
-    assert config.gemma is not None and config.gemma.local_rope is not None
-    assert (config.rope.theta, config.rope.kind, config.gemma.local_rope.theta) == (7.0, "linear", 3.0)
+    assert config.local_rope is not None
+    assert (config.rope.theta, config.rope.kind, config.local_rope.theta) == (7.0, "linear", 3.0)
     assert read(gemma | {"rope_parameters": both}, {"rope_scaling": None}).rope.kind == "default"
     assert config.full_attention_layers == (1,)
     for name in ("sliding_window_pattern", "_sliding_window_pattern"):

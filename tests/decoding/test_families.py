@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import eagle_jax
-from eagle_jax.config import Experts, Gemma, LlamaConfig, Rope
+from eagle_jax.config import Experts, LlamaConfig, Rope
 from eagle_jax.head_configs import EagleConfig
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
@@ -26,18 +26,16 @@ PLAIN = LlamaConfig(
     rms_norm_eps=1e-5,
     rope=Rope(theta=10000.0),
 )
-GEMMA2 = Gemma(query_pre_attn_scalar=6, attn_logit_softcapping=5.0, final_logit_softcapping=9.0, local_rope=None)
-GEMMA3 = Gemma(
-    query_pre_attn_scalar=6, attn_logit_softcapping=None, final_logit_softcapping=None, local_rope=Rope(theta=100.0)
-)
+GEMMA = {"norms": "around", "norm_plus_one": True, "activation": "gelu_tanh"}
+GEMMA |= {"embedding_multiplier": 4.0, "attention_multiplier": 6**-0.5}
 LOCAL = {"sliding_window": 5, "full_attention_layers": (1,), "tie_word_embeddings": True}
 EXPERTS = Experts(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True)
 FAMILIES = {
     "mistral": {"sliding_window": 5},
     "qwen2": {"qkv_bias": True, "sliding_window": 5, "full_attention_layers": (0,)},
     "qwen3": {"qk_norm": True, "tie_word_embeddings": True},
-    "gemma2": LOCAL | {"gemma": GEMMA2},
-    "gemma3": LOCAL | {"gemma": GEMMA3, "qk_norm": True},
+    "gemma2": LOCAL | GEMMA | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 9.0},
+    "gemma3": LOCAL | GEMMA | {"local_rope": Rope(theta=100.0), "qk_norm": True},
     "mixtral": {"experts": EXPERTS},
     "qwen3_moe": {"qk_norm": True, "experts": dataclasses.replace(EXPERTS, mlp_only_layers=(0,))},
 }

@@ -10,9 +10,11 @@ import pathlib
 import cycle_torch
 import eagle3_torch
 import eagle_torch
+import family_torch
 import llama_torch
 import numpy as np
 from cycle_cases import CYCLES
+from family_cases import FAMILIES
 from parity_cases import HEADS, HEADS3, TARGETS
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -25,6 +27,7 @@ def main() -> None:
         ("eagle", HEADS, eagle_torch.answers),
         ("eagle3", HEADS3, eagle3_torch.answers),
         ("cycle", CYCLES, cycle_torch.answers),
+        ("family", FAMILIES.values(), family_torch.answers),
     ):
         arrays = {}
         for case in cases:

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 from cycle_cases import CYCLES
+from family_cases import FAMILIES
 from parity_cases import HEADS, HEADS3, Case
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -39,5 +40,5 @@ def _live(case: Case) -> dict[str, np.ndarray]:
 
 
 def _kind(case: Case) -> str:
-    kinds = {"cycle": CYCLES, "eagle3": HEADS3, "eagle": HEADS}
+    kinds = {"cycle": CYCLES, "eagle3": HEADS3, "eagle": HEADS, "family": tuple(FAMILIES.values())}
     return next((kind for kind, cases in kinds.items() if case in cases), "llama")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import Experts, Gemma
+from eagle_jax.config import Experts, Rope
 from eagle_jax.head_configs import Eagle3Config, EagleConfig
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
@@ -19,7 +19,6 @@ from eagle_jax.testing import TINY, cpu_backend, synthetic_pair
 
 LAYERS = dataclasses.replace(TINY, num_hidden_layers=2)
 EXPERTS = Experts(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, norm_topk_prob=True)
-GEMMA = Gemma(query_pre_attn_scalar=8, attn_logit_softcapping=None, final_logit_softcapping=None, local_rope=None)
 WIDE = Eagle3Config(layers=LAYERS, taps=(0, 1, 2), target_hidden_size=32, draft_vocab_size=61)
 
 
@@ -90,7 +89,14 @@ def test_a_head_of_part_of_the_vocabulary_knows_which():
         ({"draft_vocab_size": 0}, "draft_vocab_size=0"),
         ({"fc_norm": True, "norm_before_fc": True}, "at most one norm"),
         ({"layers": dataclasses.replace(LAYERS, experts=EXPERTS)}, "draft head have experts"),
-        ({"layers": dataclasses.replace(LAYERS, gemma=GEMMA)}, "expected Llama's"),
+        (
+            {"layers": dataclasses.replace(LAYERS, norms="behind", sinks=True)},
+            "have norms='behind', sinks=True; expected",
+        ),
+        (
+            {"layers": dataclasses.replace(LAYERS, rope=Rope(theta=1e4, partial_rotary_factor=0.5))},
+            "rotate their heads",
+        ),
         ({"layers": dataclasses.replace(LAYERS, sliding_window=4, full_attention_layers=(1,))}, "share one window"),
     ],
 )

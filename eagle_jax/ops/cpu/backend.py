@@ -84,6 +84,8 @@ def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) ->
 
 def tree_attention(case: Case) -> Float[Array, "b k r c"]:
     """In float32."""
+    if case.sinks is not None:
+        raise NotImplementedError("it has no sinks")
     _check()
     from eagle_jax.ops.cpu import attention
 
@@ -106,6 +108,8 @@ def attention_block(
         raise NotImplementedError("it has no softcap and no sliding window, and its own tree_attention")
     if weights.q_norm is not None or weights.post_norm is not None:
         raise NotImplementedError("it has one norm")
+    if not weights.is_plain or inputs.query_scale is not None:
+        raise NotImplementedError("it has no sinks, no interleaved rotation, and no factor but that of the scores")
     qkv, o = _panels(weights.qkv, weights.o)
     norm = weights.norm
     _fits_rows(residual, x, *inputs.cos_sin, *draft_kv, *prefix)
@@ -146,8 +150,10 @@ def _fits_attention(
 def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
     """One operation, for SiLU, packed weights without biases and one norm, the one before the MLP."""
     norm = weights.norm
-    if weights.gelu or weights.post_norm is not None or norm.plus_one:
+    if weights.gelu or weights.post_norm is not None or norm is None or norm.plus_one:
         raise NotImplementedError("it has SiLU and one norm")
+    if weights.multiplier != 1:
+        raise NotImplementedError("it adds to the residual as it is")
     gate_up, down = _panels(weights.gate_up, weights.down)
     inner, size = down.shape[1], x.shape[2]
     _fits_rows(x)

@@ -17,6 +17,8 @@ from eagle_jax.sharding.tracing import is_sharded
 def tree_attention(case: Case) -> Float[Array, "b k r c"]:
     if jax.default_backend() != "gpu":
         raise NotImplementedError("there is no GPU")
+    if case.sinks is not None:
+        raise NotImplementedError("it has no sinks")
     return by_head(attend, case)
 
 

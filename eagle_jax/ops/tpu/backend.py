@@ -8,4 +8,6 @@ from eagle_jax.sharding import by_head
 
 
 def tree_attention(case: Case) -> Float[Array, "b k r c"]:
+    if case.sinks is not None:
+        raise NotImplementedError("it has no sinks")
     return by_head(attend, case)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import Experts
+from eagle_jax.config import Experts, Rope
 from eagle_jax.models import layout
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache
@@ -218,6 +218,19 @@ def test_many_callers_at_a_time_each_get_their_own(getkey):
         ({"intermediate_size": 80}, [ATTENTION, NO_MLP]),
         ({"hidden_size": 72}, NONE),
         ({"sliding_window": 50}, [NO_ATTENTION, MLP]),
+        ({"sinks": True}, [NO_ATTENTION, MLP]),
+        ({"norms": "behind"}, NONE),
+        ({"norms": "around"}, NONE),
+        ({"norm_plus_one": True}, NONE),
+        ({"residual_multiplier": 0.5}, NONE),
+        ({"activation": "gelu_tanh"}, [ATTENTION, NO_MLP]),
+        ({"attn_logit_softcapping": 2.0}, [NO_ATTENTION, MLP]),
+        ({"qk_norm": True, "qk_norm_over": "projection"}, [NO_ATTENTION, MLP]),
+        ({"rope": Rope(theta=1e4, partial_rotary_factor=0.5)}, [NO_ATTENTION, MLP]),
+        ({"rope": Rope(theta=1e4, interleaved=True)}, [NO_ATTENTION, MLP]),
+        ({"rope": Rope(theta=1e4, query_beta=0.1, original_max_position_embeddings=8)}, [NO_ATTENTION, MLP]),
+        ({"no_rope_layers": (0,)}, [ATTENTION, MLP]),
+        ({"attention_multiplier": 0.3}, [ATTENTION, MLP]),
     ],
     ids=str,
 )

@@ -1,0 +1,46 @@
+"""Parts of tensors that hold several parameters."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.converters.packed import QuantizedTensor
+from eagle_jax.converters.tensor_file import TensorInfo
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a tensor along one axis.
+
+    Attributes:
+        at: which entries.
+        axis: of which axis, from the last, of a matrix `[.., out, in]`.
+        transposed: floats are stored as `[.., in, out]`.
+    """
+
+    at: slice
+    axis: int
+    transposed: bool
+
+    def info(self, whole: TensorInfo) -> TensorInfo:
+        """What is known of the part; of a tensor that is too short its shape tells so."""
+        shape = list(whole.shape)
+        if self.transposed and whole.quant_type is None:
+            shape[-2:] = shape[:-3:-1]
+        if len(shape) >= -self.axis:
+            shape[self.axis] = len(range(*self.at.indices(shape[self.axis])))
+        return dataclasses.replace(whole, shape=tuple(shape))
+
+    def of(self, whole: np.ndarray) -> np.ndarray:
+        """The part of floats."""
+        return self._of(whole.swapaxes(-1, -2) if self.transposed else whole)
+
+    def of_quantized(self, whole: QuantizedTensor) -> QuantizedTensor:
+        """The part of a quantized weight, whose inputs are never divided."""
+        minima = None if whole.minima is None else self._of(whole.minima)
+        return QuantizedTensor(self._of(whole.codes), self._of(whole.scales), minima, whole.order)
+
+    def _of(self, whole: np.ndarray) -> np.ndarray:
+        index: tuple[Any, ...] = (..., self.at, *(slice(None),) * (-1 - self.axis))
+        return whole[index]

@@ -1,0 +1,198 @@
+"""What the tensors of a family's files are called, and which of them hold several parameters at once.
+
+A `Joined` tensor is divided as it is read, and its parts are joined again where a folder is written.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.converters import names
+from eagle_jax.converters.dividing import Part
+from eagle_jax.converters.files import Weights
+
+LAYER = "model.layers.{i}."
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """A tensor that holds several parameters.
+
+    Attributes:
+        key: its name behind a layer's.
+        parts: the names that its parts have in the rules, in the order in which they lie.
+        axis: that along which they lie, from the last, of a matrix `[.., out, in]`.
+        interleaved: they take turns along it.
+        transposed: floats are `[.., in, out]`; quantized ones never are.
+    """
+
+    key: str
+    parts: tuple[str, ...]
+    axis: int = -2
+    interleaved: bool = False
+    transposed: bool = False
+
+    def divided(self, shapes: Mapping[str, tuple[int, ...]], layer: str) -> dict[str, Part]:
+        """The parts in one layer, by their names there.
+
+        Args:
+            shapes: of the tensors that the rules name.
+        """
+        ends, parts, count = 0, {}, len(self.parts)
+        for number, name in enumerate(self.parts):
+            size = shapes[layer + name][self.axis]
+            at = slice(number, None, count) if self.interleaved else slice(ends, ends + size)
+            parts[layer + name] = Part(at, self.axis, self.transposed)
+            ends += size
+        return parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensors:
+    """What a layout calls its tensors, where not as Llama.
+
+    Attributes:
+        renamed: names of ours within a layer, and theirs.
+        router, correction: names of the router and of the correction of its choice.
+        experts: names of the experts' matrices, with `{j}` for the number of one if each has tensors of its own.
+        joined: the tensors that hold several parameters.
+    """
+
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    experts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    joined: tuple[Joined, ...] = ()
+
+
+def _each(block: str, gate: str, up: str, down: str) -> dict[str, str]:
+    """Experts with tensors of their own."""
+    return {part: f"{block}.experts.{{j}}.{name}.weight" for part, name in (("gate", gate), ("up", up), ("down", down))}
+
+
+_QKV = tuple(f"self_attn.{x}_proj.weight" for x in "qkv")
+_OSS = "mlp.experts."
+_OSS_EXPERTS = {part: f"{_OSS}{part}_proj" for part in ("gate", "up", "down")}
+_QWEN3_MOE = Tensors(experts=_each("mlp", "gate_proj", "up_proj", "down_proj"))
+_MIXTRAL = Tensors(router="block_sparse_moe.gate", experts=_each("block_sparse_moe", "w1", "w3", "w2"))
+_GRANITE = "block_sparse_moe."
+
+TENSORS: Mapping[str, Tensors] = {
+    "llama": Tensors(),
+    "mixtral": _MIXTRAL,
+    "qwen3_moe": _QWEN3_MOE,
+    "olmoe": _QWEN3_MOE,
+    "glm4_moe": _QWEN3_MOE,
+    "minimax_m2": dataclasses.replace(_MIXTRAL, correction="block_sparse_moe.e_score_correction_bias"),
+    "hunyuan_v1_dense": Tensors(
+        renamed={"self_attn.q_norm": "self_attn.query_layernorm", "self_attn.k_norm": "self_attn.key_layernorm"}
+    ),
+    "phi3": Tensors(
+        joined=(
+            Joined("self_attn.qkv_proj.weight", _QKV),
+            Joined("mlp.gate_up_proj.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight")),
+        )
+    ),
+    "granitemoe": Tensors(
+        router="block_sparse_moe.router.layer",
+        experts={part: f"{_GRANITE}{part}" for part in ("gate", "up")} | {"down": f"{_GRANITE}output_linear.weight"},
+        joined=(Joined(f"{_GRANITE}input_linear.weight", (f"{_GRANITE}gate", f"{_GRANITE}up")),),
+    ),
+    "gpt_oss": Tensors(
+        router="mlp.router",
+        experts=_OSS_EXPERTS
+        | {f"{part}_bias": f"{name}.bias" for part, name in _OSS_EXPERTS.items() if part != "down"}
+        | {"down_bias": f"{_OSS}down_proj_bias"},
+        joined=(
+            Joined(f"{_OSS}gate_up_proj", (f"{_OSS}gate_proj", f"{_OSS}up_proj"), interleaved=True, transposed=True),
+            Joined(
+                f"{_OSS}gate_up_proj_bias",
+                (f"{_OSS}gate_proj.bias", f"{_OSS}up_proj.bias"),
+                axis=-1,
+                interleaved=True,
+            ),
+            Joined(f"{_OSS}down_proj", (f"{_OSS}down_proj",), transposed=True),
+        ),
+    ),
+}
+
+
+def tensors_of(config: LlamaConfig) -> Tensors:
+    """The names of a model's tensors. Experts without a layout of their own are Mixtral's, or Qwen3-MoE's."""
+    if config.layout == "llama" and config.experts is not None:
+        return TENSORS["qwen3_moe" if config.qk_norm else "mixtral"]
+    return TENSORS[config.layout]
+
+
+def rules_of(config: LlamaConfig) -> Iterator[names.Rule]:
+    """What is in the layers."""
+    tensors, path = tensors_of(config), "layers_{i}/"
+    for rule in names.decoder_layer("model."):
+        inner, _, last = rule.key.removeprefix(LAYER).rpartition(".")
+        yield dataclasses.replace(rule, key=f"{LAYER}{tensors.renamed.get(inner, inner)}.{last}")
+    yield names.Rule(f"{LAYER}self_attn.sinks", f"{path}self_attn/sinks")
+    if config.experts is None:
+        return
+    yield from names.linear(f"{LAYER}{tensors.router}", f"{path}mlp/gate")
+    yield names.Rule(f"{LAYER}{tensors.correction}", f"{path}mlp/correction_bias")
+    for part, name in tensors.experts.items():
+        yield names.Rule(f"{LAYER}{name}", f"{path}mlp/experts/{part}")
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        yield names.Rule(f"{LAYER}mlp.shared_experts.{part}.weight", f"{path}mlp/shared_experts/{part}/weight")
+
+
+def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Lets the parts of the joined tensors that are there be read as tensors of their own.
+
+    Args:
+        shapes: of the tensors that the rules name.
+    """
+    for joined, layer in _joined(config):
+        if layer + joined.key in weights.info:
+            weights.divide(layer + joined.key, joined.divided(shapes, layer))
+
+
+def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Tensors by the names that files have, as the rules name them."""
+    divided = dict(tensors)
+    for joined, layer in _joined(config):
+        if layer + joined.key in tensors:
+            whole = divided.pop(layer + joined.key)
+            divided |= {name: part.of(whole) for name, part in joined.divided(shapes, layer).items()}
+    return divided
+
+
+def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Tensors as the rules name them, as the family's files have them; the parts of one come layer by layer."""
+    owner = {layer + part: (joined, layer) for joined, layer in _joined(config) for part in joined.parts}
+    waiting: dict[str, np.ndarray] = {}
+    for name, value in tensors:
+        if name not in owner:
+            yield name, value
+            continue
+        joined, layer = owner[name]
+        waiting[name] = value
+        if all(layer + part in waiting for part in joined.parts):
+            parts = [waiting.pop(layer + part) for part in joined.parts]
+            whole = np.concatenate(parts, axis=joined.axis)
+            if joined.interleaved:
+                whole = np.stack(parts, axis=whole.ndim + joined.axis + 1).reshape(whole.shape)
+            yield layer + joined.key, np.ascontiguousarray(whole.swapaxes(-1, -2) if joined.transposed else whole)
+
+
+def joins(config: LlamaConfig) -> bool:
+    """Whether files of the model hold several parameters in one tensor."""
+    return bool(tensors_of(config).joined)
+
+
+def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
+    layers = [LAYER.replace("{i}", str(i)) for i in range(config.num_hidden_layers)]
+    return ((joined, layer) for layer in layers for joined in tensors_of(config).joined)
+
+
+def drafting_layers(config: LlamaConfig) -> tuple[str, ...]:
+    """Names of tensors behind the last layer, which predict further tokens (GLM-4.5); they are left alone."""
+    return (rf"model\.layers\.{config.num_hidden_layers}\..*",) if config.layout == "glm4_moe" else ()

@@ -1,0 +1,116 @@
+"""The experts that a `config.json` describes, and back."""
+
+from typing import Any
+
+from eagle_jax.config import Experts
+from eagle_jax.converters.family import Stated
+from eagle_jax.converters.hf_values import flag, integer, number
+
+# Keys of every family that has experts.
+ROUTED = frozenset({"num_experts", "num_local_experts", "num_experts_per_tok"})
+
+
+def mixtral(stated: Stated) -> Experts:
+    """Experts are as wide as the MLP would be, and weigh 1 together."""
+    return Experts(**_routed(stated, 8, "intermediate_size"), norm_topk_prob=True)
+
+
+def olmoe(stated: Stated) -> Experts:
+    """As wide as the MLP would be; whether they weigh 1 is stated."""
+    return Experts(**_routed(stated, 64, "intermediate_size"), norm_topk_prob=flag(stated, "norm_topk_prob", False))
+
+
+def qwen3_moe(stated: Stated) -> Experts:
+    """Some layers may be dense."""
+    return Experts(
+        **_routed(stated, 128, "moe_intermediate_size"),
+        norm_topk_prob=flag(stated, "norm_topk_prob", False),
+        mlp_only_layers=_dense_layers(stated, integer(stated, "num_hidden_layers")),
+    )
+
+
+def gpt_oss(stated: Stated) -> Experts:
+    """With biases and a clamped SwiGLU; a softmax over the chosen logits is the chosen part of one over all, to 1."""
+    return Experts(
+        **_routed(stated, 128, "intermediate_size"),
+        norm_topk_prob=True,
+        router_bias=True,
+        bias=True,
+        swiglu_limit=number(stated, "swiglu_limit"),
+        swiglu_alpha=number(stated, "swiglu_alpha"),
+    )
+
+
+def minimax_m2(stated: Stated) -> Experts:
+    """Chosen by sigmoids and a correction."""
+    routed = _routed(stated, 256, "intermediate_size")
+    return Experts(**routed, norm_topk_prob=True, scores="sigmoid", correction_bias=True)
+
+
+def glm4_moe(stated: Stated) -> Experts:
+    """DeepSeek-V3's router, shared experts, and the first layers dense."""
+    wide = integer(stated, "moe_intermediate_size")
+    return Experts(
+        num_experts=integer(stated, "n_routed_experts"),
+        num_experts_per_tok=integer(stated, "num_experts_per_tok"),
+        moe_intermediate_size=wide,
+        norm_topk_prob=flag(stated, "norm_topk_prob", True),
+        mlp_only_layers=tuple(
+            range(min(integer(stated, "first_k_dense_replace"), integer(stated, "num_hidden_layers")))
+        ),
+        scores="sigmoid",
+        correction_bias=True,
+        num_groups=integer(stated, "n_group"),
+        topk_groups=integer(stated, "topk_group"),
+        routed_scaling_factor=number(stated, "routed_scaling_factor"),
+        shared_intermediate_size=wide * integer(stated, "n_shared_experts"),
+    )
+
+
+def stated_by(experts: Experts) -> dict[str, Any]:
+    """The keys of all families; a writer picks its own."""
+    count, wide = experts.num_experts, experts.moe_intermediate_size
+    return {
+        "num_experts": count,
+        "num_local_experts": count,
+        "n_routed_experts": count,
+        "num_experts_per_tok": experts.num_experts_per_tok,
+        "moe_intermediate_size": wide,
+        "norm_topk_prob": experts.norm_topk_prob,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": list(experts.mlp_only_layers),
+        "first_k_dense_replace": len(experts.mlp_only_layers),
+        "n_group": experts.num_groups,
+        "topk_group": experts.topk_groups,
+        "routed_scaling_factor": experts.routed_scaling_factor,
+        "n_shared_experts": experts.shared_intermediate_size // wide,
+        "swiglu_limit": experts.swiglu_limit,
+        "swiglu_alpha": experts.swiglu_alpha,
+    }
+
+
+def _routed(stated: Stated, default: int, width: str) -> dict[str, Any]:
+    return {
+        "num_experts": _num_experts(stated, default),
+        "num_experts_per_tok": integer(stated, "num_experts_per_tok"),
+        "moe_intermediate_size": integer(stated, width),
+    }
+
+
+def _num_experts(stated: Stated, default: int) -> int:
+    """The number of experts, which has two names in transformers."""
+    counts = [integer(stated, key) for key in ("num_experts", "num_local_experts") if key in stated] or [default]
+    if len(set(counts)) > 1:
+        raise ValueError(f"num_experts={counts[0]} and num_local_experts={counts[1]}; expected the two to agree")
+    return counts[0]
+
+
+def _dense_layers(stated: Stated, layers: int) -> tuple[int, ...]:
+    """The layers that are named, and those between every `decoder_sparse_step`-th one."""
+    dense_layers, step = stated["mlp_only_layers"], integer(stated, "decoder_sparse_step")
+    if step < 1 or not isinstance(dense_layers, list) or any(i not in range(layers) for i in dense_layers):
+        raise ValueError(
+            f"mlp_only_layers={dense_layers!r} and decoder_sparse_step={step}; "
+            f"expected a list of layers from 0 to {layers - 1}, and at least 1"
+        )
+    return tuple(i for i in range(layers) if i in dense_layers or (i + 1) % step)

@@ -1,0 +1,86 @@
+"""The token mixer of all families so far: grouped-query attention over a cache of keys and values.
+
+A token mixer is a module that is called with the residual stream, its input, the norms before and behind it, the
+`AttentionInputs` of its kind of layer, the layer's state of committed tokens and that of earlier draft levels. It gives
+the residual stream with its part added, and what the fresh tokens add to the state.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from eagle_jax import ops
+from eagle_jax.config import LlamaConfig
+from eagle_jax.models.layers import Linear, RMSNorm, norm
+from eagle_jax.models.layout import QKV
+from eagle_jax.ops import KV, AttentionInputs, CachedKV
+
+Norms = tuple[ops.Norm | None, ops.Norm | None]
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions; `qk_norm` norms queries and keys."""
+
+    config: LlamaConfig
+    dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        c = self.config
+        qkv_bias, heads = c.attention_bias or c.qkv_bias, c.num_key_value_heads
+        if self.has_variable("params", QKV):
+            group = c.num_attention_heads // heads
+            self.qkv_proj = Linear((heads, group + 2, c.head_dim), qkv_bias, self.dtype)
+        else:
+            self.q_proj = Linear(c.num_attention_heads * c.head_dim, qkv_bias, self.dtype)
+            self.k_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
+            self.v_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
+        self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
+        if c.qk_norm:
+            self.q_norm, self.k_norm = norm(c, self.dtype), norm(c, self.dtype)
+        if c.sinks:
+            self.sinks = self.param("sinks", nn.initializers.normal(0.02), (c.num_attention_heads,), self.dtype)
+
+    def __call__(
+        self,
+        residual: Float[Array, "b n h"],
+        x: Float[Array, "b n i"],
+        norms: Norms,
+        inputs: AttentionInputs,
+        prefix: CachedKV,
+        draft_kv: KV | None,
+    ) -> tuple[Float[Array, "b n h"], KV]:
+        """`residual + attention(x)`, with norms before and behind it, and the tokens' own keys and values."""
+        scale, softcap = self.config.attention_scale, self.config.attn_logit_softcapping
+        weights = self._weights(x.shape[-1], *norms)
+        return ops.attention_block(residual, x, weights, inputs, prefix, draft_kv, scale=scale, softcap=softcap)
+
+    def keys_and_values(self, x: Float[Array, "b n i"], norm: ops.Norm | None, inputs: AttentionInputs) -> KV:
+        """The tokens' own, where nothing else is read."""
+        return ops.keys_and_values(x, self._weights(x.shape[-1], norm, None), inputs, self.config.head_dim)
+
+    def _weights(self, size: int, norm: ops.Norm | None, post_norm: ops.Norm | None) -> ops.AttentionWeights:
+        c = self.config
+        if self.has_variable("params", QKV):
+            qkv = self.qkv_proj.weights(size)
+        else:
+            qkv = self.q_proj.weights(size), self.k_proj.weights(size), self.v_proj.weights(size)
+        whole = c.qk_norm_over == "projection"
+        heads = (c.num_attention_heads, c.num_key_value_heads) if whole else (1, 1)
+        q_norm, k_norm = (self.q_norm, self.k_norm) if c.qk_norm else (None, None)
+        return ops.AttentionWeights(
+            norm=norm,
+            qkv=qkv,
+            o=self.o_proj.weights(c.num_attention_heads * c.head_dim),
+            q_norm=_weights(q_norm, heads[0] * c.head_dim),
+            k_norm=_weights(k_norm, heads[1] * c.head_dim),
+            post_norm=post_norm,
+            sinks=self.sinks if c.sinks else None,
+            norms_over=c.qk_norm_over,
+            interleaved=c.rope.interleaved,
+            multiplier=c.residual_multiplier,
+        )
+
+
+def _weights(norm: RMSNorm | None, size: int) -> ops.Norm | None:
+    return None if norm is None else norm.weights(size)

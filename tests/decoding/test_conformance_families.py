@@ -1,0 +1,97 @@
+"""Same seed, same text where a target is not like Llama: norms behind attention and MLP, and gpt-oss."""
+
+import dataclasses
+import functools
+import os
+
+import jax
+import jax.numpy as jnp
+import pytest
+import test_conformance as conformance
+from test_conformance import backend  # noqa: F401  # a fixture
+
+from eagle_jax.config import Experts, Rope
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.drafters.base import Plain
+from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.lm import LM
+from eagle_jax.testing import synthetic_pair
+
+EXPERTS = Experts(
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    norm_topk_prob=True,
+    router_bias=True,
+    bias=True,
+    swiglu_limit=0.7,
+)
+YARN = Rope(theta=1e4, kind="yarn", factor=4.0, original_max_position_embeddings=32, truncate=False)
+CONFIGS = {
+    "olmo2": dataclasses.replace(conformance.CONFIG, norms="behind", qk_norm=True, qk_norm_over="projection"),
+    "gpt_oss": dataclasses.replace(
+        conformance.CONFIG,
+        sinks=True,
+        sliding_window=6,
+        full_attention_layers=(1,),
+        attention_bias=True,
+        experts=EXPERTS,
+        rope=YARN,
+        layout="gpt_oss",
+    ),
+}
+HOWS = ("alone, greedy", "mixed")
+DRAFTERS = {
+    "eagle": lambda head: conformance.eagle(head, DynamicTree(12, 3, 4)),
+    "garbage": lambda head: conformance.Garbage(),
+}
+
+
+@functools.cache
+def pair(name: str) -> tuple[LM, DraftHead]:
+    """What layers add stays small, and sinks and biases are large enough to matter."""
+    target, head = synthetic_pair(CONFIGS[name], strength=0.3, error=0.15)
+    keys = iter(jax.random.split(jax.random.key(7), 99))
+
+    def changed(path: tuple, leaf: jax.Array) -> jax.Array:
+        where = jax.tree_util.keystr(path, simple=True, separator="/")
+        if "layernorm" in where and CONFIGS[name].norms == "behind":
+            return leaf * 0.15
+        if where.endswith(("bias", "sinks")):
+            added_to_the_stream = where.endswith(("o_proj/bias", "down_bias"))
+            return leaf + (0.05 if added_to_the_stream else 0.5) * jax.random.normal(next(keys), leaf.shape)
+        return leaf
+
+    return LM(params=jax.tree_util.tree_map_with_path(changed, target.params), config=target.config), head
+
+
+@functools.cache
+def plain(name: str, how: str, computed_by: str) -> tuple[list[list[int]], int]:
+    return conformance.decoded(Plain(), how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["cpu", "xla"], indirect=True)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_same_seed_same_text(name: str, drafter: str, backend: str, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+    target, head = pair(name)
+    laid = conformance.for_decoding(target)
+    monkeypatch.setattr(conformance, "target", lambda _: laid)
+    for how in HOWS:
+        expected, without = plain(name, how, os.environ[conformance.VARIABLE])
+        text, passes = conformance.decoded(DRAFTERS[drafter](head), how)
+        assert text == expected, how
+        assert how != "mixed" or len(set(sum(text, []))) > 5, "a text that says nothing tests nothing"
+        assert drafter != "eagle" or passes < 0.9 * without, "the drafter saved no passes: nothing was tested"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_facts_matter(name: str):
+    """Negative control: as a plain Llama's layers would compute it, it would be another text."""
+    target, _ = pair(name)
+    tokens = jnp.arange(20, dtype=jnp.int32)[None]
+    logits = jax.jit(lambda lm: lm(tokens)[1])
+    changes = {"qk_norm_over": "rotated_head", "qk_norm": False} if name == "olmo2" else {"sinks": False}
+    other = LM(params=target.params, config=dataclasses.replace(target.config, **changes))
+    assert jnp.abs(logits(target) - logits(other)).max() > 0.05

@@ -1,0 +1,206 @@
+"""Families that are compared with transformers' own classes: a row each, with the facts that must not be left out."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from parity_cases import TARGETS, Case
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.target_parts import FamilyFacts
+
+PROMPT, NEW = 13, 64
+FULL, WINDOWED = "full_attention", "sliding_attention"
+
+_LLAMA = {key: value for key, value in TARGETS[0].entries.items() if key not in ("architectures", "rope_theta")}
+_BASE = _LLAMA | {"max_position_embeddings": 128}
+_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+# With this context and theta rounding moves the bands, though a head has only four pairs to turn.
+_YARN_BANDS = _YARN | {"original_max_position_embeddings": 64, "beta_fast": 3.0, "beta_slow": 0.5, "truncate": False}
+_LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.2, 2.0, 4.0]}
+
+Change = Callable[[LlamaConfig], LlamaConfig]
+
+
+def llamas(*names: str) -> Change:
+    """Facts as in Llama."""
+    return lambda config: dataclasses.replace(config, **{name: FamilyFacts.of_llama()[name] for name in names})
+
+
+def plain(**changes: Any) -> Change:
+    """Fields of the config."""
+    return lambda config: dataclasses.replace(config, **changes)
+
+
+def rope(**changes: Any) -> Change:
+    """Fields of its rotary embedding."""
+    return lambda config: dataclasses.replace(config, rope=dataclasses.replace(config.rope, **changes))
+
+
+def experts(**changes: Any) -> Change:
+    """Fields of its experts."""
+    assert changes
+
+    def change(config: LlamaConfig) -> LlamaConfig:
+        assert config.experts is not None
+        return dataclasses.replace(config, experts=dataclasses.replace(config.experts, **changes))
+
+    return change
+
+
+_MULTIPLIERS = {
+    "attention_multiplier": 0.6,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 2.5,
+}
+_SCALES = {name: llamas(name) for name in _MULTIPLIERS}
+_OLMO = {
+    "norms behind": plain(norms="before"),
+    "norms over projections": plain(qk_norm_over="head"),
+    "norms of queries and keys": plain(qk_norm=False),
+}
+
+# model_type -> its entries beyond _BASE, and what is left out, fact by fact, to see that the comparison notices.
+_ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
+    "smollm3": (
+        {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 5}
+        | {
+            "layer_types": [FULL, WINDOWED, FULL],
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "pad_token_id": 0,
+        },
+        {
+            "layers that rotate nothing": llamas("no_rope_layers"),
+            "window": plain(sliding_window=None, full_attention_layers=()),
+        },
+    ),
+    "phi3": (
+        {"partial_rotary_factor": 0.75, "rope_scaling": _LONGROPE, "original_max_position_embeddings": 16}
+        | {"pad_token_id": 0, "sliding_window": 9},
+        {
+            "part of a head": rope(partial_rotary_factor=1.0, kind="default"),
+            "long factors": rope(long_factor=(1.0, 1.1, 1.3)),
+            "short factors": rope(short_factor=(1.2, 2.0, 4.0)),
+            "factor of cos and sin": rope(attention_factor=1.0),
+            "window": plain(sliding_window=None),
+        },
+    ),
+    "granite": (_MULTIPLIERS | {"mlp_bias": True}, _SCALES | {"biases": plain(mlp_bias=False)}),
+    "olmo2": ({"attention_bias": True}, _OLMO),
+    "olmo3": (
+        {"num_hidden_layers": 4, "sliding_window": 5, "rope_theta": 500000.0, "rope_scaling": _YARN},
+        _OLMO
+        | {
+            "window": plain(sliding_window=None, full_attention_layers=(), local_rope=None),
+            "rotary embedding in windows": llamas("local_rope"),
+        },
+    ),
+    "exaone4": (
+        {
+            "num_hidden_layers": 3,
+            "sliding_window": 5,
+            "layer_types": [WINDOWED, FULL, WINDOWED],
+            "sliding_window_pattern": 2,
+        },
+        {
+            "layers that rotate nothing": llamas("no_rope_layers"),
+            "norms behind": plain(norms="before"),
+            "norms of heads": plain(qk_norm=False),
+            "window": plain(sliding_window=None, full_attention_layers=()),
+        },
+    ),
+    "ministral3": (
+        {"head_dim": 8, "sliding_window": None}
+        | {"rope_parameters": _YARN | {"rope_theta": 1e4, "llama_4_scaling_beta": 0.8}},
+        {"factors of queries": rope(query_beta=0.0)},
+    ),
+    "seed_oss": (
+        {"head_dim": 8, "attention_bias": True, "attention_out_bias": False, "mlp_bias": True},
+        {"biases of attention": plain(qkv_bias=False), "biases of the MLP": plain(mlp_bias=False)},
+    ),
+    "hunyuan_v1_dense": (
+        {"head_dim": 8, "rope_scaling": {"type": "dynamic", "alpha": 50.0, "factor": 1.0}},
+        {
+            "norms after the rotation": plain(qk_norm_over="head"),
+            "norms of heads": plain(qk_norm=False),
+            "alpha": rope(kind="default"),
+        },
+    ),
+    "ernie4_5": (
+        {"head_dim": 8, "use_bias": True, "tie_word_embeddings": True},
+        {"pairs of neighbours": rope(interleaved=False), "biases": plain(attention_bias=False, mlp_bias=False)},
+    ),
+    "granitemoe": (
+        _MULTIPLIERS | _EXPERTS,
+        _SCALES | {"shares that add up to 1": experts(norm_topk_prob=False)},
+    ),
+    "olmoe": (
+        {"num_experts": 6, "num_experts_per_tok": 2},
+        {
+            "norms over projections": plain(qk_norm_over="head"),
+            "shares as they are": experts(norm_topk_prob=True),
+        },
+    ),
+    "glm4_moe": (
+        {"num_hidden_layers": 3, "moe_intermediate_size": 20, "n_routed_experts": 8, "num_experts_per_tok": 3}
+        | {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7, "first_k_dense_replace": 1, "head_dim": 8}
+        | {"use_qk_norm": True, "attention_bias": True, "num_nextn_predict_layers": 0},
+        {
+            "sigmoids": experts(scores="softmax"),
+            "correction": experts(correction_bias=False),
+            "groups": experts(num_groups=1, topk_groups=1),
+            "number of groups": experts(topk_groups=3),
+            "factor of the shares": experts(routed_scaling_factor=1.0),
+            "shares that add up to 1": experts(norm_topk_prob=False),
+            "shared expert": experts(shared_intermediate_size=0),
+            "part of a head": rope(partial_rotary_factor=1.0),
+            "norms of heads": plain(qk_norm=False),
+            "biases": plain(qkv_bias=False),
+        },
+    ),
+    "minimax_m2": (
+        _EXPERTS | {"head_dim": 8, "rotary_dim": 4},
+        {
+            "sigmoids": experts(scores="softmax"),
+            "correction": experts(correction_bias=False),
+            "norms over projections": plain(qk_norm_over="head"),
+            "part of a head": rope(partial_rotary_factor=1.0),
+        },
+    ),
+    "gpt_oss": (
+        _EXPERTS
+        | {"head_dim": 8, "sliding_window": 5, "rope_theta": 100.0, "rope_scaling": _YARN_BANDS}
+        | {"swiglu_limit": 0.7},
+        {
+            "sinks": llamas("sinks"),
+            "window": plain(sliding_window=None, full_attention_layers=()),
+            "window in every second layer": plain(full_attention_layers=()),
+            "bands that are not rounded": rope(truncate=True),
+            "shares that add up to 1": experts(norm_topk_prob=False),
+            "biases of attention": plain(attention_bias=False),
+            "bias of the router": experts(router_bias=False),
+            "biases of experts": experts(bias=False),
+            "limit": experts(swiglu_limit=70.0),
+            "clamped SwiGLU": experts(swiglu_limit=None),
+            "alpha": experts(swiglu_alpha=1.0),
+        },
+    ),
+}
+
+# Weights whose greedy text does not say one token again and again; a case's name is the seed of its weights.
+_DRAWS = {"smollm3": "m", "olmo2": "m", "seed_oss": "d", "hunyuan_v1_dense": "c"}
+_DRAWS |= {"ernie4_5": "m", "olmoe": "f", "glm4_moe": "e", "gpt_oss": "e"}
+
+FAMILIES = {
+    name: Case(f"family_{name}{_DRAWS.get(name, '')}", _BASE | {"model_type": name} | entries)
+    for name, (entries, _) in _ROWS.items()
+}
+LEFT_OUT = [(name, fact) for name, (_, facts) in _ROWS.items() for fact in facts]
+
+
+def without(name: str, fact: str, config: LlamaConfig) -> LlamaConfig:
+    """The config with one fact left out."""
+    return _ROWS[name][1][fact](config)
