@@ -1,6 +1,7 @@
 """The nodes of several requests in one row of a pass: what they get is what each request gets in a row of its own."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -26,18 +27,21 @@ TARGETS = {
     "int8": (CONFIG, "int8"),
     "a window": (dataclasses.replace(CONFIG, sliding_window=5), None),
     "dynamic NTK": (dataclasses.replace(CONFIG, rope=NTK), None),
+    "sinks and a softcap": (dataclasses.replace(CONFIG, sinks=True, attn_logit_softcapping=5.0), None),
+    "norms behind": (dataclasses.replace(CONFIG, norms="behind", qk_norm=True, qk_norm_over="projection"), None),
 }
-NODES, SIZE, SLOTS = 6, 16, 40
+NODES, SLOTS = 6, 40
 LENGTHS = np.array([30, 0, 7, 19, 3], np.int32)
-COUNTS = np.array([6, 2, 0, 1, 3])  # nodes that are left of each request's tree
+# Nodes that are left of each request's tree, and the row's size: with padding, and full, the last requests without any.
+ROWS = {"padding": ([6, 2, 0, 1, 3], 16), "full": ([6, 2, 4, 0, 0], 12), "one each": ([1, 1, 1, 1, 1], 5)}
 CACHE_ROWS = np.array([3, 0, 5, 1, 4], np.int32)  # of six
 
 
-def trees() -> Tree:
+def trees(counts: list[int]) -> Tree:
     rng = np.random.default_rng(0)
-    parent = np.array([[-1, *(rng.integers(0, node) for node in range(1, NODES))] for _ in COUNTS], np.int32)
+    parent = np.array([[-1, *(rng.integers(0, node) for node in range(1, NODES))] for _ in counts], np.int32)
     tokens = rng.integers(0, CONFIG.vocab_size, parent.shape).astype(np.int32)
-    return Tree(jnp.asarray(tokens), jnp.asarray(parent), jnp.arange(NODES)[None] < jnp.asarray(COUNTS)[:, None])
+    return Tree(jnp.asarray(tokens), jnp.asarray(parent), jnp.arange(NODES)[None] < jnp.asarray(counts)[:, None])
 
 
 def filled(lm: LM) -> Cache:
@@ -55,13 +59,13 @@ def filled(lm: LM) -> Cache:
     return full.at_rows(jnp.asarray(CACHE_ROWS))
 
 
-@jax.jit
-def both(lm: LM, tree: Tree, cache):
+@functools.partial(jax.jit, static_argnames="size")
+def both(lm: LM, tree: Tree, cache: Cache, size: int):
     """Hidden states, a tap and keys of the valid nodes: by request, and in one row."""
     ancestors = tree.ancestors
     positions = jnp.where(tree.valid, cache.length[:, None] + depth_below(ancestors), -1)
     apart = lm.forward(tree.tokens, positions, ancestors, cache, (1,))
-    rows = OneRow.of(tree.valid, SIZE)
+    rows = OneRow.of(tree.valid, size)
     at = jnp.where(rows.is_node, rows.row(positions), -1)
     together = lm.forward(
         rows.row(tree.tokens)[None], at[None], rows.ancestors(ancestors)[None], cache, (1,), flat=rows.rows
@@ -75,30 +79,34 @@ def both(lm: LM, tree: Tree, cache):
     return parts(ByRequest(), apart), parts(rows, together), together
 
 
-def computed(name: str, backend: str, monkeypatch, tree: Tree | None = None):
+def computed(name: str, backend: str, monkeypatch, rows: str = "padding", tree: Tree | None = None):
     monkeypatch.setenv(VARIABLE, backend)
     jax.clear_caches()
     config, scheme = TARGETS[name]
     lm = LM.init(config, jax.random.key(0))
     stored = lm.params if scheme is None else quantize_params(lm.params, scheme_of(scheme))
     lm = dataclasses.replace(lm, params=layout.for_decoding(stored, config.head_dim))
-    tree = trees() if tree is None else tree
-    return both(lm, tree, filled(lm)), np.asarray(tree.valid)
+    counts, size = ROWS[rows]
+    tree = trees(counts) if tree is None else tree
+    return both(lm, tree, filled(lm), size), np.asarray(tree.valid)
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_the_cpu_backend_gives_the_same_bits(name, monkeypatch):
+CASES = [*((name, "padding") for name in TARGETS), *((name, rows) for name in ("float32", "int8") for rows in ROWS)]
+
+
+@pytest.mark.parametrize("name, rows", dict.fromkeys(CASES))
+def test_the_cpu_backend_gives_the_same_bits(name, rows, monkeypatch):
     if cpu_backend() is None:
         pytest.skip("the CPU backend is not used")
-    (apart, together, output), valid = computed(name, "cpu", monkeypatch)
+    (apart, together, output), valid = computed(name, "cpu", monkeypatch, rows)
     for one, other in zip(apart, together, strict=True):
         np.testing.assert_array_equal(np.asarray(one)[valid], np.asarray(other)[valid])
     assert np.isfinite(np.asarray(output.hidden)).all(), "padding is finite"
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_xla_gives_the_same(name, monkeypatch):
-    (apart, together, output), valid = computed(name, "xla", monkeypatch)
+@pytest.mark.parametrize("name, rows", dict.fromkeys(CASES))
+def test_xla_gives_the_same(name, rows, monkeypatch):
+    (apart, together, output), valid = computed(name, "xla", monkeypatch, rows)
     for one, other in zip(apart, together, strict=True):
         np.testing.assert_allclose(np.asarray(one)[valid], np.asarray(other)[valid], rtol=1e-4, atol=1e-5)
     assert np.isfinite(np.asarray(output.hidden)).all(), "padding is finite"
@@ -106,8 +114,8 @@ def test_xla_gives_the_same(name, monkeypatch):
 
 def test_what_a_node_gets_hangs_on_its_request(monkeypatch):
     """The comparison above sees it if a request's cache, or the nodes above a node, are another's."""
-    tree = trees()
+    tree = trees(ROWS["padding"][0])
     (apart, _, _), valid = computed("float32", "xla", monkeypatch)
     other = dataclasses.replace(tree, tokens=jnp.roll(tree.tokens, 1, axis=0))
-    (_, changed, _), _ = computed("float32", "xla", monkeypatch, other)
+    (_, changed, _), _ = computed("float32", "xla", monkeypatch, tree=other)
     assert not np.allclose(np.asarray(apart[0])[valid], np.asarray(changed[0])[valid], atol=1e-2)

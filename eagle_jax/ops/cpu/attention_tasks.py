@@ -12,6 +12,7 @@ from eagle_jax.ops.cpu.code import (
     F32,
     FLOATS,
     I32,
+    I64,
     LANES,
     WORD,
     at,
@@ -206,13 +207,13 @@ def _place(builder: ir.IRBuilder, index: ir.Value, context: _Context) -> _Place:
     request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
     span = at(builder, context.data.spans, request, 3 * WORD)
     first, count, end = (read(builder, at(builder, span, i64(part), WORD), I32) for part in range(3))
-    last = builder.sub(sizes.rows, i64(1))
-    # a request without rows may begin where the batch ends
-    first = clamp(builder, first, last)
+    # a request without rows may begin where the batch ends, and has none to clear there
+    is_beyond = builder.icmp_signed(">=", builder.sext(first, I64), sizes.rows)
+    first = clamp(builder, first, builder.sub(sizes.rows, i64(1)))
     row = builder.udiv(first, sizes.nodes)
     column, begin = builder.urem(first, sizes.nodes), builder.mul(row, sizes.nodes)
     end = minimum(builder, builder.sub(clamp(builder, end, sizes.rows), begin), sizes.nodes)
-    end = builder.select(builder.icmp_signed("<", end, column), column, end)
+    end = builder.select(builder.or_(is_beyond, builder.icmp_signed("<", end, column)), column, end)
     count = clamp(builder, count, builder.sub(end, column))
     line = builder.add(builder.mul(builder.add(builder.mul(row, sizes.heads), head), sizes.nodes), column)
     return _Place(request, head, first, column, count, end, line)
