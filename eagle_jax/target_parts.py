@@ -138,7 +138,7 @@ class FamilyFacts:
         norms: where attention and MLP have theirs: `before` each, `around` it (Gemma), or `behind` it (OLMo 2).
         norm_plus_one: norms multiply by `1 + scale` (Gemma).
         activation: of the MLP's gate: `silu`, or `gelu_tanh` (Gemma).
-        embedding_multiplier: embeddings are multiplied by it, rounded to the dtype of the weights.
+        embedding_multiplier: embeddings are multiplied by it; Gemma's is rounded to the dtype of the weights.
         residual_multiplier: what attention and MLP add to the residual stream is multiplied by it (Granite).
         attention_multiplier: attention scores are multiplied by it; None is `head_dim ** -0.5`.
         logits_scaling: logits are divided by it (Granite).

@@ -49,9 +49,11 @@ def minimax_m2(stated: Stated) -> Experts:
 
 def glm4_moe(stated: Stated) -> Experts:
     """DeepSeek-V3's router, shared experts, and the first layers dense."""
-    wide = integer(stated, "moe_intermediate_size")
+    wide, count = integer(stated, "moe_intermediate_size"), integer(stated, "n_routed_experts")
+    if (other := stated.get("num_local_experts", count)) != count:  # another name of it in transformers
+        raise ValueError(f"n_routed_experts={count} and num_local_experts={other!r}; expected the two to agree")
     return Experts(
-        num_experts=integer(stated, "n_routed_experts"),
+        num_experts=count,
         num_experts_per_tok=integer(stated, "num_experts_per_tok"),
         moe_intermediate_size=wide,
         norm_topk_prob=flag(stated, "norm_topk_prob", True),

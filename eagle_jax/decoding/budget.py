@@ -18,8 +18,13 @@ def within(tree: Tree, budget: int, done: Bool[Array, "b"]) -> Tree:
     Args:
         tree: with scores; without any, what comes earlier in a tree counts for more.
         budget: nodes of all trees together; at least one for each request.
+
+    Raises:
+        ValueError: there are more requests than nodes.
     """
     batch, nodes = tree.tokens.shape
+    if budget < batch:
+        raise ValueError(f"{budget} nodes for the trees of {batch} requests, which have a root each; share more nodes")
     scores = worth(tree)
     scores = jnp.where(jnp.arange(nodes)[None] == 0, jnp.inf, scores)
     scores = jnp.where(tree.valid & ~done[:, None], scores, -jnp.inf)

@@ -38,11 +38,11 @@ class NodeRows(abc.ABC):
 
     @abc.abstractmethod
     def collect(self, values: Array) -> Array:
-        """Values as `spread` has them for all nodes, `[b n ..]`; of nodes that the pass leaves out any."""
+        """Values as `spread` has them for all nodes, `[b n ..]`; zeros of nodes that the pass leaves out."""
 
     @abc.abstractmethod
     def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
-        """Rows of the pass that are those of some nodes, `[b p ..]`."""
+        """Rows of the pass that are those of some nodes, `[b p ..]`; zeros of nodes that it leaves out."""
 
     @abc.abstractmethod
     def kv_at(self, kv: KVOfLayers, nodes: Int[Array, "b p"]) -> KVOfLayers:
@@ -84,6 +84,7 @@ class OneRow(NodeRows):
     Attributes:
         request, node: of each place; of padding, any.
         is_node: whether the place is not padding.
+        valid: the nodes that have a place.
         place: of each node; of an invalid one, any.
         begin, count: the first place of each request's nodes, and how many there are.
         nodes: no request has more.
@@ -92,6 +93,7 @@ class OneRow(NodeRows):
     request: Int[Array, "f"]
     node: Int[Array, "f"]
     is_node: Bool[Array, "f"]
+    valid: Bool[Array, "b n"]
     place: Int[Array, "b n"]
     begin: Int[Array, "b"]
     count: Int[Array, "b"]
@@ -111,6 +113,7 @@ class OneRow(NodeRows):
             request=source // nodes,
             node=source % nodes,
             is_node=jnp.arange(size, dtype=jnp.int32) < jnp.sum(count),
+            valid=valid,
             place=jnp.minimum(ranked, size - 1).reshape(valid.shape),
             begin=begin,
             count=count,
@@ -145,15 +148,20 @@ class OneRow(NodeRows):
         return by_depth[self.request, self.row(depth)][:, None]
 
     def collect(self, values: Array) -> Array:
-        return values[:, 0][self.place]
+        return self._own(values[:, 0][self.place], self.valid)
 
     def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
-        return rows[0][jnp.take_along_axis(self.place, nodes, axis=1)]
+        own = jnp.take_along_axis(self.valid, nodes, axis=1)
+        return self._own(rows[0][jnp.take_along_axis(self.place, nodes, axis=1)], own)
 
     def kv_at(self, kv: KVOfLayers, nodes: Int[Array, "b p"]) -> KVOfLayers:
-        places = jnp.take_along_axis(self.place, nodes, axis=1)
+        places, own = (jnp.take_along_axis(of, nodes, axis=1) for of in (self.place, self.valid))
 
         def rows(part: Array) -> Array:
-            return jnp.moveaxis(part[0][:, places], 0, 1)
+            return jnp.where(own[:, None, :, None], jnp.moveaxis(part[0][:, places], 0, 1), 0)
 
         return tuple((rows(k), rows(v)) for k, v in kv)
+
+    def _own(self, values: Array, is_own: Bool[Array, "b p"]) -> Array:
+        """Zeros where a node has no place: what lies at `place` is another request's, and may be nan."""
+        return jnp.where(is_own.reshape(*is_own.shape, *[1] * (values.ndim - 2)), values, 0)

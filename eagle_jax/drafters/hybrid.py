@@ -95,8 +95,9 @@ class Hybrid(Drafter):
 
 def _second_part(checked: Verification, state: HybridState) -> Verification:
     """What the target made of the second drafter's tree, wherever its nodes went."""
+    was_read = jnp.take_along_axis(checked.tree.valid, state.place, axis=1)
     return Verification(
-        tree=Tree(tokens=state.tokens, parent=state.parent, valid=state.valid),
+        tree=Tree(tokens=state.tokens, parent=state.parent, valid=state.valid & was_read),
         logits=jnp.take_along_axis(checked.logits, state.place[:, :, None], axis=1),
         draws=jnp.take_along_axis(checked.draws, state.place, axis=1),
     )

@@ -5,6 +5,7 @@ from typing import Any
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
+from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -20,6 +21,10 @@ class Shared(Drafter):
 
     drafter: Drafter
     nodes: int = static()
+
+    def __post_init__(self):
+        if isinstance(self.drafter, Lookahead):
+            raise ValueError("Lookahead needs what is drawn at every node of its trees, so they cannot share a step's")
 
     @property
     def budget(self) -> int:

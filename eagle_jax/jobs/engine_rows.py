@@ -60,6 +60,9 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> Asked | Re
     except UNANSWERABLE as error:
         _cancel(scores)
         return refused(row, error)
+    except Exception:
+        _cancel(scores)
+        raise
     return Asked(row, shape, calling, answering_of(row, call, shape, tickets, scores), 0)
 
 

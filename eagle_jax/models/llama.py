@@ -125,8 +125,9 @@ class Llama(nn.Module):
         embeddings = constrain(self.embed_tokens(tokens))
         if self.config.embedding_multiplier == 1:
             return embeddings
-        # transformers rounds the factor to the dtype of the weights, and so do the trained models
-        return embeddings * jnp.asarray(self.config.embedding_multiplier, self.dtype).astype(embeddings.dtype)
+        # transformers rounds Gemma's factor to the dtype of the weights, and so do the trained models; not Granite's
+        factor = jnp.asarray(self.config.embedding_multiplier, self.dtype if self.config.norm_plus_one else jnp.float32)
+        return (embeddings.astype(jnp.float32) * factor.astype(jnp.float32)).astype(embeddings.dtype)
 
     def logits(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
         output = self.embed_tokens.attend if self.config.tie_word_embeddings else self.lm_head

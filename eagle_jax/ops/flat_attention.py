@@ -37,9 +37,10 @@ def flat_attention(
 
     seen = visible[0][places[:, :, None], places[:, None, :]] & is_token[:, None, :]
     seen = seen | jnp.eye(flat.most, dtype=bool)[None]  # a softmax over nothing is no number
-    keys, values = fresh
+    # what is masked weighs nothing, but nothing times nan is nan: a request must not read what is another's
+    keys, values = (jnp.where(is_token[:, None, :, None], by_request(part), 0) for part in fresh)
     attended = tree_attention(
-        *(by_request(q), (by_request(keys), by_request(values)), seen, prefix, length),
+        *(by_request(q), (keys, values), seen, prefix, length),
         *(None if first is None else first[0][places], cache_rows, flat.count),
         scale=scale,
         softcap=softcap,

@@ -44,6 +44,10 @@ class Recorder(Drafter):
         return self.drafter.shape
 
     @property
+    def budget(self) -> int | None:
+        return self.drafter.budget
+
+    @property
     def taps(self) -> tuple[int, ...]:
         return self.drafter.taps
 

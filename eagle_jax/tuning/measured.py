@@ -53,11 +53,17 @@ class Contest:
         self.drafters = drafters
         self.spent = [Spent(drafter.shape.nodes) for drafter in drafters]
         self._waited = [0] * len(drafters)  # runs of others since each ran
+        self._tried = [0] * len(drafters)  # how often each was chosen: one that fails is not chosen for ever
 
     def choose(self) -> int:
         """The number of the drafter that runs next."""
+        index = self._choice()
+        self._tried[index] += 1
+        return index
+
+    def _choice(self) -> int:
         everyone = range(len(self.drafters))
-        new = [index for index in everyone if self.spent[index].runs < FIRST_TRIALS]
+        new = [index for index in everyone if self._tried[index] < FIRST_TRIALS]
         if new:
             return new[0]
         fastest = max(everyone, key=lambda index: self.spent[index].speed)

@@ -15,6 +15,7 @@ from eagle_jax.converters.hf_keys import known_to_transformers, split_target
 
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+GLM4_MOE = {"model_type": "glm4_moe", "architectures": ["Glm4MoeForCausalLM"], "moe_intermediate_size": 8}
 MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4}
 QWEN3_MOE = {
     "model_type": "qwen3_moe",
@@ -230,6 +231,7 @@ def test_round_trip(changes: dict[str, Any]):
         (QWEN3_MOE | {"mlp_only_layers": 1}, ["mlp_only_layers=1"]),
         (QWEN3_MOE | {"decoder_sparse_step": 0}, ["decoder_sparse_step=0"]),
         (MIXTRAL | {"num_experts": 8}, ["num_experts=8", "num_local_experts=4"]),
+        (GLM4_MOE | {"num_local_experts": 64}, ["n_routed_experts=128", "num_local_experts=64"]),
         (GEMMA2 | {"hidden_activation": "silu"}, ["hidden_activation='silu'"]),
         (GEMMA2 | {"use_bidirectional_attention": True}, ["use_bidirectional_attention=True"]),
         (GEMMA2 | {"final_logit_softcapping": 0.0}, ["final_logit_softcapping=0.0"]),

@@ -112,6 +112,28 @@ def test_xla_gives_the_same(name, rows, monkeypatch):
     assert np.isfinite(np.asarray(output.hidden)).all(), "padding is finite"
 
 
+@pytest.mark.parametrize("backend", ["cpu", "xla"])
+@pytest.mark.parametrize("name", ["float32", "a window"])
+def test_a_request_that_is_nan_spoils_no_other(name, backend, monkeypatch):
+    if backend == "cpu" and cpu_backend() is None:
+        pytest.skip("the CPU backend is not used")
+    monkeypatch.setenv(VARIABLE, backend)
+    jax.clear_caches()
+    config, _ = TARGETS[name]
+    lm = LM.init(config, jax.random.key(0))
+    params = lm.params | {"embed_tokens": {"embedding": lm.params["embed_tokens"]["embedding"].at[60].set(jnp.nan)}}
+    lm = dataclasses.replace(lm, params=layout.for_decoding(params, config.head_dim))
+    tree = trees([3, 2, 0, 1, 3])
+    tree = dataclasses.replace(tree, tokens=jnp.where(tree.tokens == 60, 59, tree.tokens).at[1, 0].set(60))
+    apart, together, _ = both(lm, tree, filled(lm), 16)
+    others = np.asarray(tree.valid) & (np.arange(len(LENGTHS)) != 1)[:, None]
+    for one, other in zip(apart, together, strict=True):
+        assert np.isfinite(np.asarray(other)[others]).all()
+        np.testing.assert_allclose(np.asarray(one)[others], np.asarray(other)[others], rtol=1e-4, atol=1e-5)
+        assert not np.asarray(other)[2].any(), "a request without nodes gets nothing of the others"
+    assert np.isnan(np.asarray(together[0])[1, 0]).any()
+
+
 def test_what_a_node_gets_hangs_on_its_request(monkeypatch):
     """The comparison above sees it if a request's cache, or the nodes above a node, are another's."""
     tree = trees(ROWS["padding"][0])

@@ -59,6 +59,12 @@ def test_a_single_drafter_has_no_trials_and_runs_without_steps_count_for_nothing
     assert contest.spent[0].runs == 100
 
 
+def test_what_fails_is_not_chosen_for_ever():
+    contest = Contest([TREE, PLAIN])
+    assert [contest.choose() for _ in range(FIRST_TRIALS)] == FIRST_TRIALS * [0], "and nothing is reported: it failed"
+    assert played(contest, [1.0, 100.0], 100) == [1] * 100
+
+
 def test_each_number_of_rows_has_its_own():
     measured = Measured(ByLoad(((1, TREE), (1, PLAIN), (4, PLAIN))))
     assert measured.choose(1) == (1, 0, TREE) and measured.choose(3) == (4, 0, PLAIN) and measured.choose(9)[0] == 4
