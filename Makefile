@@ -26,8 +26,8 @@ demo: .venv/runtime  ## three chats with SmolLM2-135M-Instruct, plain against EA
 chat: .venv/runtime  ## a conversation with the same model
 	@$(BIN)/eagle-jax chat
 
-test: .venv/dev  ## the suite
-	$(PYTEST) -m "not proof"
+test: .venv/dev  ## the suite; WITHOUT=MARK leaves tests out that another stage has
+	$(PYTEST) -m "not proof$(if $(WITHOUT), and not $(WITHOUT))"
 
 proofs: .venv/dev build/clients  ## what takes minutes each: notebooks, documented commands, the wheel alone, killed jobs; SKIP=NAME leaves tests out
 	$(PYTEST) -m proof $(if $(SKIP),-k "not $(SKIP)")
