@@ -171,7 +171,7 @@ WHOLE = ("eagle2", "eagle3", "uncoupled", "dflash 2, a tree", "hybrid", "garbage
 MOST_IN_IT = "processed, mixed"
 IN_TURNS = "mixed, two rows at a time"  # any two, drafted for or not, with nodes shared or not, for one to three steps
 SHARED = "processed, mixed, sharing nodes"  # which the rows' trees together have more of than are read
-BUDGETS = (2, 5)  # nodes of two rows' trees together
+BUDGETS = (4,)  # nodes of two rows' trees together
 GUESSES_NOTHING = {"garbage"}  # every other row has to save a tenth of the steps, or nothing was tested
 # Temperature and top-p of each row; rows in one batch need not agree, so two programs serve all.
 SAMPLED = Sampling(sampled=True, filtered=True)
@@ -294,8 +294,10 @@ def rows(complete: bool) -> list[Any]:
     every = [(name, backend, tuple(HOW)) for backend in ("cpu", "xla") for name in DRAFTERS]
     quick = [(*row[:2], row[2] if row[0] in WHOLE else (MOST_IN_IT,)) for row in every]
     quick = [row for row in quick if row[0] in WHOLE or row[1] == "cpu"]
-    # two more programs: of one backend
-    quick = [(*row[:2], tuple(how for how in row[2] if how != IN_TURNS or row[1] == "cpu")) for row in quick]
+    # more programs: of one backend
+    quick = [
+        (*row[:2], tuple(how for how in row[2] if how not in (IN_TURNS, SHARED) or row[1] == "cpu")) for row in quick
+    ]
     chosen = [row for row in every if row not in quick] if complete else quick
     return [pytest.param(*row, id=f"{row[0]}, {row[1]}") for row in chosen]
 
