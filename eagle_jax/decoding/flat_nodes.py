@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle_jax.decoding import sampling
 from eagle_jax.decoding.rows import take_rows
-from eagle_jax.decoding.sampling import at_depth
 from eagle_jax.models.cache import rows_at
 from eagle_jax.ops import FlatRows
 from eagle_jax.struct import pytree, static
@@ -63,7 +63,7 @@ class ByRequest(NodeRows):
         return values
 
     def noise(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
-        return at_depth(by_depth, depth)
+        return sampling.at_depth(by_depth, depth)
 
     def collect(self, values: Array) -> Array:
         return values

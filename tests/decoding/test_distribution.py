@@ -123,11 +123,11 @@ def test_the_test_sees_wrong_verifiers(mistake: str, monkeypatch: pytest.MonkeyP
         right = decode.verify_tree
 
         def wrong(target: LM, drafter: Drafter, state: Any, tree: Any, ancestors: Any) -> Any:
-            output, logits = right(target, drafter, state, tree, ancestors)
+            rows, output, logits = right(target, drafter, state, tree, ancestors)
             favourite = jax.nn.one_hot(tree.tokens[:, 1:2], VOCAB, dtype=jnp.float32) * (
                 tree.parent[:, 1:2, None] == 0
             ).astype(jnp.float32)
-            return output, logits.at[:, :1].add(0.3 * favourite)
+            return rows, output, logits.at[:, :1].add(0.3 * favourite)
 
         monkeypatch.setattr(decode, "verify_tree", wrong)
     assert p_value(DRAFTERS["eagle"]()) < 1e-6
