@@ -159,7 +159,9 @@ def test_default_trees_shrink_with_the_batch(monkeypatch):
     assert nodes(1, medusa) == 4 and nodes(16, medusa) == 1
     assert drafter_for(RANDOM, "auto", (8, 2, 2), 64).shape.nodes == 8, "what is asked for is drafted"
     monkeypatch.setattr(budgets.jax, "default_backend", lambda: "gpu")
-    assert [nodes(rows) for rows in (1, 4, 8, 16, 32, 64, 128, 256)] == [60, 60, 32, 16, 6, 4, 2, 1]
+    assert [nodes(rows) for rows in (1, 4, 8, 16, 32, 64, 128, 256)] == [60, 60, 32, 16, 12, 6, 4, 1]
+    read = [drafter_for(RANDOM, "auto", "auto", rows).budget for rows in (1, 16, 32, 64, 128, 256)]
+    assert read == [None, None, 256, 256, 256, None], "from 32 on they share what is read"
     assert [nodes(rows, medusa) for rows in (1, 4, 32)] == [64, 64, 5]
 
 
