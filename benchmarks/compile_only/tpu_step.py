@@ -77,7 +77,11 @@ def main() -> None:
 
 
 def seconds(chip: str, nodes: int | None, options: argparse.Namespace, share: int | None = None) -> float:
-    """Of a whole step, draft included; of a plain step without nodes. `share`: nodes for each request that are read."""
+    """Of a whole step, draft included; of a plain step without nodes.
+
+    Args:
+        share: nodes that the target reads, for each request on average; None is every tree whole.
+    """
     sharding = shapes.tpu_mesh(TOPOLOGIES[chip], (1, 1))
     (target, drafter, *others), mode = arguments(1, nodes, sharding, options)
     of = target, drafter if share is None else Shared(drafter, share * options.requests), *others
@@ -99,8 +103,7 @@ def layer(chip: str, nodes: int, options: argparse.Namespace, sharding: Sharding
             output = target.forward(tokens, positions, visible, state.cache)
         else:
             rows = OneRow.of(tokens > 0, share * len(tokens))
-            nodes = rows.row(tokens)[None], rows.row(positions)[None], rows.ancestors(visible)[None]
-            output = target.forward(*nodes, state.cache, flat=rows.rows)
+            output = target.forward(*rows.inputs(tokens, positions, visible), state.cache, flat=rows.rows)
         return output.hidden, output.kv
 
     tokens = jax.ShapeDtypeStruct((options.requests, nodes), jnp.int32)

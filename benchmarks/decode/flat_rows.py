@@ -35,8 +35,7 @@ def one_row(size: int) -> Any:
     @jax.jit
     def run(lm: LM, tokens: jax.Array, valid: jax.Array, ancestors: jax.Array, cache: Cache) -> jax.Array:
         rows = OneRow.of(valid, size)
-        at = jnp.where(rows.is_node, rows.row(jnp.broadcast_to(cache.length[:, None], tokens.shape)), -1)
-        nodes = rows.row(tokens)[None], at[None], rows.ancestors(ancestors)[None]
+        nodes = rows.inputs(tokens, jnp.broadcast_to(cache.length[:, None], tokens.shape), ancestors)
         return lm.logits(lm.forward(*nodes, cache, flat=rows.rows).hidden)
 
     return run

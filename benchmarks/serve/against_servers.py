@@ -68,7 +68,7 @@ class Answer:
 
 def main() -> None:
     arguments = parser(__doc__, new_tokens=64)
-    arguments.add_argument("--clients", type=numbers, default=(1, 2, 4, 8, 16, 32), help="1,2,4,8,16,32 unless said")
+    arguments.add_argument("--clients", type=numbers, default=(1, 2, 4, 8, 16, 32), help="at a time (1,2,4,8,16,32)")
     arguments.add_argument("--slots", type=int, default=8, help="of every server (%(default)s)")
     arguments.add_argument("--each", type=int, default=2, help="questions of a client in a turn (%(default)s)")
     arguments.add_argument("--rounds", type=int, default=2, help="turns of each; the fastest counts (%(default)s)")
@@ -77,7 +77,7 @@ def main() -> None:
         "--llama-cpp", type=pathlib.Path, help="folder with llama-server, or a Python with xllamacpp"
     )
     modes = ",".join(MODES)
-    arguments.add_argument("--llama-modes", type=modes_in, default=MODES, help=f"of it, {modes} unless said")
+    arguments.add_argument("--llama-modes", type=modes_in, default=MODES, help=f"how it drafts, or plain ({modes})")
     arguments.add_argument("--vllm", type=pathlib.Path, help="the command vllm, by its path; needs --vllm-target")
     arguments.add_argument("--vllm-target", type=pathlib.Path, help="the target as a folder")
     arguments.add_argument("--vllm-head", type=pathlib.Path, help="its head in the format of speculators")
@@ -142,8 +142,10 @@ def vllm(
     if not os.access(command, os.X_OK) or not command.is_file():
         raise ValueError(f"--vllm {command} is no command; give the path of vllm in the environment that has it")
     if target is None or not (target / "config.json").is_file():
-        said = "which holds no config.json" if target else "which was not given"
-        raise ValueError(f"vLLM reads folders, from --vllm-target, {said}; `eagle-jax convert TARGET FOLDER` makes one")
+        reason = "which holds no config.json" if target else "which was not given"
+        raise ValueError(
+            f"vLLM reads folders, from --vllm-target, {reason}; `eagle-jax convert TARGET FOLDER` makes one"
+        )
     plain = [str(command), "serve", str(target), "--port", "{port}", "--max-num-seqs", "{slots}"]
     plain += ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT // 8)]
     if head is None:

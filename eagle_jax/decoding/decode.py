@@ -26,6 +26,7 @@ from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.models.attention_inputs import num_valid
+from eagle_jax.models.lm import LM
 from eagle_jax.models.target import PADDING_POSITION, Output, Target
 from eagle_jax.sharding import Sharding, constrain, sharded
 from eagle_jax.workarounds import loop_options
@@ -71,7 +72,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             length=state.length + count,
             done=state.done | stopped | failed | (state.num_tokens + count >= params.limit),
             stopped=state.stopped | stopped,
-            cache=state.cache.write(rows.kv_at(output.kv, nodes), state.length, state.length + count),
+            cache=state.cache.commit(rows.kv_at(output.kv, nodes), count),
             draft=draft,
             automaton=automaton_after(params, state.automaton, prefix, accepted),
             steps=steps,
@@ -123,11 +124,11 @@ def verify_tree(
     if drafter.budget is None:
         output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
         return ByRequest(), output, target.logits(output.hidden, num_valid(tree.valid))
+    if not isinstance(target, LM):
+        raise TypeError(f"trees that share a step's nodes need a target of the package, got {type(target).__name__}")
     rows = OneRow.of(tree.valid, drafter.budget)
-    tokens, at = rows.row(tree.tokens), jnp.where(rows.is_node, rows.row(positions), PADDING_POSITION)
-    visible = rows.ancestors(ancestors)
-    nodes = tokens[None], at[None], visible[None]
-    output = target.forward(*nodes, state.cache, drafter.taps, flat=rows.rows)  # type: ignore[call-arg]
+    nodes = rows.inputs(tree.tokens, positions, ancestors)
+    output = target.forward(*nodes, state.cache, drafter.taps, flat=rows.rows)
     return rows, output, target.logits(output.hidden, num_valid(rows.is_node[None]))
 
 

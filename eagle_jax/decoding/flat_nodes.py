@@ -10,11 +10,11 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.rows import take_rows
 from eagle_jax.models.cache import rows_at
+from eagle_jax.models.target import PADDING_POSITION
 from eagle_jax.ops import FlatRows
 from eagle_jax.struct import pytree, static
 
 T = TypeVar("T")
-KVOfLayers = tuple[tuple[Array, Array], ...]
 
 
 class NodeRows(abc.ABC):
@@ -45,7 +45,7 @@ class NodeRows(abc.ABC):
         """Rows of the pass that are those of some nodes, `[b p ..]`; zeros of nodes that it leaves out."""
 
     @abc.abstractmethod
-    def kv_at(self, kv: KVOfLayers, nodes: Int[Array, "b p"]) -> KVOfLayers:
+    def kv_at(self, kv: tuple[tuple[Array, Array], ...], nodes: Int[Array, "b p"]) -> tuple[tuple[Array, Array], ...]:
         """Keys and values of some nodes, per layer `[b k p c]`."""
 
 
@@ -71,7 +71,7 @@ class ByRequest(NodeRows):
     def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
         return take_rows(rows, nodes)
 
-    def kv_at(self, kv: KVOfLayers, nodes: Int[Array, "b p"]) -> KVOfLayers:
+    def kv_at(self, kv: tuple[tuple[Array, Array], ...], nodes: Int[Array, "b p"]) -> tuple[tuple[Array, Array], ...]:
         return tuple((rows_at(k, nodes), rows_at(v, nodes)) for k, v in kv)
 
 
@@ -129,8 +129,15 @@ class OneRow(NodeRows):
         """Values of all nodes, `[b n ..]`, in the row, `[f ..]`."""
         return values[self.request, self.node]
 
-    def ancestors(self, ancestors: Bool[Array, "b n n"]) -> Bool[Array, "f f"]:
-        """Those of the nodes in the row; padding sees itself."""
+    def inputs(
+        self, tokens: Int[Array, "b n"], positions: Int[Array, "b n"], ancestors: Bool[Array, "b n n"]
+    ) -> tuple[Int[Array, "1 f"], Int[Array, "1 f"], Bool[Array, "1 f f"]]:
+        """What the target's pass is given of the trees."""
+        at = jnp.where(self.is_node, self.row(positions), PADDING_POSITION)
+        return self.row(tokens)[None], at[None], self._visible(ancestors)[None]
+
+    def _visible(self, ancestors: Bool[Array, "b n n"]) -> Bool[Array, "f f"]:
+        """Which nodes of the row each one sees; padding sees itself."""
         of_own = self.row(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
         both = self.is_node[:, None] & self.is_node[None]
         return (of_own & both) | jnp.eye(len(self.request), dtype=bool)
@@ -154,7 +161,7 @@ class OneRow(NodeRows):
         own = jnp.take_along_axis(self.valid, nodes, axis=1)
         return self._own(rows[0][jnp.take_along_axis(self.place, nodes, axis=1)], own)
 
-    def kv_at(self, kv: KVOfLayers, nodes: Int[Array, "b p"]) -> KVOfLayers:
+    def kv_at(self, kv: tuple[tuple[Array, Array], ...], nodes: Int[Array, "b p"]) -> tuple[tuple[Array, Array], ...]:
         places, own = (jnp.take_along_axis(of, nodes, axis=1) for of in (self.place, self.valid))
 
         def rows(part: Array) -> Array:

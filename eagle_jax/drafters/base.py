@@ -1,6 +1,7 @@
 """What a drafter is: it can make decoding faster, never different."""
 
 import abc
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -127,6 +128,38 @@ class Drafter(abc.ABC):
     @abc.abstractmethod
     def propose(self, target: Target, state: Any, view: View, mode: Sampling) -> tuple[Tree, Any]:
         """Guesses what follows the root: a tree of `shape.nodes` nodes, none deeper than `shape.depth`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrapper(Drafter):
+    """Drafts as another drafter does; what is different about it is for a subclass to say.
+
+    Attributes:
+        drafter: the other one.
+    """
+
+    drafter: Drafter
+
+    @property
+    def shape(self) -> TreeShape:
+        return self.drafter.shape
+
+    @property
+    def budget(self) -> int | None:
+        return self.drafter.budget
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.drafter.taps
+
+    def init(self, target: Target, batch: int, slots: int) -> Any:
+        return self.drafter.init(target, batch, slots)
+
+    def observe(self, target: Target, state: Any, observed: CommittedRows) -> Any:
+        return self.drafter.observe(target, state, observed)
+
+    def propose(self, target: Target, state: Any, view: View, mode: Sampling) -> tuple[Tree, Any]:
+        return self.drafter.propose(target, state, view, mode)
 
 
 class StatelessDrafter(Drafter):

@@ -14,7 +14,7 @@ from eagle_jax.decoding.policy import NO_TREE
 from eagle_jax.decoding.rows import append
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import CommittedRows, Drafter, View
+from eagle_jax.drafters.base import CommittedRows, View, Wrapper
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -39,29 +39,15 @@ class Unread:
 
 
 @pytree
-class Ready(Drafter):
+class Ready(Wrapper):
     """Drafts as another drafter does, from a state with room for what `Paused` leaves unread. `catch_up` has to read
     that first.
 
     Attributes:
-        drafter: the other one.
         room: rows that may wait to be read.
     """
 
-    drafter: Drafter
     room: int = static()
-
-    @property
-    def shape(self) -> TreeShape:
-        return self.drafter.shape
-
-    @property
-    def budget(self) -> int | None:
-        return self.drafter.budget
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.drafter.taps
 
     def init(self, target: Target, batch: int, slots: int) -> Unread:
         none = jnp.zeros((batch, self.room), jnp.int32)

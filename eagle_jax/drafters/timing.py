@@ -8,7 +8,7 @@ import numpy as np
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
+from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View, Wrapper
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree, static
 
@@ -22,20 +22,16 @@ class Drafted:
 
 
 @pytree
-class DraftOnly(Drafter):
+class DraftOnly(Wrapper):
     """Measures the cost of drafting alone: drafts as another drafter does and proposes the root alone, so the loop
     decodes plainly. Its state has the tree that would have been verified.
     """
 
-    drafter: Drafter
+    budget = None
 
     @property
     def shape(self) -> TreeShape:
         return TreeShape(nodes=1, depth=self.drafter.shape.depth)
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.drafter.taps
 
     def init(self, target: Target, batch: int, slots: int) -> Drafted:
         nodes = jnp.zeros((batch, self.drafter.shape.nodes), jnp.int32)

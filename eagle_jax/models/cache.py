@@ -72,9 +72,8 @@ class Cache:
             rows=self.rows,
         )
 
-    def commit(self, kv: tuple[KV, ...], nodes: Int[Array, "b r"], count: Int[Array, "b"]) -> "Cache":
-        """Appends the rows `nodes[:, :count]` of a pass's own K/V: the accepted path becomes part of the prefix."""
-        accepted = tuple((rows_at(k, nodes), rows_at(v, nodes)) for k, v in kv)
+    def commit(self, accepted: tuple[KV, ...], count: Int[Array, "b"]) -> "Cache":
+        """Appends the first `count` of rows `accepted` (per layer `[b k r c]`): a path becomes part of the prefix."""
         return self.write(accepted, self.length, self.length + count)
 
 

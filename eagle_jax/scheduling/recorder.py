@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.tree import Tree, TreeShape
+from eagle_jax.decoding.tree import Tree
 from eagle_jax.decoding.verify import walk
-from eagle_jax.drafters.base import CommittedRows, Drafter, View
+from eagle_jax.drafters.base import CommittedRows, View, Wrapper
 from eagle_jax.models.target import Target
 from eagle_jax.scheduling.results import Step
 from eagle_jax.sharding import to_host
@@ -34,22 +34,8 @@ class Recorded:
 
 
 @pytree
-class Recorder(Drafter):
+class Recorder(Wrapper):
     """Drafts as another drafter does, and remembers the last tree with what the target drew at its nodes."""
-
-    drafter: Drafter
-
-    @property
-    def shape(self) -> TreeShape:
-        return self.drafter.shape
-
-    @property
-    def budget(self) -> int | None:
-        return self.drafter.budget
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.drafter.taps
 
     def init(self, target: Target, batch: int, slots: int) -> Recorded:
         nothing = jnp.zeros((batch, self.shape.nodes), jnp.int32)

@@ -49,8 +49,12 @@ class ByLoad:
 
     def for_rows(self, running: int) -> tuple[int, Drafter]:
         """Rows of the smallest step that so many take part in, and the drafter expected to be fastest for it."""
-        size = next((rows for rows, _ in self.entries if rows >= running), self.entries[-1][0])
+        size = self.rows_for(running)
         return size, self._expected[size]
+
+    def rows_for(self, running: int) -> int:
+        """Rows of the smallest step that so many take part in."""
+        return next((rows for rows, _ in self.entries if rows >= running), self.entries[-1][0])
 
     @property
     def _expected(self) -> dict[int, Drafter]:

@@ -14,6 +14,7 @@ from eagle_jax.decoding.catch_up import compiled_catch_up
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.paused import Paused, Ready
+from eagle_jax.drafters.shared import Shared
 
 ALL = jnp.arange(len(PROMPTS), dtype=jnp.int32)
 ROWS = jnp.array([3, 1], jnp.int32)
@@ -42,12 +43,16 @@ def test_it_ends_when_enough_of_them_are_done():
 
 @pytest.mark.slow
 def test_the_state_is_that_of_a_fresh_prefill_whoever_took_part():
-    """With drafts and without: a head that was paused knows the text as if it had drafted all the time."""
+    """With drafts and without, and with few nodes for both: a head that was paused knows the text as if it had drafted
+    all the time.
+    """
     drafter, paused = Ready(DRAFTERS["eagle3"], 4), Paused(DRAFTERS["eagle3"], 4)
+    sharing = Ready(Shared(DRAFTERS["eagle3"], 5), 4)
+    turns = [drafter, paused, paused, sharing, paused, drafter, paused]
     request, tokens, mode = ask(PROMPTS, temperature=0.7)
     state, rng = start(drafter, request, tokens, mode), np.random.default_rng(0)
-    for step, chosen in zip(range(2, 15, 2), [drafter, paused, paused, drafter, paused, drafter, paused], strict=True):
-        if chosen is drafter:
+    for step, chosen in zip(range(2, 15, 2), turns, strict=True):
+        if chosen is not paused:
             state = compiled_catch_up()(TARGET, drafter, state, ALL)
         rows = jnp.asarray(rng.permutation(len(PROMPTS))[:2], jnp.int32)
         state = compiled_advance()(TARGET, chosen, request, state, jnp.int32(step), jnp.int32(2), rows, mode=mode)

@@ -171,7 +171,7 @@ WHOLE = ("eagle2", "eagle3", "uncoupled", "dflash 2, a tree", "hybrid", "garbage
 MOST_IN_IT = "processed, mixed"
 IN_TURNS = "mixed, two rows at a time"  # any two, drafted for or not, with nodes shared or not, for one to three steps
 SHARED = "processed, mixed, sharing nodes"  # which the rows' trees together have more of than are read
-BUDGETS = (4,)  # nodes of two rows' trees together
+BUDGETS = (2, 5)  # nodes of two rows' trees together
 GUESSES_NOTHING = {"garbage"}  # every other row has to save a tenth of the steps, or nothing was tested
 # Temperature and top-p of each row; rows in one batch need not agree, so two programs serve all.
 SAMPLED = Sampling(sampled=True, filtered=True)

@@ -17,6 +17,7 @@ from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.shared import Shared
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
 
 TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
@@ -100,9 +101,10 @@ def test_coupling_raises_acceptance():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("nodes", [None, 6])  # of all trees together that are read
 @pytest.mark.parametrize("name", ["eagle1", "eagle2", "eagle3", "draft model"])
-def test_state_equals_a_fresh_prefill_of_the_committed_text(name):
-    drafter = DRAFTERS[name]
+def test_state_equals_a_fresh_prefill_of_the_committed_text(name, nodes):
+    drafter = DRAFTERS[name] if nodes is None else Shared(DRAFTERS[name], nodes)
     request, tokens, mode = ask(PROMPTS, temperature=0.7)
     state = start(drafter, request, tokens, mode)
     for step in range(1, 6):

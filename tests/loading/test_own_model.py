@@ -10,6 +10,9 @@ import pytest
 
 import eagle_jax
 from eagle_jax import api
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.shared import Shared
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
 
@@ -49,6 +52,13 @@ def test_greedily_in_a_ragged_batch(page: dict[str, Any]):
     drafting = dataclasses.replace(page["model"], head=page["head"])
     drafted = eagle_jax.generate(drafting, prompts, max_new_tokens=24, tree=(12, 3, 4))
     assert [answer.token_ids for answer in drafted] == [answer.token_ids for answer in plain]
+
+
+def test_trees_cannot_share_what_it_reads(page: dict[str, Any]):
+    drafter = Shared(Eagle(head=page["head"], policy=DynamicTree(4, 2, 1)), 8)
+    drafting = dataclasses.replace(page["model"], head=page["head"])
+    with pytest.raises(TypeError, match="a target of the package, got"):
+        eagle_jax.generate(drafting, [1, 2, 3], max_new_tokens=4, drafter=drafter)
 
 
 def test_an_engine_answers_as_well(page: dict[str, Any]):

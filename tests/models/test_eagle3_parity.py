@@ -77,7 +77,7 @@ def _run(head: Head3, target: LM, tokens: jax.Array, streams: jax.Array) -> tupl
     chain = jnp.broadcast_to(jnp.tril(jnp.ones((longest, longest), bool))[None], (ROWS, longest, longest))
     empty = head.empty_cache(ROWS, longest)
     out, kv = head.forward(embeddings[:, :longest], features[:, :longest], positions, chain, empty)
-    cache = empty.commit(kv, positions, lengths)
+    cache = empty.commit(kv, lengths)
 
     drafted = [out[row, lengths - 1][:, None]]
     beside: tuple[KV, ...] = ()

@@ -74,7 +74,7 @@ def _draft(head: Head, embeddings: jax.Array, features: jax.Array) -> jax.Array:
     chain = jnp.broadcast_to(jnp.tril(jnp.ones((longest, longest), bool))[None], (ROWS, longest, longest))
     empty = head.empty_cache(ROWS, longest)
     out, kv = head.forward(embeddings[:, :longest], features[:, :longest], positions, chain, empty)
-    cache = empty.commit(kv, positions, lengths)
+    cache = empty.commit(kv, lengths)
 
     guesses = [out[row, lengths - 1][:, None]]
     beside: tuple[KV, ...] = ()

@@ -66,10 +66,7 @@ def both(lm: LM, tree: Tree, cache: Cache, size: int):
     positions = jnp.where(tree.valid, cache.length[:, None] + depth_below(ancestors), -1)
     apart = lm.forward(tree.tokens, positions, ancestors, cache, (1,))
     rows = OneRow.of(tree.valid, size)
-    at = jnp.where(rows.is_node, rows.row(positions), -1)
-    together = lm.forward(
-        rows.row(tree.tokens)[None], at[None], rows.ancestors(ancestors)[None], cache, (1,), flat=rows.rows
-    )
+    together = lm.forward(*rows.inputs(tree.tokens, positions, ancestors), cache, (1,), flat=rows.rows)
     nodes = jnp.broadcast_to(jnp.arange(NODES, dtype=jnp.int32)[None], tree.tokens.shape)
 
     def parts(rows, output):

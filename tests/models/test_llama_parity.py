@@ -86,4 +86,4 @@ def _advance(lm: LM, tokens: jax.Array, cache: Cache, count: jax.Array) -> tuple
     steps = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[None], tokens.shape)
     chain = jnp.broadcast_to(jnp.tril(jnp.ones((n, n), bool))[None], (*tokens.shape, n))
     out = lm.forward(tokens, cache.length[:, None] + steps, chain, cache)
-    return lm.logits(out.hidden), cache.commit(out.kv, steps, count)
+    return lm.logits(out.hidden), cache.commit(out.kv, count)

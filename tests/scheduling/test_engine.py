@@ -78,8 +78,8 @@ def test_load_changes_trees_and_no_answer(monkeypatch):
     tree, chain = Eagle(head=head, policy=DynamicTree(8, 2, 2)), Eagle(head=head, policy=DynamicTree(3, 1, 1))
     loads = ByLoad(((1, Ready(tree, 5)), (2, Ready(chain, 5)), (4, Paused(tree, 5))))
     monkeypatch.setattr(engine_module, "by_load", lambda *asked, **how: loads)
-    used, for_rows = [], ByLoad.for_rows
-    monkeypatch.setattr(ByLoad, "for_rows", lambda loads, count: (used.append(count), for_rows(loads, count))[1])
+    used, rows_for = [], ByLoad.rows_for
+    monkeypatch.setattr(ByLoad, "rows_for", lambda loads, count: (used.append(count), rows_for(loads, count))[1])
     with Engine(RANDOM, rows=4, max_tokens=64, steps=2) as engine:
         compiled = programs.compiled()
         prompts = [RNG.integers(0, 200, size).tolist() for size in (3, 9, 1, 12, 5, 7)]

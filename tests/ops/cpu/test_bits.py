@@ -63,7 +63,7 @@ def logits_of_tree(lm: LM, cache: Cache, tokens: jax.Array, positions: jax.Array
 def one_more(lm: LM, cache: Cache, token: jax.Array) -> tuple[jax.Array, Cache]:
     """The logits behind the next token of a single text, and the cache with it."""
     output = lm.forward(token[None, None], cache.length[:, None], jnp.ones((1, 1, 1), bool), cache)
-    return lm.logits(output.hidden)[0, 0], cache.commit(output.kv, jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32))
+    return lm.logits(output.hidden)[0, 0], cache.commit(output.kv, jnp.ones(1, jnp.int32))
 
 
 def path_to(node: int) -> list[int]:
