@@ -172,6 +172,8 @@ def test_absent_keys_mean_what_transformers_takes(family: str):
         if name not in ("rope", "no_rope_layers") and hasattr(theirs, name):
             expected = getattr(theirs, name)
             assert value == (128 // 32 if name == "head_dim" and expected is None else expected), name
+    if family == "olmo3" and theirs.default_theta == 10_000.0:
+        pytest.skip("this transformers takes 10,000 for the base of rotation; later ones 500,000, as the models have")
     by_kind = {FULL: theirs.rope_parameters, WINDOWED: theirs.rope_parameters} | theirs.rope_parameters
     theirs_by_layer = [by_kind[kind] for kind in getattr(theirs, "layer_types", None) or [FULL, FULL]]
     for layer, settings in enumerate(theirs_by_layer):
