@@ -122,6 +122,11 @@ class Weights:
         for name in [name for name in self.info if name.startswith(_TEXT_PART)]:
             self.divide(name, {f"model.{name.removeprefix(_TEXT_PART)}": WHOLE})
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether files have other names, or several parameters in one tensor."""
+        return bool(self._wholes)
+
     def divide(self, name: str, parts: Mapping[str, Part]) -> None:
         """Puts parts of a tensor in its place, as tensors of their own, if that was not done before."""
         if name in self._wholes:
