@@ -18,7 +18,6 @@ import numpy as np
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from eagle_jax.config import DeltaNet, LlamaConfig, Rope
-from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import depth_below
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
