@@ -188,14 +188,19 @@ def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
     yield names.Rule(f"{layer}{tensors.shared[1]}.weight", f"{path}mlp/shared_gate/weight")
 
 
-def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]], prefix: str = MODEL) -> None:
+def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Lets the parts of the joined tensors that are there be read as tensors of their own.
 
     Args:
         shapes: of the tensors that the rules name.
-        prefix: before the names of the layers.
     """
-    for joined, layer in _joined(config, prefix):
+    for i in range(config.num_hidden_layers):
+        divide_layer(weights, config, shapes, MODEL + _LAYER.replace("{i}", str(i)))
+
+
+def divide_layer(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]], layer: str) -> None:
+    """`divide` for one layer; `layer` is before the names of its tensors."""
+    for joined in tensors_of(config).joined:
         if layer + joined.key in weights.info:
             weights.divide(layer + joined.key, joined.divided(shapes, layer))
 
@@ -234,8 +239,8 @@ def joins(config: LlamaConfig) -> bool:
     return not all(joined.stacked for joined in tensors_of(config).joined)
 
 
-def _joined(config: LlamaConfig, prefix: str = MODEL) -> Iterator[tuple[Joined, str]]:
-    layers = [prefix + _LAYER.replace("{i}", str(i)) for i in range(config.num_hidden_layers)]
+def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
+    layers = [MODEL + _LAYER.replace("{i}", str(i)) for i in range(config.num_hidden_layers)]
     return ((joined, layer) for layer in layers for joined in tensors_of(config).joined)
 
 

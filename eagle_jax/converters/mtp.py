@@ -1,14 +1,19 @@
-"""The layer for multi-token prediction in a target's own files (MTP), as a draft head: Qwen3-Next's and Qwen3.5's.
+"""The layer for multi-token prediction in a target's own files (MTP), as a draft head.
 
-mtp.fc.weight                       fc                  [h, 2h] of [embedding ; feature]
-mtp.pre_fc_norm_embedding.weight    embedding_norm
-mtp.pre_fc_norm_hidden.weight       feature_norm
-mtp.layers.0.*                      layers_0            a layer with attention, as the target has them
-mtp.norm.weight                     norm                what it gives, for the output matrix and the next step
+    Qwen3-Next, Qwen3.5          GLM-4.5, DeepSeek-V3 (N layers)
+    mtp.fc                       model.layers.N.eh_proj             fc, `[h, 2h]` of [embedding ; feature]
+    mtp.pre_fc_norm_embedding    model.layers.N.enorm               embedding_norm
+    mtp.pre_fc_norm_hidden       model.layers.N.hnorm               feature_norm
+    mtp.layers.0.*               model.layers.N.*                   layers_0, as the target's with attention
+    mtp.norm                     model.layers.N.shared_head.norm    norm, of what it gives
+
+What it gives goes to the target's output matrix and to the next step. Copies of embedding and output matrix are left
+unread.
 """
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,13 +28,55 @@ from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 
-PREFIX = "mtp."
-OTHERS = (rf"(?!{PREFIX}).*",)  # the target's tensors
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """What the tensors are called.
+
+    Attributes:
+        fc, embedding_norm, feature_norm, norm: names as above, without `.weight`.
+        layer: before the names of the layer's own.
+        others: pattern of names that are the target's, or copies.
+    """
+
+    fc: str
+    embedding_norm: str
+    feature_norm: str
+    norm: str
+    layer: str
+    others: str
+
+
+QWEN = Spelling(
+    fc="mtp.fc",
+    embedding_norm="mtp.pre_fc_norm_embedding",
+    feature_norm="mtp.pre_fc_norm_hidden",
+    norm="mtp.norm",
+    layer="mtp.layers.0.",
+    others=r"(?!mtp\.).*",
+)
+_BEHIND = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
 
 
 def holds(info: Mapping[str, TensorInfo]) -> bool:
     """Whether a target's files hold such a layer."""
-    return f"{PREFIX}fc.weight" in info
+    return f"{QWEN.fc}.weight" in info or any(_BEHIND.fullmatch(name) for name in info)
+
+
+def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling:
+    """The names in the files of a target: Qwen's, or those of a layer after the last one."""
+    if f"{QWEN.fc}.weight" in info:
+        return QWEN
+    layer = f"model.layers.{target.num_hidden_layers}."
+    own = re.escape(layer)
+    return Spelling(
+        fc=f"{layer}eh_proj",
+        embedding_norm=f"{layer}enorm",
+        feature_norm=f"{layer}hnorm",
+        norm=f"{layer}shared_head.norm",
+        layer=layer,
+        others=rf"(?!{own}).*|{own}(embed_tokens|shared_head\.head)\.weight",
+    )
 
 
 def config_of(target: LlamaConfig) -> EagleConfig:
@@ -54,22 +101,25 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     """
     if other := sorted(changes.keys() - {window.WINDOW}):
         raise ValueError(f"head_config has {other[0]}; of a target's own layer (MTP) only {window.WINDOW} can be set")
-    config = config_of(target.config)
+    config, spelling = config_of(target.config), spelling_of(target.config, weights.info)
     config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
-    table, needed = _rules(config), _shapes(config)
-    family_tensors.divide(weights, config.layers, names.expected(table, needed), PREFIX)
-    names.check(weights, table, needed, OTHERS)
-    chosen = names.stored_dtype(weights, f"{PREFIX}fc.weight") if dtype is None else dtype
+    table, needed = _rules(config, spelling), _shapes(config)
+    family_tensors.divide_layer(weights, config.layers, names.expected(table, needed), spelling.layer)
+    names.check(weights, table, needed, (spelling.others,))
+    chosen = names.stored_dtype(weights, f"{spelling.fc}.weight") if dtype is None else dtype
     return Head(params=reading.read_params(weights, table, needed, chosen, scheme=scheme), config=config)
 
 
-def _rules(config: EagleConfig) -> tuple[names.Rule, ...]:
-    norms = {"pre_fc_norm_embedding": "embedding_norm", "pre_fc_norm_hidden": "feature_norm", "norm": "norm"}
-    return (
-        names.Rule(f"{PREFIX}fc.weight", "fc/weight"),
-        *(names.Rule(f"{PREFIX}{theirs}.weight", f"{ours}/scale") for theirs, ours in norms.items()),
-        *family_tensors.rules_of(config.layers, PREFIX),
+def _rules(config: EagleConfig, spelling: Spelling) -> tuple[names.Rule, ...]:
+    norms = (names.Rule(f"{getattr(spelling, name)}.weight", f"{name}/scale") for name in _NORMS)
+    layer = (
+        dataclasses.replace(rule, key=spelling.layer + rule.key.removeprefix("layers.{i}."))
+        for rule in family_tensors.rules_of(config.layers, "")
     )
+    return names.Rule(f"{spelling.fc}.weight", "fc/weight"), *norms, *layer
+
+
+_NORMS = ("embedding_norm", "feature_norm", "norm")
 
 
 @functools.cache

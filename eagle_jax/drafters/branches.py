@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.models.cache import KV
+from eagle_jax.ops import LayerRows
 from eagle_jax.struct import pytree
 
 # run(tokens[b f], features[b f h], positions[b f], above[b f m], draft_kv, draft_positions[b p])
 #     -> (out[b f h], kv, logits[b f v])
-Run = Callable[[Array, Array, Array, Array, tuple[KV, ...], Array], tuple[Array, tuple[KV, ...], Array]]
+Run = Callable[[Array, Array, Array, Array, tuple[LayerRows, ...], Array], tuple[Array, tuple[LayerRows, ...], Array]]
 
 
 @pytree
@@ -24,7 +25,7 @@ class Branches:
         positions: position of each row so far.
     """
 
-    kv: tuple[KV, ...]
+    kv: tuple[LayerRows, ...]
     above: Bool[Array, "b f p"]
     out: Float[Array, "b f h"]
     positions: Int[Array, "b p"]
@@ -59,5 +60,5 @@ class Branches:
         return grown, logits
 
 
-def _join(old: KV, new: KV) -> KV:
-    return jnp.concatenate([old[0], new[0]], axis=2), jnp.concatenate([old[1], new[1]], axis=2)
+def _join(old: LayerRows, new: LayerRows) -> LayerRows:
+    return jax.tree.map(lambda *rows: jnp.concatenate(rows, axis=2), old, new)

@@ -1,6 +1,7 @@
 """The layers of a DFlash head; see `dflash` for how they are used."""
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -54,7 +55,8 @@ class DFlashModule(nn.Module):
     def context(self, taps: tuple[Float[Array, "b r t"], ...], inputs: AttentionInputs) -> tuple[KV, ...]:
         """Keys and values of rows of true text, per layer."""
         features = self.hidden_norm(self.fc(constrain(jnp.concatenate(taps, axis=-1))))
-        return tuple(layer.self_attn.keys_and_values(features, None, inputs) for layer in self.layers)
+        layers: list[Any] = self.layers
+        return tuple(layer.self_attn.keys_and_values(features, None, inputs) for layer in layers)
 
     def __call__(
         self,

@@ -15,7 +15,7 @@ from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import causal, empty_cache
 from eagle_jax.models.target import Target
-from eagle_jax.ops import KV, AttentionInputs, activation_dtype
+from eagle_jax.ops import AttentionInputs, LayerRows, activation_dtype
 from eagle_jax.struct import static
 
 
@@ -56,9 +56,9 @@ class DraftHead(AnyHead):
         positions: Int[Array, "b n"],
         visible: Bool[Array, "b n m"],
         cache: Cache,
-        draft_kv: tuple[KV, ...] = (),
+        draft_kv: tuple[LayerRows, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+    ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
         """Outputs of `n` slots, which are also what the next draft step reads as features, and their own K/V.
 
         Args:
@@ -80,7 +80,7 @@ class DraftHead(AnyHead):
         positions: Int[Array, "b n"],
         visible: Bool[Array, "b n n"],
         cache: Cache,
-    ) -> tuple[KV, ...]:
+    ) -> tuple[LayerRows, ...]:
         """Those that `forward` gives of its slots, without their outputs: the last layer's attention is left out."""
         inputs = attention_inputs(self.config.layers, positions, visible, cache, positions)
         arguments = embeddings, features.astype(embeddings.dtype), inputs, cache

@@ -16,7 +16,7 @@ from eagle_jax.models.layers import Linear, norm
 from eagle_jax.models.llama import DecoderLayer, through
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
-from eagle_jax.ops import KV, AttentionInputs
+from eagle_jax.ops import AttentionInputs, LayerRows
 from eagle_jax.ops.quantized import rows_of
 from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
@@ -47,14 +47,14 @@ class EagleHead(nn.Module):
         features: Float[Array, "b n h"],
         inputs: AttentionInputs,
         cache: Cache,
-        draft_kv: tuple[KV, ...],
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+        draft_kv: tuple[LayerRows, ...],
+    ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
         out, kv = through(self.layers, self._enter(embeddings, features, inputs), inputs, cache, draft_kv)
         return self.norm(out) if self.config.normed else out, kv
 
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
-    ) -> tuple[KV, ...]:
+    ) -> tuple[LayerRows, ...]:
         x = self._enter(embeddings, features, inputs)
         x, kv = through(self.layers[:-1], x, inputs, cache)
         return *kv, self.layers[-1].keys_and_values(x, inputs)

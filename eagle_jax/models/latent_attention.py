@@ -71,6 +71,10 @@ class LatentAttention(nn.Module):
         y = self.o_proj(values.reshape(*x.shape[:2], -1), inputs.num_valid)
         return ops.added(residual, y, norms[1], c.residual_multiplier), (own, None)
 
+    def keys_and_values(self, x: Float[Array, "b n i"], norm: ops.Norm | None, inputs: AttentionInputs) -> Latents:
+        """The tokens' own latent vectors and keys, where nothing else is read."""
+        return self._keys(x if norm is None else ops.rms_norm(x, norm), inputs), None
+
     def _queries(
         self, x: Float[Array, "b n i"], inputs: AttentionInputs
     ) -> tuple[Float[Array, "b h n p"], Float[Array, "b h n c"]]:

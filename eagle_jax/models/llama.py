@@ -24,7 +24,7 @@ from eagle_jax.models.gated_delta_net import DeltaInputs, GatedDeltaNet
 from eagle_jax.models.latent_attention import LatentAttention
 from eagle_jax.models.layers import Embedding, Linear, norm
 from eagle_jax.models.moe import channel_mixer
-from eagle_jax.ops import KV, AttentionInputs, CachedKV, FlatRows, LayerRows
+from eagle_jax.ops import AttentionInputs, CachedKV, FlatRows, LayerRows
 from eagle_jax.sharding import constrain
 
 Inputs = AttentionInputs | DeltaInputs
@@ -60,7 +60,7 @@ class DecoderLayer(nn.Module):
         self.mlp = channel_mixer(c, self.sparse, self.dtype)
 
     def __call__(
-        self, x: Float[Array, "b n h"], inputs: Inputs, state: CachedKV | DeltaState, draft_kv: KV | None
+        self, x: Float[Array, "b n h"], inputs: Inputs, state: CachedKV | DeltaState, draft_kv: LayerRows | None
     ) -> tuple[Float[Array, "b n h"], LayerRows]:
         """The residual stream after the layer, and what the tokens add to its state (`LayerState.operand`)."""
         size, kind, after_attention, after_mlp = x.shape[-1], self.config.norms, None, None
@@ -74,7 +74,7 @@ class DecoderLayer(nn.Module):
         with jax.named_scope("mlp"):
             return self.mlp(x, (before_mlp, after_mlp), inputs.num_valid), own
 
-    def keys_and_values(self, x: Float[Array, "b n h"], inputs: AttentionInputs) -> KV:
+    def keys_and_values(self, x: Float[Array, "b n h"], inputs: AttentionInputs) -> LayerRows:
         """Those of its attention, and nothing else of the layer."""
         return self.self_attn.keys_and_values(x, self._input_norm(x.shape[-1]), inputs)
 
@@ -88,9 +88,9 @@ def through(
     x: Float[Array, "b n h"],
     inputs: AttentionInputs,
     cache: Cache,
-    draft_kv: tuple[KV, ...] = (),
+    draft_kv: tuple[LayerRows, ...] = (),
     first: int = 0,
-) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
     """What leaves the last of some layers, and the tokens' own keys and values in each; `first` is their number."""
     kv = []
     for i, layer in enumerate(layers, start=first):
@@ -159,7 +159,7 @@ class Llama(nn.Module):
         visible: Bool[Array, "b n m"],
         cache: Cache,
         taps: tuple[int, ...],
-        draft_kv: tuple[KV, ...] = (),
+        draft_kv: tuple[LayerRows, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
         flat: FlatRows | None = None,
     ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[LayerRows, ...]]:

@@ -17,7 +17,7 @@ from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.layout import for_files
 from eagle_jax.models.llama import Llama
 from eagle_jax.models.target import Output
-from eagle_jax.ops import KV, FlatRows
+from eagle_jax.ops import FlatRows, LayerRows
 from eagle_jax.ops.quantized import QuantArray, dense
 from eagle_jax.struct import pytree, static
 
@@ -89,7 +89,7 @@ class LM:
         ancestors: Bool[Array, "b n m"],
         cache: Cache,
         taps: tuple[int, ...] = (),
-        draft_kv: tuple[KV, ...] = (),
+        draft_kv: tuple[LayerRows, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
         flat: FlatRows | None = None,
     ) -> Output:

@@ -19,30 +19,33 @@ from family_cases import FAMILIES  # noqa: E402
 from parity_cases import texts  # noqa: E402
 from test_family_parity import TOLERANCE, write  # noqa: E402
 
-NAMES = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
+NAMES = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "glm4_moe", "deepseek_v3", "glm4_moe_lite")
+
+
+QWEN = {"fc": "mtp.fc", "e": "mtp.pre_fc_norm_embedding", "h": "mtp.pre_fc_norm_hidden", "norm": "mtp.norm"}
 
 
 def add_layer(folder: pathlib.Path, name: str) -> dict[str, np.ndarray]:
-    """Adds the layer's tensors to a folder that `write` has written: those of the last layer, which has attention."""
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    size = FAMILIES[name].entries["hidden_size"]
-    types = FAMILIES[name].entries.get("layer_types")
-    last = types.index("full_attention") if types else FAMILIES[name].entries.get("full_attention_interval", 4) - 1
-    own = {
-        f"mtp.layers.0.{k.removeprefix(f'model.layers.{last}.')}": v
-        for k, v in tensors.items()
-        if f".{last}." in k[:16]
-    }
-    rng = np.random.default_rng(3)
-    own |= {f"mtp.{norm}.weight": 0.2 * rng.standard_normal(size).astype(np.float32) for norm in ("norm",)}
-    own |= {
-        f"mtp.pre_fc_norm_{x}.weight": 0.2 * rng.standard_normal(size).astype(np.float32)
-        for x in ("hidden", "embedding")
-    }
-    own["mtp.fc.weight"] = rng.standard_normal((size, 2 * size)).astype(np.float32) * size**-0.5
+    """Adds the tensors, those of the last layer with attention and more, and gives them as `MtpLayer` has them."""
+    file, entries = folder / "model.safetensors", FAMILIES[name].entries
+    tensors, size, layers = load_file(file), entries["hidden_size"], entries["num_hidden_layers"]
+    last = max(i for i in range(layers) if any(f"model.layers.{i}.self_attn" in key for key in tensors))
+    names, prefix = QWEN, "mtp.layers.0."
+    if name not in NAMES[:3]:
+        prefix = f"model.layers.{layers}."
+        names = {"fc": "eh_proj", "e": "enorm", "h": "hnorm", "norm": "shared_head.norm"}
+        names = {part: prefix + own for part, own in names.items()}
+    begin, rng = f"model.layers.{last}.", np.random.default_rng(3)
+    inner = {key.removeprefix(begin): value for key, value in tensors.items() if key.startswith(begin)}
+    more = {part: 1 + 0.2 * rng.standard_normal(size).astype(np.float32) for part in ("e", "h", "norm")}
+    more["fc"] = (rng.standard_normal((size, 2 * size)) * size**-0.5).astype(np.float32)
+    own = {prefix + key: value for key, value in inner.items()}
+    own |= {f"{names[part]}.weight": value for part, value in more.items()}
     save_file(tensors | own, file)
-    return own
+    theirs = {"fc": "eh_proj", "e": "enorm", "h": "hnorm", "norm": "post_norm"}
+    return {f"mtp_block.{key}": value for key, value in inner.items()} | {
+        f"{theirs[part]}.weight": value for part, value in more.items()
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,22 +63,22 @@ def test_loads_and_drafts(name: str, tmp_path: pathlib.Path):
 
 
 @pytest.mark.parity
-def test_outputs_are_those_of_transformers_parts(tmp_path: pathlib.Path):
+@pytest.mark.parametrize("name", ["qwen3_5_text", "glm4_moe", "deepseek_v3"])
+def test_outputs_are_transformers(name: str, tmp_path: pathlib.Path):
     pytest.importorskip("torch")
     import mtp_torch
 
-    name = "qwen3_5_text"
     write(tmp_path, name)
     own = add_layer(tmp_path, name)
     target = load_target(tmp_path)
     head = load_head(tmp_path, target)
-    rng = np.random.default_rng(0)
-    embeddings, features = rng.standard_normal((2, 2, 11, target.config.hidden_size)).astype(np.float32)
+    size, entries = target.config.hidden_size, dict(FAMILIES[name].entries)
+    embeddings, features = np.random.default_rng(0).standard_normal((2, 2, 11, size)).astype(np.float32)
     got = jax.jit(lambda head, e, f: head.causal(e, f))(head, embeddings, features)
-    expected = mtp_torch.outputs(dict(FAMILIES[name].entries), own, embeddings, features)
+    expected = mtp_torch.outputs(entries, own, embeddings, features)
     np.testing.assert_allclose(got, expected, atol=TOLERANCE * np.abs(expected).max())
-    order = np.concatenate([own["mtp.fc.weight"][:, 32:], own["mtp.fc.weight"][:, :32]], axis=1)
-    other = mtp_torch.outputs(dict(FAMILIES[name].entries), own | {"mtp.fc.weight": order}, embeddings, features)
+    order = np.concatenate([own["eh_proj.weight"][:, size:], own["eh_proj.weight"][:, :size]], axis=1)
+    other = mtp_torch.outputs(entries, own | {"eh_proj.weight": order}, embeddings, features)
     assert np.abs(other - expected).max() > 0.1, "negative control: the order of embedding and feature matters"
 
 
@@ -83,12 +86,12 @@ def test_what_is_refused(tmp_path: pathlib.Path):
     write(tmp_path, "qwen3_5_text")
     with pytest.raises(ValueError, match="holds a target model; expected a head"):
         load(tmp_path, "mtp")
-    own = add_layer(tmp_path, "qwen3_5_text")
+    add_layer(tmp_path, "qwen3_5_text")
     with pytest.raises(ValueError, match="head_config has rope_theta; of a target's own layer"):
         load(tmp_path, "mtp", head_config={"rope_theta": 1.0})
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)
-    save_file(tensors | {"mtp.layers.1.input_layernorm.weight": own["mtp.norm.weight"]}, file)
+    save_file(tensors | {"mtp.layers.1.input_layernorm.weight": tensors["mtp.norm.weight"]}, file)
     with pytest.raises(ValueError, match="mtp.layers.1.input_layernorm.weight"):
         load(tmp_path, "mtp")
     tensors.pop("mtp.norm.weight")
