@@ -1,6 +1,7 @@
 """The public names: all that the command line, the server and the evaluation import."""
 
 from eagle_jax.converters import PAIRS, convert, convert_gguf, quantize
+from eagle_jax.inspection.calibrate import calibrate, calibrate_head
 from eagle_jax.inspection.profile import Profile, profile
 from eagle_jax.inspection.trace import Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.inspection.tune import Tuned, tune
@@ -84,6 +85,8 @@ __all__ = [
     "answer_lines",
     "at_hand",
     "default_target",
+    "calibrate",
+    "calibrate_head",
     "call_options",
     "call_schema",
     "check_processing",
