@@ -34,7 +34,7 @@ def read_prior(folder: Path) -> Prior | None:
 
 def write_prior(folder: Path, prior: Prior) -> Path:
     """Writes the file, in one step, and returns its path."""
-    tables = {name: np.round(getattr(prior, name), 4).tolist() for name in ("greedy", "sampled")}
+    tables = {name: np.round(getattr(prior, name).astype(np.float64), 4).tolist() for name in ("greedy", "sampled")}
     content = {"version": VERSION, "log_odds": LOG_ODDS.tolist()} | tables
     path = folder / NAME
     with replacing(path) as file:
