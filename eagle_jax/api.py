@@ -1,6 +1,7 @@
 """The public names: all that the command line, the server and the evaluation import."""
 
 from eagle_jax.converters import PAIRS, convert, convert_gguf, quantize
+from eagle_jax.inspection.calibrate import calibrate, calibrate_head
 from eagle_jax.inspection.profile import Profile, profile
 from eagle_jax.inspection.trace import Parts, closest_draws, time_parts, trace, tree_shape
 from eagle_jax.inspection.tune import Tuned, tune
@@ -19,7 +20,17 @@ from eagle_jax.scheduling.generate import generate, stream
 from eagle_jax.scheduling.load import Load
 from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing, check_processing
-from eagle_jax.scheduling.results import CANCELLED, Chunk, PromptLogprobs, Result, Stats, Step, without_nan
+from eagle_jax.scheduling.results import (
+    CANCELLED,
+    BudgetUse,
+    Chunk,
+    PromptLogprobs,
+    Result,
+    Stats,
+    Step,
+    sum_spent,
+    without_nan,
+)
 from eagle_jax.scheduling.scoring import prompt_logprobs
 from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_at, schema_of_response_format
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
@@ -69,6 +80,7 @@ __all__ = [
     "QueueFull",
     "Regenerated",
     "Result",
+    "BudgetUse",
     "Stats",
     "Tally",
     "Text",
@@ -84,6 +96,8 @@ __all__ = [
     "answer_lines",
     "at_hand",
     "default_target",
+    "calibrate",
+    "calibrate_head",
     "call_options",
     "call_schema",
     "check_processing",
@@ -121,6 +135,7 @@ __all__ = [
     "schema_of_response_format",
     "settled",
     "stream",
+    "sum_spent",
     "time_parts",
     "tokenizer_of",
     "tool_format_for",

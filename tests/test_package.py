@@ -18,6 +18,7 @@ LAYERS = (
     ("ops",),
     (
         "decoding.tree",
+        "decoding.calibration",
         "decoding.automata",
         "decoding.policy",
         "decoding.threshold",

@@ -12,7 +12,7 @@ import eagle_jax
 from benchmarks.common.command import begin, numbers, parser, prompts_of_tasks
 from benchmarks.common.tables import progress, show
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.drafters.eagle import LOGIT_SCALE, Eagle
+from eagle_jax.drafters.eagle import Eagle
 
 
 def main() -> None:
@@ -20,7 +20,6 @@ def main() -> None:
     arguments.add_argument("--tree", type=numbers, default=(60, 7, 10), help="nodes,depth,top-k (60,7,10)")
     arguments.add_argument("--temperatures", type=float, nargs="+", default=[1.0], help="besides greedy (1)")
     arguments.add_argument("--top-p", type=float, default=1.0)
-    arguments.add_argument("--logit-scale", type=float, default=LOGIT_SCALE, help="of the head's scores (%(default)s)")
     arguments.add_argument("--dtype", help="as for `load`")
     arguments.add_argument("--quantize", help="as for `load`, such as none")
     options = arguments.parse_args()
@@ -43,7 +42,7 @@ def main() -> None:
             temperature=temperature,
             top_p=options.top_p,
             seed=list(range(len(asked))),
-            drafter=Eagle(model.head, DynamicTree(*options.tree), coupled, options.logit_scale),
+            drafter=Eagle(model.head, DynamicTree(*options.tree), coupled),
             progress=progress,
         )
         reached = reached_depths(results)

@@ -16,7 +16,7 @@ from benchmarks.common.command import begin, numbers, parser, prompts
 from benchmarks.common.tables import progress, show
 from eagle_jax import api
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.drafters.eagle import LOGIT_SCALE, Eagle
+from eagle_jax.drafters.eagle import Eagle
 
 Recorded = tuple[np.ndarray, np.ndarray]  # of a step: scores of its nodes, best first, and which of them were accepted
 
@@ -44,14 +44,13 @@ def main() -> None:
     arguments = parser(__doc__, new_tokens=64)
     arguments.add_argument("--tree", type=numbers, default=(60, 7, 10), help="nodes,depth,top-k (60,7,10)")
     arguments.add_argument("--temperature", type=float, default=0.0)
-    arguments.add_argument("--logit-scale", type=float, default=LOGIT_SCALE, help="of the head's scores (%(default)s)")
     arguments.add_argument("--requests", type=numbers, default=(4, 16, 64), help="at a time (4,16,64)")
     arguments.add_argument("--nodes", type=numbers, default=(1, 2, 4, 8, 16), help="for each, the root included")
     arguments.add_argument("--quantize", help="as for `load`")
     options = arguments.parse_args()
     model = eagle_jax.load(options.target, options.head, quantize=options.quantize)
     asked = prompts(model, options.questions, options.limit, options.new_tokens, options.every)
-    drafter = Eagle(model.head, DynamicTree(*options.tree), logit_scale=options.logit_scale)
+    drafter = Eagle(model.head, DynamicTree(*options.tree))
     steps: list[list[Recorded]] = []
     for done, prompt in enumerate(asked, start=1):
         how = dict(max_new_tokens=options.new_tokens, temperature=options.temperature, seed=done)

@@ -8,7 +8,7 @@ import typer
 
 from eagle_jax.cli import options
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
-from eagle_jax.cli.report import as_dict, bench_table, differences, nothing_fits, surroundings
+from eagle_jax.cli.report import as_dict, bench_table, differences, nothing_fits, spent_table, surroundings
 from eagle_jax.evaluation import (
     EAGLE,
     OVERALL,
@@ -88,6 +88,7 @@ def bench(
         return
     out.print(bench_table(groups))
     overall = groups[OVERALL][EAGLE.name]
+    out.print(spent_table({name: figures.spent for name, figures in groups[OVERALL].items()}))
     out.print(f"Identical texts: {overall.identical} of {overall.answers}", markup=False)
     turns, plain = {str(question.id): len(question.turns) for question in selected}, talks[PLAIN.name]
     notes = left_out(len(selected), len(skipped), turns, plain, room=max_new_tokens, context=model.context)

@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 import eagle_jax
+from eagle_jax import api
 from eagle_jax.cli.console import out
 from eagle_jax.evaluation import Conversation, Figures, Prompter, divergence, tables
 
@@ -33,6 +34,15 @@ def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
             tables.number(eagle.mean_accepted_length),
             f"{eagle.identical}/{eagle.answers}",
         )
+    return shown
+
+
+def spent_table(spent: Mapping[str, Sequence[api.BudgetUse]]) -> Table:
+    """What steps were spent on, by the size of their trees: 1 node is plain decoding."""
+    shown = new_table("method", *tables.SPENT)
+    for name, parts in spent.items():
+        for one in parts:
+            shown.add_row(name, *tables.spent_cells(one))
     return shown
 
 

@@ -15,8 +15,9 @@ from rich.text import Text
 from eagle_jax import api
 from eagle_jax.api import events, first_turns
 from eagle_jax.cli import options
-from eagle_jax.cli.console import err, load, one_sentence, out, progress_bar
-from eagle_jax.evaluation import Acceptance, Question, measure_acceptance, read_questions
+from eagle_jax.cli.console import counting, err, load, one_sentence, out, progress_bar
+from eagle_jax.cli.tune import LEARNT
+from eagle_jax.evaluation import Acceptance, Prompter, Question, measure_acceptance, read_questions
 
 
 @one_sentence
@@ -161,6 +162,19 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
         path = pathlib.Path(config.out) / "acceptance.json"
         path.write_text(json.dumps(dataclasses.asdict(acceptance), indent=2) + "\n", encoding="utf-8")
     out.print(_sentence(acceptance, len(asked)), markup=False)
+    if jax.process_count() == 1:
+        _calibrate(model, config, finished)
+
+
+def _calibrate(model: api.Model, config: Any, finished: events.Finished) -> None:
+    """Measures how often the head's guesses are right, on questions that it learnt from, and keeps it in its folder."""
+    prompter = Prompter(model, options.wants_chat(model, None), config.evaluation.max_new_tokens, cut=True)
+    prompts = [prompter([{"role": "user", "content": said}]) for said in first_turns(config.data.train[0], LEARNT)]
+    fitting = [prompt.ids for prompt in prompts if prompt is not None]
+    if not fitting:
+        return
+    with counting("Calibrating") as progress:
+        api.calibrate_head(model, config.target, finished.head, fitting, progress=progress)
 
 
 def _sentence(acceptance: Acceptance, questions: int) -> str:

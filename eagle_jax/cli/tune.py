@@ -15,6 +15,7 @@ from eagle_jax.cli.report import new_table, surroundings
 from eagle_jax.evaluation import read_questions
 
 SHOWN = 6  # trees of each batch size
+TIMED, LEARNT = 8, 64  # questions of a file that trees are timed on, and that a head is calibrated with
 
 
 @one_sentence
@@ -43,6 +44,10 @@ def tune(
     chat: options.Chat = None,
     drafter: options.Drafter = "auto",
     draft_model: options.DraftModel = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="First measure how often the head's guesses are right; kept in its folder."),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Measure what draft trees cost here, choose one for each batch size, and keep the choice.
@@ -56,6 +61,8 @@ def tune(
     - `eagle-jax tune`
 
     - `eagle-jax tune ./llama ./eagle --batch-sizes 1,2,8,32 --prompts question.jsonl`
+
+    - `eagle-jax tune ./llama ./eagle --calibrate --prompts question.jsonl`
     """
     sizes = parse_sizes(batch_sizes)
     model = load(
@@ -68,8 +75,12 @@ def tune(
         mesh=mesh,
         draft=draft_model,
     )
-    prompts_to_time = None if prompts is None else questions(prompts, options.wants_chat(model, chat))
+    prompts_to_time = None if prompts is None else questions(prompts, options.wants_chat(model, chat), TIMED)
     api.keep_budgets([])  # a folder that cannot be written into is told of before anything is measured
+    if calibrate:
+        learnt = None if prompts is None else questions(prompts, options.wants_chat(model, chat), LEARNT)
+        with counting("Calibrating") as progress:
+            model = api.calibrate_head(model, target, head, learnt, progress=progress)
     tuned = []
     with counting("Measuring") as progress:
         arguments: dict[str, Any] = dict(
@@ -95,9 +106,9 @@ def parse_sizes(text: str) -> list[int]:
         raise ValueError(f"--batch-sizes {text!r}; expected whole numbers with commas between, such as 1,4,8") from None
 
 
-def questions(path: pathlib.Path, chat: bool) -> list[Any]:
+def questions(path: pathlib.Path, chat: bool, limit: int) -> list[Any]:
     """The first turns of a file's first questions."""
-    turns = [question.turns[0] for question in read_questions(path, 8)]
+    turns = [question.turns[0] for question in read_questions(path, limit)]
     return [[{"role": "user", "content": turn}] for turn in turns] if chat else turns
 
 

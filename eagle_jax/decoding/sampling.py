@@ -138,17 +138,12 @@ def scores(
     noise: Float[Array, "b #n v"] | None,
     settings: Settings,
     mode: Sampling,
-    logit_scale: float = 1.0,
 ) -> Scores:
-    """What a drafter ranks guesses by: log_softmax(s (logits + T noise)), if T > 1 log_softmax(s (logits / T + noise)).
+    """What a drafter ranks guesses by: log_softmax(logits + T noise), if T > 1 log_softmax(logits / T + noise).
 
     With the noise of the position that the guess would take, the best guess is the token that the target draws if the
     drafter's logits are right, filters included. How far they are off does not depend on T: divided by a small one, a
     cold drafter would take its errors for certainties. `noise` may be None if `mode.sampled` is False.
-
-    Args:
-        logit_scale: `s`; it leaves the order of the guesses below one node alone and weighs them against guesses below
-            other nodes.
     """
     if mode.sampled:
         assert noise is not None, "sampled rows need noise"
@@ -156,7 +151,7 @@ def scores(
         cold, hot = jnp.clip(temperature, 0, 1), jnp.maximum(temperature, 1)
         survives = _kept(_scale(logits, settings), settings) if mode.filtered else True
         logits = logits / hot + cold * (noise - jnp.where(survives, 0.0, MARKDOWN))
-    return Scores(logits, logit_scale)
+    return Scores(logits)
 
 
 def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b n v"]:

@@ -5,33 +5,32 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.struct import pytree, static
+from eagle_jax.struct import pytree
 
 
 @pytree
 class Scores:
-    """`log_softmax(logit_scale * logits)`, worked out for the best tokens alone."""
+    """`log_softmax(logits)`, worked out for the best tokens alone."""
 
     logits: Float[Array, "*rows v"]
-    logit_scale: float = static(default=1.0)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.logits.shape
 
     def __getitem__(self, rows: object) -> "Scores":
-        return Scores(self.logits[rows], self.logit_scale)
+        return Scores(self.logits[rows])
 
     def of_all(self) -> Float[Array, "*rows v"]:
         """Those of all tokens."""
-        return jax.nn.log_softmax(self.logit_scale * self.logits, axis=-1)
+        return jax.nn.log_softmax(self.logits, axis=-1)
 
     def best(self, count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
         """The `count` best of each row, best first, and their tokens; of equal logits the lower token is first.
 
         A row with nan or infinity has no distribution: all its scores are -inf, and the tokens may be any.
         """
-        return ops.top_k(self.logits, count, logit_scale=self.logit_scale)
+        return ops.top_k(self.logits, count, logit_scale=1.0)
 
 
 def best(scores: Scores | Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:

@@ -49,6 +49,8 @@ class Tree:
         valid: whether the node is a guess; node 0 always is.
         scores: log-probability of each node's path, by the drafter, which never exceeds its parent's; None where the
             drafter has none.
+        edges: what the drafter gives each node's token below its parent, a log-probability; None where it gives none.
+            Where scores are calibrated they are not sums of these.
         height: no node is deeper than this. A static bound that saves work in `ancestors`; None means n - 1.
     """
 
@@ -56,6 +58,7 @@ class Tree:
     parent: Int[Array, "b n"]
     valid: Bool[Array, "b n"]
     scores: Float[Array, "b n"] | None = None
+    edges: Float[Array, "b n"] | None = None
     height: int | None = static(default=None)
 
     @staticmethod

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding.automata import Guide
+from eagle_jax.decoding.calibration import Calibration
 from eagle_jax.decoding.policy import NO_TREE
 from eagle_jax.decoding.processor import LogitsAdjustment
 from eagle_jax.decoding.sampling import Sampling, Settings
@@ -27,6 +28,7 @@ class View:
         settings: how each request draws its tokens.
         adjustment: what is done to the target's logits after the root; None if nothing is.
         guide: which tokens each answer's automaton allows; None together with `adjustment`.
+        calibration: how likely guesses are to be accepted; None where nothing is known.
     """
 
     tokens: Int[Array, "b t"]
@@ -35,6 +37,7 @@ class View:
     settings: Settings
     adjustment: LogitsAdjustment | None = None
     guide: Guide | None = None
+    calibration: Calibration | None = None
 
     @property
     def root(self) -> Int[Array, "b"]:

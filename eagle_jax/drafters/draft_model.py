@@ -45,13 +45,12 @@ class DraftModel(Drafter):
     Attributes:
         model: the small model; its token ids mean what the target's do.
         policy: which nodes to expand and which to keep.
-        coupled, logit_scale: as in `Eagle`.
+        coupled: as in `Eagle`.
     """
 
     model: LM
     policy: TreePolicy = static()
     coupled: bool = static(default=True)
-    logit_scale: float = static(default=1.0)
 
     taps = ()
 
@@ -97,11 +96,7 @@ class DraftModel(Drafter):
             return values[..., : self.model.config.vocab_size]
 
         def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:
-            return ranking.scores(
-                *(logits, depth, view, mode, self.coupled),
-                logit_scale=self.logit_scale,
-                drafted_part=drafted_part,
-            )
+            return ranking.scores(logits, depth, view, mode, self.coupled, drafted_part=drafted_part)
 
         def run(tokens, features, positions, above, draft_kv, draft_positions):
             output = self.model.forward(tokens, positions, above, draft_cache, (), draft_kv, draft_positions)

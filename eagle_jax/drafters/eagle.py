@@ -24,11 +24,6 @@ from eagle_jax.models.lm import causal
 from eagle_jax.models.target import PADDING_POSITION, Target
 from eagle_jax.struct import pytree, static
 
-# How much surer of its guesses a drafter is taken to be than it says. Its distribution tells how often a token is
-# drawn; a node is walked if the target's largest (perturbed) logit is where the drafter's is, and of two distributions
-# that nearly agree the largest agree far more often than a draw from one hits a draw from the other.
-LOGIT_SCALE = 2.0
-
 
 @pytree
 class EagleState:
@@ -101,15 +96,7 @@ class EagleDrafter(Drafter):
 
 @pytree
 class Eagle(EagleDrafter):
-    """Drafts level by level, each reading what the head made of the level above.
-
-    Attributes:
-        logit_scale: the head's scores are `log_softmax(logit_scale * logits)`: above 1 the tree grows deeper below
-            likely guesses and narrower elsewhere. The published methods have 1. Uncoupled sampling always has 1: there
-            a guess is right as often as the distribution says.
-    """
-
-    logit_scale: float = static(default=LOGIT_SCALE)
+    """Drafts level by level, each reading what the head made of the level above."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -120,8 +107,7 @@ class Eagle(EagleDrafter):
 
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
         def scores(logits: Float[Array, "b f d"], depth: int) -> Scores:
-            part, logit_scale = self.head.drafted_part, self.logit_scale
-            return ranking.scores(logits, depth, view, mode, self.coupled, logit_scale=logit_scale, drafted_part=part)
+            return ranking.scores(logits, depth, view, mode, self.coupled, drafted_part=self.head.drafted_part)
 
         def run(tokens, features, positions, above, draft_kv, draft_positions):
             embeddings = self.head.embed(target, tokens)

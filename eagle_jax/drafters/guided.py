@@ -31,7 +31,7 @@ def grow(
         target_ids: the target's ids of tokens that the scores are of.
     """
     if view.guide is None:
-        return policy.grow(view.root, first_scores, extend, carry)[0]
+        return policy.grow(view.root, first_scores, extend, carry, view.calibration)[0]
     automata, root = view.guide.automata, view.guide.root[:, None]
 
     def masked(scores: Scores | Float[Array, "b n v"], states: Int[Array, "b n"]) -> Scores | Float[Array, "b n v"]:
@@ -42,7 +42,7 @@ def grow(
 
         # the same program serves batches with penalties alone, which pay nothing for this
         logits = jax.lax.cond(automata.any_row, of_allowed, lambda: _logits(scores))
-        return Scores(logits, scores.logit_scale) if isinstance(scores, Scores) else jax.nn.log_softmax(logits)
+        return Scores(logits) if isinstance(scores, Scores) else jax.nn.log_softmax(logits)
 
     def guided_extend(
         carry: tuple[Array, Carry], level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
@@ -52,7 +52,7 @@ def grow(
         return masked(scores, states), (states, inner)
 
     below_root = masked(first_scores[:, None], root)[:, 0]
-    return policy.grow(view.root, below_root, guided_extend, (root, carry))[0]
+    return policy.grow(view.root, below_root, guided_extend, (root, carry), view.calibration)[0]
 
 
 def grow_by_depth(
@@ -84,7 +84,7 @@ def grow_by_depth(
         return grow(policy.narrowed, view, scores(0)[:, 0], of_tokens, None, **names)
 
     by_depth = [scores(depth) for depth in range(policy.depth)]
-    together = Scores(jnp.concatenate([each.logits for each in by_depth], axis=1), by_depth[0].logit_scale)
+    together = Scores(jnp.concatenate([each.logits for each in by_depth], axis=1))
     best, tokens = together.best(policy.children)
 
     def of_ranks(
@@ -92,7 +92,7 @@ def grow_by_depth(
     ) -> tuple[Float[Array, "b f k"], None]:
         return jnp.broadcast_to(best[:, level : level + 1], (*ranks.shape, policy.children)), carry
 
-    return ranks_to_tokens(policy.grow(view.root, best[:, 0], of_ranks, None)[0], tokens)
+    return ranks_to_tokens(policy.grow(view.root, best[:, 0], of_ranks, None, view.calibration)[0], tokens)
 
 
 def ranks_to_tokens(tree: Tree, tokens: Int[Array, "b p c"]) -> Tree:

@@ -17,7 +17,6 @@ def scores(
     mode: Sampling,
     coupled: bool,
     *,
-    logit_scale: float = 1.0,
     drafted_part: Callable[[Array], Array] | None = None,
 ) -> Scores:
     """Scores of the tokens below nodes at `depth`: log-probabilities, for a tree policy to add up along paths.
@@ -25,8 +24,6 @@ def scores(
     Args:
         coupled: at temperature > 0, with the noise of their position (common random numbers); off, as if all requests
             were greedy.
-        logit_scale: scores are `log_softmax(logit_scale * logits)`. Uncoupled sampling always has 1: there a guess is
-            right as often as the distribution says.
         drafted_part: of values over the target's vocabulary those of the tokens that `logits` are of, if not all.
     """
     if view.adjustment is not None:
@@ -37,7 +34,7 @@ def scores(
     noise = view.noise_at(depth)
     if noise is not None and drafted_part is not None:
         noise = drafted_part(noise)
-    return sampling.scores(logits, noise, view.settings, mode, logit_scale)
+    return sampling.scores(logits, noise, view.settings, mode)
 
 
 def check_depth(depth: int, heads: int, method: str) -> None:

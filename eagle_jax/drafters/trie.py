@@ -87,6 +87,7 @@ def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
         tokens=jnp.concatenate([tree.tokens, other.tokens[:, 1:]], axis=1),
         parent=jnp.concatenate([tree.parent, parent[:, 1:]], axis=1),
         valid=jnp.concatenate([tree.valid, (other.valid & ~is_found)[:, 1:]], axis=1),
+        edges=None if tree.edges is None else jnp.pad(tree.edges, ((0, 0), (0, nodes - 1)), constant_values=-jnp.inf),
         height=None if tree.height is None else max(tree.height, height),
     )
     return grafted, place

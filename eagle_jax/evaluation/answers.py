@@ -6,6 +6,8 @@ import time
 import uuid
 from typing import Any
 
+from eagle_jax import api
+
 # Per turn in a line's `choices[0]`, and the type of each entry; `accept_lengths` alone runs on through the turns.
 PER_TURN = {
     "turns": str,
@@ -18,6 +20,7 @@ PER_TURN = {
     "prompt_ids": list,
     "prompt_cut": int,
     "retokenized": int,
+    "spent": list,
 }
 
 
@@ -33,6 +36,7 @@ class Answer:
         retokenized: tokens of `text` when it is tokenized by itself, special tokens in front included.
         seconds: wall time of the request, prefill included; nothing was compiled meanwhile.
         prefill_seconds, decode_seconds: until the first token, and from the first to the last.
+        spent: on steps, by the size of the trees.
     """
 
     text: str
@@ -44,6 +48,7 @@ class Answer:
     seconds: float
     prefill_seconds: float
     decode_seconds: float
+    spent: tuple[api.BudgetUse, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -77,6 +82,7 @@ def to_record(conversation: Conversation) -> dict[str, Any]:
         "prompt_ids": [list(a.prompt_ids) for a in answers],
         "prompt_cut": [a.prompt_cut for a in answers],
         "retokenized": [a.retokenized for a in answers],
+        "spent": [[dataclasses.astuple(one) for one in a.spent] for a in answers],
     }
     return {
         "question_id": conversation.id,
@@ -96,7 +102,8 @@ def from_line(line: str | bytes, place: str) -> Conversation:
             fields["choices"][0],
             *(fields[key] for key in ("question_id", "category", "model_id")),
         )
-        columns = {key: choice[key] for key in (*PER_TURN, "accept_lengths")}
+        columns = {"spent": [[]] * len(choice["turns"])} | choice  # which earlier versions did not keep
+        columns = {key: columns[key] for key in (*PER_TURN, "accept_lengths")}
     except KeyError as error:
         raise ValueError(f"{place}: {error} is missing; expected an answer that `eagle-jax eval` wrote") from None
     except (ValueError, TypeError, IndexError):
@@ -115,12 +122,21 @@ def from_line(line: str | bytes, place: str) -> Conversation:
         lists = columns[key] if of_turns else [columns[key]]
         if not all(isinstance(numbers, list) and all(type(number) is int for number in numbers) for numbers in lists):
             raise ValueError(f"{place}: {key} must hold {'lists' if of_turns else 'a list'} of whole numbers")
+    if not all(_is_spent(entry) for turn in columns["spent"] for entry in turn):
+        raise ValueError(f"{place}: spent must hold lists of nodes, steps, tokens and seconds")
     if sum(columns["decoding_steps"]) != len(columns["accept_lengths"]):
         raise ValueError(
             f"{place}: {len(columns['accept_lengths'])} accept_lengths for {sum(columns['decoding_steps'])} "
             "decoding_steps; expected as many"
         )
     return Conversation(id_, category, method, tuple(_answers(columns)))
+
+
+def _is_spent(entry: Any) -> bool:
+    """Whether it is what `dataclasses.astuple` makes of a `BudgetUse`."""
+    if not isinstance(entry, list) or len(entry) != 4 or type(entry[3]) not in (int, float):
+        return False
+    return all(type(count) is int for count in entry[:3])
 
 
 def _answers(columns: dict[str, Any]) -> list[Answer]:
@@ -137,6 +153,7 @@ def _answers(columns: dict[str, Any]) -> list[Answer]:
                 seconds=float(columns["wall_time"][turn]),
                 prefill_seconds=float(columns["prefill_time"][turn]),
                 decode_seconds=float(columns["decode_time"][turn]),
+                spent=tuple(api.BudgetUse(*entry) for entry in columns["spent"][turn]),
             )
         )
         first += steps

@@ -126,4 +126,5 @@ def _ask(prompter: Prompter, prompt: Prompt, method: Method, sampling: dict[str,
         seconds=seconds,
         prefill_seconds=result.stats.first_token_seconds,
         decode_seconds=result.stats.decode_seconds,
+        spent=tuple(result.stats.spent),
     )

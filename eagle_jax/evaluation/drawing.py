@@ -140,6 +140,35 @@ def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str, *, lege
     return str(svg)
 
 
+def agreement(series: Mapping[str, Sequence[tuple[Number, Number]]], label: str, axes: tuple[str, str]) -> str:
+    """Points of two shares, and the line on which they are equal; a colour for each series.
+
+    Args:
+        series: points (x, y), by name.
+        axes: what x and y are.
+    """
+    size, left, top = 360, 64, 12
+    svg = Svg(size + 62, label, width=left + size + 210)
+
+    def at(x: Number, y: Number) -> tuple[Number, Number]:
+        return left + size * x, top + size * (1 - y)
+
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        svg.line(*at(share, 0), *at(share, 1), "grid")
+        svg.line(*at(0, share), *at(1, share), "grid")
+        svg.text(left + size * share, top + size + 18, f"{share:.0%}", "faint", "middle")
+        svg.text(left - 10, at(0, share)[1] + 4, f"{share:.0%}", "faint", "end")
+    svg.line(*at(0, 0), *at(1, 1), "rule")
+    svg.text(left + size / 2, top + size + 38, axes[0], "faint", "middle")
+    for number, (name, points) in enumerate(series.items()):
+        for x, y in points:
+            svg.dot(*at(x, y), _colour(number), f"{name}: {axes[0]} {x:.1%}, {axes[1]} {y:.1%}", 3.5)
+        svg.dot(left + size + 24, top + 12 + 22 * number, _colour(number), name)
+        svg.text(left + size + 38, top + 16 + 22 * number, name)
+    svg.text(left + size + 18, top + size - 4, f"upwards: {axes[1]}", "faint")
+    return str(svg)
+
+
 def grid(rows: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
     """Shares as a table of shaded cells: a row per series, a column for each of 1, 2, 3, ..."""
     columns = max((len(row) for row in rows.values()), default=1)

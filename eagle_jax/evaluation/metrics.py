@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
+from eagle_jax import api
 from eagle_jax.evaluation.answers import Answer, Conversation
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
@@ -56,6 +57,7 @@ class Figures:
             circles has few, and is easy to draft.
         repetitive: answers of `LONG` tokens or more of whose pairs less than half are new.
         specbench: the figures as Spec-Bench computes them.
+        spent: on steps, by the size of the trees.
     """
 
     questions: int
@@ -75,6 +77,7 @@ class Figures:
     distinct_bigrams: float
     repetitive: int
     specbench: SpecBench
+    spent: tuple[api.BudgetUse, ...] = ()
 
 
 def task(category: str) -> str:
@@ -111,6 +114,7 @@ def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation]
         distinct_bigrams=_ratio(sum(len(set(one)) for one in pairs), sum(map(len, pairs))),
         repetitive=sum(len(one) >= LONG - 1 and 2 * len(set(one)) < len(one) for one in pairs),
         specbench=specbench(conversations, plain or ()),
+        spent=tuple(api.sum_spent(one for answer in answers for one in answer.spent)),
     )
 
 

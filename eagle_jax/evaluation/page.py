@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eagle_jax.evaluation import drawing
-from eagle_jax.evaluation.metrics import OVERALL
+from eagle_jax.evaluation.metrics import OVERALL, Figures
 from eagle_jax.evaluation.results import Results
 from eagle_jax.evaluation.tables import shares, tables
 
@@ -28,6 +28,8 @@ def render(results: Results) -> str:
         distribution=drawing.grid(shares(results), "accepted length distribution", "tokens"),
         depths=_depths(results),
         parts=_parts(results),
+        budgets=_budgets(results),
+        sizes=_sizes(results),
         tree=tree,
         tree_picture=tree
         and drawing.tree(tree["parents"], tree["texts"], tree["accepted"], tree["drawn"], "a draft tree"),
@@ -42,6 +44,31 @@ def _speedups(results: Results) -> str:
 def _depths(results: Results) -> str:
     values = {name: row.accepted_by_depth for name, row in results.groups[OVERALL].items()}
     return drawing.lines(values, "acceptance by depth", "depth")
+
+
+def _sizes(results: Results) -> list[str]:
+    """Sizes of trees that steps had, in words."""
+    return [_size(nodes) for nodes in sorted({one.nodes for row in _overall(results) for one in row.spent})]
+
+
+def _budgets(results: Results) -> str | None:
+    """Seconds of steps by the size of their trees; None of answers that do not tell."""
+    sizes = _sizes(results)
+    if not sizes:
+        return None
+    rows = {}
+    for name, row in results.groups[OVERALL].items():
+        seconds = dict.fromkeys(sizes, 0.0) | {_size(one.nodes): one.seconds for one in row.spent}
+        rows[name] = seconds
+    return drawing.stacked(rows, "seconds of steps by the size of their trees", "s")
+
+
+def _overall(results: Results) -> list[Figures]:
+    return list(results.groups[OVERALL].values())
+
+
+def _size(nodes: int) -> str:
+    return "plain decoding" if nodes == 1 else f"{nodes} nodes"
 
 
 def _parts(results: Results) -> str | None:

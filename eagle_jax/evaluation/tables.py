@@ -4,10 +4,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
+from eagle_jax import api
 from eagle_jax.evaluation.metrics import OVERALL, Figures
 from eagle_jax.evaluation.results import Results
 
 DEPTHS = 8
+SPENT = ("nodes", "steps", "tokens", "tok/step", "seconds")
 SHORT = {
     "mt_bench": "MT",
     "translation": "transl.",
@@ -47,6 +49,7 @@ def tables(results: Results) -> list[Table]:
         ),
         _specbench(results),
         *_depths(results),
+        *_spent(results),
     ]
 
 
@@ -134,6 +137,18 @@ def _depths(results: Results) -> list[Table]:
         )
         tables.append(_shares("Acceptance at depth n, given all before", note, chains))
     return tables
+
+
+def _spent(results: Results) -> list[Table]:
+    rows = [[name, *spent_cells(one)] for name, figures in results.groups[OVERALL].items() for one in figures.spent]
+    note = "Steps by the size of the trees that they verified: 1 node is plain decoding."
+    return [Table("What steps were spent on", note, ["method", *SPENT], rows)] if rows else []
+
+
+def spent_cells(spent: api.BudgetUse) -> list[str]:
+    """Cells below `SPENT`."""
+    each = spent.tokens / spent.steps if spent.steps else math.nan
+    return [f"{spent.nodes}", f"{spent.steps}", f"{spent.tokens}", number(each), f"{spent.seconds:.2f}"]
 
 
 def _shares(title: str, note: str, values: dict[str, tuple[float, ...]]) -> Table:

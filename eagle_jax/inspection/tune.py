@@ -44,7 +44,7 @@ QUESTIONS = (
 READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
 TEXTS = 4  # at most, or batches of them, that are timed whole
 # The cost of a step of these depends on the text: they are timed, not estimated, where there is one answer at a time.
-CHAINS = (SureChain(4, 0.5), SureChain(6, 0.5), SureChain(6, 0.3), SureChain(8, 0.3))
+CHAINS = (SureChain(4, 0.3), SureChain(6, 0.3), SureChain(6, 0.15), SureChain(8, 0.15))
 MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
 
 
@@ -106,7 +106,7 @@ def tune(
         raise ValueError("no batch sizes; give at least one, such as 1")
     if prompts is None and model.tokenizer is None:
         raise ValueError("the model's folder holds no tokenizer to read the built-in questions with; give prompts")
-    prompts_to_draft = _questions(model) if prompts is None else list(prompts)
+    prompts_to_draft = built_in_questions(model) if prompts is None else list(prompts)
     requests = greedy_requests(model, prompts_to_draft, max_new_tokens)
     return _tune(model, name, sizes, requests, progress or (lambda done, total: None))
 
@@ -208,7 +208,7 @@ def fastest(measured: Mapping[Drawn | None, float]) -> Drawn | None:
     return best if measured[best] > MARGIN * measured[None] else None
 
 
-def _questions(model: Model) -> list[Prompt]:
+def built_in_questions(model: Model) -> list[Prompt]:
     """The built-in questions, as chats where the tokenizer has a template."""
     if not getattr(model.tokenizer, "chat_template", None):
         return list(QUESTIONS)

@@ -19,6 +19,7 @@ from eagle_jax.converters.files import is_gguf, read_json
 from eagle_jax.converters.gguf_config import end_ids
 from eagle_jax.converters.hf_families import text_part
 from eagle_jax.drafters.rest import Datastore
+from eagle_jax.loading.calibration import read_prior
 from eagle_jax.loading.datastore import read_datastore
 from eagle_jax.loading.dtypes import dtype_of, dtype_of_draft, known_dtype
 from eagle_jax.loading.folders import folder_of_head, folders_of
@@ -106,6 +107,7 @@ def load(
     if chat_template is not None:
         tokenizer = with_template(tokenizer, chat_template)
     generation = generation_options(folder)
+    calibration = None if head_folder is None else read_prior(head_folder)
     stop_ids = _stop_ids(folder, tokenizer, target_config or {})
     lm = _load_target(folder, dtype_of(dtype), sharding, scheme, target_config)
     how: dict[str, Any] = dict(dtype=dtype_of_draft(draft_dtype, lm.dtype), scheme=draft_scheme)
@@ -120,6 +122,7 @@ def load(
         draft=None if draft is None else _load_draft(resolve(draft), lm, tokenizer, sharding, **how),
         datastore=None if datastore is None else _load_datastore(datastore, lm, tokenizer),
         generation=generation,
+        calibration=calibration,
     )
 
 
@@ -137,8 +140,10 @@ def with_head(
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
     drafts_in = dtype_of_draft(draft_dtype, model.target.dtype)
     stored = dataclasses.replace(model.target, params=model.target.stored_params)
-    loaded = load_head(folder_of_head(head), stored, dtype=drafts_in, changes=head_config, scheme=scheme)
-    return dataclasses.replace(model, head=_head_for_decoding(loaded, model.sharding))
+    folder = folder_of_head(head)
+    calibration = read_prior(folder)
+    loaded = load_head(folder, stored, dtype=drafts_in, changes=head_config, scheme=scheme)
+    return dataclasses.replace(model, head=_head_for_decoding(loaded, model.sharding), calibration=calibration)
 
 
 def _check_entries(changes: Any, name: str) -> None:

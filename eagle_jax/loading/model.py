@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from eagle_jax import ops
+from eagle_jax.decoding.calibration import Prior
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
@@ -31,6 +32,7 @@ class Model:
         datastore: texts to draft from; None if there are none.
         generation: what the model's `generation_config.json` sets, under the names of `generate`'s options. Nothing
             follows it by itself: `generate(model, prompt, **model.generation)`.
+        calibration: how often the head's guesses are accepted; None where its folder does not say.
     """
 
     target: Target
@@ -42,6 +44,7 @@ class Model:
     draft: LM | None = None
     datastore: Datastore | None = None
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    calibration: Prior | None = None
 
     @property
     def dtype(self) -> str:

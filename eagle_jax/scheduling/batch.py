@@ -95,7 +95,7 @@ class Batch:
         until = UNLIMITED if steps is None else min(int(self.state.steps) + steps, UNLIMITED)
         running = [place for place, row in enumerate(self.rows) if not row.done]
         size, index, drafter = self._measured.choose(len(running))
-        steps_before, tokens_before = int(self.state.steps), self._tokens(running)
+        steps_before, tokens_before = int(self.state.steps), {place: len(self.rows[place].polled) for place in running}
         free = [place for place in range(len(self.state.done)) if place not in running]
         places = sorted([*running, *free][:size])
         enough = len(places) - (0 if finished is None else max(len(running) - finished, 0))
@@ -107,12 +107,11 @@ class Batch:
             row.compile_seconds += compiling
             row.decode_seconds += seconds
         self.poll()
-        took = int(self.state.steps) - steps_before, self._tokens(running) - tokens_before
+        for place, tokens in tokens_before.items():
+            self.rows[place].spend(drafter.shape.nodes, tokens, seconds)
+        new_tokens = sum(len(self.rows[place].polled) - tokens for place, tokens in tokens_before.items())
+        took = int(self.state.steps) - steps_before, new_tokens
         self._measured.contests[size].add(index, *took, len(running), advanced[1])
-
-    def _tokens(self, places: Sequence[int]) -> int:
-        """Tokens of the answers at some places so far."""
-        return sum(self.rows[place].num_seen for place in places)
 
     def admit(self, places: Sequence[int], requests: Sequence[Request]) -> None:
         """Prefills other requests, at most `group`, in the places of finished ones."""

@@ -2,10 +2,38 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any
 
 CANCELLED = "cancelled"  # `finish_reason` of an answer that was cancelled
 FAILED = "error"  # of one that ended where the target's logits were NaN
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetUse:
+    """What was spent on steps with trees of one size.
+
+    Attributes:
+        nodes: of the tree, root included; 1 is plain decoding.
+        steps: how many.
+        tokens: that they committed.
+        seconds: that they took; in a batch, for others too.
+    """
+
+    nodes: int
+    steps: int
+    tokens: int
+    seconds: float
+
+
+def sum_spent(parts: Iterable[BudgetUse]) -> list[BudgetUse]:
+    """What was spent together, by size, the smallest trees first."""
+    sums: dict[int, BudgetUse] = {}
+    for one in parts:
+        had = sums.get(one.nodes, BudgetUse(one.nodes, 0, 0, 0.0))
+        steps, tokens, seconds = had.steps + one.steps, had.tokens + one.tokens, had.seconds + one.seconds
+        sums[one.nodes] = BudgetUse(one.nodes, steps, tokens, seconds)
+    return [sums[nodes] for nodes in sorted(sums)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +55,7 @@ class Stats:
         decode_seconds: from the first token to the last poll of the answer; in a batch, time that others took too.
         tokens_per_second: tokens after the first over `decode_seconds`; nan for an answer of one token.
         cached_tokens: tokens of the prompt that were not read anew, since an earlier prompt began with the same ones.
+        spent: steps, tokens and seconds by the size of the trees, which may change while an answer is made.
     """
 
     steps: int
@@ -40,6 +69,7 @@ class Stats:
     decode_seconds: float
     tokens_per_second: float
     cached_tokens: int = 0
+    spent: list[BudgetUse] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 from eagle_jax.scheduling.growing_output import GrowingOutput
 from eagle_jax.scheduling.new_columns import Columns
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
-from eagle_jax.scheduling.results import FAILED, Result, Stats, Step
+from eagle_jax.scheduling.results import FAILED, BudgetUse, Result, Stats, Step, sum_spent
 from eagle_jax.text.detokenize import AnswerText
 
 
@@ -29,6 +29,7 @@ class Row:
         decode_seconds: spent on steps since then, whether for this row alone or for others as well.
         first_token_seconds: from submission to its first token, compiling not counted; nan before.
         cached_tokens: of its prompt, that were not read anew.
+        spent: on its steps, by the size of the trees.
     """
 
     request: Request
@@ -42,6 +43,7 @@ class Row:
     decode_seconds: float = 0.0
     first_token_seconds: float = math.nan
     cached_tokens: int = 0
+    spent: list[BudgetUse] = dataclasses.field(default_factory=list)
     polled: GrowingOutput = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +59,11 @@ class Row:
         """Appends what came with a poll; `tree` is as in `GrowingOutput.extend`."""
         self.polled.extend(new, tree)
         self.output = self.polled.output(self.decode_seconds)
+
+    def spend(self, nodes: int, since: int, seconds: float) -> None:
+        """Takes down what steps with trees of `nodes` nodes took, which committed the tokens from number `since` on."""
+        committed = [step for step in self.output.committed_at_step[since:] if step > 0]  # 0: prefill
+        self.spent = sum_spent([*self.spent, BudgetUse(nodes, len(set(committed)), len(committed), seconds)])
 
     def read(self, tokenizer: Any) -> AnswerText:
         """The text of its answer so far."""
@@ -100,4 +107,5 @@ def _stats(row: Row, depth: int) -> Stats:
         first_token_seconds=row.first_token_seconds,
         tokens_per_second=(tokens - 1) / seconds if tokens > 1 and seconds else nan,
         cached_tokens=row.cached_tokens,
+        spent=list(row.spent),
     )

@@ -21,7 +21,7 @@ from eagle_jax.loading.model import Model
 from eagle_jax.ops.dispatch import settings
 from eagle_jax.platform import cache_folder
 
-VERSION = 1
+VERSION = 2  # 1: chains ended by scores that were twice as sure
 
 TreeNumbers = tuple[int, int, int] | tuple[int, int, int, int] | tuple[int, float]
 

@@ -48,8 +48,8 @@ PACKED_QUANTIZED = DefaultTree(DynamicTree(4, 2, 1), max_batch_nodes=5, min_node
 # Packed weights that stay in the cache, by whether they are narrower than float32: a chain ends where the head is
 # unsure, and only few answers have one, beside which little else is computed for it: one, or two in float32.
 PACKED_IN_CACHE = {
-    True: DefaultTree(SureChain(6, 0.5), max_batch_nodes=6, min_nodes=4, max_prompt_ratio=6),
-    False: DefaultTree(SureChain(6, 0.3), max_batch_nodes=8, min_nodes=3, max_prompt_ratio=6),
+    True: DefaultTree(SureChain(6, 0.3), max_batch_nodes=6, min_nodes=4, max_prompt_ratio=6),
+    False: DefaultTree(SureChain(6, 0.15), max_batch_nodes=8, min_nodes=3, max_prompt_ratio=6),
 }
 # Products by XLA, by whether the weights are bfloat16: it spends most of a product on packing its weight.
 OF_XLA = {

@@ -8,6 +8,7 @@ import jax
 
 from eagle_jax.decoding.policy import DynamicTree, StaticTree, TreePolicy
 from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.calibrated import Calibrated
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
@@ -72,7 +73,7 @@ def _with_head(
 ) -> Method:
     return Method(
         title,
-        make=lambda model, policy, small: make(head=model.head, policy=policy),
+        make=lambda model, policy, small: Calibrated.of(make(head=model.head, policy=policy), model.calibration),
         trees=trees,
         needs=(name, "head"),
         has=lambda model: isinstance(model.head, kind) and (make is PEagle) == _in_one_pass(model.head),
@@ -94,7 +95,8 @@ def _recycling(model: Any, policy: TreePolicy, small: bool) -> Drafter:
 
 
 def _hybrid(model: Any, policy: TreePolicy, small: bool) -> Drafter:
-    return Hybrid(Eagle(head=model.head, policy=policy), PromptLookup(shortest=2, copied=3 if small else 10))
+    first = Calibrated.of(Eagle(head=model.head, policy=policy), model.calibration)
+    return Hybrid(first, PromptLookup(shortest=2, copied=3 if small else 10))
 
 
 def _rest(model: Any, policy: None, small: bool) -> Drafter:
@@ -112,7 +114,7 @@ METHODS = {
     "hydra": _with_head("Hydra", HydraDrafter, Hydra, "Hydra heads", heads_tree),
     "draft-model": Method(
         "a small model",
-        lambda model, policy, small: DraftModel(model=model.draft, policy=policy),
+        lambda model, policy, small: Calibrated.of(DraftModel(model=model.draft, policy=policy)),
         trees=draft_model_tree,
         needs=("a small model", "draft"),
         has=lambda model: model.draft is not None,

@@ -15,6 +15,7 @@ import pytest
 from states import steps_by_row
 
 from eagle_jax.decoding import sampling
+from eagle_jax.decoding.calibration import DEPTHS, LOG_ODDS
 from eagle_jax.decoding.catch_up import compiled_catch_up
 from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, likeliest_tree
@@ -24,6 +25,7 @@ from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Drafter, Plain, View
+from eagle_jax.drafters.calibrated import Calibrated
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
@@ -101,8 +103,14 @@ def target(backend: str) -> LM:
     return for_decoding(STORED)
 
 
-def eagle(head: Any, policy: Any, **how: Any) -> Eagle:
-    return Eagle(head=for_decoding(head), policy=policy, **how)
+def calibrated(drafter: Drafter) -> Calibrated:
+    """With a record that has little to do with the drafter: the text never depends on it."""
+    tables = np.sort(np.random.default_rng(5).random((2, DEPTHS, len(LOG_ODDS)), np.float32), axis=2)
+    return Calibrated(drafter, *map(jnp.asarray, tables))
+
+
+def eagle(head: Any, policy: Any, **how: Any) -> Calibrated:
+    return calibrated(Eagle(head=for_decoding(head), policy=policy, **how))
 
 
 @functools.cache
@@ -110,8 +118,8 @@ def dflash_head(**flags: Any) -> Any:
     return synthetic_dflash(STORED, **flags)
 
 
-def dflash(policy: Any, **flags: Any) -> DFlashDrafter:
-    return DFlashDrafter(head=for_decoding(dflash_head(**flags)), policy=policy)
+def dflash(policy: Any, **flags: Any) -> Calibrated:
+    return calibrated(DFlashDrafter(head=for_decoding(dflash_head(**flags)), policy=policy))
 
 
 @functools.cache
@@ -126,18 +134,20 @@ DRAFTERS = {
     "eagle2": lambda: eagle(HEAD, DynamicTree(60, 7, 10)),
     "eagle1, a chain": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(5, 3, 1)),
     "eagle1, a chain that ends": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), SureChain(6, 0.05)),
-    "uncoupled": lambda: eagle(HEAD, DynamicTree(12, 3, 4), coupled=False),
+    "uncoupled": lambda: Eagle(head=for_decoding(HEAD), policy=DynamicTree(12, 3, 4), coupled=False),
     "eagle1 trimmed": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(9, 2, 3)),
     "eagle3": lambda: eagle(synthetic_head3(STORED, error=0.1), DynamicTree(12, 3, 4)),
     "eagle3 trimmed": lambda: eagle(
         synthetic_head3(STORED, error=0.1, draft_vocab_size=50, norm_output=True), StaticTree((-1, 0, 0, 0, 1, 1, 4))
     ),
-    "draft model": lambda: DraftModel(
-        model=for_decoding(dataclasses.replace(STORED, params=jax.tree.map(lambda x: x * 1.05, STORED.params))),
-        policy=DynamicTree(8, 3, 2),
+    "draft model": lambda: calibrated(
+        DraftModel(
+            model=for_decoding(dataclasses.replace(STORED, params=jax.tree.map(lambda x: x * 1.05, STORED.params))),
+            policy=DynamicTree(8, 3, 2),
+        )
     ),
-    "medusa": lambda: MedusaDrafter(head=for_decoding(synthetic_medusa(STORED)), policy=DynamicTree(8, 2, 3)),
-    "hydra": lambda: HydraDrafter(head=for_decoding(synthetic_hydra(STORED, prefix=True)), policy=DynamicTree(8, 2, 3)),
+    "medusa": lambda: calibrated(MedusaDrafter(for_decoding(synthetic_medusa(STORED)), DynamicTree(8, 2, 3))),
+    "hydra": lambda: calibrated(HydraDrafter(for_decoding(synthetic_hydra(STORED, prefix=True)), DynamicTree(8, 2, 3))),
     "dflash, a chain": lambda: dflash(DynamicTree(4, 2, 1)),
     "dflash, a tree": lambda: dflash(DynamicTree(10, 2, 4)),
     "dflash, the likeliest paths": lambda: dflash(DynamicTree(14, 2, 3, 13)),
@@ -147,8 +157,8 @@ DRAFTERS = {
         sample_from_anchor=True,
         layers=dataclasses.replace(ONE_LAYER, sliding_window=6, qk_norm=True),
     ),
-    "peagle, a chain": lambda: PEagle(head=for_decoding(peagle_head()), policy=DynamicTree(4, 2, 1)),
-    "peagle, a tree": lambda: PEagle(head=for_decoding(peagle_head()), policy=DynamicTree(10, 2, 4)),
+    "peagle, a chain": lambda: calibrated(PEagle(for_decoding(peagle_head()), DynamicTree(4, 2, 1))),
+    "peagle, a tree": lambda: calibrated(PEagle(for_decoding(peagle_head()), DynamicTree(10, 2, 4))),
     "dspark, a chain": lambda: dflash(
         DynamicTree(5, 3, 1),
         markov=MarkovConfig(8, "gated"),

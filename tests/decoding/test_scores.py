@@ -16,16 +16,16 @@ def way(request, monkeypatch):
 
 @pytest.mark.parametrize("shape", [(64,), (2, 3, 500)])
 def test_the_best_of_scores_are_those_of_all(getkey, way, shape):
-    scores = Scores(jax.random.normal(getkey(), shape) * 4, 2.0)
+    scores = Scores(jax.random.normal(getkey(), shape) * 4)
     values, tokens = jax.jit(lambda scores: scores.best(5))(scores)
-    expected, order = jax.lax.top_k(jax.nn.log_softmax(2 * scores.logits), 5)
+    expected, order = jax.lax.top_k(jax.nn.log_softmax(scores.logits), 5)
     np.testing.assert_array_equal(tokens, order)
     np.testing.assert_allclose(values, expected, atol=1e-5)
-    np.testing.assert_allclose(scores.of_all(), jax.nn.log_softmax(2 * scores.logits), atol=1e-6)
+    np.testing.assert_allclose(scores.of_all(), jax.nn.log_softmax(scores.logits), atol=1e-6)
 
 
 def test_scores_of_some_rows(getkey, way):
-    scores = Scores(jax.random.normal(getkey(), (4, 3, 20)), 0.5)
+    scores = Scores(jax.random.normal(getkey(), (4, 3, 20)))
     assert scores[:, 0].shape == (4, 20)
     for some, of_all in zip(scores[:, 0].best(2), scores.best(2), strict=True):
         np.testing.assert_array_equal(some, of_all[:, 0])
@@ -37,12 +37,6 @@ def test_what_is_no_score_is_the_last(way):
     np.testing.assert_array_equal(tokens[:, :2], [[0, 2]])
     values, _ = Scores(jnp.array([[jnp.nan, 1.0]])).best(1)
     np.testing.assert_array_equal(values, -jnp.inf)
-
-
-def test_without_sharpness_all_tokens_are_alike(way):
-    values, tokens = Scores(jnp.array([[1.0, 3.0, 2.0]]), 0.0).best(2)
-    np.testing.assert_allclose(values, jnp.log(1 / 3))
-    np.testing.assert_array_equal(tokens, [[0, 1]])
 
 
 def test_the_first_of_the_largest(getkey, way):

@@ -135,7 +135,7 @@ def models(case: Case) -> tuple[LM, Recording]:
         target = load_target(folders[0])
         loaded = load_head(folders[1], target, changes=rope)
     policy = EAGLE1_TREE if tree == "static" else DynamicTree(tree["total"], tree["depth"], tree["top_k"])
-    return target, Recording(drafter=Eagle(head=loaded, policy=policy, logit_scale=1.0))
+    return target, Recording(drafter=Eagle(head=loaded, policy=policy))
 
 
 def write(folder: pathlib.Path, entries: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:

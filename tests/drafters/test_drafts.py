@@ -17,7 +17,7 @@ from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.state import DecodeState
 from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.drafters.base import Plain, View
-from eagle_jax.drafters.eagle import LOGIT_SCALE, Eagle
+from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models.eagle import Head
 from eagle_jax.testing import TINY, synthetic_pair
 
@@ -94,7 +94,6 @@ class Afresh:
         logits = self.guess(path)[1]
         if self.noise is not None:
             logits = logits + np.float32(self.temperature) * self.noise[len(path)]
-        logits = np.float32(LOGIT_SCALE) * logits
         return logits - np.logaddexp.reduce(logits)
 
 
@@ -132,9 +131,7 @@ def test_the_tree_is_the_one_of_scores_computed_afresh(name, temperature, state)
 
 def test_noise_changes_the_guesses_unless_uncoupled(state):
     policy = TREES["dynamic"]
-    coupled, uncoupled = (
-        Eagle(head=HEAD, policy=policy, logit_scale=1.0, coupled=coupled) for coupled in (True, False)
-    )
+    coupled, uncoupled = (Eagle(head=HEAD, policy=policy, coupled=coupled) for coupled in (True, False))
     trees: dict[str, Callable[[], Tree]] = {
         "greedy": lambda: propose(coupled, state.draft, view_of(state, 0.0, policy.depth)),
         "coupled": lambda: propose(coupled, state.draft, view_of(state, 0.8, policy.depth)),

@@ -1,5 +1,6 @@
 """Made-up conversations, whose figures can be told without the code under test."""
 
+from eagle_jax.api import BudgetUse
 from eagle_jax.evaluation import Answer, Conversation
 
 
@@ -16,6 +17,7 @@ def answer(*lengths: int, seconds: float = 1.0, first: int = 0, retokenized: int
         seconds=seconds,
         prefill_seconds=seconds / 4,
         decode_seconds=seconds * 3 / 4,
+        spent=(BudgetUse(4 if any(length > 1 for length in lengths) else 1, len(lengths), sum(lengths), seconds / 2),),
     )
 
 

@@ -33,6 +33,20 @@ def test_bars_are_as_long_as_their_parts():
     assert "4.00 ms" in [text.text for text in parts(svg, "text")]
 
 
+def test_shares_that_agree_lie_on_the_diagonal():
+    svg = drawing.agreement({"greedy": [(0.25, 0.25), (0.5, 0.75)]}, "calibration", ("predicted", "accepted"))
+    on, above, _ = parts(svg, "circle")
+    (rule,) = (line for line in parts(svg, "line") if line.get("class") == "rule")
+    (x1, y1), (x2, y2) = ([float(rule.get(name)) for name in names] for names in (("x1", "y1"), ("x2", "y2")))
+
+    def off(dot: ElementTree.Element) -> float:
+        share = (float(dot.get("cx")) - x1) / (x2 - x1)
+        return y1 + share * (y2 - y1) - float(dot.get("cy"))
+
+    assert off(on) == pytest.approx(0, abs=0.2) and off(above) == pytest.approx(0.25 * (y1 - y2), abs=0.2)
+    assert above[0].text == "greedy: predicted 50.0%, accepted 75.0%"
+
+
 def test_lines_and_cells():
     svg = drawing.lines({"plain": [], "eagle": [0.9, 0.5]}, "acceptance", "depth")
     assert [len(line.get("points").split()) for line in parts(svg, "polyline")] == [0, 2]

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -46,7 +47,7 @@ def folder(tmp_path) -> Iterator[Folder]:
 
 
 def test_tables(folder):
-    overall, speedup, lengths, specbench, depths, alpha = tables(read_results(folder.path))
+    overall, speedup, lengths, specbench, depths, alpha, spent = tables(read_results(folder.path))
     assert [row[0] for row in overall.rows] == ["plain", "chain", "tree"]
     assert [row[1] for row in overall.rows] == ["-", "chain 3", "9 x 3"]
     assert [row[-2:] for row in overall.rows] == [["3/3", "1.00"]] * 3
@@ -55,6 +56,21 @@ def test_tables(folder):
     assert specbench.header == ["method", "MT", "math", "all", "tok/s", "accepted"]
     assert depths.rows == [["chain", "62%", "38%", "38%"], ["tree", "62%", "38%", "38%"]]
     assert alpha.rows == [["chain", "60%", "67%", "100%"]]
+    assert spent.rows == [
+        ["plain", "1", "19", "19", "1.00", "6.00"],
+        *([name, "4", "8", "19", "2.38", "1.50"] for name in ("chain", "tree")),
+    ]
+
+
+def test_the_page_shows_what_steps_were_spent_on(folder):
+    page = render(read_results(folder.path))
+    assert "What steps were spent on" in page and "chain, 4 nodes: 1.50 s" in page and "plain decoding" in page
+    for file in folder.path.glob("*.jsonl"):  # as an earlier version wrote them
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for line in lines:
+            del line["choices"][0]["spent"]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "What steps were spent on" not in render(read_results(folder.path))
 
 
 def test_what_is_missing_is_said(folder):
@@ -85,12 +101,12 @@ def test_the_page_states_the_chat_template(folder):
 def test_a_page_without_traces_and_without_plain_decoding(folder):
     page = render(read_results(folder.path))
     assert "questions &amp; answers.jsonl" in page and "&lt;head&gt;" in page
-    assert page.count("<svg") == 3 and "A draft tree" not in page and "Where a step" not in page
+    assert page.count("<svg") == 4 and "A draft tree" not in page and "Where a step" not in page
     run = folder.path.parent / "other"
     methods = {"chain": SETTINGS["methods"]["chain"]}
     with Folder(run, SETTINGS | {"methods": methods}, ABOUT) as other:
         other.append(conversation(81, "writing", "chain", answer(2, 2)))
-    assert render(read_results(run)).count("<svg") == 2
+    assert render(read_results(run)).count("<svg") == 3
     assert tables(read_results(run))[0].rows[0][3] == "-"
 
 

@@ -19,6 +19,12 @@ def test_a_line_comes_back_as_it_was():
     assert choice["decoding_steps"] == [2, 0] and choice["new_tokens"] == [6, 1] and choice["accept_lengths"] == [2, 3]
 
 
+def test_lines_of_earlier_versions_do_not_tell_what_was_spent():
+    fields = to_record(TALK)
+    del fields["choices"][0]["spent"]
+    assert [one.spent for one in from_line(to_line(fields), "here").answers] == [(), ()]
+
+
 def broken(change) -> str:
     fields = to_record(TALK)
     change(fields)
@@ -41,6 +47,8 @@ def broken(change) -> str:
         (broken(lambda f: f["choices"][0].update(accept_lengths=[2, "3"])), "here: accept_lengths must hold a list of"),
         (broken(lambda f: f["choices"][0].update(accept_lengths=5)), "here: accept_lengths must hold a list of whole"),
         (broken(lambda f: f["choices"][0].update(token_ids=[[1], [2.5]])), "here: token_ids must hold lists of whole"),
+        (broken(lambda f: f["choices"][0].update(spent=[[[4, 1, 2]], []])), "here: spent must hold lists of nodes"),
+        (broken(lambda f: f["choices"][0].update(spent=[[5], []])), "here: spent must hold lists of nodes"),
         (broken(lambda f: f.update(question_id=[81])), "here: question_id must be a whole number or a string"),
         (broken(lambda f: f["choices"][0]["accept_lengths"].pop()), "here: 1 accept_lengths for 2 decoding_steps"),
     ],

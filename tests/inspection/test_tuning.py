@@ -72,7 +72,7 @@ def test_the_command_finds_keeps_and_tells(monkeypatch, tmp_path):
     (kept,) = budgets.read()
     assert (kept.rows, kept.slots, kept.method) == (1, 128, "eagle") and kept.speed >= kept.plain > 0
     chosen = drafter_for(RANDOM, "auto", "auto")
-    assert chosen == Plain() if kept.tree is None else chosen.policy == budgets.tree_of(kept)
+    assert chosen == Plain() if kept.tree is None else chosen.shape == budgets.tree_of(kept)
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_the_default_tree_and_chains_are_timed_too(monkeypatch):
     assert not set(tuning.CHAINS) & set(both.measured)
     assert alone.budget.tree == (6, 0.3)
     api.keep_budgets([alone.budget])
-    assert drafter_for(RANDOM, "auto", "auto").policy == SureChain(6, 0.3)
+    assert drafter_for(RANDOM, "auto", "auto").shape == SureChain(6, 0.3)
 
 
 def test_a_tree_that_gains_nothing_over_plain_decoding_is_not_drafted():
@@ -157,4 +157,4 @@ def test_chains_no_deeper_than_there_are_heads(monkeypatch):
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 1), (1, 4), (1,)))
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=3))
     (tuned,) = api.tune(medusa, batch_sizes=(1,), prompts=PROMPTS, max_new_tokens=16)
-    assert [tree for tree in tuned.measured if isinstance(tree, SureChain)] == [SureChain(4, 0.5)]
+    assert [tree for tree in tuned.measured if isinstance(tree, SureChain)] == [SureChain(4, 0.3)]

@@ -167,8 +167,8 @@ def test_default_trees_shrink_with_the_batch(monkeypatch):
 
 def test_the_published_tree_is_no_wider_than_the_draft_vocabulary():
     few = dataclasses.replace(RANDOM, head=RANDOM.head.trimmed(RANDOM.target, np.arange(6)))
-    assert drafter_for(few, "auto", "published").policy == DynamicTree(60, 7, 6)
-    assert drafter_for(RANDOM, "auto", "published").policy == DynamicTree(60, 7, 10)
+    assert drafter_for(few, "auto", "published").shape == DynamicTree(60, 7, 6)
+    assert drafter_for(RANDOM, "auto", "published").shape == DynamicTree(60, 7, 10)
 
 
 def test_the_tree_is_the_one_for_the_rows_in_use_and_the_text_the_same():
@@ -181,7 +181,7 @@ def test_the_tree_is_the_one_for_the_rows_in_use_and_the_text_the_same():
         assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
         assert {len(result.stats.accepted_by_depth) for result in drafted} == {depth}
     assert drafter_for(RANDOM, "eagle", "auto", 4) == Plain()
-    assert drafter_for(RANDOM, "eagle", "published", 4).policy == DynamicTree(60, 7, 10)
+    assert drafter_for(RANDOM, "eagle", "published", 4).shape == DynamicTree(60, 7, 10)
     last = [chunk.result for chunk in api.stream(RANDOM, prompts[:1], max_new_tokens=12)][-1]
     assert last.token_ids == plain[0].token_ids and len(last.stats.accepted_by_depth) == 3
 

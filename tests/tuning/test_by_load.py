@@ -24,13 +24,13 @@ def loads(model, rows, drafter="auto", tree="auto"):
 def test_many_decode_plainly_while_the_head_reads_along():
     found = loads(WITH_HEAD, 8).entries
     assert [*dict.fromkeys(rows for rows, _ in found)] == [1, 2, 4, 8]
-    assert isinstance(found[0][1], Ready) and isinstance(found[0][1].drafter, Eagle)
+    assert isinstance(found[0][1], Ready) and isinstance(found[0][1].drafter.drafter, Eagle)
     assert isinstance(found[-1][1], Paused) and found[-1][1].drafter == found[0][1].drafter
 
 
 def test_what_was_asked_for_is_drafted_with_at_every_load():
     found = loads(WITH_HEAD, 8, tree=(6, 2, 2)).entries
-    assert {drafter.policy for _, drafter in found} == {DynamicTree(6, 2, 2)}
+    assert {drafter.shape for _, drafter in found} == {DynamicTree(6, 2, 2)}
     assert loads(BARE, 4).entries == ((1, Plain()), (2, Plain()), (4, Plain()))
     assert {type(drafter) for _, drafter in loads(BARE, 4, "prompt-lookup").entries} == {PromptLookup}
 
@@ -41,7 +41,7 @@ def test_beside_each_tree_is_plain_decoding_and_for_few_the_smallest_tree():
     assert all(1 in of_size and len(set(of_size)) == len(of_size) for of_size in nodes.values())
     assert nodes[1][0] > 2 and 2 in nodes[1] and 2 in nodes[2] and nodes[8] == [1]
     assert all(isinstance(drafter, Paused) == (drafter.shape.nodes == 1) for _, drafter in found)
-    assert {drafter.policy for _, drafter in loads(WITH_HEAD, 8, "eagle", (2, 0, 1)).entries} == {DynamicTree(2, 0, 1)}
+    assert {drafter.shape for _, drafter in loads(WITH_HEAD, 8, "eagle", (2, 0, 1)).entries} == {DynamicTree(2, 0, 1)}
     first = [drafter.shape.nodes for rows, drafter in found if rows == 1][0]
     assert str(loads(WITH_HEAD, 1)) == f"trees of {first} nodes at first"
 

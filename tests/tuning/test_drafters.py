@@ -57,21 +57,21 @@ def tokenizer():
 
 def test_auto_is_what_there_is():
     assert drafter_for(BARE, "auto", "auto") == Plain()
-    assert isinstance(drafter_for(WITH_HEAD, "auto", "auto"), Eagle)
-    assert isinstance(drafter_for(MEDUSA, "auto", "auto"), MedusaDrafter)
-    assert isinstance(drafter_for(with_dflash(), "auto", "auto"), DFlashDrafter)
-    assert isinstance(drafter_for(with_peagle(), "auto", "auto"), PEagle)
-    assert drafter_for(dataclasses.replace(BARE, draft=TARGET), "auto", "auto").model is TARGET
+    assert isinstance(drafter_for(WITH_HEAD, "auto", "auto").drafter, Eagle)
+    assert isinstance(drafter_for(MEDUSA, "auto", "auto").drafter, MedusaDrafter)
+    assert isinstance(drafter_for(with_dflash(), "auto", "auto").drafter, DFlashDrafter)
+    assert isinstance(drafter_for(with_peagle(), "auto", "auto").drafter, PEagle)
+    assert drafter_for(dataclasses.replace(BARE, draft=TARGET), "auto", "auto").drafter.model is TARGET
 
 
 def test_published_sizes_are_asked_for_by_name():
-    assert drafter_for(WITH_HEAD, "eagle", "published").policy == DynamicTree(60, 7, 10)
-    assert drafter_for(WITH_HEAD, "eagle", "eagle1").policy == EAGLE1_TREE
-    assert drafter_for(MEDUSA, "medusa", "published").policy == MEDUSA_TREE
+    assert drafter_for(WITH_HEAD, "eagle", "published").shape == DynamicTree(60, 7, 10)
+    assert drafter_for(WITH_HEAD, "eagle", "eagle1").shape == EAGLE1_TREE
+    assert drafter_for(MEDUSA, "medusa", "published").shape == MEDUSA_TREE
     assert drafter_for(dataclasses.replace(BARE, head=synthetic_hydra(TARGET)), "hydra", "published").shape.depth == 3
-    assert drafter_for(with_dflash(), "dflash", "published").policy == DynamicTree(16, 14, 1)
-    assert drafter_for(with_dflash(causal_layers=(0, 1)), "dflash", "published").policy == DynamicTree(128, 14, 7, 127)
-    assert drafter_for(with_peagle(), "peagle", "published").policy == DynamicTree(9, 7, 1)
+    assert drafter_for(with_dflash(), "dflash", "published").shape == DynamicTree(16, 14, 1)
+    assert drafter_for(with_dflash(causal_layers=(0, 1)), "dflash", "published").shape == DynamicTree(128, 14, 7, 127)
+    assert drafter_for(with_peagle(), "peagle", "published").shape == DynamicTree(9, 7, 1)
     assert drafter_for(BARE, "prompt-lookup", "published") == PromptLookup(copied=10)
     assert drafter_for(BARE, "token-recycling", "published").shape.nodes == 80
     assert drafter_for(BARE, "lookahead", "published").shape.nodes == 57
@@ -274,10 +274,10 @@ def test_where_a_prompt_is_long_for_its_answer_nothing_is_drafted_by_default(mon
         "cpu_default",
         lambda model: DefaultTree(DynamicTree(3, 1, 1), max_batch_nodes=3, min_nodes=3, max_prompt_ratio=6),
     )
-    assert isinstance(choose(WITH_HEAD, "auto", "auto").for_batch(prompt_ratio=6.0), Eagle)
+    assert isinstance(choose(WITH_HEAD, "auto", "auto").for_batch(prompt_ratio=6.0).drafter, Eagle)
     assert choose(WITH_HEAD, "auto", "auto").for_batch(prompt_ratio=6.1) == Plain()
     asked = choose(WITH_HEAD, "auto", (3, 1, 1)).for_batch(prompt_ratio=6.1)
-    assert isinstance(asked, Eagle), "a tree that was asked for"
+    assert isinstance(asked.drafter, Eagle), "a tree that was asked for"
     recycling = choose(BARE, "token-recycling", "auto").for_batch(prompt_ratio=6.1)
     assert isinstance(recycling, TokenRecycling), "it reads no prompt"
 

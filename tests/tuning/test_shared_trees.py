@@ -6,7 +6,7 @@ import pytest
 from test_drafters import MEDUSA, WITH_HEAD
 
 from eagle_jax import api, load
-from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.drafters.calibrated import Calibrated
 from eagle_jax.drafters.shared import Shared
 from eagle_jax.sharding import sharding_of
 from eagle_jax.tuning import methods
@@ -22,19 +22,19 @@ def on_an_accelerator(monkeypatch):
 def test_few_nodes_each_are_shared(on_an_accelerator):
     choice = choose(WITH_HEAD, "auto", "auto")
     alone, some, many = (choice.for_batch(rows) for rows in (1, 8, 64))
-    assert isinstance(alone, Eagle) and isinstance(some, Eagle)
+    assert isinstance(alone, Calibrated) and isinstance(some, Calibrated)
     assert isinstance(many, Shared) and many.budget == 256 and 4 < many.shape.nodes <= 8
     assert choice.for_batch(64) is many, "made once, as its programs are"
     assert isinstance(choose(MEDUSA, "auto", "auto").for_batch(64), Shared)
 
 
 def test_a_tree_that_was_asked_for_is_read_whole(on_an_accelerator):
-    assert isinstance(choose(WITH_HEAD, "eagle", (4, 2, 1)).for_batch(64), Eagle)
+    assert isinstance(choose(WITH_HEAD, "eagle", (4, 2, 1)).for_batch(64), Calibrated)
 
 
 def test_over_several_devices_nothing_is_shared(on_an_accelerator):
     placed = dataclasses.replace(WITH_HEAD, sharding=sharding_of("data:2", WITH_HEAD.target.config))
-    assert isinstance(choose(placed, "auto", "auto").for_batch(64), Eagle)
+    assert isinstance(choose(placed, "auto", "auto").for_batch(64), Calibrated)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int
 
+from eagle_jax.decoding.calibration import Calibration
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.scores import best as best_tokens
 from eagle_jax.decoding.tree import Tree, TreeShape
@@ -53,6 +54,7 @@ class TreePolicy(TreeShape, abc.ABC):
         first_scores: Scores | Float[Array, "b v"],
         extend: Extend[Carry],
         carry: Carry,
+        calibration: Calibration | None = None,
     ) -> tuple[Tree, Carry]:
         """Drafts one tree per batch row.
 
@@ -66,7 +68,13 @@ class TreePolicy(TreeShape, abc.ABC):
                 at depth `level` = 1, 2, ..., with `tokens[b f]`, their parents' rows in the previous frontier
                 `parent_row[b f]` (0 at level 1: the root), giving scores of every token below each, `[b f v]`.
             carry: the drafter's state, handed from call to call.
+            calibration: what scores are worth, which paths are compared by; None takes them as they are.
         """
+
+
+def worth(edges: Float[Array, "b *nodes"], depth: int, calibration: Calibration | None) -> Float[Array, "b *nodes"]:
+    """What is added to the scores of nodes at `depth` for the tokens below them."""
+    return edges if calibration is None else calibration(edges, depth)
 
 
 def best(scores: Scores | Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
@@ -95,6 +103,7 @@ def keep_best(
     scores: Float[Array, "b c"],
     tokens: Int[Array, "b c"],
     parents: Int[Array, "b c"],
+    edges: Float[Array, "b c"] | None = None,
     *,
     best_first: bool = False,
 ) -> Tree:
@@ -103,6 +112,7 @@ def keep_best(
     Args:
         scores: of each candidate, never above its parent's; -inf is no candidate.
         parents: candidate number of each candidate's parent, lower than its own; -1 is the root.
+        edges: `Tree.edges` of the candidates.
         best_first: nodes come in the order of their scores, not in that of the candidates.
     """
 
@@ -118,6 +128,7 @@ def keep_best(
         is_parent = order[:, None, :] == kept_parents[:, :, None]
         parents = jnp.sum(jnp.where(is_parent, place[None, None], 0), axis=-1, dtype=jnp.int32) - 1
         tokens, scores = (jnp.take_along_axis(values, order, axis=1) for values in (tokens, scores))
+        edges = None if edges is None else jnp.take_along_axis(edges, order, axis=1)
     root = jnp.zeros_like(root_tokens[:, None])
     scores = jnp.maximum(scores, -jnp.inf)  # nan is no score
     return Tree(
@@ -125,5 +136,6 @@ def keep_best(
         parent=jnp.concatenate([root - 1, parents + 1], axis=1),
         valid=jnp.concatenate([root == 0, scores > -jnp.inf], axis=1),
         scores=jnp.concatenate([jnp.zeros_like(root, scores.dtype), scores], axis=1),
+        edges=None if edges is None else jnp.concatenate([jnp.zeros_like(root, edges.dtype), edges], axis=1),
         height=shape.depth,
     )

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best
+from eagle_jax.decoding.calibration import Calibration
+from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best, worth
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 
@@ -22,7 +23,7 @@ class SureChain(TreePolicy):
 
     Args:
         nodes: at most so many, root included.
-        least: probability of the path so far, by the drafter's scores, below which nothing is drafted any more.
+        least: probability of the path so far, by its score, below which nothing is drafted any more.
     """
 
     nodes: int
@@ -43,24 +44,27 @@ class SureChain(TreePolicy):
         first_scores: Scores | Float[Array, "b v"],
         extend: Extend[Carry],
         carry: Carry,
+        calibration: Calibration | None = None,
     ) -> tuple[Tree, Carry]:
         least = math.log(self.least) if self.least else -math.inf
-        score, token = best(first_scores, 1)
-        scores, tokens = [score], [token]
+        edge, token = best(first_scores, 1)
+        score = worth(edge, 0, calibration)
+        scores, tokens, edges = [score], [token], [edge]
         for level in range(1, self.depth):
             sure = score > least
 
             def further(level: int = level, token: Array = token, carry: Carry = carry) -> tuple[Array, Array, Carry]:
                 with jax.named_scope(f"level_{level}"):
                     below, more = extend(carry, level, token, jnp.zeros_like(token))
-                    child_score, child = best(below, 1)
-                return child_score[:, :, 0], child[:, :, 0], more
+                    edge, child = best(below, 1)
+                return edge[:, :, 0], child[:, :, 0], more
 
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(further))
-            child_score, token, carry = jax.lax.cond(jnp.any(sure), further, lambda nothing=nothing: nothing)
-            score = jnp.where(sure, score + child_score, -jnp.inf)
+            edge, token, carry = jax.lax.cond(jnp.any(sure), further, lambda nothing=nothing: nothing)
+            score = jnp.where(sure, score + worth(edge, level, calibration), -jnp.inf)
             scores.append(score)
             tokens.append(token)
+            edges.append(edge)
         parents = jnp.broadcast_to(jnp.arange(-1, self.depth - 1, dtype=jnp.int32), (len(root_tokens), self.depth))
-        candidates = jnp.concatenate(scores, axis=1), jnp.concatenate(tokens, axis=1), parents
-        return keep_best(self, root_tokens, *candidates), carry
+        found = (jnp.concatenate(part, axis=1) for part in (scores, tokens, [parents], edges))
+        return keep_best(self, root_tokens, *found), carry

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int
 
-from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best
+from eagle_jax.decoding.calibration import Calibration
+from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best, worth
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.sharding import by_row
@@ -19,8 +20,8 @@ class DynamicTree(TreePolicy):
 
     Level 1 has the `top_k` best tokens below the root. Each of `depth_steps` expansions gives every node of the
     frontier its `top_k` best children, and the `beam` best of these are the next frontier. A node's score is the sum
-    of log-probabilities on its path. Of all candidates the `nodes - 1` best make the tree, in the order in which they
-    were found.
+    of log-probabilities on its path, calibrated where that is known. Of all candidates the `nodes - 1` best make the
+    tree, in the order in which they were found.
 
     In EAGLE-2 a frontier is as wide as a node has children. With a beam of `nodes - 1` or more the tree is the exact
     best-first one: the `nodes - 1` likeliest paths of all, where each token is among the `top_k` best below its parent
@@ -87,19 +88,22 @@ class DynamicTree(TreePolicy):
         first_scores: Scores | Float[Array, "b v"],
         extend: Extend[Carry],
         carry: Carry,
+        calibration: Calibration | None = None,
     ) -> tuple[Tree, Carry]:
         batch, k = len(root_tokens), self.top_k
-        score, token = best(first_scores, k)  # the frontier, cut to the beam below
+        edge, token = best(first_scores, k)  # the frontier, cut to the beam below
+        score = worth(edge, 0, calibration)
         index = jnp.broadcast_to(jnp.arange(k, dtype=jnp.int32), (batch, k))  # its candidate numbers
-        scores, tokens, parents = [score], [token], [jnp.full_like(index, -1)]  # the candidates
+        scores, tokens, parents, edges = [score], [token], [jnp.full_like(index, -1)], [edge]  # the candidates
         parent_row, first = jnp.zeros_like(index), k  # first is the number of the next level's first candidate
 
         for level, width in enumerate(self.frontiers, start=1):
             score, token, index, parent_row = (part[:, :width] for part in (score, token, index, parent_row))
             with jax.named_scope(f"level_{level}"):
                 below, carry = extend(carry, level, token, parent_row)
-                child_score, child_token = best(below, k)
-                scores.append((score[:, :, None] + child_score).reshape(batch, width * k))
+                edge, child_token = best(below, k)
+                scores.append((score[:, :, None] + worth(edge, level, calibration)).reshape(batch, width * k))
+                edges.append(edge.reshape(batch, width * k))
                 tokens.append(child_token.reshape(batch, width * k))
                 parents.append(jnp.repeat(index, k, axis=1))
 
@@ -111,7 +115,7 @@ class DynamicTree(TreePolicy):
                     parent_row = pick // k
                 first += width * k
 
-        all_candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents))
+        all_candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents, edges))
         return keep_best(self, root_tokens, *all_candidates, best_first=self.best_first), carry
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best
+from eagle_jax.decoding.calibration import Calibration
+from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, worth
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 
@@ -44,6 +45,7 @@ class StaticTree(TreePolicy):
         first_scores: Scores | Float[Array, "b v"],
         extend: Extend[Carry],
         carry: Carry,
+        calibration: Calibration | None = None,
     ) -> tuple[Tree, Carry]:
         def children(
             tokens: Int[Array, "b f"], depth: int, parent_row: Int[Array, "b f"], count: int, carry: Carry
@@ -54,9 +56,15 @@ class StaticTree(TreePolicy):
                 scores, carry = extend(carry, depth, tokens, parent_row)
                 return *best(scores, count), carry
 
-        return self.fill(root_tokens, children, carry)
+        return self.fill(root_tokens, children, carry, calibration)
 
-    def fill(self, root_tokens: Int[Array, "b"], children: Children[Carry], carry: Carry) -> tuple[Tree, Carry]:
+    def fill(
+        self,
+        root_tokens: Int[Array, "b"],
+        children: Children[Carry],
+        carry: Carry,
+        calibration: Calibration | None = None,
+    ) -> tuple[Tree, Carry]:
         """The tree whose tokens `children` names, level by level.
 
         Args:
@@ -67,14 +75,16 @@ class StaticTree(TreePolicy):
         """
         tokens, valid = [root_tokens[:, None]], [jnp.ones_like(root_tokens, bool)[:, None]]
         paths = [jnp.zeros(tokens[0].shape, jnp.float32)]
+        edges = [paths[0]]
         levels = _levels(self.parents)
         frontier, parent_row = root_tokens[:, None], jnp.zeros_like(root_tokens[:, None])
         for depth, level in enumerate(levels, start=1):
             scores, child_tokens, carry = children(frontier, depth - 1, parent_row, 1 + int(level.rank.max()), carry)
             tokens.append(child_tokens[:, level.row, level.rank])
-            own = scores[:, level.row, level.rank]
-            valid.append((own > -jnp.inf) & valid[-1][:, level.parent])
-            paths.append(paths[-1][:, level.parent] + own.astype(jnp.float32))
+            edge = scores[:, level.row, level.rank].astype(jnp.float32)
+            edges.append(edge)
+            valid.append((edge > -jnp.inf) & valid[-1][:, level.parent])
+            paths.append(paths[-1][:, level.parent] + worth(edge, depth - 1, calibration))
             frontier = tokens[-1][:, level.frontier]
             parent_row = jnp.broadcast_to(jnp.asarray(level.row[level.frontier], jnp.int32), frontier.shape)
 
@@ -86,6 +96,7 @@ class StaticTree(TreePolicy):
             parent=jnp.broadcast_to(parent, (len(root_tokens), self.nodes)),
             valid=jnp.concatenate(valid, axis=1)[:, order],
             scores=jnp.concatenate(paths, axis=1)[:, order],
+            edges=jnp.concatenate(edges, axis=1)[:, order],
             height=self.depth,
         )
         return tree, carry

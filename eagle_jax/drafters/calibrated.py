@@ -1,0 +1,60 @@
+"""A drafter that knows how often its guesses are right."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from eagle_jax.decoding.calibration import AS_DRAFTED, Counts, Prior
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.tree import Tree
+from eagle_jax.drafters.base import CommittedRows, Drafter, View, Wrapper
+from eagle_jax.models.target import Target
+from eagle_jax.struct import pytree
+
+STRENGTH = 64.0  # guesses of a request at a knot that count for as much as all that was known before
+
+
+@pytree
+class Counting:
+    """A drafter's state, and what became of the guesses of each request."""
+
+    state: Any
+    counts: Counts
+
+
+@pytree
+class Calibrated(Wrapper):
+    """Drafts as another drafter does, with paths compared by how likely they are to be accepted.
+
+    What is known of the drafter is where each request begins; its own guesses then count for more and more.
+
+    Attributes:
+        greedy, sampled: probabilities at the knots (`decoding.calibration`), for the two ways to draw.
+    """
+
+    greedy: Float[Array, "d k"]
+    sampled: Float[Array, "d k"]
+
+    @staticmethod
+    def of(drafter: Drafter, prior: Prior | None = None) -> "Calibrated":
+        """Without a prior the drafter's guesses are taken to be right as often as it says."""
+        known = prior or AS_DRAFTED
+        return Calibrated(drafter, jnp.asarray(known.greedy), jnp.asarray(known.sampled))
+
+    def init(self, target: Target, batch: int, slots: int) -> Counting:
+        return Counting(state=self.drafter.init(target, batch, slots), counts=Counts.none(batch))
+
+    def observe(self, target: Target, state: Counting, observed: CommittedRows) -> Counting:
+        counts, checked = state.counts, observed.checked
+        if checked is not None and checked.tree.edges is not None:
+            counts = counts.of_step(checked.tree, checked.draws, self.shape.depth, observed.count > 0)
+        return Counting(state=self.drafter.observe(target, state.state, observed), counts=counts)
+
+    def propose(self, target: Target, state: Counting, view: View, mode: Sampling) -> tuple[Tree, Counting]:
+        is_greedy = jnp.asarray(view.settings.greedy)[:, None, None]
+        prior = jnp.where(is_greedy, self.greedy[None], self.sampled[None])
+        view = dataclasses.replace(view, calibration=state.counts.after(prior, STRENGTH))
+        tree, inner = self.drafter.propose(target, state.state, view, mode)
+        return tree, Counting(state=inner, counts=state.counts)
