@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_jax.checks import as_json
 from eagle_jax.text.json_schema import ROOT
-from eagle_jax.text.tool_calls import ToolFormat
+from eagle_jax.text.tool_formats import ToolFormat
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 EXPECTED = '{"type": "function", "function": {"name": "...", "parameters": {...}}}'
@@ -59,8 +59,9 @@ class Tools:
     parallel: bool
 
     @property
-    def names(self) -> list[str]:
-        return [name_of(tool) for tool in self.tools]
+    def functions(self) -> dict[str, dict[str, Any]]:
+        """The schemas of their parameters, by name."""
+        return {name_of(tool): tool["function"]["parameters"] for tool in self.tools}
 
 
 def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools | None:
@@ -124,9 +125,7 @@ def call_schema(
     if format.listed:
         most = {} if parallel and choice.name is None else {"maxItems": 1}
         call = {"type": "array", "items": call, "minItems": 1, **most, ROOT: call[ROOT]}
-    line = "\n" if format.end else ""
-    prefix = "" if format.bare else format.begin + line
-    return CallSchema(prefix, call, line + format.end)
+    return CallSchema("" if format.bare else format.begin, call, format.end)
 
 
 def call_options(tools: Tools, format: ToolFormat) -> dict[str, Any]:

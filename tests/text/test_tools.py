@@ -5,7 +5,7 @@ import json
 import pytest
 
 from eagle_jax.text.json_schema import ROOT, schema_automaton
-from eagle_jax.text.tool_calls import FORMATS
+from eagle_jax.text.tool_formats import FORMATS
 from eagle_jax.text.tools import CallSchema, ToolChoice, call_schema, check_tool_choice, check_tools
 
 PARAMETERS = {"type": "object", "properties": {"at": {"$ref": "#/$defs/place"}}, "$defs": {"place": {"type": "string"}}}
