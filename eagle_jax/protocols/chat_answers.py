@@ -9,9 +9,11 @@ from eagle_jax.protocols.answering import AnswerFormats, Answering, Shape
 from eagle_jax.protocols.calls import Call
 from eagle_jax.scheduling.results import Chunk, Result
 from eagle_jax.scheduling.structured import FORMS
-from eagle_jax.text.chat_answer import ChatAnswer
+from eagle_jax.text.chat_answer import ChatAnswer, is_open
+from eagle_jax.text.detokenize import special_ids
+from eagle_jax.text.harmony import ANALYSIS, FINAL, STOPS
 from eagle_jax.text.messages import is_message
-from eagle_jax.text.prompts import Chat
+from eagle_jax.text.prompts import Chat, rendered
 from eagle_jax.text.reasoning import ReasoningFormat, Thought, reasoning_format_for
 from eagle_jax.text.tool_formats import FORMATS, ToolFormat, tool_format_for
 from eagle_jax.text.tools import ToolChoice, Tools, call_options
@@ -31,12 +33,18 @@ class ChatAnswers:
         Raises:
             FieldError: the template knows no tools, its format is not known here, or no answer can call them.
         """
-        if call.separates_reasoning:
-            self._reasoning = reasoning_format_for(tokenizer, formats.reasoning)
+        reasoning = reasoning_format_for(tokenizer, formats.reasoning)
+        self._reasoning = reasoning if call.separates_reasoning else None
         self._format = _format_for(tokenizer, call.prompts[0], call.tools, formats.tools)
         form = _form_of_calls(call.tools, self._format, call.options)
         kept = {name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS}
-        return dataclasses.replace(call, options=kept | form)
+        options = kept | form
+        if reasoning is not None and any(name in options for name in FORMS):
+            options |= form_options(tokenizer, call.prompts[0], reasoning, is_call="json_schema" in form)
+        if reasoning is not None and reasoning.channels:
+            ends = special_ids(tokenizer, STOPS)
+            options |= {"stop_token_ids": tuple(dict.fromkeys([*options.get("stop_token_ids", ()), *ends]))}
+        return dataclasses.replace(call, options=options)
 
     def of(self, answering: Answering, index: int) -> ChatAnswer | None:
         """What reads a choice; None where it is text only."""
@@ -110,6 +118,22 @@ def _format_for(tokenizer: Any, chat: Chat, tools: Tools | None, stated: str | N
     return None if tools is None else format
 
 
+def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call: bool) -> dict[str, Any]:
+    """The options that let a model reason before an answer that has a form.
+
+    Args:
+        is_call: the form is that of a call, which has its own texts around it.
+    """
+    if reasoning.channels:
+        final = {} if is_call else {"form_between": FINAL}
+        return {"form_reasoning": ANALYSIS, **final}
+    try:
+        prompt = rendered(tokenizer, chat, "messages")
+    except ValueError:  # said where it is encoded
+        return {}
+    return {"form_reasoning": ("" if is_open(reasoning, prompt) else reasoning.begin, reasoning.end)}
+
+
 def _form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that hold answers to a call, where a request asks for one, or to a call or the form that it has."""
     if tools is None or format is None:
@@ -121,5 +145,5 @@ def _form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapp
     except ValueError as error:
         raise wrong("tools", str(error)) from None
     if has_form and tools.choice.mode == "auto":
-        return {"call_schema": form["json_schema"], "call_between": form["json_between"]}
+        return {"call_schema": form["json_schema"]}
     return form

@@ -17,6 +17,9 @@ START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", 
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
 STOPS = ENDS[1:]  # end an answer
 MARKS = (START, CHANNEL, MESSAGE, CONSTRAIN, *ENDS)
+# Texts around reasoning and around an answer, after a prompt that has begun a message.
+ANALYSIS = (f"{CHANNEL}analysis{MESSAGE}", f"{ENDS[0]}{START}assistant")
+FINAL = (f"{CHANNEL}final{MESSAGE}", "")
 _END = re.compile("|".join(map(re.escape, (*ENDS, START))))
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([\w.-]+)")

@@ -74,7 +74,12 @@ _TAGGED: dict[str, Any] = {"head": "<function={name}>\n", "tail": "</function>"}
 FORMATS = {
     one.name: one
     for one in (
-        ToolFormat(name="harmony", marks=("<|channel|>", "<|message|>"), channels=True),
+        ToolFormat(
+            name="harmony",
+            marks=("<|channel|>", "<|message|>"),
+            head="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
+            channels=True,
+        ),
         ToolFormat(
             name="mistral-args",
             marks=("[TOOL_CALLS]", "[ARGS]"),

@@ -12,7 +12,7 @@ from thinker import ANSWER, CHANNELED, THINKER, THOUGHT
 
 from eagle_jax.api import Engine, encode
 
-LOOK = {"type": "object", "properties": {"at": {"type": "string"}}}
+LOOK = {"type": "object", "properties": {"at": {"type": "string", "maxLength": 3}}}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": LOOK}}]
 ASKS = dict(model="thinker", messages=asked("?"), temperature=0)
 
@@ -93,6 +93,22 @@ def test_a_call_in_channels(client):
     assert streamed(client, **asks) == ("", "", "tool_calls")
     said = client.chat.completions.create(**ASKS | {"model": "channeled"}).choices[0].message
     assert (said.content, said.tool_calls) == ('{"at": "sea"}', None), "a call that nobody offered is text"
+
+
+@pytest.mark.parametrize("begun", [{}, {"script": "<think>"}])
+def test_a_form_holds_the_answer_and_not_the_reasoning(client, begun):
+    for word in (ANSWER, "It is 8."):
+        body = {"chat_template_kwargs": begun, "guided_choice": [word]}
+        message = client.chat.completions.create(**ASKS, extra_body=body).choices[0].message
+        assert (message.reasoning_content, message.content) == (THOUGHT, word)
+
+
+def test_a_call_that_has_to_come_after_reasoning(client):
+    choice = client.chat.completions.create(**ASKS, tools=TOOLS, tool_choice="required").choices[0]
+    assert choice.message.reasoning_content == THOUGHT and choice.message.tool_calls[0].function.name == "look"
+    asks = ASKS | {"model": "channeled", "tools": TOOLS, "tool_choice": "required"}
+    choice = client.chat.completions.create(**asks).choices[0]
+    assert (choice.message.content, choice.message.tool_calls[0].function.arguments) == (None, '{"at": "sea"}')
 
 
 def test_it_is_left_where_the_server_is_told_so(engines):
