@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from eagle_jax.target_parts import Experts, FamilyFacts, Rope, check_layers
+from eagle_jax.target_parts import DeltaNet, Experts, FamilyFacts, Rope, check_layers
 
-__all__ = ["Experts", "LlamaConfig", "Rope"]
+__all__ = ["DeltaNet", "Experts", "LlamaConfig", "Rope"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,10 @@ class LlamaConfig(FamilyFacts):
         self.check_facts()
         check_layers("no_rope_layers", self.no_rope_layers, self.num_hidden_layers)
         check_layers("full_attention_layers", self.full_attention_layers, self.num_hidden_layers)
+        if self.delta_net is not None:
+            check_layers("layers of linear attention", self.delta_net.layers, self.num_hidden_layers)
+            if len(self.delta_net.layers) == self.num_hidden_layers:
+                raise ValueError("linear attention in all layers; expected one with attention at least")
         if self.experts is not None:
             check_layers("mlp_only_layers", self.experts.mlp_only_layers, self.num_hidden_layers)
             if self.mlp_bias:
@@ -99,6 +103,10 @@ class LlamaConfig(FamilyFacts):
     def attention_scale(self) -> float:
         """What attention scores are multiplied by."""
         return self.head_dim**-0.5 if self.attention_multiplier is None else self.attention_multiplier
+
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether this layer has a state that does not grow with the text, and no attention."""
+        return self.delta_net is not None and layer in self.delta_net.layers
 
     def is_sparse(self, layer: int) -> bool:
         """Whether this layer has experts."""

@@ -90,6 +90,7 @@ class Experts:
             each group's two best scores.
         routed_scaling_factor: the shares are multiplied by it.
         shared_intermediate_size: width of the expert that every token goes through besides; 0 is none.
+        shared_gate: what that expert gives is multiplied by the sigmoid of a logit of each token (Qwen3-Next).
         router_bias, bias: biases of the router and of the experts' projections (gpt-oss).
         swiglu_limit, swiglu_alpha: gates are cut at the limit and ups at both signs of it, and the activation is
             `gate * sigmoid(alpha * gate) * (up + 1)` (gpt-oss); None is `silu(gate) * up`.
@@ -106,6 +107,7 @@ class Experts:
     topk_groups: int = 1
     routed_scaling_factor: float = 1.0
     shared_intermediate_size: int = 0
+    shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
     swiglu_limit: float | None = None
@@ -119,6 +121,8 @@ class Experts:
             )
         if self.moe_intermediate_size < 1:
             raise ValueError(f"moe_intermediate_size={self.moe_intermediate_size}; expected at least 1")
+        if self.shared_gate and not self.shared_intermediate_size:
+            raise ValueError("shared_gate=True without a shared expert; expected a shared_intermediate_size")
         if self.scores not in ("softmax", "sigmoid"):
             raise ValueError(f"a router with scores={self.scores!r}; expected 'softmax' or 'sigmoid'")
         size, rest = divmod(self.num_experts, max(self.num_groups, 1))
@@ -128,6 +132,56 @@ class Experts:
                 f"{self.topk_groups} of {self.num_groups} groups of num_experts={self.num_experts}; expected groups "
                 f"of one size, at least two experts each, and {self.num_experts_per_tok} experts in those chosen"
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaNet:
+    """Gated DeltaNet in the place of attention (Qwen3-Next, Qwen3.5).
+
+    Args:
+        layers: the layers that have it, in ascending order; the others have attention.
+        num_key_heads, key_head_dim: heads of queries and keys, and their size.
+        num_value_heads, value_head_dim: heads of values, a multiple of the key heads, and their size.
+        conv_kernel: tokens that the convolution reads, itself included.
+        fused: queries, keys, values and gate come of one matrix, by key head, and so do rate and decay (Qwen3-Next).
+    """
+
+    layers: tuple[int, ...]
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int
+    fused: bool = False
+
+    SIZES = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
+
+    def __post_init__(self):
+        for name in self.SIZES:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} of linear attention; expected at least 1")
+        if self.conv_kernel < 2:
+            raise ValueError(f"conv_kernel={self.conv_kernel} of linear attention; expected at least 2")
+        if self.num_value_heads % self.num_key_heads:
+            raise ValueError(
+                f"num_value_heads={self.num_value_heads} of linear attention is not a multiple of "
+                f"num_key_heads={self.num_key_heads}"
+            )
+
+    @property
+    def keys(self) -> int:
+        """Numbers in all keys of a token."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def values(self) -> int:
+        """Numbers in all values of a token."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def channels(self) -> int:
+        """What the convolution goes over: queries, keys and values."""
+        return 2 * self.keys + self.values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,6 +200,9 @@ class FamilyFacts:
             them (Gemma 2).
         qk_norm_over: with `qk_norm`, what the norms of queries and keys go over: each `head` before it is rotated,
             each `rotated_head` (Hunyuan), or the whole `projection` (OLMo 2).
+        gated: what each head attends to is multiplied by the sigmoid of a gate, whose logits `q_proj` gives after the
+            head's queries (Qwen3-Next).
+        delta_net: Gated DeltaNet in some layers; None has attention in all.
         sinks: each query head has a logit of its own in the softmax, and no value for it (gpt-oss).
         local_rope: rotary embedding of the layers with a window; None is that of the others.
         no_rope_layers: layers that rotate nothing, in ascending order (SmolLM3).
@@ -162,6 +219,8 @@ class FamilyFacts:
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
     qk_norm_over: str = "head"
+    gated: bool = False
+    delta_net: DeltaNet | None = None
     sinks: bool = False
     local_rope: Rope | None = None
     no_rope_layers: tuple[int, ...] = ()

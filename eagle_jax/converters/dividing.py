@@ -17,11 +17,13 @@ class Part:
         at: which entries.
         axis: of which axis, from the last, of a matrix `[.., out, in]`.
         transposed: floats are stored as `[.., in, out]`.
+        row: which of a stack of matrices; None is all of them, or the only one.
     """
 
     at: slice
     axis: int
     transposed: bool
+    row: int | None = None
 
     def info(self, whole: TensorInfo) -> TensorInfo:
         """What is known of the part; of a tensor that is too short its shape tells so."""
@@ -30,7 +32,7 @@ class Part:
             shape[-2:] = shape[:-3:-1]
         if len(shape) >= -self.axis:
             shape[self.axis] = len(range(*self.at.indices(shape[self.axis])))
-        return dataclasses.replace(whole, shape=tuple(shape))
+        return dataclasses.replace(whole, shape=tuple(shape[0 if self.row is None else 1 :]))
 
     def of(self, whole: np.ndarray) -> np.ndarray:
         """The part of floats."""
@@ -42,5 +44,10 @@ class Part:
         return QuantizedTensor(self._of(whole.codes), self._of(whole.scales), minima, whole.order)
 
     def _of(self, whole: np.ndarray) -> np.ndarray:
+        if self.row is not None:
+            whole = whole[self.row]
         index: tuple[Any, ...] = (..., self.at, *(slice(None),) * (-1 - self.axis))
         return whole[index]
+
+
+WHOLE = Part(slice(None), -1, False)  # under another name

@@ -11,7 +11,7 @@ Stated = Mapping[str, Any]
 SILU: Mapping[str, tuple[Any, ...]] = {"hidden_act": ("silu", "swish")}
 
 # Values of `layer_types`.
-FULL, WINDOWED = "full_attention", "sliding_attention"
+FULL, WINDOWED, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,8 @@ class Family:
         title: the models, as people call them.
         differs: what is not as in Llama, in a sentence.
         architecture: the one class with an output matrix.
+        whole: `model_type` of configs that hold this one as their `text_config`, beside parts that read no text, and
+            the class of such a model; None if there are none.
         keys: what its config says beyond what every family's says.
         absent: what transformers 5 takes where its config leaves a key out.
         always: what its code does and no key says, as fields of `LlamaConfig`.
@@ -36,6 +38,7 @@ class Family:
     title: str
     differs: str
     architecture: str
+    whole: tuple[str, str] | None = None
     keys: frozenset[str] = frozenset()
     absent: Mapping[str, Any]
     always: Mapping[str, Any] = dataclasses.field(default_factory=dict)

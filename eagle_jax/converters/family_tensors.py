@@ -4,6 +4,7 @@ A `Joined` tensor is divided as it is read, and its parts are joined again where
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ class Joined:
         axis: that along which they lie, from the last, of a matrix `[.., out, in]`.
         interleaved: they take turns along it.
         transposed: floats are `[.., in, out]`; quantized ones never are.
+        stacked: it holds those of all experts, whose numbers are `{j}` in the names of parts. Such files are read, not
+            written.
     """
 
     key: str
@@ -34,6 +37,7 @@ class Joined:
     axis: int = -2
     interleaved: bool = False
     transposed: bool = False
+    stacked: bool = False
 
     def divided(self, shapes: Mapping[str, tuple[int, ...]], layer: str) -> dict[str, Part]:
         """The parts in one layer, by their names there.
@@ -43,11 +47,20 @@ class Joined:
         """
         ends, parts, count = 0, {}, len(self.parts)
         for number, name in enumerate(self.parts):
-            size = shapes[layer + name][self.axis]
+            size = shapes[layer + name.replace("{j}", "0")][self.axis]
             at = slice(number, None, count) if self.interleaved else slice(ends, ends + size)
-            parts[layer + name] = Part(at, self.axis, self.transposed)
+            for row, key in self._rows(layer + name, shapes):
+                parts[key] = Part(at, self.axis, self.transposed, row)
             ends += size
         return parts
+
+    def _rows(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int | None, str]]:
+        """The matrices of a stack, and their names."""
+        if not self.stacked:
+            yield None, name
+        else:
+            keys = (name.replace("{j}", str(row)) for row in itertools.count())
+            yield from enumerate(itertools.takewhile(shapes.__contains__, keys))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,15 +70,20 @@ class Tensors:
     Attributes:
         renamed: names of ours within a layer, and theirs.
         router, correction: names of the router and of the correction of its choice.
+        shared: name of the expert that every token goes through, and of the gate behind it.
         experts: names of the experts' matrices, with `{j}` for the number of one if each has tensors of its own.
         joined: the tensors that hold several parameters.
+        unread: patterns of tensors that are left alone: of other parts of the model, and of layers that predict further
+            tokens.
     """
 
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     router: str = "mlp.gate"
     correction: str = "mlp.gate.e_score_correction_bias"
+    shared: tuple[str, str] = ("mlp.shared_experts", "mlp.shared_expert_gate")
     experts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     joined: tuple[Joined, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 def _each(block: str, gate: str, up: str, down: str) -> dict[str, str]:
@@ -79,13 +97,25 @@ _OSS_EXPERTS = {part: f"{_OSS}{part}_proj" for part in ("gate", "up", "down")}
 _QWEN3_MOE = Tensors(experts=_each("mlp", "gate_proj", "up_proj", "down_proj"))
 _MIXTRAL = Tensors(router="block_sparse_moe.gate", experts=_each("block_sparse_moe", "w1", "w3", "w2"))
 _GRANITE = "block_sparse_moe."
+_STACKED = (
+    Joined(
+        "mlp.experts.gate_up_proj", tuple(f"mlp.experts.{{j}}.{x}_proj.weight" for x in ("gate", "up")), stacked=True
+    ),
+    Joined("mlp.experts.down_proj", ("mlp.experts.{j}.down_proj.weight",), stacked=True),
+)
+_SHARED = "mlp.shared_expert", "mlp.shared_expert_gate"
+_MTP = (r"mtp\..*",)
+_MTP_AND_VISION = (*_MTP, r"model\.visual\..*")
 
 TENSORS: Mapping[str, Tensors] = {
     "llama": Tensors(),
     "mixtral": _MIXTRAL,
     "qwen3_moe": _QWEN3_MOE,
     "olmoe": _QWEN3_MOE,
-    "glm4_moe": _QWEN3_MOE,
+    "glm4_moe": dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",)),
+    "qwen3_next": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP),
+    "qwen3_5": Tensors(unread=_MTP_AND_VISION),
+    "qwen3_5_moe": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP_AND_VISION),
     "minimax_m2": dataclasses.replace(_MIXTRAL, correction="block_sparse_moe.e_score_correction_bias"),
     "hunyuan_v1_dense": Tensors(
         renamed={"self_attn.q_norm": "self_attn.query_layernorm", "self_attn.k_norm": "self_attn.key_layernorm"}
@@ -134,6 +164,12 @@ def rules_of(config: LlamaConfig) -> Iterator[names.Rule]:
         inner, _, last = rule.key.removeprefix(LAYER).rpartition(".")
         yield dataclasses.replace(rule, key=f"{LAYER}{tensors.renamed.get(inner, inner)}.{last}")
     yield names.Rule(f"{LAYER}self_attn.sinks", f"{path}self_attn/sinks")
+    for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba", "out_proj"):
+        yield names.Rule(f"{LAYER}linear_attn.{name}.weight", f"{path}linear_attn/{name}/weight")
+    yield names.Rule(f"{LAYER}linear_attn.conv1d.weight", f"{path}linear_attn/conv1d/weight")
+    yield names.Rule(f"{LAYER}linear_attn.norm.weight", f"{path}linear_attn/norm/scale")
+    for name in ("A_log", "dt_bias"):
+        yield names.Rule(f"{LAYER}linear_attn.{name}", f"{path}linear_attn/{name}")
     if config.experts is None:
         return
     yield from names.linear(f"{LAYER}{tensors.router}", f"{path}mlp/gate")
@@ -141,7 +177,8 @@ def rules_of(config: LlamaConfig) -> Iterator[names.Rule]:
     for part, name in tensors.experts.items():
         yield names.Rule(f"{LAYER}{name}", f"{path}mlp/experts/{part}")
     for part in ("gate_proj", "up_proj", "down_proj"):
-        yield names.Rule(f"{LAYER}mlp.shared_experts.{part}.weight", f"{path}mlp/shared_experts/{part}/weight")
+        yield names.Rule(f"{LAYER}{tensors.shared[0]}.{part}.weight", f"{path}mlp/shared_experts/{part}/weight")
+    yield names.Rule(f"{LAYER}{tensors.shared[1]}.weight", f"{path}mlp/shared_gate/weight")
 
 
 def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -167,7 +204,8 @@ def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[st
 
 def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
     """Tensors as the rules name them, as the family's files have them; the parts of one come layer by layer."""
-    owner = {layer + part: (joined, layer) for joined, layer in _joined(config) for part in joined.parts}
+    written = [(joined, layer) for joined, layer in _joined(config) if not joined.stacked]
+    owner = {layer + part: (joined, layer) for joined, layer in written for part in joined.parts}
     waiting: dict[str, np.ndarray] = {}
     for name, value in tensors:
         if name not in owner:
@@ -185,7 +223,7 @@ def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iter
 
 def joins(config: LlamaConfig) -> bool:
     """Whether files of the model hold several parameters in one tensor."""
-    return bool(tensors_of(config).joined)
+    return not all(joined.stacked for joined in tensors_of(config).joined)
 
 
 def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
@@ -193,6 +231,6 @@ def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
     return ((joined, layer) for layer in layers for joined in tensors_of(config).joined)
 
 
-def drafting_layers(config: LlamaConfig) -> tuple[str, ...]:
-    """Names of tensors behind the last layer, which predict further tokens (GLM-4.5); they are left alone."""
-    return (rf"model\.layers\.{config.num_hidden_layers}\..*",) if config.layout == "glm4_moe" else ()
+def unread(config: LlamaConfig) -> tuple[str, ...]:
+    """Patterns of tensors that are left alone: other parts of the model, and layers that predict further tokens."""
+    return tuple(pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from eagle_jax.converters import packed
-from eagle_jax.converters.dividing import Part
+from eagle_jax.converters.dividing import WHOLE, Part
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.gguf_split import part_paths
 from eagle_jax.converters.pickles import TorchFile
@@ -84,13 +84,17 @@ def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
     return np.asarray(octets).view(_OCTETS[info.dtype]).reshape(info.shape)
 
 
+_TEXT_PART = "model.language_model."  # before the names of a model that reads text, beside parts that do not
+
+
 class Weights:
     """All tensors of a model folder, or of a GGUF file.
 
     Attributes:
         folder: where they are; the file itself if it is a GGUF file.
         files: the weight files in use.
-        info: every tensor by its name; a quantized weight is one (`quantized`).
+        info: every tensor by its name; a quantized weight is one (`quantized`). The part of a model that reads text has
+            the names that it would have alone.
         optional: tensors that change nothing, and that a model may not know.
         notes: sentences about what is not done as the folder states.
     """
@@ -115,6 +119,8 @@ class Weights:
         self._parts: dict[str, tuple[str, Part]] = {}
         self._wholes: dict[str, TensorInfo] = {}
         self._divided: tuple[str, Any] = ("", None)  # the tensor that was divided last
+        for name in [name for name in self.info if name.startswith(_TEXT_PART)]:
+            self.divide(name, {f"model.{name.removeprefix(_TEXT_PART)}": WHOLE})
 
     def divide(self, name: str, parts: Mapping[str, Part]) -> None:
         """Puts parts of a tensor in its place, as tensors of their own, if that was not done before."""

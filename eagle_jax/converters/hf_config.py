@@ -14,7 +14,7 @@ from eagle_jax.converters import hf_experts, hf_facts, hf_rope
 from eagle_jax.converters.family import FULL, WINDOWED, Family
 from eagle_jax.converters.family_rows import FAMILIES
 from eagle_jax.converters.hf_facts import layer_types
-from eagle_jax.converters.hf_families import NULL_SAYS, SIZES, family_in, tables_of
+from eagle_jax.converters.hf_families import NULL_SAYS, SIZES, family_in, tables_of, text_part
 from eagle_jax.converters.hf_keys import log, split_target
 from eagle_jax.converters.hf_values import Refusals, flag, integer, number
 
@@ -29,6 +29,7 @@ def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> L
         ValueError: another architecture, or all at once the keys that transformers knows and this package does not
             model, unless they have their defaults, and the missing or ill-typed values.
     """
+    entries = text_part(entries)
     name = family_in(entries)
     family, keys = FAMILIES[name], split_target(entries, tables_of(name), name)
     stated = {key: value for key, value in keys.modelled.items() if value is not None or key in NULL_SAYS}
@@ -146,6 +147,8 @@ def _specific(config: LlamaConfig) -> dict[str, Any]:
 def _windows(stated: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """The window and the layers without one. Qwen's configs state a window and mostly switch it off."""
     none = {"sliding_window": None, "full_attention_layers": ()}
+    if "sliding_window" not in family.keys:
+        return none
     if stated.get("sliding_window") is None or not flag(stated, "use_sliding_window", True):
         if WINDOWED in (layer_types(stated) or ()):
             raise ValueError(f"layer_types names {WINDOWED!r}, and no sliding_window is in use; expected one")

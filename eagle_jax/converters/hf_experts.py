@@ -1,5 +1,6 @@
 """The experts that a `config.json` describes, and back."""
 
+import dataclasses
 from typing import Any
 
 from eagle_jax.config import Experts
@@ -69,6 +70,17 @@ def glm4_moe(stated: Stated) -> Experts:
     )
 
 
+def qwen3_next(stated: Stated) -> Experts:
+    """Qwen3-MoE's, with a shared expert behind a gate of its own."""
+    wide = integer(stated, "shared_expert_intermediate_size")
+    return dataclasses.replace(qwen3_moe(stated), shared_intermediate_size=wide, shared_gate=True)
+
+
+def qwen3_5_moe(stated: Stated) -> Experts:
+    """Qwen3-Next's in all layers; a token's experts weigh 1 together."""
+    return qwen3_next({**stated, "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1})
+
+
 def stated_by(experts: Experts) -> dict[str, Any]:
     """The keys of all families; a writer picks its own."""
     count, wide = experts.num_experts, experts.moe_intermediate_size
@@ -86,6 +98,7 @@ def stated_by(experts: Experts) -> dict[str, Any]:
         "topk_group": experts.topk_groups,
         "routed_scaling_factor": experts.routed_scaling_factor,
         "n_shared_experts": experts.shared_intermediate_size // wide,
+        "shared_expert_intermediate_size": experts.shared_intermediate_size,
         "swiglu_limit": experts.swiglu_limit,
         "swiglu_alpha": experts.swiglu_alpha,
     }

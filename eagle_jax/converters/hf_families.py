@@ -1,14 +1,15 @@
 """The keys of a family's `config.json`, and which family a config or a model belongs to."""
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.converters import hf_rope
 from eagle_jax.converters.family import FULL, SILU, WINDOWED, Family
 from eagle_jax.converters.family_rows import FAMILIES
-from eagle_jax.converters.hf_keys import Tables
+from eagle_jax.converters.hf_keys import Tables, log
 
-__all__ = ["FAMILIES", "FULL", "SILU", "WINDOWED", "Family", "family_in", "tables_of"]
+__all__ = ["FAMILIES", "FULL", "SILU", "WINDOWED", "Family", "family_in", "tables_of", "text_part"]
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
@@ -88,9 +89,29 @@ def family_in(entries: Mapping[str, Any]) -> str:
     """
     name = entries.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
-        raise ValueError(f"model_type {name!r} is not supported; expected one of {', '.join(FAMILIES)}")
+        known = f"{', '.join(list(FAMILIES)[:4])} or another of the {len(FAMILIES)} families in docs/models.md"
+        raise ValueError(f"model_type {name!r} is not supported; expected {known}")
     expected = [FAMILIES[name].architecture]
     architectures = entries.get("architectures") or expected
     if [str(each).lower() for each in architectures] != [expected[0].lower()]:  # at first it was LLaMAForCausalLM
         raise ValueError(f"architectures {architectures!r} are not supported; expected {expected!r}")
     return name
+
+
+def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config of the part that reads text, where a config describes several; else the config itself."""
+    for name, family in FAMILIES.items():
+        if family.whole is None or entries.get("model_type") != family.whole[0]:
+            continue
+        text, classes = entries.get("text_config"), entries.get("architectures") or [family.whole[1]]
+        if not isinstance(text, Mapping) or text.get("model_type", name) != name:
+            raise ValueError(
+                f"text_config={reprlib.repr(text)} in a {family.whole[0]}; expected the config of a {name}"
+            )
+        if [*classes] != [family.whole[1]]:
+            raise ValueError(f"architectures {classes!r} are not supported; expected {[family.whole[1]]!r}")
+        log.info("the parts of this %s that read no text are left unread", family.whole[0])
+        tied = {"tie_word_embeddings": entries["tie_word_embeddings"]} if "tie_word_embeddings" in entries else {}
+        own = {key: value for key, value in text.items() if key != "architectures"}
+        return {**tied, **own, "model_type": name}
+    return entries

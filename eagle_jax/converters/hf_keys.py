@@ -96,9 +96,11 @@ def check_head(entries: Mapping[str, Any], tables: Tables) -> None:
 
 @functools.cache
 def known_to_transformers(model_type: str) -> Mapping[str, Any]:
-    """The attributes of transformers' config class, other spellings included, and their defaults."""
+    """The attributes of transformers' config class, other spellings included, and their defaults; none without one."""
     from transformers import CONFIG_MAPPING
 
+    if model_type not in CONFIG_MAPPING:  # the family is younger than this transformers
+        return {}
     config = CONFIG_MAPPING[model_type]()
     return vars(config) | {alias: getattr(config, alias) for alias in config.attribute_map}
 

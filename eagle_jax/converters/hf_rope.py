@@ -25,8 +25,9 @@ DEFAULT_THETA = 10000.0
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
 # What some families read beyond Llama's code: a part of each head, the kind longrope, a constant alpha of NTK scaling
-# under the name of the dynamic one, factors of queries by position, pairs of neighbours (no key says that).
-EXTRAS = ("partial", "longrope", "alpha", "query_beta", "interleaved")
+# under the name of the dynamic one, factors of queries by position, pairs of neighbours (no key says that), positions
+# in images, which are one number in text.
+EXTRAS = ("partial", "longrope", "alpha", "query_beta", "interleaved", "sections")
 _QUERY_BETA = "llama_4_scaling_beta"
 _SETTINGS: Mapping[str, set[str]] = {
     "default": set(),
@@ -77,6 +78,7 @@ def unread_settings(entries: Mapping[str, Any], extras: frozenset[str] = frozens
     """The rotary settings that their kind does not read, by their full names, such as `rope_scaling.attn_factor`."""
     groups = {key: entries.get(key) for key in ("rope_scaling", "rope_parameters")}
     more = {"alpha": {"alpha"}, "query_beta": {_QUERY_BETA, "original_max_position_embeddings"}}
+    more |= {"sections": {"mrope_section", "mrope_interleaved"}}
     read_too = set().union(*(names for extra, names in more.items() if extra in extras))
     for name in _NESTED:
         if isinstance(groups["rope_parameters"], Mapping):

@@ -104,7 +104,7 @@ def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Para
     if missing := sorted(keys - tensors.keys()):
         raise ValueError(f"the weights lack {listed(missing)}; expected all of a checkpoint of this target")
     tied = (re.escape(OUTPUT),) if config.tie_word_embeddings else ()
-    ignored = (*BUFFERS, *HEADS, *tied, *family_tensors.drafting_layers(config))
+    ignored = (*BUFFERS, *HEADS, *tied, *family_tensors.unread(config))
     unknown = [key for key in sorted(tensors.keys() - keys) if not any(re.fullmatch(p, key) for p in ignored)]
     if unknown:
         raise ValueError(f"the weights have {listed(unknown)}, unknown to the target; expected a checkpoint of it")
@@ -209,7 +209,7 @@ def check_target(weights: Weights, config: LlamaConfig) -> None:
         )
     family_tensors.divide(weights, config, names.expected(rules(config), shapes(config)))
     tied = (re.escape(OUTPUT),) if config.tie_word_embeddings else ()
-    ignored = (*BUFFERS, *HEADS, *tied, *family_tensors.drafting_layers(config))
+    ignored = (*BUFFERS, *HEADS, *tied, *family_tensors.unread(config))
     names.check(weights, rules(config), shapes(config), ignored)
 
 
@@ -226,20 +226,24 @@ def shapes(config: LlamaConfig) -> names.Params:
 
 @functools.lru_cache(maxsize=4)
 def _shapes(config: LlamaConfig) -> names.Params:
-    """Layers have one shape, or two where some have experts: one of each is traced, since 30 take 1.7 s."""
-    experts, layers = config.experts, range(config.num_hidden_layers)
-    dense = () if experts is None else experts.mlp_only_layers
-    kinds = sorted({i in dense for i in layers}, reverse=True)  # the dense one first
+    """Layers have one shape, or several where they are of different kinds: one of each is traced; 30 take 1.7 s."""
+    experts, net, layers = config.experts, config.delta_net, range(config.num_hidden_layers)
+    kinds = {i: (config.is_sparse(i), config.is_recurrent(i)) for i in layers}
+    first = {kind: i for i, kind in sorted(kinds.items(), reverse=True)}  # a layer of each kind
+    chosen = sorted(first.values())
+    dense = tuple(n for n, i in enumerate(chosen) if not config.is_sparse(i))
+    recurrent = tuple(n for n, i in enumerate(chosen) if config.is_recurrent(i))
     fewer = dataclasses.replace(
         config,
-        num_hidden_layers=len(kinds),
+        num_hidden_layers=len(chosen),
         full_attention_layers=(),
         no_rope_layers=(),
-        experts=None if experts is None else dataclasses.replace(experts, mlp_only_layers=(0,) if kinds[0] else ()),
+        experts=None if experts is None else dataclasses.replace(experts, mlp_only_layers=dense),
+        delta_net=None if net is None else dataclasses.replace(net, layers=recurrent),
     )
     params = jax.eval_shape(functools.partial(LM.init, fewer), jax.random.key(0)).params
-    of_kind = {kind: params.pop(f"layers_{i}") for i, kind in enumerate(kinds)}
-    return params | {f"layers_{i}": of_kind[i in dense] for i in layers}
+    of_kind = {kinds[i]: params.pop(f"layers_{n}") for n, i in enumerate(chosen)}
+    return params | {f"layers_{i}": of_kind[kinds[i]] for i in layers}
 
 
 def _check_tied(folder: pathlib.Path) -> None:

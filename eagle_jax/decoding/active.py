@@ -31,8 +31,7 @@ def with_rows(state: DecodeState, part: DecodeState, rows: Int[Array, "a"]) -> D
 
     def put(old: Any, new: Any) -> Any:
         if isinstance(old, Cache):
-            length = old.length.at[rows].set(new.length)
-            return Cache(k=new.k, v=new.v, length=length, rope_length=old.rope_length, rows=old.rows)
+            return dataclasses.replace(old, layers=new.layers, length=old.length.at[rows].set(new.length))
         return old.at[rows].set(new) if old.ndim else new
 
     return jax.tree.map(put, state, part, is_leaf=_is_cache)

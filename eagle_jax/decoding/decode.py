@@ -72,7 +72,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             length=state.length + count,
             done=state.done | stopped | failed | (state.num_tokens + count >= params.limit),
             stopped=state.stopped | stopped,
-            cache=state.cache.commit(rows.kv_at(output.kv, nodes), count),
+            cache=state.cache.commit(rows.added_at(output.kv, nodes), count),
             draft=draft,
             automaton=automaton_after(params, state.automaton, prefix, accepted),
             steps=steps,

@@ -11,7 +11,7 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.rows import take_rows
 from eagle_jax.models.cache import rows_at
 from eagle_jax.models.target import PADDING_POSITION
-from eagle_jax.ops import FlatRows
+from eagle_jax.ops import FlatRows, LayerRows
 from eagle_jax.struct import pytree, static
 
 T = TypeVar("T")
@@ -45,8 +45,8 @@ class NodeRows(abc.ABC):
         """Rows of the pass that are those of some nodes, `[b p ..]`; zeros of nodes that it leaves out."""
 
     @abc.abstractmethod
-    def kv_at(self, kv: tuple[tuple[Array, Array], ...], nodes: Int[Array, "b p"]) -> tuple[tuple[Array, Array], ...]:
-        """Keys and values of some nodes, per layer `[b k p c]`."""
+    def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
+        """What some nodes add to the state of each layer, `[b k p c]`: their keys and values, mostly."""
 
 
 @pytree
@@ -71,8 +71,8 @@ class ByRequest(NodeRows):
     def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
         return take_rows(rows, nodes)
 
-    def kv_at(self, kv: tuple[tuple[Array, Array], ...], nodes: Int[Array, "b p"]) -> tuple[tuple[Array, Array], ...]:
-        return tuple((rows_at(k, nodes), rows_at(v, nodes)) for k, v in kv)
+    def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
+        return jax.tree.map(lambda rows: rows_at(rows, nodes), added)
 
 
 @pytree
@@ -161,13 +161,13 @@ class OneRow(NodeRows):
         own = jnp.take_along_axis(self.valid, nodes, axis=1)
         return self._own(rows[0][jnp.take_along_axis(self.place, nodes, axis=1)], own)
 
-    def kv_at(self, kv: tuple[tuple[Array, Array], ...], nodes: Int[Array, "b p"]) -> tuple[tuple[Array, Array], ...]:
+    def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
         places, own = (jnp.take_along_axis(of, nodes, axis=1) for of in (self.place, self.valid))
 
         def rows(part: Array) -> Array:
             return jnp.where(own[:, None, :, None], jnp.moveaxis(part[0][:, places], 0, 1), 0)
 
-        return tuple((rows(k), rows(v)) for k, v in kv)
+        return jax.tree.map(rows, added)
 
     def _own(self, values: Array, is_own: Bool[Array, "b p"]) -> Array:
         """Zeros where a node has no place: what lies at `place` is another request's, and may be nan."""

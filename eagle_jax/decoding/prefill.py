@@ -65,7 +65,7 @@ def init_prefill(
     """Caches with room for `slots` tokens, and nothing read."""
     batch = len(params.limit)
     cache = target.empty_cache(batch, slots)
-    cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.asarray(params.prompt_length))
+    cache = dataclasses.replace(cache, rope_length=jnp.asarray(params.prompt_length))
     cache, draft = constrain((cache, drafter.init(target, batch, slots)))
     return PrefillState(
         chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch)
@@ -81,7 +81,8 @@ def restart_prefill(
     def keep(old: Any, new: Any) -> Any:
         if not is_by_position(old, reading.cache.slots):
             return new
-        return Cache(k=old.k, v=old.v, length=new.length, rope_length=new.rope_length)
+        pairs = zip(old.layers, new.layers, strict=True)
+        return dataclasses.replace(new, layers=tuple(old if old.by_position else new for old, new in pairs))
 
     return jax.tree.map(keep, reading, fresh, is_leaf=lambda node: isinstance(node, Cache))
 

@@ -1,5 +1,6 @@
 """Log-probabilities of prompts: what the target thinks of a text that is there already."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -49,7 +50,7 @@ def open_scores(
     places = (*tokens.shape, top)
     return PromptScores(
         chunks=jnp.zeros((), jnp.int32),
-        cache=Cache(k=empty.k, v=empty.v, length=empty.length, rope_length=jnp.asarray(lengths)),
+        cache=dataclasses.replace(empty, rope_length=jnp.asarray(lengths)),
         logprobs=jnp.zeros(tokens.shape, jnp.float32),
         ranks=jnp.zeros(tokens.shape, jnp.int32),
         top=TopTokens(jnp.zeros(places, jnp.int32), jnp.zeros(places, jnp.float32)) if top else None,

@@ -57,6 +57,11 @@ class DraftModel(Drafter):
 
     def __post_init__(self):
         check_width(self.policy, self.model.config.vocab_size)
+        if self.model.config.delta_net is not None:
+            raise ValueError(
+                "the draft model has layers with a recurrent state, which have none for a tree that grows level by level; "
+                "expected one with attention in all layers"
+            )
 
     @property
     def shape(self) -> TreeShape:

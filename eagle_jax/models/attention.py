@@ -1,4 +1,4 @@
-"""The token mixer of all families so far: grouped-query attention over a cache of keys and values.
+"""The token mixer of most layers: grouped-query attention over a cache of keys and values.
 
 A token mixer is a module that is called with the residual stream, its input, the norms before and behind it, the
 `AttentionInputs` of its kind of layer, the layer's state of committed tokens and that of earlier draft levels. It gives
@@ -20,19 +20,19 @@ Norms = tuple[ops.Norm | None, ops.Norm | None]
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotary positions; `qk_norm` norms queries and keys."""
+    """Grouped-query attention with rotary positions; with norms of queries and keys, and gates, if the config has them."""
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
         c = self.config
-        qkv_bias, heads = c.attention_bias or c.qkv_bias, c.num_key_value_heads
+        qkv_bias, heads, queries = c.attention_bias or c.qkv_bias, c.num_key_value_heads, 1 + c.gated
         if self.has_variable("params", QKV):
             group = c.num_attention_heads // heads
-            self.qkv_proj = Linear((heads, group + 2, c.head_dim), qkv_bias, self.dtype)
+            self.qkv_proj = Linear((heads, group * queries + 2, c.head_dim), qkv_bias, self.dtype)
         else:
-            self.q_proj = Linear(c.num_attention_heads * c.head_dim, qkv_bias, self.dtype)
+            self.q_proj = Linear(queries * c.num_attention_heads * c.head_dim, qkv_bias, self.dtype)
             self.k_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
             self.v_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
         self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
@@ -77,6 +77,7 @@ class Attention(nn.Module):
             post_norm=post_norm,
             sinks=self.sinks if c.sinks else None,
             norms_over=c.qk_norm_over,
+            gated=c.gated,
             interleaved=c.rope.interleaved,
             multiplier=c.residual_multiplier,
         )

@@ -1,24 +1,77 @@
-"""The KV cache: committed tokens only."""
+"""What a model keeps of the committed tokens: of each layer its own kind of state, keys and values mostly."""
 
-from typing import Any
+import abc
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.ops.types import KV
+from eagle_jax.ops.types import KV, CachedKV, LayerRows
 from eagle_jax.struct import pytree
 
-__all__ = ["KV", "Cache"]
+__all__ = ["KV", "Cache", "KVState", "LayerState"]
+
+
+class LayerState(abc.ABC):
+    """What one layer keeps of the committed tokens: a pytree of arrays whose first axis are the rows of the cache.
+
+    Attributes:
+        by_position: whether each token has a slot of its own along the third axis of every array; other states are
+            whole, and change with each token.
+    """
+
+    by_position: ClassVar[bool]
+
+    @property
+    def operand(self) -> Any:
+        """What the layer is called with."""
+        return self
+
+    @abc.abstractmethod
+    def write(
+        self, fresh: LayerRows, start: Int[Array, "b"], count: Int[Array, "b"], rows: Int[Array, "b"] | None
+    ) -> "LayerState":
+        """The state after the first `count` of the rows `fresh`, r of each request, of which the first is at `start`.
+
+        Args:
+            rows: row of the arrays that each request has, as in `Cache`.
+        """
+
+
+@pytree
+class KVState(LayerState):
+    """Keys, already rotated, and values of one attention layer."""
+
+    k: Float[Array, "u k s c"]
+    v: Float[Array, "u k s c"]
+
+    by_position = True
+
+    @property
+    def operand(self) -> CachedKV:
+        return self.k, self.v
+
+    @property
+    def slots(self) -> int:
+        """Tokens that fit."""
+        return self.k.shape[2]
+
+    def write(
+        self, fresh: LayerRows, start: Int[Array, "b"], count: Int[Array, "b"], rows: Int[Array, "b"] | None
+    ) -> "KVState":
+        """All rows are written; those that do not count are overwritten by later ones before they are read."""
+        k, v = fresh
+        return KVState(_write(self.k, k, start, rows), _write(self.v, v, start, rows))
 
 
 @pytree
 class Cache:
-    """Keys and values of the committed tokens of each row; nothing that was rejected ever enters.
+    """The state of each layer after the committed tokens of each row; nothing that was rejected ever enters.
 
-    A row owns slots `0 .. length - 1`. What lies beyond is left over from padding and is never read, so a commit may
-    write a fixed number of rows and count only some of them.
+    Where a layer keeps keys and values, a row owns slots `0 .. length - 1`. What lies beyond is left over from padding
+    and is never read, so a commit may write a fixed number of rows and count only some of them.
 
         slots     0 1 2 3 4 5 6 7
         row 0     a b c d . . . .      length 4
@@ -27,65 +80,83 @@ class Cache:
     Some rows of a cache are a cache themselves: `at_rows` names them, and nothing is copied.
 
     Attributes:
-        k, v: one array per layer, `[u, kv_heads, slots, head_dim]`; keys are already rotated.
+        layers: the state of each layer.
         length: committed tokens per row.
         rope_length: length that dynamic NTK scaling counts from, at least the prompt's (see `rope.angles`).
-        rows: row of `k` and `v` that each row of the batch has, distinct ones; None: all of them, in order.
+        rows: row of the layers' arrays that each row of the batch has, distinct ones; None: all of them, in order.
     """
 
-    k: tuple[Float[Array, "u k s c"], ...]
-    v: tuple[Float[Array, "u k s c"], ...]
+    layers: tuple[LayerState, ...]
     length: Int[Array, "b"]
     rope_length: Int[Array, "b"]
     rows: Int[Array, "b"] | None = None
 
     @staticmethod
     def empty(*, layers: int, batch: int, heads: int, slots: int, head_dim: int, dtype: DTypeLike) -> "Cache":
-        """A cache that holds nothing yet; `slots` may be 0 for passes that keep no state."""
+        """A cache of keys and values that holds nothing yet; `slots` may be 0 for passes that keep no state."""
+        return Cache.of(tuple(empty_kv(batch, heads, slots, head_dim, dtype) for _ in range(layers)), batch)
 
-        def zeros():
-            return tuple(jnp.zeros((batch, heads, slots, head_dim), dtype) for _ in range(layers))
-
+    @staticmethod
+    def of(layers: tuple[LayerState, ...], batch: int) -> "Cache":
+        """A cache of layers that hold nothing yet."""
         # two arrays, not one twice: a buffer can be donated only once
-        return Cache(k=zeros(), v=zeros(), length=jnp.zeros(batch, jnp.int32), rope_length=jnp.zeros(batch, jnp.int32))
+        return Cache(layers=layers, length=jnp.zeros(batch, jnp.int32), rope_length=jnp.zeros(batch, jnp.int32))
+
+    @property
+    def kv(self) -> tuple[KVState, ...]:
+        """The layers with keys and values."""
+        return tuple(layer for layer in self.layers if isinstance(layer, KVState))
+
+    @property
+    def k(self) -> tuple[Float[Array, "u k s c"], ...]:
+        """Keys of the layers that have them."""
+        return tuple(layer.k for layer in self.kv)
+
+    @property
+    def v(self) -> tuple[Float[Array, "u k s c"], ...]:
+        """Values of the layers that have them."""
+        return tuple(layer.v for layer in self.kv)
 
     @property
     def slots(self) -> int:
         """Tokens that fit, padding of commits included."""
-        return self.k[0].shape[2]
+        return self.kv[0].slots
 
     def at_rows(self, rows: Int[Array, "a"]) -> "Cache":
         """The cache of some rows of the batch: the same memory, of which the other rows stay as they are."""
         at = rows if self.rows is None else self.rows[rows]
-        return Cache(k=self.k, v=self.v, length=self.length[rows], rope_length=self.rope_length[rows], rows=at)
+        return Cache(layers=self.layers, length=self.length[rows], rope_length=self.rope_length[rows], rows=at)
 
-    def write(self, kv: tuple[KV, ...], start: Int[Array, "b"], length: Int[Array, "b"]) -> "Cache":
-        """Writes rows `kv` (per layer `[b k r c]`) at slot `start` of each row and declares `length` tokens committed.
+    def write(self, fresh: tuple[LayerRows, ...], start: Int[Array, "b"], length: Int[Array, "b"]) -> "Cache":
+        """Writes rows `fresh` (per layer, r of each request) at `start` and declares `length` tokens committed.
 
         The caller keeps `start + r <= slots`: XLA clamps a start that is too large and would overwrite true rows.
         """
-        return Cache(
-            k=tuple(_write(old, new, start, self.rows) for old, (new, _) in zip(self.k, kv, strict=True)),
-            v=tuple(_write(old, new, start, self.rows) for old, (_, new) in zip(self.v, kv, strict=True)),
-            length=length,
-            rope_length=self.rope_length,
-            rows=self.rows,
-        )
+        count = jnp.maximum(length - start, 0)
+        pairs = zip(self.layers, fresh, strict=True)
+        layers = tuple(layer.write(new, start, count, self.rows) for layer, new in pairs)
+        return Cache(layers=layers, length=length, rope_length=self.rope_length, rows=self.rows)
 
-    def commit(self, accepted: tuple[KV, ...], count: Int[Array, "b"]) -> "Cache":
-        """Appends the first `count` of rows `accepted` (per layer `[b k r c]`): a path becomes part of the prefix."""
+    def commit(self, accepted: tuple[LayerRows, ...], count: Int[Array, "b"]) -> "Cache":
+        """Appends the first `count` of rows `accepted` (per layer): a path becomes part of the prefix."""
         return self.write(accepted, self.length, self.length + count)
+
+
+def empty_kv(batch: int, heads: int, slots: int, head_dim: int, dtype: DTypeLike) -> KVState:
+    """Keys and values of nothing."""
+    shape = batch, heads, slots, head_dim
+    return KVState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
 def is_by_position(node: Any, slots: int) -> bool:
     """Whether it is a cache with a slot for each of `slots` positions: drafters may have shorter ones."""
-    return isinstance(node, Cache) and all(layer.shape[2] >= slots for layer in node.k)
+    return isinstance(node, Cache) and all(layer.slots >= slots for layer in node.kv)
 
 
 # Both are traced once for all layers of a program; XLA inlines the calls.
 @jax.jit
 def rows_at(rows: Float[Array, "b k n c"], nodes: Int[Array, "b r"]) -> Float[Array, "b k r c"]:
-    """Keys or values of some nodes of a pass."""
+    """Rows of some nodes of a pass, by head."""
     return jnp.take_along_axis(rows, nodes[:, None, :, None], axis=2)
 
 

@@ -90,7 +90,7 @@ class DraftHead(AnyHead):
         """Outputs over whole sequences, causally, without a cache."""
         batch, n, _ = features.shape
         cache = self.empty_cache(batch, 0, embeddings.dtype)
-        cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.full(batch, n, jnp.int32))
+        cache = dataclasses.replace(cache, rope_length=jnp.full(batch, n, jnp.int32))
         return self.forward(embeddings, features, *causal(batch, n), cache)[0]
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:

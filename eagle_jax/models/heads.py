@@ -217,7 +217,7 @@ class Hydra(Heads):
     ) -> tuple[Float[Array, "b _ _"], ...]:
         batch, n, _ = hidden.shape
         cache = self.empty_cache(batch, 0)
-        cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.full(batch, n, jnp.int32))
+        cache = dataclasses.replace(cache, rope_length=jnp.full(batch, n, jnp.int32))
         read, _ = self.read(hidden, *causal(batch, n), cache)
         return tuple(
             jnp.concatenate([read[:, : n - k], *(embeddings[:, i : n - k + i] for i in range(k + 1))], axis=-1)

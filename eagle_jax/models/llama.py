@@ -19,16 +19,21 @@ from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.models.attention import Attention
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache
+from eagle_jax.models.delta_state import DeltaState
+from eagle_jax.models.gated_delta_net import DeltaInputs, GatedDeltaNet
 from eagle_jax.models.layers import Embedding, Linear, norm
 from eagle_jax.models.moe import channel_mixer
-from eagle_jax.ops import KV, AttentionInputs, CachedKV, FlatRows
+from eagle_jax.ops import KV, AttentionInputs, CachedKV, FlatRows, LayerRows
 from eagle_jax.sharding import constrain
+
+Inputs = AttentionInputs | DeltaInputs
 
 
 class DecoderLayer(nn.Module):
     """Pre-norm residual block. EAGLE heads leave the first layer's input norm out (`input_norm=False`).
 
-    A `sparse` layer has the config's experts in place of the MLP. Where a family has norms behind attention and MLP,
+    A `sparse` layer has the config's experts in place of the MLP, a `recurrent` one Gated DeltaNet in place of
+    attention. Where a family has norms behind attention and MLP,
     `post_attention_layernorm`, in Llama the one before the MLP, is what its name says.
     """
 
@@ -36,12 +41,16 @@ class DecoderLayer(nn.Module):
     dtype: DTypeLike = jnp.float32
     input_norm: bool = True
     sparse: bool = False
+    recurrent: bool = False
 
     def setup(self):
         c = self.config
         if self.input_norm and c.norms != "behind":
             self.input_layernorm = norm(c, self.dtype)
-        self.self_attn = Attention(c, self.dtype)
+        if self.recurrent:
+            self.linear_attn = GatedDeltaNet(c, self.dtype)
+        else:
+            self.self_attn = Attention(c, self.dtype)
         self.post_attention_layernorm = norm(c, self.dtype)
         if c.norms == "around":
             self.pre_feedforward_layernorm = norm(c, self.dtype)
@@ -50,17 +59,19 @@ class DecoderLayer(nn.Module):
         self.mlp = channel_mixer(c, self.sparse, self.dtype)
 
     def __call__(
-        self, x: Float[Array, "b n h"], inputs: AttentionInputs, prefix: CachedKV, draft_kv: KV | None
-    ) -> tuple[Float[Array, "b n h"], KV]:
+        self, x: Float[Array, "b n h"], inputs: Inputs, state: CachedKV | DeltaState, draft_kv: KV | None
+    ) -> tuple[Float[Array, "b n h"], LayerRows]:
+        """The residual stream after the layer, and what the tokens add to its state (`LayerState.operand`)."""
         size, kind, after_attention, after_mlp = x.shape[-1], self.config.norms, None, None
         before_mlp: ops.Norm | None = self.post_attention_layernorm.weights(size)
         if kind != "before":
             after_attention, after_mlp = before_mlp, self.post_feedforward_layernorm.weights(size)
             before_mlp = self.pre_feedforward_layernorm.weights(size) if kind == "around" else None
+        mixer: Any = self.linear_attn if self.recurrent else self.self_attn
         with jax.named_scope("attention"):
-            x, kv = self.self_attn(x, x, (self._input_norm(size), after_attention), inputs, prefix, draft_kv)
+            x, own = mixer(x, x, (self._input_norm(size), after_attention), inputs, state, draft_kv)
         with jax.named_scope("mlp"):
-            return self.mlp(x, (before_mlp, after_mlp), inputs.num_valid), kv
+            return self.mlp(x, (before_mlp, after_mlp), inputs.num_valid), own
 
     def keys_and_values(self, x: Float[Array, "b n h"], inputs: AttentionInputs) -> KV:
         """Those of its attention, and nothing else of the layer."""
@@ -82,12 +93,12 @@ def through(
     """What leaves the last of some layers, and the tokens' own keys and values in each; `first` is their number."""
     kv = []
     for i, layer in enumerate(layers, start=first):
-        x, own = traced_once(layer, x, inputs, (cache.k[i], cache.v[i]), draft_kv[i] if draft_kv else None)
+        x, own = traced_once(layer, x, inputs, cache.layers[i].operand, draft_kv[i] if draft_kv else None)
         kv.append(own)
     return x, tuple(kv)
 
 
-def traced_once(layer: DecoderLayer, *args: Any) -> tuple[Float[Array, "b n h"], KV]:
+def traced_once(layer: DecoderLayer, *args: Any) -> tuple[Float[Array, "b n h"], LayerRows]:
     """`layer(*args)`, traced once for all layers of its kind: a program has one function for them, which XLA inlines.
 
     Tracing and lowering each of SmolLM2's thirty layers took a third of the time in which a kept program is ready.
@@ -116,7 +127,10 @@ class Llama(nn.Module):
     def setup(self):
         c = self.config
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, self.dtype)
-        self.layers = [DecoderLayer(c, self.dtype, sparse=c.is_sparse(i)) for i in range(c.num_hidden_layers)]
+        self.layers = [
+            DecoderLayer(c, self.dtype, sparse=c.is_sparse(i), recurrent=c.is_recurrent(i))
+            for i in range(c.num_hidden_layers)
+        ]
         self.norm = norm(c, self.dtype)
         if not c.tie_word_embeddings:
             self.lm_head = Linear(c.vocab_size, dtype=self.dtype, result=jnp.float32)
@@ -147,24 +161,27 @@ class Llama(nn.Module):
         draft_kv: tuple[KV, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
         flat: FlatRows | None = None,
-    ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[KV, ...]]:
-        """Final hidden states, the residual stream entering each layer in `taps`, and the tokens' own K/V per layer.
+    ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[LayerRows, ...]]:
+        """Final hidden states, the residual stream entering each layer in `taps`, and what the tokens add to the state
+        of each layer.
 
         The tap `num_hidden_layers` is what leaves the last layer, before the final norm.
         """
         fresh = positions if draft_positions is None else jnp.concatenate([draft_positions, positions], axis=1)
-        by_kind: dict[tuple[int | None, Rope | None], AttentionInputs] = {}
+        by_kind: dict[tuple[bool, int | None, Rope | None], Inputs] = {}
         x = self.embed(tokens)
-        entering, kv = [], []
-        for i, (layer, k, v) in enumerate(zip(self.layers, cache.k, cache.v, strict=True)):
-            kind = self.config.window(i), self.config.rope_of(i)
-            if kind not in by_kind:
+        entering, added = [], []
+        for i, (layer, state) in enumerate(zip(self.layers, cache.layers, strict=True)):
+            kind = layer.recurrent, self.config.window(i), self.config.rope_of(i)
+            if kind not in by_kind and layer.recurrent:
+                by_kind[kind] = DeltaInputs.of(self.config, positions, visible, cache.rows, flat)
+            elif kind not in by_kind:
                 by_kind[kind] = attention_inputs(self.config, positions, visible, cache, fresh, i, flat)
             entering.append(x)
-            x, own = traced_once(layer, x, by_kind[kind], (k, v), draft_kv[i] if draft_kv else None)
-            kv.append(own)
+            x, own = traced_once(layer, x, by_kind[kind], state.operand, draft_kv[i] if draft_kv else None)
+            added.append(own)
         entering.append(x)
-        return constrain(self.norm(x)), tuple(entering[i] for i in taps), tuple(kv)
+        return constrain(self.norm(x)), tuple(entering[i] for i in taps), tuple(added)
 
     def initialise(self, tokens: Int[Array, "b n"], cache: Cache) -> Float[Array, "b n v"]:
         """Touches every parameter once."""

@@ -1,5 +1,6 @@
 """A target model as one value: parameters, configuration, and the passes over them."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -11,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax import ops
 from eagle_jax.config import LlamaConfig
-from eagle_jax.models.cache import Cache
+from eagle_jax.models.cache import Cache, LayerState, empty_kv
+from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.layout import for_files
 from eagle_jax.models.llama import Llama
 from eagle_jax.models.target import Output
@@ -107,7 +109,7 @@ class LM:
         """One pass over whole sequences, causally, without a cache."""
         batch, n = tokens.shape
         cache = self.empty_cache(batch, 0)
-        cache = Cache(k=cache.k, v=cache.v, length=cache.length, rope_length=jnp.full(batch, n, jnp.int32))
+        cache = dataclasses.replace(cache, rope_length=jnp.full(batch, n, jnp.int32))
         return self.forward(tokens, *causal(batch, n), cache, taps)
 
     def __call__(self, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n h"], Float[Array, "b n v"]]:
@@ -134,11 +136,10 @@ def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]
 
 def empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -> Cache:
     """A cache for the layers of a target or of a draft head."""
-    return Cache.empty(
-        layers=config.num_hidden_layers,
-        batch=batch,
-        heads=config.num_key_value_heads,
-        slots=slots,
-        head_dim=config.head_dim,
-        dtype=dtype,
-    )
+
+    def state(layer: int) -> LayerState:
+        if config.delta_net is not None and config.is_recurrent(layer):
+            return DeltaState.empty(config.delta_net, batch, dtype)
+        return empty_kv(batch, config.num_key_value_heads, slots, config.head_dim, dtype)
+
+    return Cache.of(tuple(state(i) for i in range(config.num_hidden_layers)), batch)

@@ -50,6 +50,8 @@ class SparseMLP(nn.Module):
             self.correction_bias = self.param("correction_bias", zeros, (c.num_experts,), self.dtype)
         if c.shared_intermediate_size:
             self.shared_experts = MLP(self.hidden_size, c.shared_intermediate_size, False, self.dtype)
+        if c.shared_gate:
+            self.shared_gate = Linear(1, dtype=self.dtype)
 
     def __call__(
         self, x: Float[Array, "b n h"], norms: tuple[ops.Norm | None, ops.Norm | None], num_valid: Int[Array, ""]
@@ -57,7 +59,10 @@ class SparseMLP(nn.Module):
         normed = x if norms[0] is None else ops.rms_norm(x, norms[0])
         y = self.mixed(normed)
         if self.config.shared_intermediate_size:
-            y = y + ops.feed_forward(normed, self.shared_experts.weights(None), num_valid)
+            shared = ops.feed_forward(normed, self.shared_experts.weights(None), num_valid)
+            y = y + (
+                jax.nn.sigmoid(self.shared_gate(normed)).astype(x.dtype) * shared if self.config.shared_gate else shared
+            )
         return ops.added(x, y, norms[1], self.multiplier)
 
     def mixed(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:

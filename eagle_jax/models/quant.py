@@ -26,8 +26,10 @@ QUANT_TYPES: Mapping[str, QuantType | None] = {
 DRAFTING = "draft:"  # before a scheme: for the drafting models alone
 REQUANTIZE = "requantize:"  # before a scheme: for weights that files hold quantized, too
 # Parameters that are matrices, in targets and heads. Embeddings and norms have other names. A router is small, and
-# what it gets wrong no expert makes good.
-_MATRIX = re.compile(r"(?<!mlp/gate)/weight$|/experts/(gate|up|down)$")
+# what it gets wrong no expert makes good; and so is what decides how much of a state is kept.
+_MATRIX = re.compile(
+    r"(?<!mlp/gate)(?<!shared_gate)(?<!conv1d)(?<!in_proj_(a|b))(?<!in_proj_ba)/weight$|/experts/(gate|up|down)$"
+)
 _OUTPUT = re.compile(r"(^|/)lm_head/weight$")
 _TABLE = re.compile(r"(^|/)embed_tokens/embedding$")
 

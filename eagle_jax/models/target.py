@@ -5,7 +5,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.models.cache import KV, Cache
+from eagle_jax.models.cache import Cache
+from eagle_jax.ops import LayerRows
 from eagle_jax.struct import pytree
 
 PADDING_POSITION = -1  # the rest of a prompt's last chunk, and nodes of a tree that are no guess
@@ -18,12 +19,13 @@ class Output:
     Attributes:
         hidden: after the final norm; what `logits` reads and what EAGLE-1/2 heads call the feature.
         taps: residual stream entering each layer that was asked for.
-        kv: the fresh tokens' own keys and values, per layer.
+        kv: what the fresh tokens add to the state of each layer: their own keys and values, as `LayerState.write` takes
+            them.
     """
 
     hidden: Float[Array, "b n h"]
     taps: tuple[Float[Array, "b n h"], ...]
-    kv: tuple[KV, ...]
+    kv: tuple[LayerRows, ...]
 
 
 @runtime_checkable

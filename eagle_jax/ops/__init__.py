@@ -10,6 +10,7 @@ backends: each is imported where it is chosen, and can be deleted, and everythin
     attention_block   residual + o(attention(qkv(norm(x))))
     mlp_block         x + down(silu(gate(norm(x))) * up(norm(x)))
     feed_forward      down(silu(gate(x)) * up(x)), by `linear`
+    gated_delta       the gated delta rule over a tree of fresh tokens
     top_k, argmax     the largest of rows over a vocabulary
 """
 
@@ -17,6 +18,7 @@ from eagle_jax.ops.attention_block import added, attention_block, keys_and_value
 from eagle_jax.ops.attention_case import Case
 from eagle_jax.ops.dispatch import VARIABLE, tracing_context
 from eagle_jax.ops.embed import embed
+from eagle_jax.ops.gated_delta import DeltaRows, convolved, earlier_rows, gated_delta, memory_after
 from eagle_jax.ops.linear import linear, matmul
 from eagle_jax.ops.mlp_block import feed_forward, mlp_block
 from eagle_jax.ops.packing import PackedWeight, Transposed, is_leaf, pack, pack_for_backend, unpack
@@ -33,6 +35,7 @@ from eagle_jax.ops.types import (
     CachedKV,
     CosSin,
     FlatRows,
+    LayerRows,
     MLPWeights,
     Norm,
 )
@@ -46,7 +49,9 @@ __all__ = [
     "CachedKV",
     "Case",
     "CosSin",
+    "DeltaRows",
     "FlatRows",
+    "LayerRows",
     "MLPWeights",
     "Norm",
     "PackedWeight",
@@ -56,12 +61,16 @@ __all__ = [
     "argmax",
     "attention_block",
     "computed_once",
+    "convolved",
+    "earlier_rows",
     "embed",
     "feed_forward",
+    "gated_delta",
     "is_leaf",
     "keys_and_values",
     "linear",
     "matmul",
+    "memory_after",
     "mlp_block",
     "pack",
     "pack_for_backend",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -57,7 +58,7 @@ def reference(
 ) -> tuple[Float[Array, "b n h"], KV]:
     """The block operation by operation."""
     batch, n, _ = x.shape
-    q, k, v = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
+    (q, k, v), gate = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
     if inputs.query_scale is not None:
         q = q * inputs.query_scale[:, None, :, None].astype(q.dtype)
     fresh = (k, v)
@@ -69,6 +70,8 @@ def reference(
         attended = tree_attention(q, fresh, *seen, **how)
     else:
         attended = flat_attention(q, fresh, *seen, inputs.flat, **how)
+    if gate is not None:
+        attended = attended * jax.nn.sigmoid(gate)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
     return added(residual, y, weights.post_norm, weights.multiplier), (k, v)
 
@@ -83,11 +86,13 @@ def added(
 
 def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> KV:
     """The keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
-    return _project(x, weights, inputs, head_dim)[1:]
+    return _project(x, weights, inputs, head_dim)[0][1:]
 
 
-def _project(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> Heads:
-    """Queries and keys, rotated, and values by head."""
+def _project(
+    x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int
+) -> tuple[Heads, Float[Array, "b h n c"] | None]:
+    """Queries and keys, rotated, and values by head, and the logits of gates."""
     batch, n, _ = x.shape
     normed = x if weights.norm is None else rms_norm(x, weights.norm)
 
@@ -99,6 +104,10 @@ def _project(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: Attent
         parts = [merged[..., :-2, :], merged[..., -2, :], merged[..., -1, :]]
     else:
         parts = [linear(normed, part, num_valid=inputs.num_valid) for part in weights.qkv]
+    gate = None
+    if weights.gated:
+        both = parts[0].reshape(batch, n, -1, 2, head_dim)
+        parts[0], gate = both[..., 0, :], by_head(both[..., 1, :])
     over, pairs = weights.norms_over, ((parts[0], weights.q_norm), (parts[1], weights.k_norm))
 
     def finished(rows: Float[Array, "b n *o"], norm: Norm | None) -> Float[Array, "b heads n c"]:
@@ -111,4 +120,4 @@ def _project(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: Attent
         return rms_norm(heads, norm) if norm is not None and over == "rotated_head" else heads
 
     q, k = (finished(rows, norm) for rows, norm in pairs)
-    return q, k, by_head(parts[2])
+    return (q, k, by_head(parts[2])), gate

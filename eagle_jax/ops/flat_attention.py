@@ -35,19 +35,13 @@ def flat_attention(
     def by_request(rows: Float[Array, "1 heads f c"]) -> Float[Array, "y heads n c"]:
         return jnp.moveaxis(rows[0][:, places], 0, 1)
 
-    seen = visible[0][places[:, :, None], places[:, None, :]] & is_token[:, None, :]
-    seen = seen | jnp.eye(flat.most, dtype=bool)[None]  # a softmax over nothing is no number
     # what is masked weighs nothing, but nothing times nan is nan: a request must not read what is another's
     keys, values = (jnp.where(is_token[:, None, :, None], by_request(part), 0) for part in fresh)
     attended = tree_attention(
-        *(by_request(q), (keys, values), seen, prefix, length),
+        *(by_request(q), (keys, values), flat.visible_by_request(visible), prefix, length),
         *(None if first is None else first[0][places], cache_rows, flat.count),
         scale=scale,
         softcap=softcap,
         sinks=sinks,
     )
-    index = jnp.arange(len(flat.request), dtype=jnp.int32)
-    own = jnp.clip(index - flat.begin[flat.request], 0, flat.most - 1)
-    rows = attended[flat.request, :, own]  # [f h c]
-    rows = jnp.where((index < jnp.sum(flat.count))[:, None, None], rows, 0)
-    return rows.swapaxes(0, 1)[None]
+    return flat.in_row(attended.swapaxes(1, 2)).swapaxes(0, 1)[None]

@@ -15,6 +15,7 @@ from eagle_jax.struct import pytree, static
 
 KV = tuple[Float[Array, "b k _ c"], Float[Array, "b k _ c"]]
 CachedKV = tuple[Float[Array, "u k s c"], Float[Array, "u k s c"]]
+LayerRows = Any  # what fresh tokens add to a layer's state: KV, or a pytree whose arrays are `[b _ n _]` as its are
 CosSin = tuple[Float[Array, "b n half"], Float[Array, "b n half"]]
 
 
@@ -51,12 +52,15 @@ class AttentionWeights:
 
     Attributes:
         norm: before the projections; None leaves the input as it is.
-        qkv: one map to `[k, g + 2, c]` (of each kv head its queries, its key, its value), or three maps.
+        qkv: one map to `[k, g + 2, c]` (of each kv head its queries, its key, its value), or three maps. With gates
+            there are 2 g for g, each head's after its queries.
         o: output projection.
         q_norm, k_norm: over what `norms_over` says; or None.
         post_norm: over the output, before the residual sum (Gemma); or None.
         sinks: a logit of each query head that joins its softmax, without a value (gpt-oss); or None.
         norms_over: each `head` before the rotation, each `rotated_head`, or the whole `projection`.
+        gated: of each head the logits of a gate follow its queries; what it attends to is multiplied by their sigmoid
+            (Qwen3.5).
         interleaved: the rotation turns neighbours, not halves.
         multiplier: of what is added to the residual (Granite).
     """
@@ -69,13 +73,15 @@ class AttentionWeights:
     post_norm: Norm | None = None
     sinks: Float[Array, "h"] | None = None
     norms_over: str = static(default="head")
+    gated: bool = static(default=False)
     interleaved: bool = static(default=False)
     multiplier: float = static(default=1.0)
 
     @property
     def is_plain(self) -> bool:
         """Whether all but the norms of heads and the one behind is as in Llama."""
-        return self.sinks is None and self.norms_over == "head" and not self.interleaved and self.multiplier == 1
+        like_llama = self.sinks is None and self.norms_over == "head" and not self.gated
+        return like_llama and not self.interleaved and self.multiplier == 1
 
 
 @pytree
@@ -122,6 +128,18 @@ class FlatRows:
         """The tokens of each request, up to `most`; beyond those that it has any."""
         index = self.begin[:, None] + jnp.arange(self.most, dtype=jnp.int32)[None]
         return jnp.minimum(index, len(self.request) - 1)
+
+    def in_row(self, rows: Array) -> Array:
+        """Rows of requests, `[b n ..]`, as they lie in the row, `[f ..]`; zeros at padding."""
+        index = jnp.arange(len(self.request), dtype=jnp.int32)
+        own = jnp.clip(index - self.begin[self.request], 0, self.most - 1)
+        is_row = (index < jnp.sum(self.count)).reshape(-1, *(1,) * (rows.ndim - 2))
+        return jnp.where(is_row, rows[self.request, own], 0)
+
+    def visible_by_request(self, visible: Bool[Array, "1 f f"]) -> Bool[Array, "b n n"]:
+        """Which of a request's tokens each one attends to; padding attends to itself."""
+        seen = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
+        return seen | jnp.eye(self.most, dtype=bool)[None]  # a softmax over nothing is no number
 
     @property
     def is_token(self) -> Bool[Array, "b n"]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from eagle_jax.decoding.state import BatchParams, DecodeState
-from eagle_jax.models.cache import Cache, is_by_position
+from eagle_jax.models.cache import KVState, is_by_position
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options
 
@@ -50,17 +50,22 @@ def insert_one(batch: Running, new: Running, place: Int[Array, ""], whole: Bool[
     pairs = list(zip(old_nodes, jax.tree.leaves(new_state, is_leaf=is_cache), strict=True))
     caches = [(old, new) for old, new in pairs if is_cache(old)]
     used = jnp.where(whole, slots, new_state.cache.length[0])
-    old_kv, new_kv = ([(node.k, node.v) for node in nodes] for nodes in zip(*caches, strict=True))
-    layers = iter(_put_slots(old_kv, new_kv, place, used))
+    old_kv, new_kv = ([node.kv for node in nodes] for nodes in zip(*caches, strict=True))
+    with_slots = iter(jax.tree.leaves(_put_slots(old_kv, new_kv, place, used), is_leaf=_is_kv))
 
     def put(old: Any, new: Any) -> Any:
-        if not is_cache(old):
-            return _put(old, new, row, place) if old.ndim else old
-        lengths = (_put(getattr(old, name), getattr(new, name), row, place) for name in ("length", "rope_length"))
-        return Cache(*next(layers), *lengths)
+        if is_cache(old):
+            return jax.tree.map(put, old, new, is_leaf=_is_kv)
+        if _is_kv(old):
+            return next(with_slots)
+        return _put(old, new, row, place) if old.ndim else old
 
     state = jax.tree.unflatten(structure, [put(old, new) for old, new in pairs])
     return jax.tree.map(lambda old, new: _put(old, new, row, place), batch[0], new_params), state
+
+
+def _is_kv(node: Any) -> bool:
+    return isinstance(node, KVState)
 
 
 def _without_counts(new: Running, batch: Running) -> Running:

@@ -13,6 +13,7 @@ make no blocks: passes over trees round differently.
 """
 
 import collections
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -25,7 +26,7 @@ from jaxtyping import Array
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.decoding.state import PrefillState
-from eagle_jax.models.cache import Cache, is_by_position
+from eagle_jax.models.cache import KVState
 from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options
@@ -127,13 +128,9 @@ def take_block(reading: PrefillState, *, chunk: int, sharding: Sharding | None =
     start = (reading.chunks - 1) * chunk
 
     def take(node: Any) -> Any:
-        if not isinstance(node, Cache):
-            return node[:1] if node.ndim else node
-        k, v = (
-            tuple(jax.lax.dynamic_slice_in_dim(slots[:1], start, chunk, axis=2) for slots in layers)
-            for layers in (node.k, node.v)
-        )
-        return Cache(k=k, v=v, length=node.length[:1], rope_length=node.rope_length[:1])
+        if isinstance(node, KVState):
+            return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x[:1], start, chunk, axis=2), node)
+        return node[:1] if node.ndim else node
 
     return jax.tree.map(take, reading, is_leaf=_by_position(reading))
 
@@ -147,17 +144,15 @@ def put_block(
     def put_row(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new, 0, axis=0) if old.ndim else new
 
-    def put_slots(old: tuple[Array, ...], new: tuple[Array, ...]) -> tuple[Array, ...]:
-        layers = zip(old, new, strict=True)
-        return tuple(jax.lax.dynamic_update_slice(slots, rows, (0, 0, start, 0)) for slots, rows in layers)
-
     def put(old: Any, new: Any) -> Any:
-        if not isinstance(old, Cache):
-            return put_row(old, new)
-        length = put_row(old.length, new.length)
-        return Cache(put_slots(old.k, new.k), put_slots(old.v, new.v), length, old.rope_length)
+        if isinstance(old, KVState):
+            return jax.tree.map(lambda x, rows: jax.lax.dynamic_update_slice(x, rows, (0, 0, start, 0)), old, new)
+        return put_row(old, new)
 
-    return jax.tree.map(put, reading, block, is_leaf=_by_position(reading))
+    both = jax.tree.map(put, reading, block, is_leaf=_by_position(reading))
+    return dataclasses.replace(
+        both, cache=dataclasses.replace(both.cache, rope_length=reading.cache.rope_length)
+    )  # of this prompt
 
 
 @functools.cache
@@ -174,8 +169,8 @@ def compiled_put_block() -> Any:
 
 
 def _by_position(reading: PrefillState) -> Callable[[Any], bool]:
-    """Tells caches with a slot for each position; a drafter's shorter ones are copied whole, as other state is."""
-    return lambda node: is_by_position(node, reading.cache.slots)
+    """Tells layers with a slot for each position; a drafter's shorter ones are copied whole, as other state is."""
+    return lambda node: isinstance(node, KVState) and node.slots >= reading.cache.slots
 
 
 def _bytes_of(block: PrefillState) -> int:

@@ -24,6 +24,10 @@ _LAYERS: Rules = (
     (r"(o|down)_proj/weight$", P(None, MODEL)),
     (r"(o|down)_proj/weight/data$", P(MODEL, None)),
     (r"self_attn/sinks$", P(MODEL)),
+    (r"linear_attn/in_proj_(qkvz?|z)/weight$", P(MODEL, None)),
+    (r"linear_attn/in_proj_(qkvz?|z)/weight/data$", P(None, MODEL)),
+    (r"linear_attn/out_proj/weight$", P(None, MODEL)),
+    (r"linear_attn/out_proj/weight/data$", P(MODEL, None)),
     (r"mlp/(shared_experts/)?(gate|up)_proj/weight$", P(MODEL, None)),
     (r"mlp/(shared_experts/)?(gate|up)_proj/weight/data$", P(None, MODEL)),
     (r"mlp/(gate|up)_proj/bias$", P(MODEL)),
@@ -56,7 +60,7 @@ HEAD: Rules = (
 )
 # Requests, caches, drafters' states, trees and everything else that has a row for each request.
 STATE: Rules = (
-    (r"(^|/)[kv]/\d+$", P(DATA, MODEL)),
+    (r"(^|/)layers/\d+/(k|v|memory)$", P(DATA, MODEL)),
     (r"(^|/)automata/(token_class|next|mask_of_state|masks)$", P()),  # shared by rows
     (r"", P(DATA)),
 )

@@ -1,4 +1,4 @@
-"""Same seed, same text where a target is not like Llama: norms behind attention and MLP, and gpt-oss."""
+"""Same seed, same text where a target is not like Llama: norms behind attention and MLP, gpt-oss, recurrent layers."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import pytest
 import test_conformance as conformance
 from test_conformance import backend  # noqa: F401  # a fixture
 
-from eagle_jax.config import Experts, Rope
+from eagle_jax.config import DeltaNet, Experts, Rope
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
 from eagle_jax.models.draft_head import DraftHead
@@ -39,8 +39,21 @@ CONFIGS = {
         rope=YARN,
         layout="gpt_oss",
     ),
+    "qwen3_5": dataclasses.replace(
+        conformance.CONFIG,
+        num_hidden_layers=3,
+        rope=Rope(theta=1e4, partial_rotary_factor=0.25),
+        qk_norm=True,
+        norm_plus_one=True,
+        gated=True,
+        delta_net=DeltaNet(
+            layers=(0, 2), num_key_heads=2, num_value_heads=4, key_head_dim=16, value_head_dim=16, conv_kernel=4
+        ),
+        layout="qwen3_5",
+    ),
 }
 HOWS = ("alone, greedy", "mixed")
+MORE = {"qwen3_5": (conformance.IN_TURNS, conformance.SHARED)}  # recurrent states of some rows, and of shared nodes
 DRAFTERS = {
     "eagle": lambda head: conformance.eagle(head, DynamicTree(12, 3, 4)),
     "garbage": lambda head: conformance.Garbage(),
@@ -78,11 +91,11 @@ def test_same_seed_same_text(name: str, drafter: str, backend: str, monkeypatch:
     target, head = pair(name)
     laid = conformance.for_decoding(target)
     monkeypatch.setattr(conformance, "target", lambda _: laid)
-    for how in HOWS:
+    for how in (*HOWS, *MORE.get(name, ())):
         expected, without = plain(name, how, os.environ[conformance.VARIABLE])
         text, passes = conformance.decoded(DRAFTERS[drafter](head), how)
         assert text == expected, how
-        assert how != "mixed" or len(set(sum(text, []))) > 5, "a text that says nothing tests nothing"
+        assert how == HOWS[0] or len(set(sum(text, []))) > 5, "a text that says nothing tests nothing"
         assert drafter != "eagle" or passes < 0.9 * without, "the drafter saved no passes: nothing was tested"
 
 
@@ -92,6 +105,10 @@ def test_the_facts_matter(name: str):
     target, _ = pair(name)
     tokens = jnp.arange(20, dtype=jnp.int32)[None]
     logits = jax.jit(lambda lm: lm(tokens)[1])
-    changes = {"qk_norm_over": "rotated_head", "qk_norm": False} if name == "olmo2" else {"sinks": False}
+    changes = {
+        "olmo2": {"qk_norm_over": "rotated_head", "qk_norm": False},
+        "gpt_oss": {"sinks": False},
+        "qwen3_5": {"norm_plus_one": False},
+    }[name]
     other = LM(params=target.params, config=dataclasses.replace(target.config, **changes))
     assert jnp.abs(logits(target) - logits(other)).max() > 0.05

@@ -10,7 +10,7 @@ from eagle_jax.config import LlamaConfig
 from eagle_jax.target_parts import FamilyFacts
 
 PROMPT, NEW = 13, 64
-FULL, WINDOWED = "full_attention", "sliding_attention"
+FULL, WINDOWED, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 _LLAMA = {key: value for key, value in TARGETS[0].entries.items() if key not in ("architectures", "rope_theta")}
 _BASE = _LLAMA | {"max_position_embeddings": 128}
@@ -60,6 +60,30 @@ _OLMO = {
     "norms behind": plain(norms="before"),
     "norms over projections": plain(qk_norm_over="head"),
     "norms of queries and keys": plain(qk_norm=False),
+}
+
+_DELTA_NET = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 10,
+}
+_HYBRID = {
+    "Gated DeltaNet": llamas("delta_net"),
+    "gates behind attention": llamas("gated"),
+    "norms by 1 + scale": llamas("norm_plus_one"),
+    "norms of heads": plain(qk_norm=False),
+    "part of a head": rope(partial_rotary_factor=1.0),
+}
+_QWEN_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20} | {
+    "shared_expert_intermediate_size": 12
+}
+_SHARED_EXPERT = {
+    "shared expert": experts(shared_intermediate_size=0, shared_gate=False),
+    "its gate": experts(shared_gate=False),
+    "shares that add up to 1": experts(norm_topk_prob=False),
 }
 
 # model_type -> its entries beyond _BASE, and what is left out, fact by fact, to see that the comparison notices.
@@ -170,6 +194,12 @@ _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
             "part of a head": rope(partial_rotary_factor=1.0),
         },
     ),
+    "qwen3_next": (
+        _DELTA_NET | _QWEN_EXPERTS | {"mlp_only_layers": [1], "layer_types": [LINEAR, LINEAR, FULL, LINEAR]},
+        _HYBRID | _SHARED_EXPERT,
+    ),
+    "qwen3_5_text": (_DELTA_NET | {"linear_conv_kernel_dim": 3, "full_attention_interval": 2}, _HYBRID),
+    "qwen3_5_moe_text": (_DELTA_NET | _QWEN_EXPERTS, _HYBRID | _SHARED_EXPERT),
     "gpt_oss": (
         _EXPERTS
         | {"head_dim": 8, "sliding_window": 5, "rope_theta": 100.0, "rope_scaling": _YARN_BANDS}

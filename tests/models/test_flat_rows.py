@@ -47,15 +47,13 @@ def trees(counts: list[int]) -> Tree:
 def filled(lm: LM) -> Cache:
     cache = lm.empty_cache(6, SLOTS)
     key = jax.random.key(1)
-    k, v = (
-        tuple(
-            jax.random.normal(jax.random.fold_in(key, 10 * i + j), part.shape, part.dtype) for i, part in enumerate(of)
-        )
-        for j, of in enumerate((cache.k, cache.v))
+    leaves, structure = jax.tree.flatten(cache.layers)
+    layers = jax.tree.unflatten(
+        structure, [jax.random.normal(jax.random.fold_in(key, i), x.shape, x.dtype) for i, x in enumerate(leaves)]
     )
     ends = np.zeros(6, np.int32)
     ends[CACHE_ROWS] = LENGTHS
-    full = dataclasses.replace(cache, k=k, v=v, length=jnp.asarray(ends), rope_length=jnp.asarray(ends) // 2)
+    full = dataclasses.replace(cache, layers=layers, length=jnp.asarray(ends), rope_length=jnp.asarray(ends) // 2)
     return full.at_rows(jnp.asarray(CACHE_ROWS))
 
 
@@ -70,7 +68,7 @@ def both(lm: LM, tree: Tree, cache: Cache, size: int):
     nodes = jnp.broadcast_to(jnp.arange(NODES, dtype=jnp.int32)[None], tree.tokens.shape)
 
     def parts(rows, output):
-        keys, values = rows.kv_at(output.kv, nodes)[0]
+        keys, values = rows.added_at(output.kv, nodes)[0]
         return rows.at(output.hidden, nodes), rows.at(output.taps[0], nodes), keys.swapaxes(1, 2), values.swapaxes(1, 2)
 
     return parts(ByRequest(), apart), parts(rows, together), together

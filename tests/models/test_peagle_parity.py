@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from eagle_jax.head_configs import Eagle3Config, MaskConfig
-from eagle_jax.models.cache import Cache
+from eagle_jax.models.cache import Cache, KVState
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, causal
 from eagle_jax.testing import TINY
@@ -188,7 +188,8 @@ def test_what_mask_rows_read():
     head = head_with()
     out, cache = read(head)
     expected = draft(head, out, cache.length, cache, 5)
-    dirty = dataclasses.replace(cache, v=tuple(v.at[:, :, len(TEXT) - 1 :].set(9.0) for v in cache.v))
+    layers = tuple(KVState(layer.k, layer.v.at[:, :, len(TEXT) - 1 :].set(9.0)) for layer in cache.kv)
+    dirty = dataclasses.replace(cache, layers=layers)
     np.testing.assert_array_equal(draft(head, out, cache.length, dirty, 5), expected)
     hidden = dataclasses.replace(head, params=head.params | {"mask_hidden": -head.params["mask_hidden"]})
     changed = (

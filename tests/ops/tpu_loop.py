@@ -19,7 +19,7 @@ from jax import P  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 from jax.sharding import AxisType, Mesh, NamedSharding  # noqa: E402
 
-from eagle_jax.models.cache import Cache  # noqa: E402
+from eagle_jax.models.cache import Cache, KVState  # noqa: E402
 from eagle_jax.ops import tree_attention  # noqa: E402
 from eagle_jax.sharding import AXES, Sharding, sharded  # noqa: E402
 
@@ -52,7 +52,7 @@ def main() -> None:
     cache, lengths = struct((ROWS, HEADS, SLOTS, SIZE)), struct((ROWS,), jnp.int32)
     given = (
         struct((ROWS, HEADS * GROUP, NODES, SIZE)),
-        Cache(k=(cache,), v=(cache,), length=lengths, rope_length=lengths),
+        Cache(layers=(KVState(cache, cache),), length=lengths, rope_length=lengths),
         struct((ROWS, NODES, NODES), jnp.bool_),
         struct((), jnp.int32),
     )

@@ -264,7 +264,7 @@ def test_a_prompt_that_cannot_be_read_frees_what_is_kept(monkeypatch, message, s
 
 
 NUMBER = jnp.zeros(1, jnp.int32)
-BLOCK = PrefillState(NUMBER[0], Cache(k=(), v=(), length=NUMBER, rope_length=NUMBER), draft=NUMBER, last=())
+BLOCK = PrefillState(NUMBER[0], Cache(layers=(), length=NUMBER, rope_length=NUMBER), draft=NUMBER, last=())
 SIZE = 16  # bytes of it
 
 

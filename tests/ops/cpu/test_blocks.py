@@ -13,7 +13,7 @@ import pytest
 from eagle_jax.config import Experts, Rope
 from eagle_jax.models import layout
 from eagle_jax.models.attention_inputs import attention_inputs
-from eagle_jax.models.cache import Cache
+from eagle_jax.models.cache import Cache, KVState
 from eagle_jax.models.draft_head import one_slot
 from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import empty_cache
@@ -57,7 +57,7 @@ def applied(layer, params, config, keys, *, batch=2, nodes=5, beside=0, slots=SL
     shape = prefix.k[0].shape
     k, v = (jax.random.normal(key, shape) for key in keys[:2])
     lengths = jnp.asarray(np.linspace(0, slots - nodes, batch), jnp.int32)
-    cache = Cache(k=(k,), v=(v,), length=lengths, rope_length=lengths)
+    cache = Cache(layers=(KVState(k, v),), length=lengths, rope_length=lengths)
     earlier = jax.random.normal(keys[2], (2, batch, shape[1], beside, shape[3]))
     x = 3 * jax.random.normal(keys[3], (batch, nodes, config.hidden_size))
     sight = sight_of(config, cache, keys[4], batch, nodes, beside)
@@ -160,7 +160,7 @@ def test_a_token_has_the_same_bits_in_any_batch_and_tree(dtype, getkey):
     causal = jnp.broadcast_to(jnp.tril(jnp.ones((40, 40), bool)), (4, 40, 40))
 
     def run(rows, nodes):
-        cache = Cache(k=(k[rows],), v=(v[rows],), length=length[rows], rope_length=length[rows])
+        cache = Cache(layers=(KVState(k[rows], v[rows]),), length=length[rows], rope_length=length[rows])
         positions = cache.length[:, None] + jnp.arange(nodes)[None]
         sight = attention_inputs(config, positions, causal[rows][:, :nodes, :nodes], cache, positions)
         fresh = x[rows][:, :nodes]
@@ -180,7 +180,7 @@ def test_what_nobody_reads_is_not_computed(count, getkey):
     layer, params = laid_out(CONFIG, "bfloat16", getkey())
     k, v, x = (jax.random.normal(getkey(), shape) for shape in (*[(1, 2, SLOTS, 32)] * 2, (1, 9, CONFIG.hidden_size)))
     length = jnp.array([70], jnp.int32)
-    cache = Cache(k=(k,), v=(v,), length=length, rope_length=length)
+    cache = Cache(layers=(KVState(k, v),), length=length, rope_length=length)
     causal, steps = jnp.tril(jnp.ones((9, 9), bool))[None], jnp.arange(9)[None]
 
     def run(positions):

@@ -1,0 +1,123 @@
+"""The gated delta rule over trees (Yang, Kautz and Hatamizadeh 2024, Gated Delta Networks, equation 10).
+
+Along a chain, with keys and queries of length 1, a decay `g <= 0` and a rate `beta` for each token:
+
+    S_t = exp(g_t) S_(t-1) + k_t u_t^T        u_t = beta_t (v_t - exp(g_t) S_(t-1)^T k_t)        out_t = S_t^T q_t
+
+Written out for a node i of a tree after a state S, with G_i the sum of g over its ancestors and itself:
+
+    u_i   = beta_i (v_i - exp(G_i) S^T k_i - sum over ancestors j of exp(G_i - G_j) (k_j . k_i) u_j)
+    out_i = exp(G_i) S^T q_i + sum over ancestors j and i itself of exp(G_i - G_j) (k_j . q_i) u_j
+
+Nodes come after their ancestors, so the first line is one triangular system for all nodes: no node has a state of its
+own. The state after a path follows from S and the path's k, u and g alone.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.struct import pytree
+
+_EXACT = jax.lax.Precision.HIGHEST
+
+
+@pytree
+class DeltaRows:
+    """What tokens add to the state of a layer with the gated delta rule, in float32 (j key heads, h value heads).
+
+    Attributes:
+        k, u, g: as above.
+        inputs: of the convolution, `[b 1 n e]`.
+    """
+
+    k: Float[Array, "b j n c"]
+    u: Float[Array, "b h n d"]
+    g: Float[Array, "b h n 1"]
+    inputs: Float[Array, "b 1 n e"]
+
+
+def gated_delta(
+    q: Float[Array, "b j n c"],
+    k: Float[Array, "b j n c"],
+    v: Float[Array, "b h n d"],
+    g: Float[Array, "b h n"],
+    beta: Float[Array, "b h n"],
+    memory: Float[Array, "b h c d"],
+    ancestors: Bool[Array, "b n n"],
+) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n d"]]:
+    """`out` and `u` of all nodes; everything is float32.
+
+    Args:
+        q, k: of key heads, each of which serves h / j value heads in a row.
+        memory: the state S of the committed tokens.
+        ancestors: of each node, itself included; none comes after it.
+    """
+    heads = v.shape[1] // k.shape[1]
+    total = jnp.einsum("bnm,bhm->bhn", ancestors.astype(g.dtype), g, precision=_EXACT)
+    seen = ancestors[:, None]
+    decay = jnp.exp(jnp.where(seen, total[..., :, None] - total[..., None, :], -jnp.inf))
+    of_state = jnp.exp(total)[..., None]
+
+    def by_value_head(x: Array) -> Array:
+        return jnp.repeat(x, heads, axis=1)
+
+    def products(x: Float[Array, "b j n c"]) -> Float[Array, "b h n n"]:
+        return by_value_head(jnp.einsum("bjnc,bjmc->bjnm", x, k, precision=_EXACT)) * decay
+
+    def read(x: Float[Array, "b j n c"]) -> Float[Array, "b h n d"]:
+        return jnp.einsum("bhnc,bhcd->bhnd", by_value_head(x), memory, precision=_EXACT) * of_state
+
+    # the diagonal is not read, what is above it is 0
+    u = jax.lax.linalg.triangular_solve(
+        beta[..., None] * products(k), beta[..., None] * (v - read(k)), left_side=True, lower=True, unit_diagonal=True
+    )
+    return read(q) + jnp.einsum("bhnm,bhmd->bhnd", products(q), u, precision=_EXACT), u
+
+
+def memory_after(
+    memory: Float[Array, "b h c d"],
+    k: Float[Array, "b j n c"],
+    u: Float[Array, "b h n d"],
+    g: Float[Array, "b h n 1"],
+    count: Int[Array, "b"],
+) -> Float[Array, "b h c d"]:
+    """The state after the first `count` tokens of a path. With none of them it is the same, bit for bit."""
+    counts = (jnp.arange(k.shape[2], dtype=jnp.int32)[None] < count[:, None])[:, None, :, None]
+    total = jnp.cumsum(jnp.where(counts, g, 0), axis=2)
+    left = jnp.where(counts, jnp.exp(total[:, :, -1:] - total), 0)
+    heads = u.shape[1] // k.shape[1]
+    # what does not count may be nan, and nothing times nan is nan
+    keys, values = jnp.where(counts, jnp.repeat(k, heads, axis=1), 0), jnp.where(counts, u, 0)
+    added = jnp.einsum("bhnc,bhnd->bhcd", keys * left, values, precision=_EXACT)
+    return memory * jnp.exp(total[:, :, -1:]) + added
+
+
+def convolved(
+    inputs: Float[Array, "b n e"],
+    window: Float[Array, "b w e"],
+    weight: Float[Array, "e k"],
+    earlier: Int[Array, "b n w"],
+) -> Float[Array, "b n e"]:
+    """A causal convolution along the path of each node, and SiLU, in float32; k = w + 1.
+
+    Args:
+        window: inputs of the last committed tokens, the last one at the end.
+        earlier: rows of `[window, inputs]` that stand before each node on its path, the nearest first.
+    """
+    rows, by_place = jnp.concatenate([window, inputs], axis=1).astype(jnp.float32), weight.astype(jnp.float32).T
+    total = inputs.astype(jnp.float32) * by_place[None, -1:]
+    for back in range(earlier.shape[2]):
+        total = total + jnp.take_along_axis(rows, earlier[:, :, back, None], axis=1) * by_place[None, -2 - back, None]
+    return jax.nn.silu(total)
+
+
+def earlier_rows(ancestors: Bool[Array, "b n n"], size: int) -> Int[Array, "b n w"]:
+    """What stands `1 .. size` places before each node on its path, as rows of `size` committed tokens and the nodes."""
+    depth = jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
+    wanted = (
+        depth[:, :, None] - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]
+    )  # the depth of what stands there, [b n w]
+    found = ancestors[:, :, None, :] & (depth[:, None, None, :] == wanted[..., None])
+    node = jax.lax.argmax(found, 3, jnp.int32)
+    return size + jnp.where(wanted >= 0, node, wanted)
