@@ -103,6 +103,7 @@ _STACKED = (
     ),
     Joined("mlp.experts.down_proj", ("mlp.experts.{j}.down_proj.weight",), stacked=True),
 )
+_LLAMA4 = "feed_forward.experts."
 _SHARED = "mlp.shared_expert", "mlp.shared_expert_gate"
 _MTP = (r"mtp\..*",)
 _MTP_AND_VISION = (*_MTP, r"model\.visual\..*")
@@ -130,6 +131,17 @@ TENSORS: Mapping[str, Tensors] = {
         router="block_sparse_moe.router.layer",
         experts={part: f"{_GRANITE}{part}" for part in ("gate", "up")} | {"down": f"{_GRANITE}output_linear.weight"},
         joined=(Joined(f"{_GRANITE}input_linear.weight", (f"{_GRANITE}gate", f"{_GRANITE}up")),),
+    ),
+    "llama4": Tensors(
+        renamed={f"mlp.{part}_proj": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+        router="feed_forward.router",
+        experts={part: f"{_LLAMA4}{part}_proj" for part in ("gate", "up", "down")},
+        joined=(
+            Joined(f"{_LLAMA4}gate_up_proj", (f"{_LLAMA4}gate_proj", f"{_LLAMA4}up_proj"), transposed=True),
+            Joined(f"{_LLAMA4}down_proj", (f"{_LLAMA4}down_proj",), transposed=True),
+        ),
+        shared=("feed_forward.shared_expert", "feed_forward.shared_expert_gate"),
+        unread=(r"vision_model\..*", r"multi_modal_projector\..*"),
     ),
     "gpt_oss": Tensors(
         router="mlp.router",
