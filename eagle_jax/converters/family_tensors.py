@@ -199,7 +199,7 @@ def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int
     Args:
         shapes: of the tensors that the rules name.
     """
-    for joined, layer in _joined(config):
+    for joined, layer in itertools.chain(_joined(config), _stacks(config)):
         if layer + joined.key in weights.info:
             weights.divide(layer + joined.key, joined.divided(shapes, layer))
 
@@ -231,6 +231,20 @@ def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iter
             if joined.interleaved:
                 whole = np.stack(parts, axis=whole.ndim + joined.axis + 1).reshape(whole.shape)
             yield layer + joined.key, np.ascontiguousarray(whole.swapaxes(-1, -2) if joined.transposed else whole)
+
+
+def stack_of(part: str) -> str:
+    """The name within a layer of all experts' matrices in one tensor, as GGUF files have them."""
+    return f"mlp.experts.{part}.stack"
+
+
+def _stacks(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
+    experts = tensors_of(config).experts.items() if config.experts is not None else ()
+    stacks = [
+        Joined(stack_of(part), (name,), stacked="{j}" in name) for part, name in experts if not part.endswith("_bias")
+    ]
+    layers = [LAYER.replace("{i}", str(i)) for i in range(config.num_hidden_layers)]
+    return ((joined, layer) for layer in layers for joined in stacks)
 
 
 def joins(config: LlamaConfig) -> bool:

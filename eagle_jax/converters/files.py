@@ -125,8 +125,9 @@ class Weights:
                 self.divide(name, {f"{alone}{name.removeprefix(prefix)}": WHOLE})
 
     def divide(self, name: str, parts: Mapping[str, Part]) -> None:
-        """Puts parts of a tensor in its place, as tensors of their own, if that was not done before."""
-        if name in self._wholes:
+        """Puts parts of a tensor in its place, as tensors of their own; not if that was done, nor of a part itself."""
+        is_part = name in self._parts and self._parts[name][1] != WHOLE
+        if name in self._wholes or is_part:
             return
         whole = self._wholes[name] = self.info.pop(name)
         self.info |= {part: one.info(whole) for part, one in parts.items()}

@@ -130,6 +130,7 @@ def test_the_facts_matter(name: str):
     changes = {
         "olmo2": {"qk_norm_over": "rotated_head", "qk_norm": False},
         "gpt_oss": {"sinks": False},
+        "llama4": {"chunked": False},
         "qwen3_5": {"norm_plus_one": False},
     }[name]
     other = LM(params=target.params, config=dataclasses.replace(target.config, **changes))
