@@ -17,14 +17,19 @@ class EagleConfig:
         fc_bias: whether `fc` has a bias (config key `bias`; the tensors decide).
         draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
             target's.
+        normed: a layer for multi-token prediction, trained with its target (MTP; DeepSeek-V3, section 2.2):
+            embedding and feature are normed before `fc`, the first layer has its input norm, and the next step reads
+            the normed output. `layers` has what the target's layers have.
     """
 
     layers: LlamaConfig
     fc_bias: bool
     draft_vocab_size: int | None = None
+    normed: bool = False
 
     def __post_init__(self):
-        _check_draft(self.layers, self.layers.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size)
+        drafted = self.layers.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
+        _check_draft(self.layers, drafted, like_llama=not self.normed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,13 +267,22 @@ def _check_sizes(config: MedusaConfig | HydraConfig) -> None:
             raise ValueError(f"{name}={getattr(config, name)}; expected at least 1")
 
 
-def _check_draft(layers: LlamaConfig, size: int, *, one_window: bool = True) -> None:
+def _check_draft(layers: LlamaConfig, size: int, *, one_window: bool = True, like_llama: bool = True) -> None:
     """Refuses a draft vocabulary that is empty or larger than the target's, and layers that no head has."""
     if not 1 <= size <= layers.vocab_size:
         raise ValueError(
             f"draft_vocab_size={size}; expected 1 to {layers.vocab_size}, the target's vocab_size: a head drafts some "
             "of the target's tokens or all"
         )
+    if like_llama:
+        _check_like_llama(layers)
+    if one_window and layers.full_attention_layers:
+        raise ValueError(
+            f"full_attention_layers={layers.full_attention_layers} in a draft head; its layers share one window or none"
+        )
+
+
+def _check_like_llama(layers: LlamaConfig) -> None:
     if layers.experts is not None:
         raise ValueError("the layers of a draft head have experts; expected dense ones, whatever the target's are")
     if unlike := layers.unlike_llama:
@@ -276,7 +290,3 @@ def _check_draft(layers: LlamaConfig, size: int, *, one_window: bool = True) -> 
         raise ValueError(f"the layers of a draft head have {stated}; expected Llama's, whatever the target's are")
     if layers.rope != layers.rope.for_heads():
         raise ValueError("the layers of a draft head rotate their heads otherwise than Llama's; expected Llama's way")
-    if one_window and layers.full_attention_layers:
-        raise ValueError(
-            f"full_attention_layers={layers.full_attention_layers} in a draft head; its layers share one window or none"
-        )

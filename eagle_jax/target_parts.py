@@ -188,7 +188,7 @@ class DeltaNet:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FamilyFacts:
-    """What families do otherwise than Llama, fact by fact; the defaults are Llama's. A draft head has none of them.
+    """What families do otherwise than Llama, fact by fact; the defaults are Llama's, and those of most draft heads.
 
     Args:
         norms: where attention and MLP have theirs: `before` each, `around` it (Gemma), or `behind` it (OLMo 2).

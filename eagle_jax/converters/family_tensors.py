@@ -5,7 +5,7 @@ A `Joined` tensor is divided as it is read, and its parts are joined again where
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from eagle_jax.converters import names
 from eagle_jax.converters.dividing import Part
 from eagle_jax.converters.files import Weights
 
-LAYER = "model.layers.{i}."
+MODEL, _LAYER = "model.", "layers.{i}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,37 +169,38 @@ def tensors_of(config: LlamaConfig) -> Tensors:
     return TENSORS[config.layout]
 
 
-def rules_of(config: LlamaConfig) -> Iterator[names.Rule]:
-    """What is in the layers."""
-    tensors, path = tensors_of(config), "layers_{i}/"
-    for rule in names.decoder_layer("model."):
-        inner, _, last = rule.key.removeprefix(LAYER).rpartition(".")
-        yield dataclasses.replace(rule, key=f"{LAYER}{tensors.renamed.get(inner, inner)}.{last}")
-    yield names.Rule(f"{LAYER}self_attn.sinks", f"{path}self_attn/sinks")
+def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
+    """What is in the layers, whose names begin with `prefix`."""
+    tensors, path, layer = tensors_of(config), "layers_{i}/", f"{prefix}{_LAYER}"
+    for rule in names.decoder_layer(prefix):
+        inner, _, last = rule.key.removeprefix(layer).rpartition(".")
+        yield dataclasses.replace(rule, key=f"{layer}{tensors.renamed.get(inner, inner)}.{last}")
+    yield names.Rule(f"{layer}self_attn.sinks", f"{path}self_attn/sinks")
     for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba", "out_proj"):
-        yield names.Rule(f"{LAYER}linear_attn.{name}.weight", f"{path}linear_attn/{name}/weight")
-    yield names.Rule(f"{LAYER}linear_attn.conv1d.weight", f"{path}linear_attn/conv1d/weight")
-    yield names.Rule(f"{LAYER}linear_attn.norm.weight", f"{path}linear_attn/norm/scale")
+        yield names.Rule(f"{layer}linear_attn.{name}.weight", f"{path}linear_attn/{name}/weight")
+    yield names.Rule(f"{layer}linear_attn.conv1d.weight", f"{path}linear_attn/conv1d/weight")
+    yield names.Rule(f"{layer}linear_attn.norm.weight", f"{path}linear_attn/norm/scale")
     for name in ("A_log", "dt_bias"):
-        yield names.Rule(f"{LAYER}linear_attn.{name}", f"{path}linear_attn/{name}")
+        yield names.Rule(f"{layer}linear_attn.{name}", f"{path}linear_attn/{name}")
     if config.experts is None:
         return
-    yield from names.linear(f"{LAYER}{tensors.router}", f"{path}mlp/gate")
-    yield names.Rule(f"{LAYER}{tensors.correction}", f"{path}mlp/correction_bias")
+    yield from names.linear(f"{layer}{tensors.router}", f"{path}mlp/gate")
+    yield names.Rule(f"{layer}{tensors.correction}", f"{path}mlp/correction_bias")
     for part, name in tensors.experts.items():
-        yield names.Rule(f"{LAYER}{name}", f"{path}mlp/experts/{part}")
+        yield names.Rule(f"{layer}{name}", f"{path}mlp/experts/{part}")
     for part in ("gate_proj", "up_proj", "down_proj"):
-        yield names.Rule(f"{LAYER}{tensors.shared[0]}.{part}.weight", f"{path}mlp/shared_experts/{part}/weight")
-    yield names.Rule(f"{LAYER}{tensors.shared[1]}.weight", f"{path}mlp/shared_gate/weight")
+        yield names.Rule(f"{layer}{tensors.shared[0]}.{part}.weight", f"{path}mlp/shared_experts/{part}/weight")
+    yield names.Rule(f"{layer}{tensors.shared[1]}.weight", f"{path}mlp/shared_gate/weight")
 
 
-def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]], prefix: str = MODEL) -> None:
     """Lets the parts of the joined tensors that are there be read as tensors of their own.
 
     Args:
         shapes: of the tensors that the rules name.
+        prefix: before the names of the layers.
     """
-    for joined, layer in itertools.chain(_joined(config), _stacks(config)):
+    for joined, layer in itertools.chain(_joined(config, prefix), _stacks(config, prefix)):
         if layer + joined.key in weights.info:
             weights.divide(layer + joined.key, joined.divided(shapes, layer))
 
@@ -238,13 +239,12 @@ def stack_of(part: str) -> str:
     return f"mlp.experts.{part}.stack"
 
 
-def _stacks(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
+def _stacks(config: LlamaConfig, prefix: str) -> Iterator[tuple[Joined, str]]:
     experts = tensors_of(config).experts.items() if config.experts is not None else ()
-    stacks = [
-        Joined(stack_of(part), (name,), stacked="{j}" in name) for part, name in experts if not part.endswith("_bias")
-    ]
-    layers = [LAYER.replace("{i}", str(i)) for i in range(config.num_hidden_layers)]
-    return ((joined, layer) for layer in layers for joined in stacks)
+    weights = [(part, name) for part, name in experts if not part.endswith("_bias")]
+    return _in_layers(
+        config, [Joined(stack_of(part), (name,), stacked="{j}" in name) for part, name in weights], prefix
+    )
 
 
 def joins(config: LlamaConfig) -> bool:
@@ -252,9 +252,13 @@ def joins(config: LlamaConfig) -> bool:
     return not all(joined.stacked for joined in tensors_of(config).joined)
 
 
-def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
-    layers = [LAYER.replace("{i}", str(i)) for i in range(config.num_hidden_layers)]
-    return ((joined, layer) for layer in layers for joined in tensors_of(config).joined)
+def _joined(config: LlamaConfig, prefix: str = MODEL) -> Iterator[tuple[Joined, str]]:
+    return _in_layers(config, tensors_of(config).joined, prefix)
+
+
+def _in_layers(config: LlamaConfig, several: Sequence[Joined], prefix: str) -> Iterator[tuple[Joined, str]]:
+    layers = [prefix + _LAYER.replace("{i}", str(i)) for i in range(config.num_hidden_layers)]
+    return ((joined, layer) for layer in layers for joined in several)
 
 
 def unread(config: LlamaConfig) -> tuple[str, ...]:

@@ -124,6 +124,11 @@ class Weights:
             for name in [name for name in self.info if name.startswith(prefix)]:
                 self.divide(name, {f"{alone}{name.removeprefix(prefix)}": WHOLE})
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether files have other names, or several parameters in one tensor."""
+        return bool(self._wholes)
+
     def divide(self, name: str, parts: Mapping[str, Part]) -> None:
         """Puts parts of a tensor in its place, as tensors of their own; not if that was done, nor of a part itself."""
         is_part = name in self._parts and self._parts[name][1] != WHOLE

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import dflash, eagle, hydra, medusa, names, quant_config, reading, window
+from eagle_jax.converters import dflash, eagle, hydra, medusa, mtp, names, quant_config, reading, window
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
-from eagle_jax.head_configs import HydraConfig, MedusaConfig
+from eagle_jax.head_configs import EagleConfig, HydraConfig, MedusaConfig
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.draft_head import DraftHead
@@ -22,9 +22,9 @@ from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 
-DFLASH, MEDUSA, HYDRA = "dflash", "medusa", "hydra"
+DFLASH, MEDUSA, HYDRA, MTP = "dflash", "medusa", "hydra", "mtp"
 
-TITLES = {DFLASH: "DFlash", MEDUSA: "Medusa", HYDRA: "Hydra"}
+TITLES = {DFLASH: "DFlash", MEDUSA: "Medusa", HYDRA: "Hydra", MTP: "MTP"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,8 @@ def load_head(
     with the target's; from an EAGLE-3 or DFlash head if it has the same values.
 
     Args:
-        folder: a head's folder; of Medusa-2 that of the whole model, which is the target too.
+        folder: a head's folder; of Medusa-2 and of a layer for multi-token prediction (MTP) that of the whole model,
+            which is the target too.
         target: the model it drafts for.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the first matrix is stored in.
         changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`;
@@ -76,6 +77,8 @@ def load_head(
         return eagle.load_eagle(weights, target, wanted_dtype, changes or {}, scheme)
     if kind_of(weights.info) == DFLASH:
         return dflash.load(weights, target, wanted_dtype, changes or {}, scheme)
+    if kind_of(weights.info) == MTP:
+        return mtp.load(weights, target, wanted_dtype, changes or {}, scheme)
     checkpoint = read_heads(weights, target.config, changes or {})
     _check_fit(weights.folder, checkpoint.config, target.config)
     first = next(key for key in names.expected(checkpoint.rules, shapes(checkpoint.config)))
@@ -109,6 +112,8 @@ def save_head(
         ValueError: an unknown format, or a head that its readers would take for another one.
         FileExistsError: the folder holds other weights.
     """
+    if isinstance(head.config, EagleConfig) and head.config.normed:
+        raise ValueError("a layer for multi-token prediction (MTP) lies in its target's files; keep those")
     if isinstance(head, DraftHead):
         eagle.save_eagle(head, folder, format=format, target=target, target_name=target_name)
         return
@@ -128,11 +133,13 @@ def save_head(
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """`dflash`, `medusa` or `hydra` by the names of the tensors; None for anything else."""
+    """`dflash`, `medusa`, `hydra` or `mtp` by the names of the tensors; None for anything else."""
     if dflash.holds(info):
         return DFLASH
     if medusa.holds(info):
         return MEDUSA
+    if mtp.holds(info):
+        return MTP
     return HYDRA if hydra.holds(info) else None
 
 

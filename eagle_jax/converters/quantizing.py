@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.converters import eagle, family_tensors, heads, hydra, llama, medusa, names, packed, quant_config
+from eagle_jax.converters import eagle, heads, hydra, llama, medusa, names, packed, quant_config
 from eagle_jax.converters.describe import EAGLE1, EAGLE3, TARGET, UNKNOWN, describe
 from eagle_jax.converters.files import Weights, is_gguf, opened, read_json
 from eagle_jax.converters.gguf_folder import convert_gguf
@@ -141,10 +141,12 @@ def _table(weights: Weights) -> _Table:
         )
     if described.kind == TARGET:
         config = llama.read_config(weights.folder)
-        if family_tensors.joins(config):
+        llama.check_target(weights, config)
+        if weights.is_divided:
             raise ValueError(
-                f"files such as those of {weights.folder} hold several matrices in one tensor, and quantized ones are "
-                "not written so; load the folder with quantize=, which rounds it as it is read"
+                f"files such as those of {weights.folder} hold several matrices in one tensor, or under names of a "
+                "larger model, and quantized ones are not written so; load the folder with quantize=, which rounds it "
+                "as it is read"
             )
         return _Table(names.slots(llama.rules(config), llama.shapes(config)), WHOLE)
     if described.kind in (EAGLE1, EAGLE3):

@@ -59,8 +59,8 @@ class DraftModel(Drafter):
         check_width(self.policy, self.model.config.vocab_size)
         if self.model.config.delta_net is not None:
             raise ValueError(
-                "the draft model has layers with a recurrent state, which have none for a tree that grows level by level; "
-                "expected one with attention in all layers"
+                "the draft model has layers with a recurrent state, which cannot draft level by level; expected "
+                "one with attention in all layers"
             )
 
     @property

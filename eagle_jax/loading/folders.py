@@ -125,9 +125,15 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
+    if head == OWN_LAYER and not Path(head).exists():
+        own = resolve(target) if pair is None else target_folder(pair)
+        return own, own
     if is_toy(target):
         return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)
     return (resolve(target) if pair is None else target_folder(pair)), None if head is None else folder_of_head(head)
+
+
+OWN_LAYER = "mtp"  # as a head: the layer for multi-token prediction in the target's own files
 
 
 def is_toy(name: str | Path) -> bool:

@@ -17,6 +17,7 @@ from eagle_jax.converters import (
 from eagle_jax.converters import target_config as read_target_config
 from eagle_jax.converters.files import is_gguf, read_json
 from eagle_jax.converters.gguf_config import end_ids
+from eagle_jax.converters.hf_families import text_part
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.loading.datastore import read_datastore
 from eagle_jax.loading.dtypes import dtype_of, dtype_of_draft, known_dtype
@@ -58,8 +59,8 @@ def load(
             `.gguf` file, or the name of a published pair (`eagle-jax models` lists them). "toy" is the shipped pair, a
             small Llama that writes sums, mostly wrong ones. EAGLE_JAX_TARGET in the environment names another default.
         head: folder or hub name of its EAGLE-1, 2 or 3, P-EAGLE or DFlash head, or of its Medusa or Hydra heads, or the
-            name of a pair; None is the pair's head, or none. The toy has an EAGLE-1 head, and an EAGLE-3 head,
-            `head="eagle3"`.
+            name of a pair; "mtp" is the layer for multi-token prediction in the target's own files; None is the pair's
+            head, or none. The toy has an EAGLE-1 head, and an EAGLE-3 head, `head="eagle3"`.
         dtype: "float32", "bfloat16" or "float16", of weights that are floats and of activations; None keeps the
             target's stored one. Of GGUF files of quantized weights that is bfloat16. On CPUs it is float32 where
             embeddings stay quantized, or the CPU has no bfloat16 instructions.
@@ -223,7 +224,7 @@ def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple
     paths = (folder / "generation_config.json", folder / "config.json")
     files = [(path, read_json(path)) for path in paths if path.exists()]
     for where, entries in [("target_config", changes), *files]:
-        stated = entries.get("eos_token_id")
+        stated = text_part(entries).get("eos_token_id", entries.get("eos_token_id"))
         if stated is not None:
             listed = stated if isinstance(stated, list) else [stated]
             if not all(type(id_) is int for id_ in listed):

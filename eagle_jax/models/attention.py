@@ -20,7 +20,7 @@ Norms = tuple[ops.Norm | None, ops.Norm | None]
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotary positions; with norms of queries and keys, and gates, if the config has them."""
+    """Grouped-query attention with rotary positions; the config says whether it has norms and gates."""
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32

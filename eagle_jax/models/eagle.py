@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from eagle_jax.head_configs import EagleConfig
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
-from eagle_jax.models.layers import Linear
+from eagle_jax.models.layers import Linear, norm
 from eagle_jax.models.llama import DecoderLayer, through
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
@@ -23,7 +23,7 @@ from eagle_jax.struct import pytree, static
 
 
 class EagleHead(nn.Module):
-    """`layers(fc([embedding ; feature]))`: no norm before the first layer, none after the last."""
+    """`layers(fc([embedding ; feature]))`: without a norm before the first layer or after the last, unless `normed`."""
 
     config: EagleConfig
     dtype: DTypeLike = jnp.float32
@@ -31,7 +31,13 @@ class EagleHead(nn.Module):
     def setup(self):
         c = self.config.layers
         self.fc = Linear(c.hidden_size, self.config.fc_bias, self.dtype)
-        self.layers = [DecoderLayer(c, self.dtype, input_norm=i > 0) for i in range(c.num_hidden_layers)]
+        first = 0 if self.config.normed else 1  # with a norm before it
+        self.layers = [
+            DecoderLayer(c, self.dtype, input_norm=i >= first, sparse=c.is_sparse(i))
+            for i in range(c.num_hidden_layers)
+        ]
+        if self.config.normed:
+            self.embedding_norm, self.feature_norm, self.norm = (norm(c, self.dtype) for _ in range(3))
         if self.config.draft_vocab_size is not None:
             self.lm_head = Linear(self.config.draft_vocab_size, dtype=self.dtype, result=jnp.float32)
 
@@ -43,7 +49,8 @@ class EagleHead(nn.Module):
         cache: Cache,
         draft_kv: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        return through(self.layers, self._enter(embeddings, features, inputs), inputs, cache, draft_kv)
+        out, kv = through(self.layers, self._enter(embeddings, features, inputs), inputs, cache, draft_kv)
+        return self.norm(out) if self.config.normed else out, kv
 
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
@@ -55,6 +62,8 @@ class EagleHead(nn.Module):
     def _enter(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs
     ) -> Float[Array, "b n h"]:
+        if self.config.normed:
+            embeddings, features = self.embedding_norm(embeddings), self.feature_norm(features)
         return self.fc(constrain(jnp.concatenate([embeddings, features], axis=-1)), inputs.num_valid)
 
     def logits(self, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:

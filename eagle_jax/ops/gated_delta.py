@@ -105,8 +105,9 @@ def convolved(
         window: inputs of the last committed tokens, the last one at the end.
         earlier: rows of `[window, inputs]` that stand before each node on its path, the nearest first.
     """
-    rows, by_place = jnp.concatenate([window, inputs], axis=1).astype(jnp.float32), weight.astype(jnp.float32).T
-    total = inputs.astype(jnp.float32) * by_place[None, -1:]
+    window, inputs, by_place = window.astype(jnp.float32), inputs.astype(jnp.float32), weight.astype(jnp.float32).T
+    rows = jnp.concatenate([window, inputs], axis=1)
+    total = inputs * by_place[None, -1:]
     for back in range(earlier.shape[2]):
         total = total + jnp.take_along_axis(rows, earlier[:, :, back, None], axis=1) * by_place[None, -2 - back, None]
     return jax.nn.silu(total)

@@ -18,5 +18,5 @@ def reference(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) -
     """The norm of rows; multiplied with the scale in float32 if that is, else in the dtype of `x`."""
     wide = x.astype(jnp.float32)
     wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    dtype = jnp.promote_types(scale.dtype, x.dtype)
+    dtype = jnp.float32 if scale.dtype == jnp.float32 else x.dtype
     return (wide.astype(dtype) * scale.astype(dtype)[None]).astype(x.dtype)

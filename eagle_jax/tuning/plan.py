@@ -11,11 +11,12 @@ import jax.numpy as jnp
 
 from eagle_jax.checks import whole
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import dflash, heads, known_pair, quant_types, target_config
+from eagle_jax.converters import dflash, heads, known_pair, mtp, quant_types, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
 from eagle_jax.loading.dtypes import dtype_of
+from eagle_jax.loading.folders import OWN_LAYER
 from eagle_jax.models import layout
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
@@ -119,6 +120,8 @@ def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaCo
     """Configurations of a pair, without its weights."""
     pair = known_pair(target)
     config = target_config(Path(target)) if pair is None else pair.target_sizes.config
+    if head is not None and str(head) == OWN_LAYER:
+        return config, mtp.config_of(config)
     if head is not None:
         weights = Weights(Path(head))
         kind = heads.kind_of(weights.info)

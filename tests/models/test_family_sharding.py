@@ -21,7 +21,7 @@ MESHES = ("data:2,model:2", "model:4")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", ["gpt_oss", "olmo2", "glm4_moe", "phi3"])
+@pytest.mark.parametrize("name", ["gpt_oss", "olmo2", "glm4_moe", "phi3", "qwen3_5_moe_text"])
 def test_logits_are_those_of_one_device(name: str, mesh: str, tmp_path: pathlib.Path):
     write(tmp_path, name)
     alone, tokens = load(name), texts(FAMILIES[name])
@@ -31,7 +31,8 @@ def test_logits_are_those_of_one_device(name: str, mesh: str, tmp_path: pathlib.
     with traced_over(sharding):
         logits = jax.jit(lambda lm, tokens: lm(tokens)[1])(spread, tokens)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
-    attention = spread.params["layers_1"]["self_attn"]
+    layer = 1 if spread.config.delta_net is None else 3
+    attention = spread.params[f"layers_{layer}"]["self_attn"]
     sizes = {leaf.sharding.shard_shape(leaf.shape)[0] for leaf in jax.tree.leaves(attention["q_proj"])}
     assert sizes == {attention["q_proj"]["weight"].shape[0] // sharding.sizes["model"]}
     if name == "gpt_oss":
