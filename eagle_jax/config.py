@@ -2,9 +2,10 @@
 
 import dataclasses
 
-from eagle_jax.target_parts import DeltaNet, Experts, FamilyFacts, Rope, check_layers
+from eagle_jax.mixer_parts import DeltaNet, Latent
+from eagle_jax.target_parts import Experts, FamilyFacts, Rope, check_layers
 
-__all__ = ["DeltaNet", "Experts", "LlamaConfig", "Rope"]
+__all__ = ["DeltaNet", "Experts", "Latent", "LlamaConfig", "Rope"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from eagle_jax.mixer_parts import DeltaNet, Latent
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rope:
@@ -137,56 +139,6 @@ class Experts:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DeltaNet:
-    """Gated DeltaNet in the place of attention (Qwen3-Next, Qwen3.5).
-
-    Args:
-        layers: the layers that have it, in ascending order; the others have attention.
-        num_key_heads, key_head_dim: heads of queries and keys, and their size.
-        num_value_heads, value_head_dim: heads of values, a multiple of the key heads, and their size.
-        conv_kernel: tokens that the convolution reads, itself included.
-        fused: queries, keys, values and gate come of one matrix, by key head, and so do rate and decay (Qwen3-Next).
-    """
-
-    layers: tuple[int, ...]
-    num_key_heads: int
-    num_value_heads: int
-    key_head_dim: int
-    value_head_dim: int
-    conv_kernel: int
-    fused: bool = False
-
-    SIZES = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
-
-    def __post_init__(self):
-        for name in self.SIZES:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} of linear attention; expected at least 1")
-        if self.conv_kernel < 2:
-            raise ValueError(f"conv_kernel={self.conv_kernel} of linear attention; expected at least 2")
-        if self.num_value_heads % self.num_key_heads:
-            raise ValueError(
-                f"num_value_heads={self.num_value_heads} of linear attention is not a multiple of "
-                f"num_key_heads={self.num_key_heads}"
-            )
-
-    @property
-    def keys(self) -> int:
-        """Numbers in all keys of a token."""
-        return self.num_key_heads * self.key_head_dim
-
-    @property
-    def values(self) -> int:
-        """Numbers in all values of a token."""
-        return self.num_value_heads * self.value_head_dim
-
-    @property
-    def channels(self) -> int:
-        """What the convolution goes over: queries, keys and values."""
-        return 2 * self.keys + self.values
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FamilyFacts:
     """What families do otherwise than Llama, fact by fact; the defaults are Llama's, and those of most draft heads.
 
@@ -206,6 +158,8 @@ class FamilyFacts:
         gated: what each head attends to is multiplied by the sigmoid of a gate, whose logits `q_proj` gives after the
             head's queries (Qwen3-Next).
         delta_net: Gated DeltaNet in some layers; None has attention in all.
+        latent: attention has keys and values of a latent vector (DeepSeek-V3), and `head_dim` is what of a head is
+            rotated; None has them by head.
         sinks: each query head has a logit of its own in the softmax, and no value for it (gpt-oss).
         local_rope: rotary embedding of the layers with a window; None is that of the others.
         no_rope_layers: layers that rotate nothing, in ascending order (SmolLM3).
@@ -227,6 +181,7 @@ class FamilyFacts:
     qk_norm_over: str = "head"
     gated: bool = False
     delta_net: DeltaNet | None = None
+    latent: Latent | None = None
     sinks: bool = False
     local_rope: Rope | None = None
     no_rope_layers: tuple[int, ...] = ()

@@ -24,6 +24,7 @@ class Family:
         architecture: the one class with an output matrix.
         whole: `model_type` of configs that hold this one as their `text_config`, beside parts that read no text, and
             the class of such a model; None if there are none.
+        also: other `model_type`s of the same models.
         keys: what its config says beyond what every family's says.
         absent: what transformers 5 takes where its config leaves a key out.
         always: what its code does and no key says, as fields of `LlamaConfig`.
@@ -39,6 +40,7 @@ class Family:
     differs: str
     architecture: str
     whole: tuple[str, str] | None = None
+    also: tuple[str, ...] = ()
     keys: frozenset[str] = frozenset()
     absent: Mapping[str, Any]
     always: Mapping[str, Any] = dataclasses.field(default_factory=dict)

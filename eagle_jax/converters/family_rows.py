@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from eagle_jax.converters.dense_families import DENSE
 from eagle_jax.converters.family import Family
 from eagle_jax.converters.hybrid_families import HYBRID
+from eagle_jax.converters.latent_families import LATENT
 from eagle_jax.converters.moe_families import MOE
 
-FAMILIES: Mapping[str, Family] = {**DENSE, **MOE, **HYBRID}
+FAMILIES: Mapping[str, Family] = {**DENSE, **MOE, **HYBRID, **LATENT}

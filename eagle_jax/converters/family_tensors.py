@@ -105,6 +105,7 @@ _STACKED = (
 )
 _LLAMA4 = "feed_forward.experts."
 _SHARED = "mlp.shared_expert", "mlp.shared_expert_gate"
+_WITH_ANOTHER_LAYER = dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",))
 _MTP = (r"mtp\..*",)
 _MTP_AND_VISION = (*_MTP, r"model\.visual\..*")
 
@@ -113,7 +114,9 @@ TENSORS: Mapping[str, Tensors] = {
     "mixtral": _MIXTRAL,
     "qwen3_moe": _QWEN3_MOE,
     "olmoe": _QWEN3_MOE,
-    "glm4_moe": dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",)),
+    "glm4_moe": _WITH_ANOTHER_LAYER,
+    "deepseek_v3": _WITH_ANOTHER_LAYER,
+    "glm4_moe_lite": _WITH_ANOTHER_LAYER,
     "qwen3_next": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP),
     "qwen3_5": Tensors(unread=_MTP_AND_VISION),
     "qwen3_5_moe": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP_AND_VISION),
@@ -176,6 +179,10 @@ def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
         inner, _, last = rule.key.removeprefix(layer).rpartition(".")
         yield dataclasses.replace(rule, key=f"{layer}{tensors.renamed.get(inner, inner)}.{last}")
     yield names.Rule(f"{layer}self_attn.sinks", f"{path}self_attn/sinks")
+    for name in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"):
+        yield from names.linear(f"{layer}self_attn.{name}", f"{path}self_attn/{name}")
+    for name in ("q_a_layernorm", "kv_a_layernorm"):
+        yield names.Rule(f"{layer}self_attn.{name}.weight", f"{path}self_attn/{name}/scale")
     for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba", "out_proj"):
         yield names.Rule(f"{layer}linear_attn.{name}.weight", f"{path}linear_attn/{name}/weight")
     yield names.Rule(f"{layer}linear_attn.conv1d.weight", f"{path}linear_attn/conv1d/weight")

@@ -3,12 +3,21 @@
 import dataclasses
 from typing import Any
 
-from eagle_jax.config import Experts
+from eagle_jax.config import Experts, LlamaConfig
 from eagle_jax.converters.family import Stated
 from eagle_jax.converters.hf_values import flag, integer, number
 
 # Keys of every family that has experts.
 ROUTED = frozenset({"num_experts", "num_local_experts", "num_experts_per_tok"})
+
+# Keys of DeepSeek-V3's router and of those like it.
+BY_GROUPS = frozenset({"n_routed_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size"}) | {
+    "n_shared_experts",
+    "routed_scaling_factor",
+    "n_group",
+    "topk_group",
+    "norm_topk_prob",
+}
 
 
 def mixtral(stated: Stated) -> Experts:
@@ -70,6 +79,16 @@ def glm4_moe(stated: Stated) -> Experts:
     )
 
 
+def glm4_moe_lite(stated: Stated) -> Experts:
+    """GLM-4.5's; layers are named one by one, or all but the first have experts."""
+    layers, types = integer(stated, "num_hidden_layers"), stated.get("mlp_layer_types")
+    types = ["dense", *["sparse"] * (layers - 1)] if types is None else types
+    if not isinstance(types, list) or len(types) != layers or any(kind not in ("dense", "sparse") for kind in types):
+        raise ValueError(f"mlp_layer_types={types!r}; expected 'dense' or 'sparse' for each of {layers} layers")
+    dense = tuple(i for i, kind in enumerate(types) if kind == "dense")
+    return dataclasses.replace(glm4_moe({**stated, "first_k_dense_replace": 0}), mlp_only_layers=dense)
+
+
 def qwen3_next(stated: Stated) -> Experts:
     """Qwen3-MoE's, with a shared expert behind a gate of its own."""
     wide = integer(stated, "shared_expert_intermediate_size")
@@ -99,6 +118,11 @@ def llama4(stated: Stated) -> Experts:
         shared_intermediate_size=integer(stated, "intermediate_size"),
         scales_input=True,
     )
+
+
+def kinds_of(config: LlamaConfig) -> list[str]:
+    """What `glm4_moe_lite` reads of the layers."""
+    return ["sparse" if config.is_sparse(i) else "dense" for i in range(config.num_hidden_layers)]
 
 
 def stated_by(experts: Experts) -> dict[str, Any]:

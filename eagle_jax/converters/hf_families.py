@@ -13,10 +13,10 @@ __all__ = ["FAMILIES", "FULL", "SILU", "WINDOWED", "Family", "family_in", "table
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
-# Keys whose null is a statement, whatever the family's default is: all heads, no window, no cap.
+# Keys whose null is a statement, whatever the family's default is: all heads, no window, no cap, no latent queries.
 NULL_SAYS = frozenset(
     {"num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"}
-) | {"attention_chunk_size"}
+) | {"q_lora_rank", "attention_chunk_size"}
 
 # Read into the LlamaConfig, besides a family's own keys.
 READ = frozenset().union(
@@ -101,8 +101,10 @@ def family_in(entries: Mapping[str, Any]) -> str:
 
 
 def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config of the part that reads text, where a config describes several; else the config itself."""
+    """The config under its family's name: of the part that reads text, where a config describes several."""
     for name, family in FAMILIES.items():
+        if entries.get("model_type") in family.also:
+            return {**entries, "model_type": name}
         if family.whole is None or entries.get("model_type") != family.whole[0]:
             continue
         text, classes = entries.get("text_config"), entries.get("architectures") or [family.whole[1]]

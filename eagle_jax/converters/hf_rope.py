@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.config import Rope
-from eagle_jax.converters.hf_values import is_number
+from eagle_jax.converters.hf_values import flag, is_number
 
 KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "original_max_position_embeddings")
 
@@ -25,9 +25,9 @@ DEFAULT_THETA = 10000.0
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
 # What some families read beyond Llama's code: a part of each head, the kind longrope, a constant alpha of NTK scaling
-# under the name of the dynamic one, factors of queries by position, pairs of neighbours (no key says that), positions
-# in images, which are one number in text.
-EXTRAS = ("partial", "longrope", "alpha", "query_beta", "interleaved", "sections")
+# under the name of the dynamic one, factors of queries by position, pairs of neighbours (no key says so), positions
+# in images, which are one number in text, and a key that says whether pairs are neighbours.
+EXTRAS = ("partial", "longrope", "alpha", "query_beta", "interleaved", "sections", "rope_interleave")
 _QUERY_BETA = "llama_4_scaling_beta"
 _SETTINGS: Mapping[str, set[str]] = {
     "default": set(),
@@ -152,7 +152,8 @@ def _read(
     theta = settings.get("rope_theta", entries.get("rope_theta"))
     rope: dict[str, Any] = {"theta": DEFAULT_THETA if theta is None else _number("rope_theta", theta), "kind": kind}
     rope |= _partial(settings, entries, "partial" in extras, head_dim)
-    rope |= {"interleaved": True} if "interleaved" in extras else {}
+    stated = "rope_interleave" in extras and flag(entries, "rope_interleave", True)
+    rope |= {"interleaved": True} if "interleaved" in extras or stated else {}
     if kind in ("llama3", "yarn", "longrope") or "query_beta" in extras:
         # A context given beside the settings wins over one given within.
         within = settings.get("original_max_position_embeddings")

@@ -84,16 +84,7 @@ MOE: Mapping[str, Family] = {
         differs="sparse experts by sigmoids, a correction and groups, a shared one, the first layers dense; half "
         "of each head is rotated; biases on q, k, v",
         architecture="Glm4MoeForCausalLM",
-        keys=frozenset({"attention_bias", "use_qk_norm", "num_experts_per_tok", "moe_intermediate_size"})
-        | {
-            "n_shared_experts",
-            "n_routed_experts",
-            "num_local_experts",
-            "routed_scaling_factor",
-            "n_group",
-            "topk_group",
-        }
-        | {"first_k_dense_replace", "norm_topk_prob"},
+        keys=hf_experts.BY_GROUPS | {"attention_bias", "use_qk_norm", "first_k_dense_replace"},
         absent={
             "max_position_embeddings": 131072,
             "num_key_value_heads": 8,

@@ -57,10 +57,10 @@ class DraftModel(Drafter):
 
     def __post_init__(self):
         check_width(self.policy, self.model.config.vocab_size)
-        if self.model.config.delta_net is not None:
+        if self.model.config.delta_net is not None or self.model.config.latent is not None:
             raise ValueError(
-                "the draft model has layers with a recurrent state, which cannot draft level by level; expected "
-                "one with attention in all layers"
+                "the draft model has recurrent layers or latent attention, which do not draft level by level here; "
+                "expected one with keys and values in all layers"
             )
 
     @property

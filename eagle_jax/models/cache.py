@@ -42,16 +42,16 @@ class LayerState(abc.ABC):
 
 @pytree
 class KVState(LayerState):
-    """Keys, already rotated, and values of one attention layer."""
+    """Keys, already rotated, and values of one attention layer; None are values that are the keys (`Latent`)."""
 
     k: Float[Array, "u k s c"]
-    v: Float[Array, "u k s c"]
+    v: Float[Array, "u k s c"] | None
 
     by_position = True
 
     @property
     def operand(self) -> CachedKV:
-        return self.k, self.v
+        return self.k, self.k if self.v is None else self.v
 
     @property
     def slots(self) -> int:
@@ -62,8 +62,7 @@ class KVState(LayerState):
         self, fresh: LayerRows, start: Int[Array, "b"], count: Int[Array, "b"], rows: Int[Array, "b"] | None
     ) -> "KVState":
         """All rows are written; those that do not count are overwritten by later ones before they are read."""
-        k, v = fresh
-        return KVState(_write(self.k, k, start, rows), _write(self.v, v, start, rows))
+        return jax.tree.map(lambda slots, new: _write(slots, new, start, rows), self, KVState(*fresh))
 
 
 @pytree
@@ -113,7 +112,7 @@ class Cache:
         return tuple(layer.k for layer in self.kv)
 
     @property
-    def v(self) -> tuple[Float[Array, "u k s c"], ...]:
+    def v(self) -> tuple[Float[Array, "u k s c"] | None, ...]:
         """Values of the layers that have them."""
         return tuple(layer.v for layer in self.kv)
 
@@ -142,10 +141,12 @@ class Cache:
         return self.write(accepted, self.length, self.length + count)
 
 
-def empty_kv(batch: int, heads: int, slots: int, head_dim: int, dtype: DTypeLike) -> KVState:
+def empty_kv(
+    batch: int, heads: int, slots: int, head_dim: int, dtype: DTypeLike, *, has_values: bool = True
+) -> KVState:
     """Keys and values of nothing."""
     shape = batch, heads, slots, head_dim
-    return KVState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    return KVState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype) if has_values else None)
 
 
 def is_by_position(node: Any, slots: int) -> bool:

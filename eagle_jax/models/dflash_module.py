@@ -70,7 +70,7 @@ class DFlashModule(nn.Module):
             context: keys and values of rows of text that are not in the cache, per layer; `inputs` names them first.
         """
         for i, layer in enumerate(self.layers):
-            arguments = x, inputs[i], (cache.k[i], cache.v[i]), context[i] if context else None
+            arguments = x, inputs[i], cache.layers[i].operand, context[i] if context else None
             x, _ = layer(*arguments, slots) if isinstance(layer, ConvolvedLayer) else layer(*arguments)
         return self.norm(x)
 

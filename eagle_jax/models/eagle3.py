@@ -116,7 +116,7 @@ class Eagle3Head(nn.Module):
         cache: Cache,
         draft_kv: tuple[KV, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        prefix = cache.k[0], cache.v[0]
+        prefix = cache.layers[0].operand
         x, own = self.layers[0](embeddings, features, inputs, prefix, draft_kv[0] if draft_kv else None)
         x, kv = through(self.layers[1:], x, inputs, cache, draft_kv, first=1)
         return self.norm(x) if self.config.norm_output else x, (own, *kv)
@@ -127,7 +127,7 @@ class Eagle3Head(nn.Module):
         first, *rest = self.layers
         if not rest:
             return (first.keys_and_values(embeddings, features, inputs),)
-        x, own = first(embeddings, features, inputs, (cache.k[0], cache.v[0]), None)
+        x, own = first(embeddings, features, inputs, cache.layers[0].operand, None)
         x, kv = through(rest[:-1], x, inputs, cache, first=1)
         return own, *kv, rest[-1].keys_and_values(x, inputs)
 

@@ -80,7 +80,7 @@ class Prefix(nn.Module):
     def __call__(
         self, hidden: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        out, kv = self.layers[0](hidden, inputs, (cache.k[0], cache.v[0]), None)
+        out, kv = self.layers[0](hidden, inputs, cache.layers[0].operand, None)
         return self.norm(out), (kv,)
 
 

@@ -7,7 +7,7 @@ few rows at a time, where starting a product costs as much as the product, so th
     mlp/{gate,up}_proj      ->  mlp/gate_up_proj    [2, out, in]
 
 The leading axes stay apart so that kv heads and MLP columns can be sharded. `ops.pack` then lays each matrix out as
-this device reads it; its name and shape stay what they are. Stacked experts stay as they are.
+this device reads it; its name and shape stay what they are. Stacked experts stay as they are, and so does `kv_b_proj`.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,6 +23,7 @@ from eagle_jax.ops.quantized import QuantArray, map_parts
 Params = dict[str, Any]
 
 QKV, GATE_UP = "qkv_proj", "gate_up_proj"
+UP = "kv_b_proj"  # of latent attention
 
 
 def for_decoding(params: Params, head_dim: int, *, spread: bool = False) -> Params:
@@ -38,7 +39,9 @@ def for_decoding(params: Params, head_dim: int, *, spread: bool = False) -> Para
     for name in list(params):
         node = params.pop(name)
         if isinstance(node, dict):
-            if _is_matrix(node):
+            if name == UP:
+                pass  # it is read as an array, by head
+            elif _is_matrix(node):
                 node = _packed(node, spread)
             else:
                 node = for_decoding(_merged(node, head_dim, spread), head_dim, spread=spread)

@@ -21,6 +21,7 @@ from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.gated_delta_net import DeltaInputs, GatedDeltaNet
+from eagle_jax.models.latent_attention import LatentAttention
 from eagle_jax.models.layers import Embedding, Linear, norm
 from eagle_jax.models.moe import channel_mixer
 from eagle_jax.ops import KV, AttentionInputs, CachedKV, FlatRows, LayerRows
@@ -51,7 +52,9 @@ class DecoderLayer(nn.Module):
         if self.recurrent:
             self.linear_attn = GatedDeltaNet(c, self.dtype)
         else:
-            self.self_attn = Attention(c, self.dtype, self.rotates)
+            self.self_attn = (
+                Attention(c, self.dtype, self.rotates) if c.latent is None else LatentAttention(c, self.dtype)
+            )
         self.post_attention_layernorm = norm(c, self.dtype)
         if c.norms == "around":
             self.pre_feedforward_layernorm = norm(c, self.dtype)

@@ -140,6 +140,8 @@ def empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -
     def state(layer: int) -> LayerState:
         if config.delta_net is not None and config.is_recurrent(layer):
             return DeltaState.empty(config.delta_net, batch, dtype)
+        if config.latent is not None:
+            return empty_kv(batch, 1, slots, config.latent.rank + config.head_dim, dtype, has_values=False)
         return empty_kv(batch, config.num_key_value_heads, slots, config.head_dim, dtype)
 
     return Cache.of(tuple(state(i) for i in range(config.num_hidden_layers)), batch)

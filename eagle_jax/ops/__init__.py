@@ -18,6 +18,7 @@ from eagle_jax.ops.attention_block import added, attention_block, keys_and_value
 from eagle_jax.ops.attention_case import Case
 from eagle_jax.ops.dispatch import VARIABLE, tracing_context
 from eagle_jax.ops.embed import embed
+from eagle_jax.ops.flat_attention import flat_attention
 from eagle_jax.ops.gated_delta import DeltaRows, convolved, earlier_rows, gated_delta, memory_after
 from eagle_jax.ops.linear import linear, matmul
 from eagle_jax.ops.mlp_block import feed_forward, mlp_block
@@ -65,6 +66,7 @@ __all__ = [
     "earlier_rows",
     "embed",
     "feed_forward",
+    "flat_attention",
     "gated_delta",
     "is_leaf",
     "keys_and_values",

@@ -24,6 +24,8 @@ _LAYERS: Rules = (
     (r"(o|down)_proj/weight$", P(None, MODEL)),
     (r"(o|down)_proj/weight/data$", P(MODEL, None)),
     (r"self_attn/sinks$", P(MODEL)),
+    (r"self_attn/(q_b|kv_b)_proj/weight$", P(MODEL, None)),
+    (r"self_attn/q_b_proj/weight/data$", P(None, MODEL)),
     (r"linear_attn/in_proj_(qkvz?|z)/weight$", P(MODEL, None)),
     (r"linear_attn/in_proj_(qkvz?|z)/weight/data$", P(None, MODEL)),
     (r"linear_attn/out_proj/weight$", P(None, MODEL)),

@@ -1,4 +1,4 @@
-"""Same seed, same text where a target is not like Llama: norms behind attention and MLP, gpt-oss, recurrent layers."""
+"""Same seed, same text where a target is not like Llama: other norms, gpt-oss, recurrent layers, latents."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import pytest
 import test_conformance as conformance
 from test_conformance import backend  # noqa: F401  # a fixture
 
-from eagle_jax.config import DeltaNet, Experts, Rope
+from eagle_jax.config import DeltaNet, Experts, Latent, Rope
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
 from eagle_jax.models.draft_head import DraftHead
@@ -60,6 +60,27 @@ CONFIGS = {
             scales_input=True,
         ),
         layout="llama4",
+    ),
+    "deepseek_v3": dataclasses.replace(
+        conformance.CONFIG,
+        num_key_value_heads=2,
+        head_dim=8,
+        rope=Rope(theta=1e4, interleaved=True),
+        latent=Latent(rank=20, query_rank=24, plain_dim=16, value_dim=12),
+        attention_multiplier=24**-0.5,
+        experts=Experts(
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            norm_topk_prob=True,
+            mlp_only_layers=(0,),
+            scores="sigmoid",
+            correction_bias=True,
+            num_groups=2,
+            topk_groups=1,
+            shared_intermediate_size=32,
+        ),
+        layout="deepseek_v3",
     ),
     "qwen3_5": dataclasses.replace(
         conformance.CONFIG,
@@ -132,6 +153,7 @@ def test_the_facts_matter(name: str):
         "gpt_oss": {"sinks": False},
         "llama4": {"chunked": False},
         "qwen3_5": {"norm_plus_one": False},
+        "deepseek_v3": {"rope": Rope(theta=1e4), "attention_multiplier": 2.0},
     }[name]
     other = LM(params=target.params, config=dataclasses.replace(target.config, **changes))
     assert jnp.abs(logits(target) - logits(other)).max() > 0.05

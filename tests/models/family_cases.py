@@ -86,6 +86,26 @@ _SHARED_EXPERT = {
     "shares that add up to 1": experts(norm_topk_prob=False),
 }
 
+_LATENT = {
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 12,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 10,
+    "moe_intermediate_size": 20,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.7,
+}
+_OF_LATENTS = {
+    "pairs of neighbours": rope(interleaved=False),
+    "scale of whole heads": plain(attention_multiplier=None),
+    "shared expert": experts(shared_intermediate_size=0),
+}
+
 # model_type -> its entries beyond _BASE, and what is left out, fact by fact, to see that the comparison notices.
 _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
     "smollm3": (
@@ -217,6 +237,22 @@ _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
             "sigmoids": experts(scores="softmax"),
             "shared expert": experts(shared_intermediate_size=0),
         },
+    ),
+    "deepseek_v3": (
+        _LATENT
+        | {"q_lora_rank": 14, "rope_scaling": _YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}, "attention_bias": True}
+        | {"first_k_dense_replace": 1, "num_nextn_predict_layers": 0},
+        _OF_LATENTS
+        | {
+            "factor of the scores": plain(attention_multiplier=(6 + 4) ** -0.5),
+            "biases": plain(attention_bias=False),
+            "first layers dense": experts(mlp_only_layers=()),
+        },
+    ),
+    "glm4_moe_lite": (
+        _LATENT
+        | {"q_lora_rank": None, "mlp_layer_types": ["sparse", "dense", "sparse"], "num_nextn_predict_layers": 0},
+        _OF_LATENTS | {"layers one by one": experts(mlp_only_layers=(0,))},
     ),
     "gpt_oss": (
         _EXPERTS

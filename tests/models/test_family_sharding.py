@@ -21,7 +21,7 @@ MESHES = ("data:2,model:2", "model:4")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", ["gpt_oss", "olmo2", "glm4_moe", "phi3", "qwen3_5_moe_text"])
+@pytest.mark.parametrize("name", ["gpt_oss", "olmo2", "glm4_moe", "phi3", "qwen3_5_moe_text", "deepseek_v3"])
 def test_logits_are_those_of_one_device(name: str, mesh: str, tmp_path: pathlib.Path):
     write(tmp_path, name)
     alone, tokens = load(name), texts(FAMILIES[name])
@@ -33,8 +33,9 @@ def test_logits_are_those_of_one_device(name: str, mesh: str, tmp_path: pathlib.
     np.testing.assert_allclose(logits, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
     layer = 1 if spread.config.delta_net is None else 3
     attention = spread.params[f"layers_{layer}"]["self_attn"]
-    sizes = {leaf.sharding.shard_shape(leaf.shape)[0] for leaf in jax.tree.leaves(attention["q_proj"])}
-    assert sizes == {attention["q_proj"]["weight"].shape[0] // sharding.sizes["model"]}
+    queries = attention["q_b_proj" if name == "deepseek_v3" else "q_proj"]
+    sizes = {leaf.sharding.shard_shape(leaf.shape)[0] for leaf in jax.tree.leaves(queries)}
+    assert sizes == {queries["weight"].shape[0] // sharding.sizes["model"]}
     if name == "gpt_oss":
         assert attention["sinks"].sharding.shard_shape((4,)) == (4 // sharding.sizes["model"],)
 
