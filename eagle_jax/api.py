@@ -36,10 +36,12 @@ from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_at, schema
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
+from eagle_jax.text.chat_answer import ChatAnswer
 from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer, decode, settled
 from eagle_jax.text.prompts import Chat, Text, TooLong, encode
-from eagle_jax.text.tool_answer import ToolAnswer
-from eagle_jax.text.tool_calls import FORMATS, ToolFormat, tool_format_for
+from eagle_jax.text.reasoning import NAMES as REASONING_FORMATS
+from eagle_jax.text.reasoning import ReasoningFormat, reasoning_format_for
+from eagle_jax.text.tool_formats import FORMATS, ToolFormat, tool_format_for
 from eagle_jax.text.tools import Tools, call_options, call_schema, read_tools
 from eagle_jax.training import events
 from eagle_jax.tuning.budgets import keep as keep_budgets
@@ -60,7 +62,9 @@ __all__ = [
     "METHODS",
     "PAIRS",
     "PREFIX_CACHE_BYTES",
+    "REASONING_FORMATS",
     "Chat",
+    "ChatAnswer",
     "Chunk",
     "Step",
     "Defaults",
@@ -78,6 +82,7 @@ __all__ = [
     "Profile",
     "PromptLogprobs",
     "QueueFull",
+    "ReasoningFormat",
     "Regenerated",
     "Result",
     "BudgetUse",
@@ -86,7 +91,6 @@ __all__ = [
     "Text",
     "Ticket",
     "TooLong",
-    "ToolAnswer",
     "ToolFormat",
     "Tools",
     "Tuned",
@@ -130,6 +134,7 @@ __all__ = [
     "quantize",
     "read_config",
     "read_tools",
+    "reasoning_format_for",
     "regenerate",
     "schema_at",
     "schema_of_response_format",

@@ -96,9 +96,13 @@ class LlamaConfig(FamilyFacts):
 
     def rope_of(self, layer: int) -> Rope | None:
         """The rotary embedding of this layer; None rotates nothing."""
-        if layer in self.no_rope_layers:
+        if not self.rotates(layer):
             return None
         return self.rope if self.local_rope is None or self.window(layer) is None else self.local_rope
+
+    def rotates(self, layer: int) -> bool:
+        """Whether this layer rotates queries and keys."""
+        return layer not in self.no_rope_layers
 
     @property
     def attention_scale(self) -> float:

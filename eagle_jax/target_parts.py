@@ -92,6 +92,7 @@ class Experts:
             each group's two best scores.
         routed_scaling_factor: the shares are multiplied by it.
         shared_intermediate_size: width of the expert that every token goes through besides; 0 is none.
+        scales_input: a token's share of an expert multiplies what goes in, not what comes out (Llama 4).
         shared_gate: what that expert gives is multiplied by the sigmoid of a logit of each token (Qwen3-Next).
         router_bias, bias: biases of the router and of the experts' projections (gpt-oss).
         swiglu_limit, swiglu_alpha: gates are cut at the limit and ups at both signs of it, and the activation is
@@ -109,6 +110,7 @@ class Experts:
     topk_groups: int = 1
     routed_scaling_factor: float = 1.0
     shared_intermediate_size: int = 0
+    scales_input: bool = False
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
@@ -151,7 +153,8 @@ class FamilyFacts:
         attn_logit_softcapping, final_logit_softcapping: scores and logits become `cap * tanh(x / cap)`; None leaves
             them (Gemma 2).
         qk_norm_over: with `qk_norm`, what the norms of queries and keys go over: each `head` before it is rotated,
-            each `rotated_head` (Hunyuan), or the whole `projection` (OLMo 2).
+            each `rotated_head` (Hunyuan), or the whole `projection` (OLMo 2); `rotated_head_unscaled` has no
+            scale, and is in layers that rotate only (Llama 4).
         gated: what each head attends to is multiplied by the sigmoid of a gate, whose logits `q_proj` gives after the
             head's queries (Qwen3-Next).
         delta_net: Gated DeltaNet in some layers; None has attention in all.
@@ -160,6 +163,9 @@ class FamilyFacts:
         sinks: each query head has a logit of its own in the softmax, and no value for it (gpt-oss).
         local_rope: rotary embedding of the layers with a window; None is that of the others.
         no_rope_layers: layers that rotate nothing, in ascending order (SmolLM3).
+        no_rope_query_beta, no_rope_query_step: in those, queries at position p are multiplied by
+            `1 + beta * log(1 + (p + 1) // step)` (Llama 4).
+        chunked: the window is a chunk: a token sees what is in its own one of so many positions (Llama 4).
         layout: how files name and join the tensors: Llama's way, or that of a row of `converters.family_tensors`.
     """
 
@@ -179,16 +185,23 @@ class FamilyFacts:
     sinks: bool = False
     local_rope: Rope | None = None
     no_rope_layers: tuple[int, ...] = ()
+    no_rope_query_beta: float = 0.0
+    no_rope_query_step: int = 1
+    chunked: bool = False
     layout: str = "llama"
 
     CHOICES = {
         "norms": ("before", "around", "behind"),
         "activation": ("silu", "gelu_tanh"),
-        "qk_norm_over": ("head", "rotated_head", "projection"),
+        "qk_norm_over": ("head", "rotated_head", "rotated_head_unscaled", "projection"),
     }
-    POSITIVE = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling") + (
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
+    POSITIVE = (
+        ("no_rope_query_step",)
+        + ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+        + (
+            "attn_logit_softcapping",
+            "final_logit_softcapping",
+        )
     )
 
     def check_facts(self) -> None:

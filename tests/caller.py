@@ -1,4 +1,4 @@
-"""A tiny model whose answers call functions: each token of its scripts is followed by the next one."""
+"""Tiny models that say scripts, each token followed by the next one; CALLER's answers call functions."""
 
 import dataclasses
 
@@ -30,17 +30,18 @@ ROOM = 128  # tokens: a call that is spelled in bytes is long
 SPECIAL = ["[TOOL_CALLS]"]
 
 
-def make_caller() -> Model:
+def scripted(template: str, scripts: dict[str, list[str]], special: list[str]) -> Model:
+    """A model that says a script after the token that it is named for; no token may occur twice."""
     tokenizer = make_tokenizer()
-    new = [piece for pieces in PIECES.values() for piece in pieces]
-    tokenizer.add_tokens([AddedToken(piece, special=piece in SPECIAL, normalized=False) for piece in new])
-    tokenizer.chat_template = TEMPLATE
+    new = [piece for pieces in scripts.values() for piece in pieces]
+    tokenizer.add_tokens([AddedToken(piece, special=piece in special, normalized=False) for piece in new])
+    tokenizer.chat_template = template
 
     target = SPELLER.target
     embedding = target.params["embed_tokens"]["embedding"]
     directions = embedding / jnp.linalg.norm(embedding, axis=1, keepdims=True)
     matrix = jnp.zeros_like(embedding)
-    for begin, pieces in PIECES.items():
+    for begin, pieces in scripts.items():
         script = [*tokenizer.convert_tokens_to_ids([begin, *pieces]), END]
         matrix = matrix.at[jnp.array(script[1:])].add(8.0 * directions[jnp.array(script[:-1])])
     assert len(tokenizer) <= CONFIG.vocab_size
@@ -49,4 +50,4 @@ def make_caller() -> Model:
     return dataclasses.replace(SPELLER, target=model, tokenizer=tokenizer, context=ROOM)
 
 
-CALLER = make_caller()
+CALLER = scripted(TEMPLATE, PIECES, SPECIAL)

@@ -29,7 +29,8 @@ from eagle_jax.protocols.chat import Chat
 from eagle_jax.scheduling.options import options_for
 from eagle_jax.scheduling.request import requests_for
 from eagle_jax.scheduling.ticket import Ticket
-from eagle_jax.text.tool_calls import FORMATS, CallReader
+from eagle_jax.text.tool_calls import CallReader
+from eagle_jax.text.tool_formats import FORMATS
 
 PART = 512  # tokens of a line
 PROMPT = "Tell me a long story."
@@ -74,7 +75,7 @@ def measure(model: api.Model, options: argparse.Namespace, asked: dict[str, Any]
     parts = [Spent() for _ in range(-(-options.tokens // PART))]
     how = dict(max_new_tokens=options.tokens, ignore_eos=True, temperature=1.0, seed=1, steps=options.steps)
     chunks = eagle_jax.stream(model, PROMPT, drafter=options.drafter, tree=options.tree, **how, **asked)
-    chat, answering, reader = Chat(), answering_of(model, asked), CallReader(FORMATS["hermes"], {"write"})
+    chat, answering, reader = Chat(), answering_of(model, asked), CallReader(FORMATS["hermes"], {"write": {}})
     reader.add('<tool_call>{"name": "write", "arguments": {"text": "')
     before, decoded, start = 0, 0.0, time.perf_counter()
     for chunk in chunks:

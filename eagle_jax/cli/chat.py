@@ -10,6 +10,7 @@ import typer
 from eagle_jax import api
 from eagle_jax.api import encode
 from eagle_jax.cli import options
+from eagle_jax.cli.answers import AnswerWriter, Thinking, as_chat
 from eagle_jax.cli.console import err, load, one_sentence, out, stats_line, waiting, write
 
 HELP = """\
@@ -24,7 +25,9 @@ QUESTION = {"role": "user", "content": "Hello."}
 class Conversation:
     """What was said, and the results so far; `system` survives `/clear`."""
 
+    model: api.Model
     system: str | None
+    thinking: bool | None
     messages: list[dict[str, str]] = dataclasses.field(default_factory=list)
     results: list[api.Result] = dataclasses.field(default_factory=list)
 
@@ -57,6 +60,7 @@ def chat(
     quantize: options.Quantize = None,
     mesh: options.Mesh = None,
     chat_template: options.ChatTemplate = None,
+    thinking: Thinking = None,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -111,7 +115,7 @@ def chat(
             "a conversation needs a chat template, and the model's tokenizer has none; put one into its folder as "
             'chat_template.jinja, or let it go on with plain text: eagle-jax generate --raw "Once upon a time"'
         )
-    conversation = Conversation(system)
+    conversation = Conversation(model, system, thinking)
     if system is not None:  # some templates have no place for it
         encode(
             model.tokenizer, [*conversation.messages, QUESTION], model.target.config.vocab_size, "the system message"
@@ -163,13 +167,13 @@ def _obey(line: str, conversation: Conversation) -> None:
 def _answer(engine: Any, conversation: Conversation, line: str, request: dict[str, Any]) -> None:
     """Streams one answer and remembers it. A request that the engine refuses leaves the conversation as it was."""
     conversation_so_far = [*conversation.messages, {"role": "user", "content": line}]
-    text, result, ticket = "", None, None
+    result, ticket, prompt = None, None, as_chat(conversation_so_far, conversation.thinking)
     try:
-        longest = min(request["max_new_tokens"], engine.room_for(conversation_so_far))
-        ticket = engine.submit(conversation_so_far, **request | {"max_new_tokens": longest})
+        writer = AnswerWriter(conversation.model, prompt)
+        longest = min(request["max_new_tokens"], engine.room_for(prompt))
+        ticket = engine.submit(prompt, **request | {"max_new_tokens": longest})
         for chunk in waiting(iter(ticket), "Reading"):
-            write(chunk.text)
-            text += chunk.text
+            writer.add(chunk)
             result = chunk.result or result
     except KeyboardInterrupt:
         if ticket is not None:
@@ -180,7 +184,7 @@ def _answer(engine: Any, conversation: Conversation, line: str, request: dict[st
         err.print(f"eagle-jax: {error}{hint}", markup=False)
         return
     write("\n")
-    conversation.messages = [*conversation_so_far, {"role": "assistant", "content": text}]
+    conversation.messages = [*conversation_so_far, writer.message]
     if result is not None:
         conversation.results.append(result)
         err.print(stats_line(result), style="dim", markup=False)

@@ -9,6 +9,7 @@ import typer
 
 from eagle_jax import api
 from eagle_jax.cli import options
+from eagle_jax.cli.answers import AnswerWriter, Thinking, as_chat
 from eagle_jax.cli.console import err, load, one_sentence, out, print_json, stats_line, waiting, write
 
 
@@ -25,6 +26,7 @@ def generate(
     mesh: options.Mesh = None,
     chat_template: options.ChatTemplate = None,
     chat: options.Chat = None,
+    thinking: Thinking = None,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -71,7 +73,8 @@ def generate(
         draft=draft_model,
         datastore=datastore,
     )
-    question = [{"role": "user", "content": words}] if options.wants_chat(model, chat) else words
+    is_chat = options.wants_chat(model, chat)
+    question = as_chat([{"role": "user", "content": words}], thinking) if is_chat else words
     request: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -112,9 +115,9 @@ def read_prompt(prompt: str | None, file: pathlib.Path | None) -> str:
 
 
 def _streamed(model: api.Model, question: Any, request: dict[str, Any]) -> None:
-    result = None
+    result, writer = None, AnswerWriter(model, question)
     for chunk in waiting(api.stream(model, question, **request), "Reading the prompt"):
-        write(chunk.text)
+        writer.add(chunk)
         result = chunk.result or result
     write("\n")
     if result is not None:

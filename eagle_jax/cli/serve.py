@@ -2,6 +2,7 @@
 
 import ipaddress
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import jax
@@ -56,6 +57,16 @@ ToolFormat = Annotated[
         rich_help_panel=SERVER,
     ),
 ]
+ReasoningFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--reasoning-format",
+        metavar="NAME",
+        help=f"How the model marks reasoning: {', '.join(api.REASONING_FORMATS)}, which leaves it in the text; by "
+        "default as its chat template says.",
+        rich_help_panel=SERVER,
+    ),
+]
 
 
 @one_sentence
@@ -81,6 +92,7 @@ def serve(
     allow_origin: Origins = None,
     generation_config: options.GenerationConfig = False,
     tool_format: ToolFormat = None,
+    reasoning_format: ReasoningFormat = None,
     drafter: options.Drafter = "auto",
     tree: options.Tree = "auto",
     draft_model: options.DraftModel = None,
@@ -98,8 +110,8 @@ def serve(
     - `eagle-jax serve --target llama-2-7b-chat --slots 32 --host 0.0.0.0 --api-key KEY`
     """
     serving = serving_room()
-    if tool_format is not None and tool_format not in api.FORMATS:
-        raise typer.BadParameter(f"--tool-format {tool_format!r} is none of {', '.join(api.FORMATS)}")
+    _check_format("--tool-format", tool_format, [*api.FORMATS])
+    _check_format("--reasoning-format", reasoning_format, api.REASONING_FORMATS)
     sockets = serving.bound(host, port)
     target = target or api.default_target(head)
     drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
@@ -137,6 +149,7 @@ def serve(
             origins=allow_origin or (),
             generation_config=generation_config,
             tool_format=tool_format,
+            reasoning_format=reasoning_format,
         )
         notes = []
         if max_tokens is not None and max_tokens > engine.max_tokens:
@@ -151,6 +164,11 @@ def serve(
         server.run(sockets=sockets)
     finally:
         engine.close(drain=False)
+
+
+def _check_format(option: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        raise typer.BadParameter(f"{option} {value!r} is none of {', '.join(known)}")
 
 
 def serving_room() -> Any:

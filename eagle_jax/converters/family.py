@@ -11,7 +11,7 @@ Stated = Mapping[str, Any]
 SILU: Mapping[str, tuple[Any, ...]] = {"hidden_act": ("silu", "swish")}
 
 # Values of `layer_types`.
-FULL, WINDOWED, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+FULL, WINDOWED, LINEAR, CHUNKED = "full_attention", "sliding_attention", "linear_attention", "chunked_attention"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,7 @@ _STACKED = (
     ),
     Joined("mlp.experts.down_proj", ("mlp.experts.{j}.down_proj.weight",), stacked=True),
 )
+_LLAMA4 = "feed_forward.experts."
 _SHARED = "mlp.shared_expert", "mlp.shared_expert_gate"
 _WITH_ANOTHER_LAYER = dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",))
 _MTP = (r"mtp\..*",)
@@ -133,6 +134,17 @@ TENSORS: Mapping[str, Tensors] = {
         router="block_sparse_moe.router.layer",
         experts={part: f"{_GRANITE}{part}" for part in ("gate", "up")} | {"down": f"{_GRANITE}output_linear.weight"},
         joined=(Joined(f"{_GRANITE}input_linear.weight", (f"{_GRANITE}gate", f"{_GRANITE}up")),),
+    ),
+    "llama4": Tensors(
+        renamed={f"mlp.{part}_proj": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+        router="feed_forward.router",
+        experts={part: f"{_LLAMA4}{part}_proj" for part in ("gate", "up", "down")},
+        joined=(
+            Joined(f"{_LLAMA4}gate_up_proj", (f"{_LLAMA4}gate_proj", f"{_LLAMA4}up_proj"), transposed=True),
+            Joined(f"{_LLAMA4}down_proj", (f"{_LLAMA4}down_proj",), transposed=True),
+        ),
+        shared=("feed_forward.shared_expert", "feed_forward.shared_expert_gate"),
+        unread=(r"vision_model\..*", r"multi_modal_projector\..*"),
     ),
     "gpt_oss": Tensors(
         router="mlp.router",
@@ -200,7 +212,7 @@ def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int
 
 def divide_layer(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]], layer: str) -> None:
     """`divide` for one layer; `layer` is before the names of its tensors."""
-    for joined in tensors_of(config).joined:
+    for joined in (*tensors_of(config).joined, *_stacks(config)):
         if layer + joined.key in weights.info:
             weights.divide(layer + joined.key, joined.divided(shapes, layer))
 
@@ -232,6 +244,17 @@ def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iter
             if joined.interleaved:
                 whole = np.stack(parts, axis=whole.ndim + joined.axis + 1).reshape(whole.shape)
             yield layer + joined.key, np.ascontiguousarray(whole.swapaxes(-1, -2) if joined.transposed else whole)
+
+
+def stack_of(part: str) -> str:
+    """The name within a layer of all experts' matrices in one tensor, as GGUF files have them."""
+    return f"mlp.experts.{part}.stack"
+
+
+def _stacks(config: LlamaConfig) -> Iterator[Joined]:
+    experts = tensors_of(config).experts.items() if config.experts is not None else ()
+    weights = ((part, name) for part, name in experts if not part.endswith("_bias"))
+    return (Joined(stack_of(part), (name,), stacked="{j}" in name) for part, name in weights)
 
 
 def joins(config: LlamaConfig) -> bool:

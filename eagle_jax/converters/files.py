@@ -84,7 +84,8 @@ def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
     return np.asarray(octets).view(_OCTETS[info.dtype]).reshape(info.shape)
 
 
-_TEXT_PART = "model.language_model."  # before the names of a model that reads text, beside parts that do not
+# Before the names of a model that reads text, beside parts that do not, and what it is called alone.
+_TEXT_PARTS = {"model.language_model.": "model.", "language_model.": ""}
 
 
 class Weights:
@@ -119,8 +120,9 @@ class Weights:
         self._parts: dict[str, tuple[str, Part]] = {}
         self._wholes: dict[str, TensorInfo] = {}
         self._divided: tuple[str, Any] = ("", None)  # the tensor that was divided last
-        for name in [name for name in self.info if name.startswith(_TEXT_PART)]:
-            self.divide(name, {f"model.{name.removeprefix(_TEXT_PART)}": WHOLE})
+        for prefix, alone in _TEXT_PARTS.items():
+            for name in [name for name in self.info if name.startswith(prefix)]:
+                self.divide(name, {f"{alone}{name.removeprefix(prefix)}": WHOLE})
 
     @property
     def is_divided(self) -> bool:
@@ -128,11 +130,14 @@ class Weights:
         return bool(self._wholes)
 
     def divide(self, name: str, parts: Mapping[str, Part]) -> None:
-        """Puts parts of a tensor in its place, as tensors of their own, if that was not done before."""
-        if name in self._wholes:
+        """Puts parts of a tensor in its place, as tensors of their own; not if that was done, nor of a part itself."""
+        is_part = name in self._parts and self._parts[name][1] != WHOLE
+        if name in self._wholes or is_part:
             return
         whole = self._wholes[name] = self.info.pop(name)
         self.info |= {part: one.info(whole) for part, one in parts.items()}
+        if name in self._parts:  # it has another name in the file
+            name, _ = self._parts.pop(name)
         self._parts |= {part: (name, one) for part, one in parts.items()}
 
     def take(self, name: str) -> np.ndarray:

@@ -16,7 +16,14 @@ from eagle_jax.converters.hf_families import FAMILIES
 from eagle_jax.models.rope import frequencies
 
 # Architecture -> `model_type`.
-MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma2": "gemma2", "gemma3": "gemma3_text"}
+MODEL_TYPES = {
+    **{
+        name: name
+        for name in ("llama", "qwen2", "qwen3", "gemma2", "olmo2", "exaone4", "granite", "smollm3", "ernie4_5")
+    },
+    **{name: name for name in ("seed_oss", "phi3", "granitemoe", "olmoe")},
+    **{"gemma3": "gemma3_text", "hunyuan-dense": "hunyuan_v1_dense", "minimax-m2": "minimax_m2", "gpt-oss": "gpt_oss"},
+}
 
 # Entry behind the architecture's name -> key in config.json.
 _KEYS = {
@@ -32,6 +39,32 @@ _KEYS = {
     "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq",
 }
+_GRANITE = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+# How many experts there are, and how wide; `feed_forward_length` may be stated besides, and must agree.
+_EXPERTS = {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}
+_WIDE = {"expert_feed_forward_length": "intermediate_size"}
+# The same for entries that only some architectures have.
+_OWN: Mapping[str, Mapping[str, str]] = {
+    "granite": _GRANITE,
+    "granitemoe": _GRANITE | _EXPERTS,
+    "olmoe": _EXPERTS | {"expert_count": "num_experts"},
+    "minimax-m2": _EXPERTS | _WIDE,
+    "gpt-oss": _EXPERTS | _WIDE,
+}
+# Entries that say what the architecture does anyway: experts by sigmoids.
+_USUAL: Mapping[str, Mapping[str, Any]] = {"minimax-m2": {"expert_gating_func": 2}}
+# What is meant where no entry says otherwise, as keys of config.json.
+_UNSAID: Mapping[str, Mapping[str, Any]] = {
+    "gpt-oss": {"swiglu_limit": 7.0},
+    "olmoe": {"norm_topk_prob": False},
+    "exaone4": {"sliding_window": None},
+    "phi3": {"sliding_window": None},
+}
 _CHECKED = {"attention.head_count", "attention.head_count_kv", "attention.value_length", "rope.dimension_count"}
 _SCALING = {
     "rope.scaling.type": "rope_type",
@@ -40,6 +73,7 @@ _SCALING = {
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
+_YARN: Mapping[str, Mapping[str, Any]] = {"gpt-oss": {"truncate": False}}  # in no entry
 # vocab_size is the number of rows of the embedding; the others tell how the file came about.
 _IGNORED = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"}
 _NO_NUMBERS = {"rope.scaling.type", "rope.scaling.finetuned", "tensor_data_layout"}
@@ -72,6 +106,10 @@ def config_entries(path: pathlib.Path) -> dict[str, Any]:
         entries["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in own_names
     if "mlp_bias" in FAMILIES[entries["model_type"]].keys:
         entries["mlp_bias"] = "model.layers.0.mlp.up_proj.bias" in own_names
+    if "use_bias" in FAMILIES[entries["model_type"]].keys:
+        entries["use_bias"] = "model.layers.0.self_attn.q_proj.bias" in own_names
+    if "attention_out_bias" in FAMILIES[entries["model_type"]].keys:
+        entries["attention_out_bias"] = "model.layers.0.self_attn.o_proj.bias" in own_names
     return entries
 
 
@@ -85,15 +123,28 @@ def end_ids(path: pathlib.Path) -> list[int]:
 def _entries(file: GgufFile) -> dict[str, Any]:
     architecture = file.metadata["general.architecture"]
     stated = _stated(file, architecture)
-    entries: dict[str, Any] = {key: _plain(stated[name]) for name, key in _KEYS.items() if name in stated}
+    known = _KEYS | dict(_OWN.get(architecture, {}))
+    entries: dict[str, Any] = {}
+    for name, key in known.items():
+        if name in stated and entries.setdefault(key, _plain(stated[name])) != _plain(stated[name]):
+            raise ValueError(
+                f"{file.path} has {architecture}.{name} {stated[name]} beside {entries[key]} under another name; "
+                "expected the two to agree"
+            )
     heads, kv_heads = head_counts(file)
     entries.setdefault("head_dim", stated["embedding_length"] // heads)
     entries |= {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
     entries["vocab_size"] = file.tensors["token_embd.weight"].shape[0]
+    rotated = stated.get("rope.dimension_count", entries["head_dim"])
+    if "partial" in FAMILIES[MODEL_TYPES[architecture]].rope:
+        is_count = "rotary_dim" in FAMILIES[MODEL_TYPES[architecture]].keys
+        share = {"rotary_dim": rotated} if is_count else {"partial_rotary_factor": rotated / entries["head_dim"]}
+        entries, stated = entries | share, stated | {"rope.dimension_count": entries["head_dim"]}
     for name in ("attention.value_length", "rope.dimension_count"):
         if stated.get(name, entries["head_dim"]) != entries["head_dim"]:
             raise ValueError(f"{file.path} has {architecture}.{name} {stated[name]}; expected {entries['head_dim']}")
     entries["rope_scaling"] = _scaling(file, stated, entries)
+    entries = dict(_UNSAID.get(architecture, {})) | entries
     entries |= _family(architecture, entries)
     return entries | _tokens(file)
 
@@ -102,10 +153,12 @@ def _stated(file: GgufFile, architecture: str) -> dict[str, Any]:
     """The entries about the model, each of them known."""
     prefix = f"{architecture}."
     stated = {name.removeprefix(prefix): value for name, value in file.metadata.items() if name.startswith(prefix)}
+    own = _OWN.get(architecture, {}).keys()
     for name, value in stated.items():
-        if name in _ABSENT and value == _ABSENT[name]:
+        usual = _ABSENT | dict(_USUAL.get(architecture, {}))
+        if name not in own and name in usual and value == usual[name]:
             continue
-        if name not in _KEYS.keys() | _CHECKED | _SCALING.keys() | _IGNORED:
+        if name not in _KEYS.keys() | own | _CHECKED | _SCALING.keys() | _IGNORED:
             raise ValueError(f"{file.path} has {prefix}{name} {value!r}, which is not known and might change the model")
         if name not in _NO_NUMBERS | _CHECKED and type(value) not in (int, float):
             raise ValueError(f"{file.path} has {prefix}{name} {value!r}; expected a number")
@@ -135,7 +188,9 @@ def _scaling(file: GgufFile, stated: Mapping[str, Any], entries: Mapping[str, An
         return _llama3(file, entries)
     if kind == "none":
         return None
-    return scaling if kind == "yarn" else {key: scaling[key] for key in ("rope_type", "factor") if key in scaling}
+    if kind == "yarn":
+        return scaling | dict(_YARN.get(file.metadata["general.architecture"], {}))
+    return {key: scaling[key] for key in ("rope_type", "factor") if key in scaling}
 
 
 def _llama3(file: GgufFile, entries: Mapping[str, Any]) -> dict[str, Any]:

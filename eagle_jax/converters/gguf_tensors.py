@@ -1,7 +1,7 @@
 """The tensors of a GGUF file by their names in a HuggingFace checkpoint, with the values that they have there.
 
-Two things differ: llama's rows of q and k are in the order of llama.cpp's rotary embedding, and Gemma's norms hold
-their factors, which HuggingFace stores less 1.
+Three things differ: rows of q and k of the architectures that llama.cpp rotates by neighbours are in its order, Gemma's
+norms hold their factors, which HuggingFace stores less 1, and the matrices of all experts are one tensor.
 """
 
 import functools
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
+from eagle_jax.converters.family_tensors import TENSORS, stack_of
 from eagle_jax.converters.gguf_blocks import BLOCK_TYPES, read_blocks
 from eagle_jax.converters.gguf_file import GgufFile, GgufTensor, read_gguf
 from eagle_jax.converters.packed import QuantizedTensor
@@ -39,19 +40,52 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _LLAMA_LAYER = _LAYER | {"ffn_norm": "post_attention_layernorm"}
+_BEHIND_LAYER = _LAYER | {  # the norms come after attention and MLP
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 _GEMMA_LAYER = _LAYER | {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-# Architecture -> the modules of a layer. Mistral's files call themselves llama.
+
+
+def _experts(layout: str) -> dict[str, str]:
+    """Parameters of experts and of their router, as a layout of `family_tensors` calls them."""
+    tensors, own = TENSORS[layout], {}
+    for part, name in tensors.experts.items():
+        if not part.endswith("_bias"):
+            own[f"ffn_{part}_exps.weight"] = stack_of(part)
+        else:
+            own[f"ffn_{part.removesuffix('_bias')}_exps.bias"] = name
+    router = {f"ffn_gate_inp.{kind}": f"{tensors.router}.{kind}" for kind in ("weight", "bias")}
+    return own | router | {"exp_probs_b.bias": tensors.correction, "attn_sinks.weight": "self_attn.sinks"}
+
+
+# Architecture -> the modules of a layer, and single parameters. Mistral's files call themselves llama.
 LAYERS: Mapping[str, Mapping[str, str]] = {
     "llama": _LLAMA_LAYER,
     "qwen2": _LLAMA_LAYER,
     "qwen3": _LLAMA_LAYER,
     "gemma2": _GEMMA_LAYER,
     "gemma3": _GEMMA_LAYER,
+    "olmo2": _BEHIND_LAYER,
+    "exaone4": _BEHIND_LAYER,
+    "granite": _LLAMA_LAYER,
+    "smollm3": _LLAMA_LAYER,
+    "ernie4_5": _LLAMA_LAYER,
+    "seed_oss": _LAYER | {"post_attention_norm": "post_attention_layernorm"},
+    "hunyuan-dense": _LLAMA_LAYER
+    | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
+    "phi3": _LLAMA_LAYER | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+    "granitemoe": _LLAMA_LAYER | _experts("granitemoe"),
+    "olmoe": _LLAMA_LAYER | _experts("olmoe"),
+    "minimax-m2": _LLAMA_LAYER | _experts("minimax_m2"),
+    "gpt-oss": _LAYER | {"post_attention_norm": "post_attention_layernorm"} | _experts("gpt_oss"),
 }
+# Architectures whose rows of q and k llama.cpp has in its own order.
+_PERMUTED = ("llama", "granite", "granitemoe", "smollm3")
 _GEMMA = ("gemma2", "gemma3")
 
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -107,13 +141,13 @@ class GgufTensors:
         return TensorInfo(tensor.shape, "bfloat16", tensor.file, stored=f"{tensor.type}, expanded to floats")
 
     def _in_order(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Rows of llama's q and k in HuggingFace's order.
+        """Rows of q and k in HuggingFace's order.
 
         llama.cpp rotates neighbouring rows of a head, HuggingFace those half a head apart: row 2 i + j there is row
         j * c / 2 + i here, for heads of c rows.
         """
         projection = re.search(r"self_attn\.([qk])_proj\.", name)
-        if self._architecture != "llama" or projection is None:
+        if self._architecture not in _PERMUTED or projection is None:
             return value
         heads = head_counts(self._file)[projection[1] == "k"]
         if len(value) % (2 * heads):
@@ -135,8 +169,12 @@ def hf_names(file: GgufFile) -> dict[str, str]:
         if own == ROPE_FACTORS:
             continue
         layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", own)
-        module = LAYERS[architecture].get(layer[2]) if layer else None
-        name = f"model.layers.{layer[1]}.{module}.{layer[3]}" if layer and module else _AROUND.get(own)
+        name = _AROUND.get(own)
+        if layer is not None:
+            table = LAYERS[architecture]
+            module = table.get(layer[2])
+            inner = table.get(f"{layer[2]}.{layer[3]}") or (module and f"{module}.{layer[3]}")
+            name = f"model.layers.{layer[1]}.{inner}" if inner else None
         if name is None:
             raise ValueError(f"{file.path} has a tensor {own}, which is not known in a model of kind {architecture}")
         names[name] = own

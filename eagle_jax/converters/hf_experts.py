@@ -100,6 +100,26 @@ def qwen3_5_moe(stated: Stated) -> Experts:
     return qwen3_next({**stated, "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1})
 
 
+def llama4(stated: Stated) -> Experts:
+    """Sigmoids of the best logits scale what goes into an expert; a shared one is as wide; some layers are dense."""
+    layers, sparse = integer(stated, "num_hidden_layers"), stated.get("moe_layers")
+    if sparse is None:
+        step = integer(stated, "interleave_moe_layer_step")
+        if step < 1:
+            raise ValueError(f"interleave_moe_layer_step={step}; expected at least 1")
+        sparse = [*range(step - 1, layers, step)]
+    if not isinstance(sparse, list) or any(i not in range(layers) for i in sparse):
+        raise ValueError(f"moe_layers={sparse!r}; expected a list of layers from 0 to {layers - 1}")
+    return Experts(
+        **_routed(stated, 16, "intermediate_size"),
+        norm_topk_prob=False,
+        mlp_only_layers=tuple(i for i in range(layers) if i not in sparse),
+        scores="sigmoid",
+        shared_intermediate_size=integer(stated, "intermediate_size"),
+        scales_input=True,
+    )
+
+
 def kinds_of(config: LlamaConfig) -> list[str]:
     """What `glm4_moe_lite` reads of the layers."""
     return ["sparse" if config.is_sparse(i) else "dense" for i in range(config.num_hidden_layers)]

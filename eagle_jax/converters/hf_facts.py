@@ -52,7 +52,7 @@ def smollm3(stated: Stated) -> Fields:
     """Windows, where they are in use and not named layer by layer, are those of the layers without rotation."""
     if layer_types(stated) is not None or not flag(stated, "use_sliding_window", False):
         return {}
-    rotated = set(range(integer(stated, "num_hidden_layers"))) - set(_no_rope_layers(stated)["no_rope_layers"])
+    rotated = set(range(integer(stated, "num_hidden_layers"))) - set(no_rope_layers(stated))
     return {"full_attention_layers": tuple(sorted(rotated))} if stated.get("sliding_window") is not None else {}
 
 
@@ -106,16 +106,17 @@ def _local_rope(stated: Stated) -> Rope:
     return _rope(hf_rope.of_local_layers(stated), stated)
 
 
-def _no_rope_layers(stated: Stated) -> dict[str, tuple[int, ...]]:
+def no_rope_layers(stated: Stated) -> tuple[int, ...]:
+    """The layers that rotate nothing."""
     layers, listed = integer(stated, "num_hidden_layers"), stated.get("no_rope_layers")
-    if listed is None:
+    if not listed:  # none, or an empty list (Llama 4)
         step = integer(stated, "no_rope_layer_interval")
         if step < 1:
             raise ValueError(f"no_rope_layer_interval={step}; expected at least 1")
         listed = [int((i + 1) % step != 0) for i in range(layers)]
     if not isinstance(listed, list) or len(listed) < layers or any(one not in (0, 1) for one in listed):
         raise ValueError(f"no_rope_layers={listed!r}; expected 1, or 0 for no rotation, for each of {layers} layers")
-    return {"no_rope_layers": tuple(i for i in range(layers) if not listed[i])}
+    return tuple(i for i in range(layers) if not listed[i])
 
 
 def _number(key: str) -> Callable[[Stated], Fields]:
@@ -137,7 +138,7 @@ _READERS: Mapping[str, Callable[[Stated], Fields]] = {
     "attn_logit_softcapping": _cap("attn_logit_softcapping"),
     "final_logit_softcapping": _cap("final_logit_softcapping"),
     "rope_local_base_freq": lambda stated: {"local_rope": _local_rope(stated)},
-    "no_rope_layers": _no_rope_layers,
+    "no_rope_layers": lambda stated: {"no_rope_layers": no_rope_layers(stated)},
 }
 
 

@@ -16,7 +16,7 @@ SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", 
 # Keys whose null is a statement, whatever the family's default is: all heads, no window, no cap, no latent queries.
 NULL_SAYS = frozenset(
     {"num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"}
-) | {"q_lora_rank"}
+) | {"q_lora_rank", "attention_chunk_size"}
 
 # Read into the LlamaConfig, besides a family's own keys.
 READ = frozenset().union(

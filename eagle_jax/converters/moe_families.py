@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import hf_experts, hf_facts
+from eagle_jax.converters import hf_experts, hf_facts, hf_llama4
 from eagle_jax.converters.dense_families import GRANITE, GRANITE_ABSENT
 from eagle_jax.converters.family import SILU, Family
 
@@ -124,6 +124,36 @@ MOE: Mapping[str, Family] = {
         always={"qk_norm": True, "qk_norm_over": "projection", "layout": "minimax_m2"},
         rope=frozenset({"partial"}),
         experts=hf_experts.minimax_m2,
+    ),
+    "llama4_text": Family(
+        title="Llama 4 (text)",
+        differs="attention in chunks, but for every fourth layer, which rotates nothing and scales queries; "
+        "norms of rotated queries and keys without a scale; neighbours are rotated; experts by sigmoids that scale "
+        "what goes in, and a shared one",
+        architecture="Llama4ForCausalLM",
+        whole=("llama4", "Llama4ForConditionalGeneration"),
+        keys=hf_llama4.KEYS | hf_experts.ROUTED,
+        absent={
+            "max_position_embeddings": 131072,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "num_experts_per_tok": 1,
+            "intermediate_size_mlp": 16384,
+            "use_qk_norm": True,
+            "no_rope_layer_interval": 4,
+            "interleave_moe_layer_step": 1,
+            "attention_chunk_size": 8192,
+            "attn_temperature_tuning": True,
+            "floor_scale": 8192,
+            "attn_scale": 0.1,
+        },
+        always={"qk_norm_over": "rotated_head_unscaled", "layout": "llama4"},
+        rope=frozenset({"interleaved"}),
+        experts=hf_experts.llama4,
+        read=hf_llama4.read,
+        write=hf_llama4.write,
     ),
     "gpt_oss": Family(
         title="gpt-oss 20B, 120B",

@@ -10,9 +10,9 @@ import numpy as np
 from eagle_jax.jobs import openai
 from eagle_jax.jobs.rows import Defaults, Refused, Row, sentence
 from eagle_jax.loading.model import Model
-from eagle_jax.protocols.answering import Answering, Shape
-from eagle_jax.protocols.calling import Calling
+from eagle_jax.protocols.answering import AnswerFormats, Answering, Shape
 from eagle_jax.protocols.calls import Call
+from eagle_jax.protocols.chat_answers import ChatAnswers
 from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
 from eagle_jax.scheduling.processing import check_processing
 from eagle_jax.scheduling.request import NO_OUTPUT, Request, requests_for, with_form
@@ -21,6 +21,7 @@ from eagle_jax.scheduling.row import Row as EmptyAnswer
 from eagle_jax.scheduling.row import result_of
 from eagle_jax.scheduling.scoring import prompt_logprobs, requests_to_score
 from eagle_jax.scheduling.ticket import Ticket
+from eagle_jax.text.prompts import Chat
 
 UNANSWERABLE = (ValueError, TypeError, OverflowError)  # what is raised of a row that asks for what cannot be
 
@@ -38,7 +39,7 @@ class Asked:
 
     row: Row
     shape: Shape | None
-    calling: Calling
+    answers: ChatAnswers
     answering: Answering
     left: int
 
@@ -74,15 +75,12 @@ class Asked:
         return openai.response_line(self.row, body)
 
     def _own(self, result: Result, ids: dict[str, Any]) -> dict[str, Any]:
-        """What an answer says, the functions it calls if it may call any, and how it ended."""
-        answer = self.calling.of(self.answering, 0)
-        if answer is None:
-            told: dict[str, Any] = {"text": result.text}
-        else:
-            answer.add(result.token_ids, result.text, is_last=True)
-            told = {"text": answer.content} | ({"tool_calls": answer.calls} if answer.calls else {})
+        """What an answer says, its reasoning and the functions it calls if there are any, and how it ended."""
+        message = self.answers.message(self.answering, 0, result)
+        told = {"text": message["content"] or ""}
+        told |= {name: message[name] for name in ("reasoning_content", "tool_calls") if name in message}
         usage = {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)}
-        return told | ids | {"finish_reason": self.calling.finish_reason(0, result.finish_reason), "usage": usage}
+        return told | ids | {"finish_reason": self.answers.finish_reason(0, result.finish_reason), "usage": usage}
 
 
 def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
@@ -100,7 +98,7 @@ def refused(row: Row, error: Exception) -> Refused:
 
 
 def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
-    shape, calling, call = prepared(row, model.tokenizer)
+    shape, answers, call = prepared(row, model.tokenizer)
     top = call.scored
     scores = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
     requests = [score for score in scores for _ in range(call.samples)]
@@ -111,17 +109,19 @@ def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
     tickets = _tickets(model, requests)
     scored = _tickets(model, scores) if call.is_answered else tickets[:: call.samples]
     answering = answering_of(row, call, shape, tickets, scored)
-    return Asked(row, shape, calling, answering, len(requests) if call.is_answered else 0)
+    return Asked(row, shape, answers, answering, len(requests) if call.is_answered else 0)
 
 
-def prepared(row: Row, tokenizer: Any) -> tuple[Shape | None, Calling, Call]:
-    """The form of a row's answer, what reads calls of functions from it, and the row as a model with this tokenizer is
+def prepared(row: Row, tokenizer: Any) -> tuple[Shape | None, ChatAnswers, Call]:
+    """The form of a row's answer, what reads it, and the row as a model with this tokenizer is
     asked. Raises `FieldError`.
     """
-    shape, calling = row.shape() if row.shape else None, Calling()
+    shape, answers = row.shape() if row.shape else None, ChatAnswers()
     if shape is not None:
-        return shape, calling, shape.prepare(row.call, tokenizer, None)
-    return shape, calling, row.call if row.call.tools is None else calling.prepare(row.call, tokenizer, None)
+        return shape, answers, shape.prepare(row.call, tokenizer, AnswerFormats())
+    if not isinstance(row.call.prompts[0], Chat):
+        return shape, answers, row.call
+    return shape, answers, answers.prepare(row.call, tokenizer, AnswerFormats())
 
 
 def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Options, list[int]]:

@@ -51,7 +51,7 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> Asked | Re
         return row
     scores: list[Ticket] = []
     try:
-        shape, calling, call = prepared(row, engine.model.tokenizer)
+        shape, answers, call = prepared(row, engine.model.tokenizer)
         scores = [] if call.scored is None else engine.submit_scores(call.prompts, top_logprobs=call.scored)
         tickets = [ticket for ticket in scores for _ in range(call.samples)]
         if call.is_answered:
@@ -63,7 +63,7 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> Asked | Re
     except Exception:
         _cancel(scores)
         raise
-    return Asked(row, shape, calling, answering_of(row, call, shape, tickets, scores), 0)
+    return Asked(row, shape, answers, answering_of(row, call, shape, tickets, scores), 0)
 
 
 def _submit(

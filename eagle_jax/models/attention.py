@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from eagle_jax import ops
 from eagle_jax.config import LlamaConfig
-from eagle_jax.models.layers import Linear, RMSNorm, norm
+from eagle_jax.models.layers import Linear, norm
 from eagle_jax.models.layout import QKV
 from eagle_jax.ops import KV, AttentionInputs, CachedKV
 
@@ -24,6 +24,7 @@ class Attention(nn.Module):
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32
+    rotates: bool = True
 
     def setup(self):
         c = self.config
@@ -36,7 +37,7 @@ class Attention(nn.Module):
             self.k_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
             self.v_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
         self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
-        if c.qk_norm:
+        if c.qk_norm and not self._is_unscaled:
             self.q_norm, self.k_norm = norm(c, self.dtype), norm(c, self.dtype)
         if c.sinks:
             self.sinks = self.param("sinks", nn.initializers.normal(0.02), (c.num_attention_heads,), self.dtype)
@@ -59,6 +60,10 @@ class Attention(nn.Module):
         """The tokens' own, where nothing else is read."""
         return ops.keys_and_values(x, self._weights(x.shape[-1], norm, None), inputs, self.config.head_dim)
 
+    @property
+    def _is_unscaled(self) -> bool:
+        return self.config.qk_norm_over == "rotated_head_unscaled"
+
     def _weights(self, size: int, norm: ops.Norm | None, post_norm: ops.Norm | None) -> ops.AttentionWeights:
         c = self.config
         if self.has_variable("params", QKV):
@@ -67,21 +72,22 @@ class Attention(nn.Module):
             qkv = self.q_proj.weights(size), self.k_proj.weights(size), self.v_proj.weights(size)
         whole = c.qk_norm_over == "projection"
         heads = (c.num_attention_heads, c.num_key_value_heads) if whole else (1, 1)
-        q_norm, k_norm = (self.q_norm, self.k_norm) if c.qk_norm else (None, None)
+        q_norm, k_norm = None, None
+        if c.qk_norm and not self._is_unscaled:
+            q_norm = self.q_norm.weights(heads[0] * c.head_dim)
+            k_norm = self.k_norm.weights(heads[1] * c.head_dim)
+        elif c.qk_norm and self.rotates:
+            q_norm = k_norm = ops.Norm(jnp.ones(c.head_dim, self.dtype), c.rms_norm_eps)
         return ops.AttentionWeights(
             norm=norm,
             qkv=qkv,
             o=self.o_proj.weights(c.num_attention_heads * c.head_dim),
-            q_norm=_weights(q_norm, heads[0] * c.head_dim),
-            k_norm=_weights(k_norm, heads[1] * c.head_dim),
+            q_norm=q_norm,
+            k_norm=k_norm,
             post_norm=post_norm,
             sinks=self.sinks if c.sinks else None,
-            norms_over=c.qk_norm_over,
+            norms_over=c.qk_norm_over.removesuffix("_unscaled"),
             gated=c.gated,
             interleaved=c.rope.interleaved,
             multiplier=c.residual_multiplier,
         )
-
-
-def _weights(norm: RMSNorm | None, size: int) -> ops.Norm | None:
-    return None if norm is None else norm.weights(size)

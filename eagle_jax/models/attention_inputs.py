@@ -27,6 +27,7 @@ def attention_inputs(
         flat: where the tokens of requests lie that share a row.
     """
     window, rope = config.window(layer), config.rope_of(layer)
+    first = first_seen(positions, window, config.chunked)
     if flat is None:
         turns = cos_sin(rope, config.head_dim, positions, cache.rope_length)
     else:  # each token is a row with the length of its request
@@ -34,23 +35,21 @@ def attention_inputs(
         turns = by_token[0].swapaxes(0, 1), by_token[1].swapaxes(0, 1)
     return AttentionInputs(
         cos_sin=turns,
-        visible=window_mask(visible, positions, fresh_positions, window),
+        visible=visible if first is None else visible & (fresh_positions[:, None] >= first[..., None]),
         length=cache.length,
         cache_rows=cache.rows,
-        first=None if window is None else positions - window + 1,
+        first=first,
         num_valid=num_valid(positions >= 0),
         flat=flat,
-        query_scale=query_scale(rope, positions),
+        query_scale=query_scale(config, rope, positions),
     )
 
 
-def window_mask(
-    visible: Bool[Array, "b n m"], positions: Int[Array, "b n"], fresh_positions: Int[Array, "b m"], window: int | None
-) -> Bool[Array, "b n m"]:
-    """`visible`, cut to the sliding window."""
+def first_seen(positions: Int[Array, "b n"], window: int | None, chunked: bool) -> Int[Array, "b n"] | None:
+    """The first position that each token sees: of the sliding window, or of its chunk; None sees all."""
     if window is None:
-        return visible
-    return visible & (fresh_positions[:, None] > positions[..., None] - window)
+        return None
+    return positions // window * window if chunked else positions - window + 1
 
 
 def num_valid(valid: Bool[Array, "b n"]) -> Int[Array, ""]:

@@ -43,6 +43,7 @@ class DecoderLayer(nn.Module):
     input_norm: bool = True
     sparse: bool = False
     recurrent: bool = False
+    rotates: bool = True
 
     def setup(self):
         c = self.config
@@ -51,7 +52,9 @@ class DecoderLayer(nn.Module):
         if self.recurrent:
             self.linear_attn = GatedDeltaNet(c, self.dtype)
         else:
-            self.self_attn = Attention(c, self.dtype) if c.latent is None else LatentAttention(c, self.dtype)
+            self.self_attn = (
+                Attention(c, self.dtype, self.rotates) if c.latent is None else LatentAttention(c, self.dtype)
+            )
         self.post_attention_layernorm = norm(c, self.dtype)
         if c.norms == "around":
             self.pre_feedforward_layernorm = norm(c, self.dtype)
@@ -129,7 +132,7 @@ class Llama(nn.Module):
         c = self.config
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, self.dtype)
         self.layers = [
-            DecoderLayer(c, self.dtype, sparse=c.is_sparse(i), recurrent=c.is_recurrent(i))
+            DecoderLayer(c, self.dtype, sparse=c.is_sparse(i), recurrent=c.is_recurrent(i), rotates=c.rotates(i))
             for i in range(c.num_hidden_layers)
         ]
         self.norm = norm(c, self.dtype)

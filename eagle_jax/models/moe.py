@@ -73,7 +73,9 @@ class SparseMLP(nn.Module):
         by_token = tuple(part.reshape(*x.shape[:2], -1) for part in (chosen, share))
         stacks, down_bias = self.experts()
         specs = Stacks(*_WIDTH, *(_BIASES if c.bias else ()))
-        y = added_up(functools.partial(mix, activation=activation(c)), (x, *by_token), stacks, specs)
+        y = added_up(
+            functools.partial(mix, activation=activation(c), scales_input=c.scales_input), (x, *by_token), stacks, specs
+        )
         if down_bias is not None:  # here, not in what devices add up
             y = y + jnp.einsum("bnt,bnth->bnh", by_token[1], down_bias.astype(jnp.float32)[by_token[0]])
         return y.astype(x.dtype)
@@ -111,9 +113,12 @@ def mix(
     tokens: tuple[Float[Array, "b n h"], Int[Array, "b n t"], Float[Array, "b n t"]],
     stacks: Stacks,
     activation: Activation = Activation(),
+    scales_input: bool = False,
 ) -> Float[Array, "b n h"]:
     """What its experts make of each token, by their shares, in float32."""
     x, chosen, share = tokens
+    if scales_input:  # each pair has a row of its own
+        x, share = x[:, :, None] * share[..., None].astype(x.dtype), jnp.ones_like(share)
     pairs = apply_experts(x.reshape(-1, x.shape[-1]), chosen.reshape(-1), stacks, activation)
     return jnp.sum(pairs.reshape(*chosen.shape, -1) * share[..., None], axis=2)
 

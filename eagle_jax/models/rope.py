@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.config import Rope
 from eagle_jax.ops import CosSin, computed_once
+from eagle_jax.target_parts import FamilyFacts
 
 
 def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope_length: Int[Array, "b"]) -> CosSin:
@@ -48,13 +49,19 @@ def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
     return _FREQUENCIES[rope.kind](rope, rope.rotated(head_dim))
 
 
-def query_scale(rope: Rope | None, positions: Int[Array, "b n"]) -> Float[Array, "b n"] | None:
-    """What queries are multiplied by beyond the original context; None is 1."""
-    if rope is None or not rope.query_beta:
+def query_scale(config: FamilyFacts, rope: Rope | None, positions: Int[Array, "b n"]) -> Float[Array, "b n"] | None:
+    """What queries are multiplied by in a layer with this rotation: beyond the original context, or, where nothing is
+    rotated, beyond the first positions (Llama 4); None is 1.
+    """
+    beta = config.no_rope_query_beta if rope is None else rope.query_beta
+    if not beta:
         return None
-    assert rope.original_max_position_embeddings is not None
-    times = jnp.maximum(positions, 0) // rope.original_max_position_embeddings
-    return 1 + rope.query_beta * jnp.log1p(times.astype(jnp.float32))
+    if rope is None:
+        times = (jnp.maximum(positions, 0) + 1) // config.no_rope_query_step
+    else:
+        assert rope.original_max_position_embeddings is not None
+        times = jnp.maximum(positions, 0) // rope.original_max_position_embeddings
+    return 1 + beta * jnp.log1p(times.astype(jnp.float32))
 
 
 def _exponents(head_dim: int) -> np.ndarray:

@@ -43,9 +43,12 @@ class Answering:
         """What every response begins with."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.name}
 
-    def usage(self, results: Sequence[Result]) -> dict[str, Any]:
+    def usage(self, results: Sequence[Result], reasoning_tokens: int = 0) -> dict[str, Any]:
         """Tokens that were read and written; `cached_tokens` are those of prompts that were not read anew,
         `accepted_prediction_tokens` those that the drafter had guessed. Samples of one prompt count it once.
+
+        Args:
+            reasoning_tokens: tokens of reasoning among those that were written.
         """
         first_samples = results[:: self.call.samples]
         prompts = sum(result.prompt_tokens for result in first_samples)
@@ -57,8 +60,24 @@ class Answering:
             "completion_tokens": tokens,
             "total_tokens": prompts + tokens,
             "prompt_tokens_details": {"cached_tokens": cached},
-            "completion_tokens_details": {"accepted_prediction_tokens": accepted},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": accepted,
+                "reasoning_tokens": reasoning_tokens,
+            },
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerFormats:
+    """How models write what answers have beside text; None is what their chat templates have.
+
+    Attributes:
+        tools: the name of a format of calls.
+        reasoning: the name of a format of reasoning, or "none", which leaves it in the text.
+    """
+
+    tools: str | None = None
+    reasoning: str | None = None
 
 
 class Shape(abc.ABC):
@@ -81,7 +100,7 @@ class Shape(abc.ABC):
         return message if found is None else re.sub(found, cls.renamed[found], message, count=1)
 
     @abc.abstractmethod
-    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
+    def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
         """The request as a model with this tokenizer is asked. Raises `FieldError`."""
 
     @abc.abstractmethod

@@ -7,19 +7,19 @@ from typing import Any
 
 from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, number, text
 from eagle_jax.protocols.answering import Answering, event
-from eagle_jax.protocols.calling import CallingShape
 from eagle_jax.protocols.calls import Call, chat_call
+from eagle_jax.protocols.chat_answers import ChatAnswersShape
 from eagle_jax.protocols.choices import finish_reason
 from eagle_jax.scheduling.results import FAILED, Chunk, Result
 from eagle_jax.text.detokenize import decode
 from eagle_jax.text.messages import content_of
+from eagle_jax.text.reasoning import Thought
 
 AS_IN_CHATS = ("model", "top_p", "top_k", "stream", "max_tokens")
-# Known fields, and the values of them that change nothing; what a model may think is its template's matter.
+# Known fields, and the values of them that change nothing.
 NEUTRAL: dict[str, list[Any]] = {"container": [], "mcp_servers": [[]]}
 IGNORED = {
     "metadata": mapping,
-    "thinking": mapping,
     "cache_control": anything,
     "diagnostics": anything,
 } | dict.fromkeys(("service_tier", "inference_geo", "speed", "user_profile_id", "workspace_id"), text)
@@ -27,6 +27,7 @@ IGNORED_IN_TOOLS = ("strict", "eager_input_streaming", "input_examples", "allowe
 MARKED = dict.fromkeys(("cache_control", "citations", "caller"), anything)
 # Anthropic has no word for an answer that fails.
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", FAILED: FAILED}
+THINKING = {"enabled": True, "disabled": False, "adaptive": None}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 ERRORS = {
     **{400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large"},
@@ -51,7 +52,7 @@ def counted_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     chat = {name: fields.take(name, anything, None) for name in AS_IN_CHATS}
     chat |= {"temperature": fields.take("temperature", number(0.0, 1.0), None)}
     chat |= {"stop": fields.take("stop_sequences", anything, None)}
-    chat |= _tools(fields) | _output(fields)
+    chat |= _tools(fields) | _output(fields) | _thinking(fields.object("thinking"))
     if messages[-1]["role"] == "assistant":  # the answer goes on with it
         chat |= {"continue_final_message": True, "add_generation_prompt": False}
     fields.ignore(IGNORED)
@@ -73,7 +74,7 @@ def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
         raise fields.wrong("role", f"={role[:40]!r}; expected user, assistant or system")
     content = fields.must("content", anything)
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    said, calls, answers = [], [], 0
+    said, thought, calls, answers = [], [], [], 0
     for block in fields.each("content", blocks):
         kind = block.must("type", text)
         block.ignore(MARKED)
@@ -87,12 +88,14 @@ def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
             answers += 1
             block.ignore({"is_error": flag})
             yield {"role": "tool", "tool_call_id": block.must("tool_use_id", text), "content": told}
-        elif kind in ("thinking", "redacted_thinking"):  # what a model thought before, no template here reads
-            block.ignore(dict.fromkeys(("thinking", "signature", "data"), text))
+        elif kind in ("thinking", "redacted_thinking"):
+            thought.append(block.take("thinking", text, ""))
+            block.ignore(dict.fromkeys(("signature", "data"), text))
         else:
             raise block.wrong("type", f"={kind[:40]!r}; this model reads text, tool_use and tool_result only")
     if said or not answers:
-        yield {"role": role, "content": "".join(said)} | ({"tool_calls": calls} if calls else {})
+        reasoning = {"reasoning_content": "".join(thought)} if any(thought) and role == "assistant" else {}
+        yield {"role": role, "content": "".join(said)} | reasoning | ({"tool_calls": calls} if calls else {})
 
 
 def _tools(fields: Fields) -> dict[str, Any]:
@@ -130,8 +133,17 @@ def _output(fields: Fields) -> dict[str, Any]:
     return {"reasoning_effort": effort, "response_format": {"type": "json_schema", "json_schema": schema}}
 
 
+def _thinking(fields: Fields) -> dict[str, Any]:
+    """Whether the model is to think, where its template can be told so."""
+    kind = fields.take("type", text, "adaptive")
+    fields.ignore({"budget_tokens": anything, "display": text})
+    if kind not in THINKING:
+        raise fields.wrong("type", f"={kind[:40]!r}; expected {', '.join(THINKING)}")
+    return {"enable_thinking": THINKING[kind]}
+
+
 def _edits(fields: Fields) -> None:
-    """What a server may drop of a conversation: earlier thoughts, which nobody reads here, and nothing else."""
+    """What a server may drop of a conversation: earlier thoughts, and nothing else."""
     for edit in fields.each("edits", fields.take("edits", anything, [])):
         kind = edit.must("type", text)
         if not kind.startswith("clear_thinking"):
@@ -145,7 +157,7 @@ def error_of(status: int, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-class Messages(CallingShape):
+class Messages(ChatAnswersShape):
     """A message of blocks: texts, and functions that are called."""
 
     prefix = "msg"
@@ -160,42 +172,32 @@ class Messages(CallingShape):
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         (result,) = results
         blocks: list[dict[str, Any]] = []
-        for piece in self._calling.pieces(answering, 0, result):
-            if not isinstance(piece, str):
+        for piece in self._answers.pieces(answering, 0, result):
+            if isinstance(piece, dict):
                 blocks.append(_called(piece, json.loads(piece["function"]["arguments"])))
-            elif blocks and blocks[-1]["type"] == "text":
-                blocks[-1]["text"] += piece
-            else:
-                blocks.append({"type": "text", "text": piece})
+                continue
+            kind, text = ("text", piece) if isinstance(piece, str) else ("thinking", piece.text)
+            if not blocks or blocks[-1]["type"] != kind:
+                blocks.append(_opened(kind))
+            blocks[-1][kind] += text
         usage = _usage(answering, result)
         return _message(answering, usage) | {"content": blocks} | self._ended(answering, result)
 
     async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
-        begun, blocks, is_open = False, 0, False
+        begun, blocks = False, _Blocks()
         async for chunk in chunks:
-            if not begun and (chunk.text or chunk.result is not None):
+            pieces = list(self._answers.pieces(answering, 0, chunk))
+            if not begun and (pieces or chunk.result is not None):
                 begun = True
                 usage = {"input_tokens": len(answering.tickets[0].request.prompt), "output_tokens": 0}
                 yield _named("message_start", message=_message(answering, usage))
                 yield _named("ping")
-            for piece in self._calling.pieces(answering, 0, chunk):
-                if isinstance(piece, str):
-                    if not is_open:
-                        yield _named("content_block_start", index=blocks, content_block={"type": "text", "text": ""})
-                    is_open = True
-                    yield _named("content_block_delta", index=blocks, delta={"type": "text_delta", "text": piece})
-                    continue
-                if is_open:
-                    yield _named("content_block_stop", index=blocks)
-                    is_open, blocks = False, blocks + 1
-                delta = {"type": "input_json_delta", "partial_json": piece["function"]["arguments"]}
-                yield _named("content_block_start", index=blocks, content_block=_called(piece, {}))
-                yield _named("content_block_delta", index=blocks, delta=delta)
-                yield _named("content_block_stop", index=blocks)
-                blocks += 1
+            for piece in pieces:
+                for sent in blocks.add(piece):
+                    yield sent
             if chunk.result is not None:
-                if is_open:
-                    yield _named("content_block_stop", index=blocks)
+                for sent in blocks.close():
+                    yield sent
                 ended = self._ended(answering, chunk.result)
                 yield _named("message_delta", delta=ended, usage=_usage(answering, chunk.result))
                 yield _named("message_stop")
@@ -205,12 +207,53 @@ class Messages(CallingShape):
 
     def _ended(self, answering: Answering, result: Result) -> dict[str, Any]:
         """Why the answer ended, and the stop sequence that ended it, if one did."""
-        reason = REASONS[self._calling.finish_reason(0, finish_reason(result))]
+        reason = REASONS[self._answers.finish_reason(0, finish_reason(result))]
         ticket = answering.tickets[0]
         stops = ticket.request.options.stop if reason == "end_turn" else ()
         written = decode(ticket.tokenizer, result.token_ids) if stops else ""
         stop = next((stop for stop in stops if result.text + stop in written), None)
         return {"stop_reason": reason if stop is None else "stop_sequence", "stop_sequence": stop}
+
+
+class _Blocks:
+    """The blocks of an answer as they come, and the events that tell them."""
+
+    def __init__(self) -> None:
+        self._count, self._open = 0, ""  # blocks before the one that is open, and its kind
+
+    def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[bytes]:
+        """A piece of text or of reasoning, or a call in the form of chats."""
+        if isinstance(piece, dict):
+            yield from self.close()
+            yield from self._begin("tool_use", _called(piece, {}))
+            yield self._delta({"type": "input_json_delta", "partial_json": piece["function"]["arguments"]})
+            yield from self.close()
+            return
+        kind, text = ("text", piece) if isinstance(piece, str) else ("thinking", piece.text)
+        if self._open != kind:
+            yield from self.close()
+            yield from self._begin(kind, _opened(kind))
+        yield self._delta({"type": f"{kind}_delta", kind: text})
+
+    def close(self) -> Iterator[bytes]:
+        """Ends the block that is open."""
+        if self._open == "thinking":
+            yield self._delta({"type": "signature_delta", "signature": ""})
+        if self._open:
+            yield _named("content_block_stop", index=self._count)
+            self._count, self._open = self._count + 1, ""
+
+    def _begin(self, kind: str, block: dict[str, Any]) -> Iterator[bytes]:
+        self._open = kind
+        yield _named("content_block_start", index=self._count, content_block=block)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _named("content_block_delta", index=self._count, delta=delta)
+
+
+def _opened(kind: str) -> dict[str, Any]:
+    """A block without its text; nobody signs reasoning here."""
+    return {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
 
 
 def _named(kind: str, **fields: Any) -> bytes:

@@ -70,8 +70,6 @@ NEUTRAL_CHAT = NEUTRAL | {
     "documents": [[]],
     "add_special_tokens": [False],
     "chat_template": [],
-    "include_reasoning": [True, False],
-    "separate_reasoning": [True, False],
     "stream_reasoning": [True, False],
 }
 
@@ -92,6 +90,8 @@ class Call:
         echo: whether the answer begins with the prompt.
         prompt_logprobs: how many likely tokens to report in the place of each of the prompt's, in vLLM's form.
         tools: functions that the answer may call.
+        separates_reasoning: whether reasoning is told apart from the text.
+        includes_reasoning: whether it is told at all.
         ignored: fields that nobody knows and that were passed over.
     """
 
@@ -107,6 +107,8 @@ class Call:
     echo: bool = False
     prompt_logprobs: int | None = None
     tools: Tools | None = None
+    separates_reasoning: bool = True
+    includes_reasoning: bool = True
 
     @property
     def is_answered(self) -> bool:
@@ -153,9 +155,14 @@ def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     }
     if options["top_logprobs"] and not options["logprobs"]:
         raise wrong("top_logprobs", "top_logprobs without logprobs=true; give both or none")
-    prompt_logprobs = fields.take("prompt_logprobs", whole(0, 20), None)
+    more: dict[str, Any] = dict(
+        prompt_logprobs=fields.take("prompt_logprobs", whole(0, 20), None),
+        tools=tools,
+        separates_reasoning=fields.take("separate_reasoning", flag, True),
+        includes_reasoning=fields.take("include_reasoning", flag, True),
+    )
     fields.only(NEUTRAL_CHAT)
-    return _call(fields, [chat], samples, options, prompt_logprobs=prompt_logprobs, tools=tools)
+    return _call(fields, [chat], samples, options, **more)
 
 
 def chat_of(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools | None]:
@@ -164,7 +171,11 @@ def chat_of(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools
     tools, template = tools_of(fields), fields.take("chat_template_kwargs", mapping, empty)
     # templates of models that think more or less read these
     effort = _stated("reasoning_effort", fields.take("reasoning_effort", text, None))
-    effort |= _stated("enable_thinking", fields.take("enable_thinking", flag, None))
+    off = {"enable_thinking": False} if effort.get("reasoning_effort") == "none" else {}
+    effort |= off | _stated("enable_thinking", fields.take("enable_thinking", flag, None))
+    for name in ("enable_thinking", "thinking"):  # a template takes the text "false" for true
+        if template.get(name) is not None:
+            flag(f"chat_template_kwargs.{name}", template[name])
     fields.ignore({"verbosity": text})
     is_begun = bool(messages[-1].pop("prefix", False))  # as Mistral's and DeepSeek's clients say it
     chat = Chat(

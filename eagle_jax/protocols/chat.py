@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from eagle_jax.protocols.answering import Answering
-from eagle_jax.protocols.calling import Calling
+from eagle_jax.protocols.answering import AnswerFormats, Answering
 from eagle_jax.protocols.calls import Call
+from eagle_jax.protocols.chat_answers import ChatAnswers
 from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
 from eagle_jax.protocols.echo import vllm_prompt_logprobs
 from eagle_jax.protocols.logprobs import Spelled
@@ -18,21 +18,22 @@ class Chat(Choices):
 
     def __init__(self) -> None:
         self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
-        self._calling = Calling()
+        self._answers = ChatAnswers()
 
-    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
-        return self._calling.prepare(call, tokenizer, tool_format)
+    def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
+        return self._answers.prepare(call, tokenizer, formats)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._answers.reasoning_tokens
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        ticket, calling = answering.tickets[index], self._calling.of(answering, index)
-        if calling is not None:
-            calling.add(result.token_ids, result.text, is_last=True)
+        ticket = answering.tickets[index]
         spelled = Spelled(ticket.tokenizer, ticket.request.prompt)
-        plain = {"role": "assistant", "content": result.text, "refusal": None}
         choice = {
             "index": index,
-            "message": plain if calling is None else calling.message,
-            "finish_reason": self._calling.finish_reason(index, finish_reason(result)),
+            "message": self._answers.message(answering, index, result),
+            "finish_reason": self._answers.finish_reason(index, finish_reason(result)),
             "logprobs": spelled.in_chat(*spelled.in_text(result)),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
@@ -44,10 +45,9 @@ class Chat(Choices):
         return _piece(index, {"role": "assistant", "content": ""})
 
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        calling, spelled = self._calling.of(answering, chunk.index), self._spelled_of(answering, chunk.index)
-        deltas = [{"content": chunk.text} if chunk.text else {}]
-        if calling is not None:
-            deltas = calling.add(chunk.token_ids, chunk.text, is_last=chunk.result is not None) or [{}]
+        spelled = self._spelled_of(answering, chunk.index)
+        empty: dict[str, Any] = {}
+        deltas = self._answers.deltas(answering, chunk.index, chunk) or [empty]
         is_silent = not deltas[-1] and not (chunk.result or chunk.logprobs or answering.call.eagle)
         if is_silent:
             return []
@@ -63,7 +63,7 @@ class Chat(Choices):
         return self._spelled[index]
 
     def _ended(self, chunk: Chunk) -> str | None:
-        return None if chunk.result is None else self._calling.finish_reason(chunk.index, finish_reason(chunk.result))
+        return None if chunk.result is None else self._answers.finish_reason(chunk.index, finish_reason(chunk.result))
 
 
 def _piece(index: int, delta: dict[str, Any]) -> dict[str, Any]:

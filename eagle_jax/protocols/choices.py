@@ -17,6 +17,11 @@ class Choices(Shape):
     whole: str
     piece: str
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of reasoning in all answers so far."""
+        return 0
+
     @abc.abstractmethod
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         """A whole answer."""
@@ -31,11 +36,11 @@ class Choices(Shape):
 
     @abc.abstractmethod
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        """A piece of an answer, in one event or in several."""
+        """A piece of an answer, in one event or in several; none where there is nothing to tell."""
 
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         choices = [self.choice(answering, i, result) for i, result in enumerate(results)]
-        told = {"choices": choices, "usage": answering.usage(results)} | self.more(answering)
+        told = {"choices": choices, "usage": answering.usage(results, self.reasoning_tokens)} | self.more(answering)
         return answering.head(self.whole) | told
 
     async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
@@ -55,7 +60,7 @@ class Choices(Shape):
             pieces = [head | {"choices": [choice]} | usage for choice in self.deltas(answering, chunk)]
             if call.eagle:
                 pieces[-1]["eagle"] = _eagle(answering, chunk)
-            if chunk.text or chunk.logprobs or chunk.result is not None or call.eagle:
+            if pieces:
                 if (first := firsts[chunk.index]) is not None:
                     yield event(head | {"choices": [first]} | usage)
                     firsts[chunk.index] = None
@@ -65,7 +70,7 @@ class Choices(Shape):
                 results[chunk.index] = chunk.result
         if call.include_usage:
             ordered = [results[i] for i in range(len(answering.tickets))]
-            yield event(head | {"choices": [], "usage": answering.usage(ordered)})
+            yield event(head | {"choices": [], "usage": answering.usage(ordered, self.reasoning_tokens)})
         yield DONE
 
 

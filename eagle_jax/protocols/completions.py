@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from eagle_jax.protocols.answering import Answering
+from eagle_jax.protocols.answering import AnswerFormats, Answering
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
 from eagle_jax.protocols.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
@@ -20,7 +20,7 @@ class Completion(Choices):
         self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
         self._echoes: dict[int, Echo] = {}
 
-    def prepare(self, call: Call, tokenizer: Any, tool_format: str | None) -> Call:
+    def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
         return call
 
     def more(self, answering: Answering) -> dict[str, Any]:
@@ -48,6 +48,8 @@ class Completion(Choices):
         return {"index": index, "text": self._echoes[index].prompt(), "finish_reason": None, "logprobs": logprobs}
 
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
+        if not (chunk.text or chunk.logprobs or chunk.result is not None or answering.call.eagle):
+            return []
         spelled = self._told(answering, chunk.index)
         piece = {
             "index": chunk.index,

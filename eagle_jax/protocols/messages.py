@@ -10,9 +10,8 @@ NEUTRAL_MESSAGE: dict[str, list[Any]] = {
     "audio": [],
     "function_call": [],
 }
-# What people and models are called, what a model thought before it answered, and what an answer came with, no template
-# here reads.
-IGNORED_MESSAGE = {"name": text, "reasoning_content": text, "reasoning": text} | dict.fromkeys(
+# What people and models are called, and what an answer came with, no template here reads.
+IGNORED_MESSAGE = {"name": text} | dict.fromkeys(
     (
         *("annotations", "cache_control", "id", "status", "parsed", "images"),
         *("reasoning_details", "thinking_blocks", "provider_specific_fields"),
@@ -36,9 +35,12 @@ def _message(fields: Fields) -> dict[str, Any]:
     if role == "tool":
         message |= {"tool_call_id": fields.must("tool_call_id", text)}
         message |= {"name": name} if (name := fields.take("name", text, None)) else {}
+    thought = fields.take("reasoning_content", text, "") or fields.take("reasoning", text, "")
+    fields.ignore({"reasoning": text})
     content = content_of(fields)
     if content is None and "tool_calls" not in message:
         raise fields.wrong("content", " is missing")
+    message |= {"reasoning_content": thought} if thought and role == "assistant" else {}
     fields.only(NEUTRAL_MESSAGE)
     fields.ignore(IGNORED_MESSAGE)
     return message | {"content": content or ""}

@@ -4,14 +4,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from eagle_jax.protocols.answering import Answering, event
-from eagle_jax.protocols.calling import CallingShape
+from eagle_jax.protocols.chat_answers import ChatAnswersShape
 from eagle_jax.protocols.choices import finish_reason
 from eagle_jax.scheduling.results import FAILED, Chunk, Result
+from eagle_jax.text.reasoning import Thought
 
 NOT_A_NUMBER = "the model's logits became NaN, so no further token can be drawn"
 
 
-class Responses(CallingShape):
+class Responses(ChatAnswersShape):
     """A response with messages and calls."""
 
     prefix = "resp"
@@ -27,30 +28,36 @@ class Responses(CallingShape):
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         (result,) = results
         items = _Items(answering)
-        for piece in self._calling.pieces(answering, 0, result):
+        for piece in self._answers.pieces(answering, 0, result):
             list(items.add(piece))
         ended = _status(result)
         list(items.end(ended))
-        return _response(answering, ended, items.complete, result)
+        return _response(answering, ended, items.complete, result, self._answers.reasoning_tokens)
 
     async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
         number, items, begun = 0, _Items(answering), False
         async for chunk in chunks:
             told: list[dict[str, Any]] = []
-            if not begun and (chunk.text or chunk.result is not None):
+            pieces = list(self._answers.pieces(answering, 0, chunk))
+            if not begun and (pieces or chunk.result is not None):
                 begun = True
                 under_way = _response(answering, "in_progress", [], None)
                 told += [{"type": f"response.{kind}", "response": under_way} for kind in ("created", "in_progress")]
-            for piece in self._calling.pieces(answering, 0, chunk):
+            for piece in pieces:
                 told += items.add(piece)
             if chunk.result is not None:
                 ended = _status(chunk.result)
                 told += items.end(ended)
-                whole = _response(answering, ended, items.complete, chunk.result)
+                tokens = self._answers.reasoning_tokens
+                whole = _response(answering, ended, items.complete, chunk.result, tokens)
                 told.append({"type": f"response.{ended}", "response": whole})
             for number, fields in enumerate(told, start=number):
                 yield f"event: {fields['type']}\n".encode() + event(fields | {"sequence_number": number})
             number += bool(told)
+
+
+# What an item of text is called, its parts, and the events of its text.
+KINDS = {str: ("message", "output_text"), Thought: ("reasoning", "reasoning_text")}
 
 
 class _Items:
@@ -63,38 +70,42 @@ class _Items:
     def __init__(self, answering: Answering):
         self._id = answering.id.removeprefix("resp-")
         self.complete: list[dict[str, Any]] = []
-        self._texts: list[str] | None = None  # pieces of the message that is open
+        self._texts: list[str] | None = None  # pieces of the item that is open
+        self._kind: type = str  # of its pieces
 
-    def add(self, piece: str | dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """A piece of text, or a call in the form of chats."""
-        if isinstance(piece, str):
-            if self._texts is None:
-                yield from self._open()
-            self._texts = [] if self._texts is None else self._texts
-            self._texts.append(piece)
-            yield self._event("output_text.delta", delta=piece, logprobs=[])
-        else:
+    def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """A piece of text or of reasoning, or a call in the form of chats."""
+        if isinstance(piece, dict):
             yield from self._close("completed")
             yield from self._call(piece)
+            return
+        if self._kind is not type(piece):
+            yield from self._close("completed")
+        if self._texts is None:
+            yield from self._open(type(piece))
+        self._texts = [] if self._texts is None else self._texts
+        text = piece if isinstance(piece, str) else piece.text
+        self._texts.append(text)
+        yield self._event("delta", delta=text)
 
     def end(self, status: str) -> Iterator[dict[str, Any]]:
         """What is left when the answer is complete; one without anything has an empty message."""
         if self._texts is None and not self.complete:
-            yield from self._open()
+            yield from self._open(str)
         yield from self._close(status)
 
-    def _open(self) -> Iterator[dict[str, Any]]:
-        self._texts = []
-        item = self._message("in_progress") | {"content": []}
+    def _open(self, kind: type) -> Iterator[dict[str, Any]]:
+        self._texts, self._kind = [], kind
+        item = self._item("in_progress") | {"content": []}
         yield {"type": "response.output_item.added", "output_index": len(self.complete), "item": item}
-        yield self._event("content_part.added", part=_part(""))
+        yield self._part_event("added")
 
     def _close(self, status: str) -> Iterator[dict[str, Any]]:
         if self._texts is None:
             return
-        yield self._event("output_text.done", text="".join(self._texts), logprobs=[])
-        yield self._event("content_part.done", part=_part("".join(self._texts)))
-        yield from self._done(self._message("incomplete" if status == "failed" else status))
+        yield self._event("done", text="".join(self._texts))
+        yield self._part_event("done")
+        yield from self._done(self._item("incomplete" if status == "failed" else status))
         self._texts = None
 
     def _call(self, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -112,28 +123,36 @@ class _Items:
         yield {"type": "response.output_item.done", "output_index": len(self.complete), "item": item}
         self.complete.append(item)
 
-    def _message(self, status: str) -> dict[str, Any]:
-        content = [_part("".join(self._texts or ()))]
-        return {"type": "message", "id": self._message_id, "status": status, "role": "assistant", "content": content}
+    def _item(self, status: str) -> dict[str, Any]:
+        item = {"type": KINDS[self._kind][0], "id": self._place["item_id"], "status": status}
+        own: dict[str, Any] = {"role": "assistant"} if self._kind is str else {"summary": []}
+        return item | own | {"content": [self._part()]}
+
+    def _part(self) -> dict[str, Any]:
+        part = {"type": KINDS[self._kind][1], "text": "".join(self._texts or ())}
+        return part | ({"annotations": [], "logprobs": []} if self._kind is str else {})
 
     @property
-    def _message_id(self) -> str:
-        return f"msg-{self._id}" + (f"-{len(self.complete)}" if self.complete else "")
+    def _place(self) -> dict[str, Any]:
+        number = f"-{len(self.complete)}" if self.complete else ""
+        prefix = "msg" if self._kind is str else "rs"
+        return {"item_id": f"{prefix}-{self._id}{number}", "output_index": len(self.complete), "content_index": 0}
+
+    def _part_event(self, kind: str) -> dict[str, Any]:
+        return {"type": f"response.content_part.{kind}"} | self._place | {"part": self._part()}
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        place = {"item_id": self._message_id, "output_index": len(self.complete), "content_index": 0}
-        return {"type": f"response.{kind}"} | place | fields
+        more: dict[str, Any] = {"logprobs": []} if self._kind is str else {}
+        return {"type": f"response.{KINDS[self._kind][1]}.{kind}"} | self._place | fields | more
 
 
 def _status(result: Result) -> str:
     return {"length": "incomplete", FAILED: "failed"}.get(finish_reason(result), "completed")
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _response(answering: Answering, status: str, output: list[dict[str, Any]], result: Result | None) -> dict[str, Any]:
+def _response(
+    answering: Answering, status: str, output: list[dict[str, Any]], result: Result | None, reasoning_tokens: int = 0
+) -> dict[str, Any]:
     options, tools = answering.call.options, answering.call.tools
     incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
     failed = {"code": "server_error", "message": NOT_A_NUMBER} if status == "failed" else None
@@ -160,17 +179,17 @@ def _response(answering: Answering, status: str, output: list[dict[str, Any]], r
         else [{"type": "function", "strict": False} | tool["function"] for tool in tools.tools],
         "top_p": options.get("top_p"),
         "truncation": "disabled",
-        "usage": None if result is None else _usage(answering, result),
+        "usage": None if result is None else _usage(answering, result, reasoning_tokens),
     }
 
 
-def _usage(answering: Answering, result: Result) -> dict[str, Any]:
+def _usage(answering: Answering, result: Result, reasoning_tokens: int) -> dict[str, Any]:
     usage = answering.usage([result])
     read = usage.get("prompt_tokens_details") or {}
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": read.get("cached_tokens", 0)},
         "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": usage["total_tokens"],
     }

@@ -57,16 +57,19 @@ def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
     if value == []:
         raise request.wrong("input", " is an empty list; expected text, or at least one item")
     messages: list[dict[str, Any]] = []
+    thought = ""  # before the answer or the call that follows
     for item in request.each("input", value):
         kind = item.take("type", text, "message")
         item.ignore(NEUTRAL_ITEM)
         if kind == "message":
             if (content := content_of(item)) is None:
                 raise item.wrong("content", " is missing")
-            messages.append({"role": role_of(item), "content": content})
+            messages.append({"role": role_of(item), "content": content} | _reasoning(thought))
+            thought = ""
         elif kind == "function_call":
             if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant", "content": None})
+                messages.append({"role": "assistant", "content": None} | _reasoning(thought))
+                thought = ""
             function = {"name": item.must("name", text), "arguments": item.must("arguments", text)}
             call = {"id": item.must("call_id", text), "type": "function", "function": function}
             messages[-1]["tool_calls"] = [*messages[-1].get("tool_calls", []), call]
@@ -74,14 +77,22 @@ def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
             told = {"content": item.must("output", anything)}
             content = content_of(item.inside("output", told)) or ""
             messages.append({"role": "tool", "tool_call_id": item.must("call_id", text), "content": content})
-        elif kind == "reasoning":  # what a model thought before, no template here reads
-            item.ignore(dict.fromkeys(("summary", "content", "encrypted_content"), anything))
+        elif kind == "reasoning":
+            parts = item.each("content", item.take("content", anything, []))
+            thought = "".join(part.take("text", text, "") for part in parts)
+            for part in parts:
+                part.ignore({"type": text})
+            item.ignore(dict.fromkeys(("summary", "encrypted_content"), anything))
         elif kind == "item_reference":
             raise item.wrong("type", "='item_reference', and nothing is kept here; send the item itself, store=false")
         else:
             expected = "message, function_call, function_call_output or reasoning"
             raise item.wrong("type", f"={kind[:40]!r} is not read here; expected {expected}")
     return messages
+
+
+def _reasoning(thought: str) -> dict[str, Any]:
+    return {"reasoning_content": thought} if thought else {}
 
 
 def _form(fields: Fields) -> dict[str, Any]:

@@ -37,9 +37,10 @@ class Processing(TypedDict, total=False):
         regex: an expression that the whole answer matches, in the syntax of Rust's `regex`.
         json_schema: a schema that the answer fits; `{"type": "object"}` is any JSON object, nested five deep at most.
             Of these three a request has one.
-        json_between: texts before and behind the JSON of `json_schema`, such as those that calls of functions have.
+        form_between: texts before and after the form, such as a model has around its answer.
+        form_reasoning: the marks that begin and end the model's reasoning, which may come before the form; the first is
+            "" where the prompt has it already.
         call_schema: a schema that the answer may fit instead of its form, as a call of a function does.
-        call_between: texts before and behind the JSON of `call_schema`.
     """
 
     repetition_penalty: float | Sequence[float]
@@ -54,12 +55,12 @@ class Processing(TypedDict, total=False):
     choices: Sequence[str] | Sequence[Sequence[str] | None] | None
     regex: str | Sequence[str | None] | None
     json_schema: Mapping[str, Any] | str | bool | Sequence[Mapping[str, Any] | str | bool | None] | None
-    json_between: Sequence[str] | Sequence[Sequence[str] | None] | None
+    form_between: Sequence[str] | Sequence[Sequence[str] | None] | None
+    form_reasoning: Sequence[str] | Sequence[Sequence[str] | None] | None
     call_schema: Mapping[str, Any] | str | bool | Sequence[Mapping[str, Any] | str | bool | None] | None
-    call_between: Sequence[str] | Sequence[Sequence[str] | None] | None
 
 
-LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices", "json_between", "call_between")
+LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices", "form_between", "form_reasoning")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,9 +79,9 @@ class LogitsOptions:
     choices: tuple[str, ...] | None = None
     regex: str | None = None
     json_schema: str | None = None
-    json_between: tuple[str, str] = ("", "")
+    form_between: tuple[str, str] = ("", "")
+    form_reasoning: tuple[str, str] | None = None
     call_schema: str | None = None
-    call_between: tuple[str, str] = ("", "")
 
     @functools.cached_property
     def form(self) -> structured.Form | None:
@@ -97,12 +98,13 @@ class LogitsOptions:
             raise ValueError(
                 f"ignore_eos beside {given[0].name}: an answer ends when it is complete; leave one of them out"
             )
-        if any(self.json_between) and self.json_schema is None:
-            raise ValueError("json_between without json_schema; give both or none")
-        if (self.call_schema is not None or any(self.call_between)) and not (given and self.call_schema is not None):
-            raise ValueError("call_schema and call_between go with a form that the answer may have instead; give all")
-        call = None if self.call_schema is None else structured.Form("json_schema", self.call_schema, self.call_between)
-        return dataclasses.replace(given[0], between=self.json_between, call=call) if given else None
+        if (any(self.form_between) or self.form_reasoning or self.call_schema is not None) and not given:
+            raise ValueError(
+                "form_between, form_reasoning and call_schema go with a form of the answer; give one, or leave them out"
+            )
+        call = None if self.call_schema is None else structured.Form("json_schema", self.call_schema)
+        more: dict[str, Any] = dict(between=self.form_between, call=call, reasoning=self.form_reasoning)
+        return dataclasses.replace(given[0], **more) if given else None
 
     @functools.cached_property
     def changes_logits(self) -> bool:
@@ -205,9 +207,9 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "choices": structured.choices,
     "regex": structured.regex,
     "json_schema": structured.json_schema,
-    "json_between": structured.json_between,
+    "form_between": structured.two_texts,
+    "form_reasoning": structured.two_texts,
     "call_schema": structured.json_schema,
-    "call_between": structured.json_between,
 }
 
 

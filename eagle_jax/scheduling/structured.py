@@ -76,8 +76,8 @@ def schema_at(place: str, value: Any) -> Mapping[str, Any] | str | bool:
     return schema | {ROOT: place} if isinstance(schema, dict) else schema
 
 
-def json_between(name: str, value: Any) -> tuple[str, str]:
-    """Checks the texts before and behind an answer's JSON."""
+def two_texts(name: str, value: Any) -> tuple[str, str]:
+    """Checks texts that go before and after something."""
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{name}={value!r}; expected two texts")
     return value[0], value[1]

@@ -52,7 +52,7 @@ async def answer(request: Request, shape: Shape, parse: Parse) -> Response:
     name = service.name_of(call.model)
     engine = service.engines[name]
     call = dataclasses.replace(call, options=shape.defaults | call.options)
-    call = shape.prepare(call, engine.model.tokenizer, service.tool_format)
+    call = shape.prepare(call, engine.model.tokenizer, service.formats)
     submitted = await service.submit(engine, call)
     answering = Answering(
         id=f"{shape.prefix}-{request.state.id}",

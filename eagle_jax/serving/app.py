@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, 
 import eagle_jax
 from eagle_jax.api import Engine
 from eagle_jax.fields import FieldError
+from eagle_jax.protocols.answering import AnswerFormats
 from eagle_jax.protocols.anthropic import Messages, messages_call
 from eagle_jax.protocols.calls import chat_call, completion_call
 from eagle_jax.protocols.chat import Chat
@@ -52,6 +53,7 @@ def create_app(
     origins: Sequence[str] = (),
     generation_config: bool = False,
     tool_format: str | None = None,
+    reasoning_format: str | None = None,
 ) -> Starlette:
     """An ASGI application that answers OpenAI's requests.
 
@@ -65,11 +67,14 @@ def create_app(
         ignore_unknown: passes over fields of requests that nobody knows; a header of the response names them.
         generation_config: answers requests that do not say how tokens are drawn as a model's `generation_config.json`
             recommends, instead of at OpenAI's temperature of 1.
-        tool_format: how the models write calls of functions: "hermes", "llama3" or "mistral"; None is what their chat
-            templates teach.
+        tool_format: how the models write calls of functions, one of `api.FORMATS`; None is what their chat templates
+            teach.
+        reasoning_format: how the models mark reasoning, one of `api.REASONING_FORMATS`; "none" leaves it in the text,
+            None is what their chat templates have.
         origins: addresses of web pages that may ask too (CORS), such as `https://example.com`; "*" is all.
     """
-    service = Service(engines, limits or Limits(), api_key, ignore_unknown, generation_config, tool_format)
+    formats = AnswerFormats(tool_format, reasoning_format)
+    service = Service(engines, limits or Limits(), api_key, ignore_unknown, generation_config, formats)
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
     )

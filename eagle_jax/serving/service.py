@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from eagle_jax.api import FORMATS, FORMS, Engine, EngineClosed, QueueFull, Ticket, TooLong
+from eagle_jax.api import FORMATS, FORMS, REASONING_FORMATS, Engine, EngineClosed, QueueFull, Ticket, TooLong
+from eagle_jax.protocols.answering import AnswerFormats
 from eagle_jax.protocols.calls import LARGEST_SEED, Call
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
@@ -67,7 +68,7 @@ class Service:
         ignore_unknown: whether fields of requests that nobody knows are passed over.
         generation_config: whether requests that do not say are answered as a model's `generation_config.json`
             recommends, and not as OpenAI does.
-        tool_format: how models write calls of functions; None is what their chat templates teach.
+        formats: how models write calls of functions and reasoning.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Service:
         api_key: str | None,
         ignore_unknown: bool = False,
         generation_config: bool = False,
-        tool_format: str | None = None,
+        formats: AnswerFormats | None = None,
     ):
         if not engines:
             raise ValueError("a server without an engine has nothing to say; give it one")
@@ -85,9 +86,13 @@ class Service:
             raise ValueError("the API key is empty, which anyone can send; give one, or none at all")
         self.engines, self.limits = dict(engines), limits
         self.ignore_unknown, self.generation_config = ignore_unknown, generation_config
-        if tool_format is not None and tool_format not in FORMATS:
-            raise ValueError(f"tool_format={tool_format!r}; expected one of {', '.join(FORMATS)}")
-        self.tool_format = tool_format
+        self.formats = formats or AnswerFormats()
+        for name, format, known in (
+            ("tool_format", self.formats.tools, [*FORMATS]),
+            ("reasoning_format", self.formats.reasoning, REASONING_FORMATS),
+        ):
+            if format is not None and format not in known:
+                raise ValueError(f"{name}={format!r}; expected one of {', '.join(known)}")
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
         self._making = 0  # requests with forms that are being submitted

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.text.automaton_builder import Part, automaton_of
+from eagle_jax.text.automaton_marks import marked
 from eagle_jax.text.automaton_parts import automaton, either, literal, sequence
 from eagle_jax.text.byte_automaton import ByteAutomaton, TooLarge, too_large
 from eagle_jax.text.json_containers import any_value, array, object_of, objects
@@ -20,12 +21,13 @@ from eagle_jax.text.json_leaves import literals, number
 from eagle_jax.text.json_merge import merged
 from eagle_jax.text.json_refs import exclude_each_other, found_at
 from eagle_jax.text.json_strings import string
-from eagle_jax.text.token_bytes import SPECIAL
 
 DEEPEST = 5  # levels of objects and arrays in any JSON object
 MOST_SCHEMAS = 4_000  # that are written, one that is referred to each time
 # A schema with this keyword is one of its own: references within lead on from here, and errors say this of the place.
 ROOT = "x-eagle-jax-root"
+# Texts before and after what a schema with this keyword allows, which are no JSON.
+BETWEEN = "x-eagle-jax-between"
 Said = dict[str, Any]
 
 
@@ -54,10 +56,8 @@ def any_object() -> ByteAutomaton:
     return automaton_of(object_of(any_value(DEEPEST - 1)), "any JSON object")
 
 
-def schema_automaton(schema: str, before: str = "", behind: str = "") -> ByteAutomaton:
-    """The automaton of a schema, which is JSON itself, with texts before and behind it.
-
-    What these have beside white space may be a special token.
+def schema_automaton(schema: str) -> ByteAutomaton:
+    """The automaton of a schema, which is JSON itself.
 
     Raises:
         ValueError: it has a keyword that cannot be followed here, allows nothing, or its automaton is too large; the
@@ -67,20 +67,15 @@ def schema_automaton(schema: str, before: str = "", behind: str = "") -> ByteAut
     place = "json_schema"
     if isinstance(parsed, Mapping) and isinstance(parsed.get(ROOT), str):
         place = parsed[ROOT]
-    if (
-        not before
-        and not behind
-        and isinstance(parsed, Mapping)
-        and {**parsed, ROOT: ""} == {"type": "object", ROOT: ""}
-    ):
+    if isinstance(parsed, Mapping) and {**parsed, ROOT: ""} == {"type": "object", ROOT: ""}:
         return any_object()
     try:
-        return _with_least_effort(parsed, place, before, behind)
+        return _with_least_effort(parsed, place)
     except RecursionError:
         raise ValueError(f"{place} nests too deeply to be followed; use fewer levels") from None
 
 
-def _with_least_effort(parsed: Any, place: str, before: str, behind: str) -> ByteAutomaton:
+def _with_least_effort(parsed: Any, place: str) -> ByteAutomaton:
     problem: TooLarge | None = None
     for effort in EFFORTS:
         writer = _Writer(parsed, effort)
@@ -88,21 +83,13 @@ def _with_least_effort(parsed: Any, place: str, before: str, behind: str) -> Byt
             part = writer.write([parsed], Place(place, parsed))
             if part is None:
                 raise ValueError(writer.why_nothing(place))
-            return automaton_of(sequence(_mark(before), part, _mark(behind)), place)
+            return automaton_of(part, place)
         except TooLarge as error:
             problem = error
         if not writer.is_cut:
             break
     assert problem is not None
     raise problem
-
-
-def _mark(text: str) -> Part:
-    if not text:
-        return sequence()
-    begin, mark = len(text) - len(text.lstrip()), text.strip()
-    either_way = either(literal(mark), literal(SPECIAL + mark.encode()))
-    return sequence(literal(text[:begin]), either_way, literal(text[begin + len(mark) :]))
 
 
 class _Writer:
@@ -123,6 +110,11 @@ class _Writer:
         self._written += 1
         if self._written > MOST_SCHEMAS:
             raise too_large(place.name)
+        if len(schemas) == 1 and isinstance(schemas[0], Mapping) and BETWEEN in schemas[0]:
+            schema = dict(schemas[0])
+            before, after = schema.pop(BETWEEN)
+            inner = self.write([schema], place)
+            return None if inner is None else sequence(marked(before), inner, marked(after))
         flat = self._flat(schemas, place)
         if flat is None:
             return None

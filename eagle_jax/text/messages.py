@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle_jax.fields import Fields, anything, text
+from eagle_jax.text.reasoning import FIELDS, reasoning_field
 
 Message = Mapping[str, Any]
 
 SAME_ROLES = {"developer": "system"}  # OpenAI's newer name
 TEXTS = ("text", "input_text", "output_text")  # kinds of parts, in the names of OpenAI's two interfaces
-THOUGHTS = ("thinking", "reasoning", "redacted_thinking")  # before an answer, which no template here reads
+THOUGHTS = ("thinking", "reasoning", "redacted_thinking")  # before an answer, which are no part of its text
+IN_CHANNELS = "<|channel|>"  # in templates of models that answer in channels
 # What changes no text: hints for caches, and what an earlier answer came with.
 IGNORED_IN_PARTS = dict.fromkeys(
     ("cache_control", "prompt_cache_breakpoint", "annotations", "citations", "logprobs", "id", "index"), anything
@@ -55,16 +57,16 @@ def _part(fields: Fields) -> str:
     return fields.must("refusal" if kind == "refusal" else "text", text)
 
 
-def for_template(messages: Sequence[Message], where: str) -> list[dict[str, Any]]:
+def for_template(messages: Sequence[Message], where: str, template: str = "") -> list[dict[str, Any]]:
     """Messages in OpenAI's form as templates read them: parts of contents are one text, arguments of calls are objects,
-    not text, a message without text has an empty one, and the answer of a function has its name, which some templates
-    want.
+    not text, a message without text has an empty one, the answer of a function has its name, which some templates
+    want, and earlier reasoning has the name that this template reads.
 
     Raises:
         ValueError: a part of a content is no text, a call is none, or its arguments are no JSON.
     """
     names: dict[Any, Any] = {}
-    prepared = []
+    prepared, named = [], reasoning_field(template)
     fields = Fields({}, ignore_unknown=True)  # templates may read what is not known here
     for i, message in enumerate(messages):
         role, content = message.get("role"), content_of(fields.inside(f"messages[{i}]", dict(message)))
@@ -72,10 +74,19 @@ def for_template(messages: Sequence[Message], where: str) -> list[dict[str, Any]
         if calls := message.get("tool_calls"):
             more |= {"tool_calls": _calls(calls, where)}
             names |= {call.get("id"): call["function"].get("name") for call in more["tool_calls"]}
+        if named is not None and (thought := _thought(message)) is not None:
+            more |= {named: thought}
+            if IN_CHANNELS in template and thought and more.get("tool_calls") and content:
+                more |= {named: f"{thought}\n\n{content}", "content": ""}  # gpt-oss' has one place for both
         if role == "tool" and message.get("tool_call_id") in names and "name" not in message:
             more |= {"name": names[message["tool_call_id"]]}
         prepared.append({**message, **more})
     return prepared
+
+
+def _thought(message: Message) -> str | None:
+    """A message's earlier reasoning, under any of its names."""
+    return next((message[name] for name in FIELDS if isinstance(message.get(name), str)), None)
 
 
 def _calls(calls: Any, where: str) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from eagle_jax.checks import cut
 from eagle_jax.text.messages import Message, for_template, is_message
+from eagle_jax.text.reasoning import templates_of, thinking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,10 +167,11 @@ def rendered(tokenizer: Any, chat: Chat, where: str) -> str:
         raise ValueError(
             f"{where} sets {', '.join(reserved)} for the chat template; expected only what the template reads"
         )
-    how: dict[str, Any] = dict(chat.template)
+    template = templates_of(tokenizer)
+    how: dict[str, Any] = {**chat.template} | thinking(template, chat.template.get("enable_thinking"))
     how |= {"add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message}
     how |= {"continue_final_message": True} if chat.continue_final_message else {}
-    messages = for_template(chat.messages, where)
+    messages = for_template(chat.messages, where, template)
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False, **how)
     except TemplateError as error:

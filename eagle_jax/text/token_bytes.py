@@ -8,6 +8,7 @@ from typing import Any
 from eagle_jax.text.detokenize import decode
 
 SPECIAL = b"\xff"  # no UTF-8 has it, so no special token is part of a text
+MARK = re.compile(r"<[^<>{}\s]+>|\[/?[A-Z_]+\]")  # how special tokens are written
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _WORD_START = "▁"  # a space, in SentencePiece's spelling
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle_jax.checks import as_json
-from eagle_jax.text.json_schema import ROOT
-from eagle_jax.text.tool_calls import ToolFormat
+from eagle_jax.text.json_schema import BETWEEN, ROOT
+from eagle_jax.text.tool_formats import ToolFormat
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 EXPECTED = '{"type": "function", "function": {"name": "...", "parameters": {...}}}'
@@ -30,21 +30,6 @@ class ToolChoice:
 
 
 @dataclasses.dataclass(frozen=True)
-class CallSchema:
-    """The form of an answer that calls functions.
-
-    Attributes:
-        prefix: text that it begins with.
-        schema: JSON schema of what follows.
-        suffix: text that it ends with.
-    """
-
-    prefix: str
-    schema: dict[str, Any]
-    suffix: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Tools:
     """Functions that an answer may call.
 
@@ -59,8 +44,9 @@ class Tools:
     parallel: bool
 
     @property
-    def names(self) -> list[str]:
-        return [name_of(tool) for tool in self.tools]
+    def functions(self) -> dict[str, dict[str, Any]]:
+        """The schemas of their parameters, by name."""
+        return {name_of(tool): tool["function"]["parameters"] for tool in self.tools}
 
 
 def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools | None:
@@ -110,13 +96,21 @@ def check_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
 
 def call_schema(
     tools: Sequence[Tool], choice: ToolChoice, format: ToolFormat, *, parallel: bool = True
-) -> CallSchema | None:
-    """What an answer has to be that calls one of the tools, in a model's format; None where it need not call any.
+) -> dict[str, Any] | None:
+    """The schema of an answer that calls one of the tools, in a model's format; None where it need not call any.
 
     Formats that list calls may list several, if `parallel` and not one function is named; others have one call.
+
+    Raises:
+        ValueError: the format has arguments that are not in JSON.
     """
     if choice.mode != "required":
         return None
+    if format.argument is not None:
+        raise ValueError(
+            f"an answer cannot be held to a call that is written as {format.name} does, without JSON; give tool_choice "
+            '"auto", and no form of the answer'
+        )
     calls = [
         _schema_of(tool, format, f"tools[{i}]") for i, tool in enumerate(tools) if choice.name in (None, name_of(tool))
     ]
@@ -124,15 +118,15 @@ def call_schema(
     if format.listed:
         most = {} if parallel and choice.name is None else {"maxItems": 1}
         call = {"type": "array", "items": call, "minItems": 1, **most, ROOT: call[ROOT]}
-    line = "\n" if format.end else ""
-    prefix = "" if format.bare else format.begin + line
-    return CallSchema(prefix, call, line + format.end)
+    if not format.head and not format.bare:
+        call = call | {BETWEEN: [format.begin, format.end]}
+    return call
 
 
 def call_options(tools: Tools, format: ToolFormat) -> dict[str, Any]:
     """The options of structured output that hold an answer to a call; none where it need not call anything."""
-    form = call_schema(tools.tools, tools.choice, format, parallel=tools.parallel)
-    return {} if form is None else {"json_schema": form.schema, "json_between": (form.prefix, form.suffix)}
+    schema = call_schema(tools.tools, tools.choice, format, parallel=tools.parallel)
+    return {} if schema is None else {"json_schema": schema}
 
 
 def name_of(tool: Tool) -> str:
@@ -169,6 +163,10 @@ def _schema_of(tool: Tool, format: ToolFormat, place: str) -> dict[str, Any]:
     named = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
     if not any(parameters.get(name) for name in named):
         parameters["additionalProperties"] = False  # a function without parameters
+    if format.head:
+        head = format.head.replace("{name}", name_of(tool)).replace("{index}", "0")
+        before, after = f"{format.section[0]}{format.begin}{head}", f"{format.tail}{format.end}{format.section[1]}"
+        return parameters | {BETWEEN: [before, after]}
     properties = {"name": {"const": name_of(tool)}, format.arguments: parameters}
     return {
         "type": "object",

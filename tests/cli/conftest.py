@@ -60,6 +60,7 @@ class Fake:
     error: BaseException | None = None
     words: tuple[str, ...] = ("Hello", " [b]world[/b]", ".")
     template: str | None = "{{ messages }}"
+    tokenizer: Any = None  # a real one, where there has to be one
     generation: dict[str, Any] = dataclasses.field(default_factory=dict)
     head: bool = True
     empty: bool = False
@@ -167,7 +168,7 @@ class Fake:
         fields = dict(
             target=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9), size=1, dtype="float32"),
             head=object() if self.head else None,
-            tokenizer=FakeTokenizer(self.template),
+            tokenizer=self.tokenizer or FakeTokenizer(self.template),
             context=512,
             generation=self.generation,
         )
@@ -357,6 +358,7 @@ def fake(monkeypatch) -> Fake:
     ):
         monkeypatch.setattr(api, name, getattr(fake, name))
     monkeypatch.setattr(api, "fingerprints", fake.fingerprints)
+    monkeypatch.setattr(api, "encode", fake.encode)
     monkeypatch.setattr(api, "dtype_name", fake.dtype_name)
     monkeypatch.setattr(api, "Job", fake.job)
     monkeypatch.setattr(api, "Engine", fake.engine)

@@ -1,3 +1,5 @@
+from speller import make_tokenizer
+
 HI = {"role": "user", "content": "hi"}
 ANSWER = {"role": "assistant", "content": "Hello [b]world[/b]."}
 
@@ -79,3 +81,16 @@ def test_a_refused_message_leaves_the_conversation_as_it_was(fake, run):
     assert shown.exit_code == 0
     assert shown.stderr.count("the prompt has 600 tokens; the context holds 512\n") == 2, "there is nothing to /clear"
     assert [prompt for prompt, _ in fake.requests] == [[HI], [HI]]
+
+
+def test_reasoning_is_not_part_of_the_text(fake, run):
+    fake.tokenizer = make_tokenizer()
+    fake.tokenizer.chat_template = "{{ messages }} </think>"
+    fake.words = ("<think>Hm, [b]7[/b]?", "</think>", "\n\nIt is 7.")
+    shown = run("chat", "--no-thinking", input="hi\nhi\n")
+    assert shown.stdout == "It is 7.\n" * 2 and "Hm, [b]7[/b]?" in shown.stderr
+    answer = {"role": "assistant", "content": "It is 7.", "reasoning_content": "Hm, [b]7[/b]?"}
+    (first, _), (second, _) = fake.requests
+    assert first.template == {"enable_thinking": False} and second.messages == [HI, answer, HI]
+    assert run("generate", "hi").stdout == "It is 7.\n"
+    assert run("generate", "--raw", "hi").stdout == "".join(fake.words) + "\n"

@@ -71,7 +71,8 @@ def test_the_key_may_be_in_the_environment(fake, run, monkeypatch):
         (("--prefix-cache-bytes", "-1"), "'--prefix-cache-bytes'"),
         (("--max-tokens", "1"), "'--max-tokens'"),
         (("--tree", "x"), "--tree 'x'"),
-        (("--tool-format", "xml"), "--tool-format 'xml' is none of mistral, hermes, llama3"),
+        (("--tool-format", "xml"), "--tool-format 'xml' is none of harmony, mistral-args,"),
+        (("--reasoning-format", "xml"), "--reasoning-format 'xml' is none of harmony, gemma4,"),
     ],
 )
 def test_misuse(fake, run, options, sentence):

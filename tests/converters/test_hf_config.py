@@ -31,7 +31,7 @@ MISTRAL_TINY = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]
 # Read in branches that no layer of the families here takes.
 OF_OTHER_MODELS = {"number_of_conv_states"}
 WINDOW = {"sliding_window": 7, "use_sliding_window": True}
-FULL, WINDOWED, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+FULL, WINDOWED, LINEAR, CHUNKED = "full_attention", "sliding_attention", "linear_attention", "chunked_attention"
 VICUNA = {
     "_name_or_path": "vicuna-7b-v1.3",
     "architectures": ["LlamaForCausalLM"],
@@ -180,7 +180,7 @@ def test_absent_keys_mean_what_transformers_takes(family: str):
             assert value == (128 // 32 if name == "head_dim" and expected is None else expected), name
     if family == "olmo3" and theirs.default_theta == 10_000.0:
         pytest.skip("this transformers takes 10,000 for the base of rotation; later ones 500,000, as the models have")
-    by_kind = dict.fromkeys((FULL, WINDOWED, LINEAR), theirs.rope_parameters) | theirs.rope_parameters
+    by_kind = dict.fromkeys((FULL, WINDOWED, LINEAR, CHUNKED), theirs.rope_parameters) | theirs.rope_parameters
     theirs_by_layer = [by_kind[kind] for kind in getattr(theirs, "layer_types", None) or [FULL, FULL]]
     for layer, settings in enumerate(theirs_by_layer):
         rope = ours.rope_of(layer)
@@ -327,7 +327,9 @@ def test_every_key_that_transformers_modeling_code_reads_is_accounted_for(family
     if family == "gemma3_text":  # classes of the whole model with its images follow
         own = own[: own.index("class Gemma3MultiModalProjector")]
     if FAMILIES[family].whole is not None:
-        others = re.compile(r"\w*(Vision|ForConditionalGeneration|SequenceClassification)|Qwen3_5(Moe)?Model\b")
+        others = re.compile(
+            r"\w*(Vision|MultiModal|Unfold|ForConditionalGeneration|SequenceClassification)|Qwen3_5(Moe)?Model\b"
+        )
         own = "\nclass ".join(part for part in own.split("\nclass ") if not others.match(part))
     shared = "".join((root / file).read_text() for file in ("cache_utils.py", "masking_utils.py"))
     names = set(re.findall(r"\bconfig\.([a-z]\w*)\b(?!\()", own))

@@ -39,6 +39,28 @@ CONFIGS = {
         rope=YARN,
         layout="gpt_oss",
     ),
+    "llama4": dataclasses.replace(
+        conformance.CONFIG,
+        sliding_window=6,
+        chunked=True,
+        full_attention_layers=(1,),
+        no_rope_layers=(1,),
+        no_rope_query_beta=0.5,
+        no_rope_query_step=5,
+        qk_norm=True,
+        qk_norm_over="rotated_head_unscaled",
+        rope=Rope(theta=1e4, interleaved=True),
+        experts=Experts(
+            num_experts=4,
+            num_experts_per_tok=1,
+            moe_intermediate_size=32,
+            norm_topk_prob=False,
+            scores="sigmoid",
+            shared_intermediate_size=32,
+            scales_input=True,
+        ),
+        layout="llama4",
+    ),
     "deepseek_v3": dataclasses.replace(
         conformance.CONFIG,
         num_key_value_heads=2,
@@ -129,6 +151,7 @@ def test_the_facts_matter(name: str):
     changes = {
         "olmo2": {"qk_norm_over": "rotated_head", "qk_norm": False},
         "gpt_oss": {"sinks": False},
+        "llama4": {"chunked": False},
         "qwen3_5": {"norm_plus_one": False},
         "deepseek_v3": {"rope": Rope(theta=1e4), "attention_multiplier": 2.0},
     }[name]

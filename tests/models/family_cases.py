@@ -220,6 +220,24 @@ _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
     ),
     "qwen3_5_text": (_DELTA_NET | {"linear_conv_kernel_dim": 3, "full_attention_interval": 2}, _HYBRID),
     "qwen3_5_moe_text": (_DELTA_NET | _QWEN_EXPERTS, _HYBRID | _SHARED_EXPERT),
+    "llama4_text": (
+        {"num_hidden_layers": 4, "head_dim": 8, "no_rope_layers": [1, 0, 1, 1], "attention_chunk_size": 5}
+        | {"interleave_moe_layer_step": 2, "intermediate_size_mlp": 24, "floor_scale": 3, "attn_scale": 0.5}
+        | {"num_local_experts": 6, "num_experts_per_tok": 2, "pad_token_id": 0},
+        {
+            "chunks": plain(sliding_window=None, full_attention_layers=()),
+            "chunks that are no windows": plain(chunked=False),
+            "a layer without chunks": plain(full_attention_layers=()),
+            "layers that rotate nothing": plain(no_rope_layers=()),
+            "factors of queries": plain(no_rope_query_beta=0.0),
+            "norms of heads": plain(qk_norm=False),
+            "norms after the rotation, not before": plain(qk_norm_over="head"),
+            "pairs of neighbours": rope(interleaved=False),
+            "shares of what goes in": experts(scales_input=False),
+            "sigmoids": experts(scores="softmax"),
+            "shared expert": experts(shared_intermediate_size=0),
+        },
+    ),
     "deepseek_v3": (
         _LATENT
         | {"q_lora_rank": 14, "rope_scaling": _YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}, "attention_bias": True}

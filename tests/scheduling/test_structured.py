@@ -115,8 +115,8 @@ def test_the_first_token_and_the_last_one():
     assert (result.text, result.finish_reason, result.token_ids[-1]) == ("abcd", "stop", END)
 
 
-def test_json_between_texts_one_of_which_is_a_special_token():
-    how = {"json_schema": {"enum": [1, 2]}, "json_between": ["go:\n", "\n<|user|>"], **DYNAMIC}
+def test_form_between_texts_one_of_which_is_a_special_token():
+    how = {"json_schema": {"enum": [1, 2]}, "form_between": ["go:\n", "\n<|user|>"], **DYNAMIC}
     result = generate(SPELLER, asked("?"), logit_bias={TOKENIZER.convert_tokens_to_ids("<|user|>"): 50}, **how)
     assert result.text in ("go:\n1\n", "go:\n2\n") and result.finish_reason == "stop"
     assert result.token_ids[-2] == TOKENIZER.convert_tokens_to_ids("<|user|>")
@@ -167,8 +167,8 @@ HALVES = {"json_schema": {"const": "\ud800"}, "regex": "\udc00", "choices": ["a"
         ({"json_schema": {"type": "integer", "minimum": 10**400}}, "minimum=1000.*; expected a number between -1e400"),
         ({"regex": r"[^\s\S]"}, "no text matches the regular expression"),
         ({"json_schema": {"$ref": "#"}}, "recursive"),
-        ({"json_between": ["a", "b"]}, "without json_schema"),
-        ({"json_schema": {}, "json_between": ["a"]}, "expected two texts"),
+        ({"form_between": ["a", "b"]}, "go with a form of the answer"),
+        ({"json_schema": {}, "form_between": ["a"]}, "expected two texts"),
         ({"regex": "a+", "ignore_eos": True}, "ignore_eos beside regex"),
     ],
 )

@@ -231,13 +231,13 @@ def test_messages_that_a_template_knows_nothing_of(hermes, message):
 
 
 def test_a_form_that_is_not_known(hermes, monkeypatch):
-    monkeypatch.setattr(CALLER.tokenizer, "chat_template", "{% if tools %}<function=f>{% endif %}")
-    with pytest.raises(openai.BadRequestError, match="not known here; serve it with --tool-format mistral or"):
+    monkeypatch.setattr(CALLER.tokenizer, "chat_template", "{% if tools %}<call f>{% endif %}")
+    with pytest.raises(openai.BadRequestError, match="not known here; serve it with --tool-format and one of harmony"):
         hermes.chat.completions.create(**ASKS)
 
 
 def test_a_format_that_there_is_not(engines):
-    with pytest.raises(ValueError, match="tool_format='pythonic'; expected one of mistral, hermes, llama3"):
+    with pytest.raises(ValueError, match="tool_format='pythonic'; expected one of harmony, mistral-args"):
         Served(engines, tool_format="pythonic")
 
 

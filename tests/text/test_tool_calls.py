@@ -6,20 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_jax.text import tool_calls
-from eagle_jax.text.tool_calls import (
-    FORMATS,
-    CallReader,
-    ToolCall,
-    ToolFormat,
-    call_id,
-    format_of,
-    knows_tools,
-    template_of,
-)
+from eagle_jax.text import call_parser
+from eagle_jax.text.tool_calls import CallReader
+from eagle_jax.text.tool_formats import FORMATS, ToolCall, ToolFormat
 
 HERMES, LLAMA3, MISTRAL = FORMATS["hermes"], FORMATS["llama3"], FORMATS["mistral"]
-NAMES = ("look", "add")
+VALUES = {"s": {"type": "string"}, "n": {"type": "integer"}, "l": {"anyOf": [{"type": "array"}, {"type": "null"}]}}
+FUNCTIONS = {"look": {}, "add": {"type": "object", "properties": VALUES}}
 LOOK = ToolCall("look", '{"at": "a {wide} </tool_call> \\"sea\\""}')
 ADD = ToolCall("add", '{"a": [1, {"b": 2}], "c": "é"}')
 NONE = ToolCall("look", "{}")
@@ -74,7 +67,7 @@ CASES: list[tuple[ToolFormat, str, str, list[ToolCall]]] = [
 
 
 def read(format: ToolFormat, pieces: list[str], **more) -> tuple[str, list[ToolCall]]:
-    reader = CallReader(format, NAMES, **more)
+    reader = CallReader(format, FUNCTIONS, **more)
     told = [one for piece in pieces for one in reader.add(piece)] + reader.end()
     calls = [one for one in told if isinstance(one, ToolCall)]
     assert calls == reader.calls
@@ -87,6 +80,113 @@ def test_whole_and_character_by_character(format, text, content, calls):
     assert read(format, [text]) == read(format, [*text]) == expected
 
 
+# The same two calls as each family writes them: text before, a call, another one.
+ARGUMENTS = {"s": "7", "n": 7, "l": [1, "a\nb"]}
+ADDED, SEEN = ToolCall("add", json.dumps(ARGUMENTS)), ToolCall("look", "{}")
+J = json.dumps(ARGUMENTS)
+WRITTEN = {
+    "mistral-args": f"[TOOL_CALLS]add[ARGS]{J}[TOOL_CALLS]look[ARGS]{{}}",
+    "deepseek-v3": (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{J}\n```<｜tool▁call▁end｜>\n"
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>look\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ),
+    "deepseek-v3.1": (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{J}<｜tool▁call▁end｜>"
+        "<｜tool▁call▁begin｜>look<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ),
+    "kimi-k2": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
+        f"{J}<|tool_call_end|><|tool_call_begin|>functions.look:1<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+        "<|tool_calls_section_end|>"
+    ),
+    "minimax-m2": (
+        '<minimax:tool_call>\n<invoke name="add">\n<parameter name="s">7</parameter>\n'
+        '<parameter name="n">7</parameter>\n'
+        '<parameter name="l">[1, "a\\nb"]</parameter>\n</invoke>\n<invoke name="look">\n</invoke>\n</minimax:tool_call>'
+    ),
+    "seed-oss": (
+        "<seed:tool_call>\n<function=add>\n<parameter=s>7</parameter>\n<parameter=n>7</parameter>\n<parameter=l>"
+        '[1, "a\\nb"]</parameter>\n</function>\n</seed:tool_call>\n'
+        "<seed:tool_call>\n<function=look>\n</function>\n</seed:tool_call>"
+    ),
+    "qwen3-coder": (
+        "<tool_call>\n<function=add>\n<parameter=s>\n7\n</parameter>\n<parameter=n>\n7\n</parameter>\n<parameter=l>\n"
+        '[1, "a\\nb"]\n</parameter>\n</function>\n</tool_call>\n'
+        "<tool_call>\n<function=look>\n</function>\n</tool_call>"
+    ),
+    "glm4": (
+        "<tool_call>add\n<arg_key>s</arg_key>\n<arg_value>7</arg_value>\n<arg_key>n</arg_key>\n<arg_value>7</arg_value>\n"
+        '<arg_key>l</arg_key>\n<arg_value>[1, "a\\nb"]</arg_value>\n</tool_call>\n<tool_call>look\n</tool_call>'
+    ),
+    "hunyuan": f'<tool_calls>[{{"name": "add", "arguments": {J}}}, {{"name": "look", "arguments": {{}}}}]</tool_calls>',
+    "granite": f'<|tool_call|>[{{"name": "add", "arguments": {J}}}, {{"name": "look", "arguments": {{}}}}]',
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_calls_of_families(name):
+    text = f"So be it.\n\n{WRITTEN[name]}\n"
+    content, calls = read(FORMATS[name], [text])
+    assert read(FORMATS[name], [*text]) == (content, calls)
+    assert content == "So be it." and [(call.name, call.arguments) for call in calls] == [
+        (call.name, call.arguments) for call in (ADDED, SEEN)
+    ]
+    assert [call.id for call in calls] == (["functions.add:0", "functions.look:1"] if name == "kimi-k2" else [None] * 2)
+    assert read(FORMATS[name], [text], parallel=False) == (content, calls[:1])
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_families_calls_that_are_cut_or_of_no_function(name):
+    """Nothing is lost: what is not read as calls is the text as it is."""
+    for text in (WRITTEN[name].replace("add", "shout").replace("look", "say"), "<tool_call> [TOOL_CALLS", "<"):
+        content, calls = read(FORMATS[name], [text])
+        assert (content.strip(), calls) == (text, []) == (read(FORMATS[name], [*text])[0].strip(), [])
+    for cut in range(len(WRITTEN[name])):
+        text = WRITTEN[name][:cut]
+        content, calls = read(FORMATS[name], [text])
+        assert read(FORMATS[name], [*text]) == (content, calls)
+        plain = [(call.name, call.arguments) for call in calls]
+        assert plain == [("add", J), ("look", "{}")][: len(calls)]
+        if not calls:
+            assert content == text
+
+
+@given(st.sampled_from([*WRITTEN]), st.lists(st.integers(0, 300), max_size=6))
+def test_calls_of_families_in_any_pieces(name, cuts):
+    text = WRITTEN[name]
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[begin:end] for begin, end in zip(places, places[1:])]
+    assert read(FORMATS[name], pieces) == read(FORMATS[name], [text])
+
+
+@pytest.mark.parametrize(
+    "schema, text, value",
+    [
+        ({"type": "string"}, "7", "7"),
+        ({"type": "string"}, "", ""),
+        ({"type": "integer"}, "7", 7),
+        ({"type": "number"}, "7", 7),
+        ({"type": "boolean"}, "True", True),
+        ({"type": ["string", "null"]}, "null", None),
+        ({"type": ["string", "null"]}, "7", "7"),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "7", 7),
+        ({"enum": ["7", "8"]}, "7", "7"),
+        ({"const": 7}, "7", 7),
+        ({"type": "object"}, '{"a": NaN}', '{"a": NaN}'),
+        ({"type": "integer"}, "seven", "seven"),
+        ({}, '{"a": 1}', {"a": 1}),
+        ({"anyOf": 7, "type": 8}, "sea", "sea"),
+    ],
+)
+def test_values_that_are_written_without_quotes(schema, text, value):
+    functions = {"f": {"properties": {"a": schema}}}
+    reader = CallReader(FORMATS["glm4"], functions)
+    reader.add(f"<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>")
+    reader.end()
+    (call,) = reader.calls
+    assert json.loads(call.arguments) == {"a": value} and type(json.loads(call.arguments)["a"]) is type(value)
+
+
 @given(st.sampled_from(CASES), st.lists(st.integers(0, 200), max_size=6))
 def test_in_any_pieces(case, cuts):
     format, text, content, calls = case
@@ -96,7 +196,7 @@ def test_in_any_pieces(case, cuts):
 
 
 def test_text_comes_at_once_and_calls_when_they_are_complete():
-    reader = CallReader(HERMES, NAMES)
+    reader = CallReader(HERMES, FUNCTIONS)
     assert reader.add("Let me") == ["Let me"]
     assert reader.add(" see. <tool") == [" see."]
     assert reader.add("box> ") == [" <toolbox>"]
@@ -105,10 +205,12 @@ def test_text_comes_at_once_and_calls_when_they_are_complete():
 
 
 def test_a_long_call_is_parsed_once(monkeypatch):
-    parsed, parse = [], tool_calls._calls_in
-    monkeypatch.setattr(tool_calls, "_calls_in", lambda text, *more: parsed.append(text) or parse(text, *more))
+    parsed, parse = [], json.loads
+    monkeypatch.setattr(call_parser.json, "loads", lambda text, **more: parsed.append(text) or parse(text, **more))
     long = ToolCall("add", json.dumps({"text": 'one "two" ' * 50}))
-    for format, text in ((HERMES, f"<tool_call>{written(long)} \n</tool_call>"), (LLAMA3, written(long, "parameters"))):
+    texts = {HERMES: f"<tool_call>{written(long)} \n</tool_call>", LLAMA3: written(long, "parameters")}
+    parsed.clear()
+    for format, text in texts.items():
         assert read(format, [*text]) == ("", [long])
     assert len(parsed) == 2
 
@@ -116,47 +218,6 @@ def test_a_long_call_is_parsed_once(monkeypatch):
 def test_one_call_where_more_are_not_wanted():
     assert read(HERMES, [tagged(LOOK) + tagged(ADD)], parallel=False) == ("", [LOOK])
     assert read(MISTRAL, [f"[TOOL_CALLS][{written(LOOK)}, {written(ADD)}]"], parallel=False) == ("", [LOOK])
-
-
-TEMPLATES = {
-    "hermes": "{% if tools %}<tools>...</tools> within <tool_call></tool_call> tags {% endif %}",
-    "llama3": '{% if tools is not none %}{"name": function name, "parameters": dictionary}. {% endif %}',
-    "mistral": "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS] [",
-}
-
-
-def test_the_format_is_the_templates():
-    for name, template in TEMPLATES.items():
-        assert format_of(template) == FORMATS[name] and knows_tools(template)
-    for template in (
-        '{"parameters": {}}',
-        "{{ messages }}",
-        "<tool_call>\n<function=look>",
-        "[TOOL_CALLS]look[ARGS]{}",
-        "the tooling",
-    ):
-        assert format_of(template) is None and not knows_tools(template)
-
-
-def test_the_template_for_tools():
-    class Tokenizer:
-        chat_template = None
-
-    assert template_of(None) == template_of(Tokenizer()) == ""
-    for templates, expected in (
-        ("a", "a"),
-        ({"default": "b"}, "b"),
-        ({"default": "b", "tool_use": "c"}, "c"),
-        ({}, ""),
-    ):
-        Tokenizer.chat_template = templates
-        assert template_of(Tokenizer()) == expected
-
-
-def test_ids():
-    assert call_id(HERMES, "a", 0) == call_id(HERMES, "a", 0) != call_id(HERMES, "a", 1)
-    assert call_id(HERMES, "a", 0).startswith("call_")
-    assert len(call_id(MISTRAL, "a", 0)) == 9 and call_id(MISTRAL, "a", 0).isalnum()
 
 
 @given(

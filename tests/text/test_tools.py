@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from eagle_jax.text.json_schema import ROOT, schema_automaton
-from eagle_jax.text.tool_calls import FORMATS
-from eagle_jax.text.tools import CallSchema, ToolChoice, call_schema, check_tool_choice, check_tools
+from eagle_jax.text.json_schema import BETWEEN, ROOT, schema_automaton
+from eagle_jax.text.tool_formats import FORMATS
+from eagle_jax.text.tools import ToolChoice, call_schema, check_tool_choice, check_tools
 
 PARAMETERS = {"type": "object", "properties": {"at": {"$ref": "#/$defs/place"}}, "$defs": {"place": {"type": "string"}}}
 LOOK = {"type": "function", "function": {"name": "look", "description": "See.", "parameters": PARAMETERS}}
@@ -80,14 +80,14 @@ def test_the_form_of_answers_that_have_to_call():
     tools, any_of_them, look = check_tools([LOOK, WAIT]), ToolChoice("required"), ToolChoice("required", "look")
     hermes, llama3, mistral = (FORMATS[name] for name in ("hermes", "llama3", "mistral"))
     assert call_schema(tools, ToolChoice("auto"), hermes) is None is call_schema(tools, ToolChoice("none"), hermes)
-    assert call_schema(tools, look, hermes) == CallSchema("<tool_call>\n", call("look", LOOKED), "\n</tool_call>")
+    assert call_schema(tools, look, hermes) == call("look", LOOKED) | {BETWEEN: ["<tool_call>\n", "\n</tool_call>"]}
     both = {"anyOf": [call("look", LOOKED, "parameters"), call("wait", WAITED, "parameters")], ROOT: "tools"}
-    assert call_schema(tools, any_of_them, llama3) == CallSchema("", both, "")
+    assert call_schema(tools, any_of_them, llama3) == both
     either = {"anyOf": [call("look", LOOKED), call("wait", WAITED)], ROOT: "tools"}
-    listed = {"type": "array", "items": either, "minItems": 1, ROOT: "tools"}
-    assert call_schema(tools, any_of_them, mistral) == CallSchema("[TOOL_CALLS]", listed, "")
-    assert call_schema(tools, any_of_them, mistral, parallel=False).schema == listed | {"maxItems": 1}
-    assert call_schema(tools, look, mistral).schema["maxItems"] == 1
+    listed = {"type": "array", "items": either, "minItems": 1, ROOT: "tools", BETWEEN: ["[TOOL_CALLS]", ""]}
+    assert call_schema(tools, any_of_them, mistral) == listed
+    assert call_schema(tools, any_of_them, mistral, parallel=False) == listed | {"maxItems": 1}
+    assert call_schema(tools, look, mistral)["maxItems"] == 1
     assert tools == check_tools([LOOK, WAIT]), "nothing is changed"
 
 
@@ -95,14 +95,14 @@ def test_each_function_has_definitions_of_its_own_and_errors_name_its_place():
     parameters = {"properties": {"at": {"$ref": "#/$defs/place"}}, "$defs": {"place": {"type": "integer"}}}
     go = {"type": "function", "function": {"name": "go", "parameters": parameters}}
     form = call_schema(check_tools([LOOK, go]), ToolChoice("required"), FORMATS["llama3"])
-    automaton = schema_automaton(json.dumps(form.schema))
+    automaton = schema_automaton(json.dumps(form))
     assert automaton.accepts(b'{"name":"look","parameters":{"at":"x"}}')
     assert automaton.accepts(b'{"name":"go","parameters":{"at":3}}')
     assert not automaton.accepts(b'{"name":"go","parameters":{"at":"x"}}')
     parameters["properties"]["age"] = {"not": {"type": "null"}}
     form = call_schema(check_tools([LOOK, go]), ToolChoice("required"), FORMATS["llama3"])
     with pytest.raises(ValueError, match=r"^tools\[1\]\.function\.parameters\.properties\.age\.not cannot be followed"):
-        schema_automaton(json.dumps(form.schema))
+        schema_automaton(json.dumps(form))
 
 
 @pytest.mark.parametrize("format", ["hermes", "mistral"])
@@ -116,4 +116,4 @@ def test_calls_that_are_too_large_are_named_by_their_place(format):
     ):
         form = call_schema(check_tools(tools), choice, FORMATS[format])
         with pytest.raises(ValueError, match=f"^the automaton of {place} is too large"):
-            schema_automaton(json.dumps(form.schema))
+            schema_automaton(json.dumps(form))

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from eagle_jax.api import Chunk, Model, Result, stream
+from eagle_jax.api import Chunk, Model, Result, encode, stream
 from eagle_jax.serving.ui.told import Telling, summary
 
 WARM = 2  # chunks of an answer that is thrown away, so that nothing is compiled while a clock runs
@@ -20,7 +20,8 @@ class Lane:
 
     def __init__(self, model: Model, prompt: Any, options: dict[str, Any]):
         self._chunks = stream(model, prompt, **options)
-        self._telling = Telling(model.tokenizer)
+        ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, "the prompt")
+        self._telling = Telling(model.tokenizer, ids)
         self.seconds = 0.0
         self.result: Result | None = None
 

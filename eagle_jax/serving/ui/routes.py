@@ -124,7 +124,7 @@ class Page:
             yield {"preparing": True}
         async with self._engines.using(way) as engine:
             tickets += (await service.submit(engine, call)).every
-            telling = Telling(self._model.tokenizer)
+            telling = Telling(self._model.tokenizer, tickets[0].request.prompt)
             async for chunk in achunks(tickets, by_step=True):
                 if chunk.token_ids:
                     yield telling.event(chunk)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.api import Chunk, Result, Step, decode, settled
+from eagle_jax.api import ChatAnswer, Chunk, Result, Step, decode, reasoning_format_for, settled
 
 BEFORE = 16  # tokens that a new one is decoded with: more than any character is made of
 
@@ -17,11 +17,20 @@ class Telling:
 
         {"tokens": [{"id": 311, "text": " a"}, {"id": 282, "text": " b"}, {"id": 13, "text": "."}],
          "drafted": 2, "seconds": 0.41, "tree": {"texts": [...], "parents": [...], "accepted": [...], "drawn": "."}}
+
+    Where the model marks its reasoning, tokens that are no part of the answer itself have `"aside": true`, and an event
+    has what it adds to both, as `content` and `reasoning_content`.
+
+    Args:
+        tokenizer: the model's.
+        prompt: the tokens before the answer.
     """
 
-    def __init__(self, tokenizer: Any):
+    def __init__(self, tokenizer: Any, prompt: Sequence[int]):
         self._tokenizer = tokenizer
         self._ids: list[int] = []
+        reasoning = reasoning_format_for(tokenizer)
+        self._answer = None if reasoning is None else ChatAnswer(tokenizer, "", prompt=prompt, reasoning=reasoning)
 
     def event(self, chunk: Chunk) -> dict[str, Any]:
         """What came with one step. All but the last of its tokens were guessed; the last is the model's own, unless the
@@ -29,11 +38,24 @@ class Telling:
         """
         texts = self._texts(chunk.token_ids, chunk.text)
         tokens = [{"id": token, "text": text} for token, text in zip(chunk.token_ids, texts, strict=True)]
-        fields = {"tokens": tokens, "drafted": max(sum(chunk.accepted_lengths) - 1, 0), "seconds": chunk.seconds}
+        told = self._split(tokens, is_last=chunk.result is not None)
+        fields = told | {"tokens": tokens, "drafted": max(sum(chunk.accepted_lengths) - 1, 0), "seconds": chunk.seconds}
         if chunk.step is not None and chunk.step.accepted and sum(chunk.step.valid) > 1:
             fields["tree"] = tree = _tree(self._tokenizer, chunk.step)
             fields["drafted"] = len(tree["accepted"]) - 1
         return fields
+
+    def _split(self, tokens: list[dict[str, Any]], is_last: bool) -> dict[str, Any]:
+        """What the tokens add to the answer and to its reasoning; marks those that add nothing to the answer."""
+        if self._answer is None:
+            return {}
+        content, reasoning = self._answer.content, self._answer.reasoning_content
+        for place, token in enumerate(tokens, start=1):
+            deltas = self._answer.add([token["id"]], token["text"], is_last=is_last and place == len(tokens))
+            if not any("content" in delta for delta in deltas):
+                token["aside"] = True
+        added = self._answer.content[len(content) :], self._answer.reasoning_content[len(reasoning) :]
+        return dict(zip(("content", "reasoning_content"), added, strict=True))
 
     def _texts(self, token_ids: Sequence[int], text: str) -> list[str]:
         """`text` in a piece for each token; a character belongs to the token that completes it."""

@@ -5,8 +5,10 @@ import { element } from "./dom.js";
 /**
  * What was written of one answer.
  *
- * A step is `{tokens: [{id, text}], drafted, seconds, tree}`: the first `drafted` of its tokens were guessed and
+ * A step is `{tokens: [{id, text, aside}], drafted, seconds, tree}`: the first `drafted` of its tokens were guessed and
  * accepted, the last is the model's own. `seconds` count from the first token; the first step only holds that.
+ * Of models that reason, `aside` tells tokens that are no part of the answer itself, and a step has what it adds to
+ * both as `content` and `reasoning_content`.
  */
 export class Answer {
   constructor(place) {
@@ -14,6 +16,7 @@ export class Answer {
     this.pieces = [];
     this.spans = [];
     this.text = "";
+    this.reasoning = "";
     this.tokens = 0;
     this.seconds = 0;
   }
@@ -24,11 +27,12 @@ export class Answer {
     span.dataset.step = number;
     step.tokens.forEach((token, place) => {
       const guessed = place < step.drafted;
-      const shown = element("span", guessed ? "guessed" : "own", token.text);
+      const shown = element("span", `${guessed ? "guessed" : "own"}${token.aside ? " aside" : ""}`, token.text);
       shown.title = number === 0 ? "came with the prompt" : `step ${number}, ${guessed ? "guessed" : "the model’s own"}`;
       if (token.text) span.append(shown);
-      this.text += token.text;
     });
+    this.text += step.content ?? step.tokens.map((token) => token.text).join("");
+    this.reasoning += step.reasoning_content ?? "";
     this.tokens += step.tokens.length;
     this.seconds = step.seconds;
     this.spans.push(span);

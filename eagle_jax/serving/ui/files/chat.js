@@ -6,7 +6,7 @@ import * as lens from "./lens.js";
 import { events } from "./server.js";
 import { chosen, nextSeed } from "./settings.js";
 
-let turns = []; // {element, role, content}, in order
+let turns = []; // {element, role, content, reasoning}, in order
 let asking = null; // the AbortController of the answer that is coming
 
 const write = writing($("message"));
@@ -43,7 +43,11 @@ async function answer() {
   asking = new AbortController();
   buttons();
   complain($("chat-error"));
-  const messages = turns.slice(0, -1).map(({ role, content }) => ({ role, content }));
+  const messages = turns.slice(0, -1).map(({ role, content, reasoning }) => ({
+    role,
+    content,
+    ...(reasoning ? { reasoning_content: reasoning } : {}),
+  }));
   let complete = false, failed = false;
   try {
     for await (const event of events("ui/chat", { messages, ...request }, asking.signal)) {
@@ -52,6 +56,7 @@ async function answer() {
         foot.textContent = "";
         following(() => written.add(event));
         entry.content = written.text;
+        entry.reasoning = written.reasoning;
         lens.more();
       }
       if (event.done) {
@@ -67,7 +72,7 @@ async function answer() {
   }
   asking = null;
   place.removeAttribute("aria-busy");
-  if (!complete && !written.text) remove(2);
+  if (!complete && !written.tokens) remove(2);
   lens.rest();
   $("status").textContent = failed ? "" : `Answer complete: ${foot.textContent}`;
   buttons();

@@ -1,7 +1,8 @@
-"""From an answer in Python to a message that calls functions."""
+"""From an answer in Python to a message that reasons and calls functions."""
 
 from caller import CALLER
 from speller import DYNAMIC
+from thinker import CHANNELED
 from tokenizer_families import HEAD, TIGHT_CHAT, sentencepiece
 
 from eagle_jax import api
@@ -9,11 +10,11 @@ from eagle_jax import api
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 
 
-def read(script: str, format: api.ToolFormat, parts: int) -> tuple[api.ToolAnswer, list[dict]]:
+def read(script: str, format: api.ToolFormat, parts: int) -> tuple[api.ChatAnswer, list[dict]]:
     """An answer of a script, told in parts."""
     tools = api.read_tools(TOOLS)
     prompt = api.Chat([{"role": "user", "content": "?"}], template={"tools": tools.tools, "script": script})
-    deltas, answer = [], api.ToolAnswer(CALLER.tokenizer, format, tools, id="1")
+    deltas, answer = [], api.ChatAnswer(CALLER.tokenizer, "1", tools=(tools, format))
     chunks = list(api.stream(CALLER, prompt, max_new_tokens=12, steps=parts, **DYNAMIC))
     for chunk in chunks:
         deltas += answer.add(chunk.token_ids, chunk.text, is_last=chunk.result is not None)
@@ -48,7 +49,7 @@ def test_marks_stand_where_the_text_beside_the_prompt_has_them():
     )
     ids = [*said, mark, *called]
     for size in (1, 2, 100):
-        answer = api.ToolAnswer(tokenizer, api.FORMATS["mistral"], tools, "1")
+        answer = api.ChatAnswer(tokenizer, "1", tools=(tools, api.FORMATS["mistral"]))
         detokenizer = api.IncrementalDetokenizer(tokenizer, prompt)
         for begin in range(0, len(ids), size):
             piece = ids[begin : begin + size]
@@ -57,6 +58,39 @@ def test_marks_stand_where_the_text_beside_the_prompt_has_them():
 
 
 def test_without_calls_it_is_a_message():
-    answer = api.ToolAnswer(CALLER.tokenizer, api.FORMATS["hermes"], api.read_tools(TOOLS), id="1")
+    answer = api.ChatAnswer(CALLER.tokenizer, "1", tools=(api.read_tools(TOOLS), api.FORMATS["hermes"]))
     assert answer.add([], "", is_last=True) == [] and answer.finish_reason("stop") == "stop"
     assert answer.message == {"role": "assistant", "content": "", "refusal": None}
+
+
+CHANNELS = (
+    "<|channel|>analysis<|message|>Hm é.<|end|><|start|>assistant<|channel|>commentary to=functions.look "
+    "<|constrain|>json<|message|>{}<|call|>"
+)
+
+
+def test_channels_whose_marks_are_special_tokens():
+    tokenizer, tools = CHANNELED.tokenizer, api.read_tools(TOOLS)
+    prompt, ids = (tokenizer(text)["input_ids"] for text in ("<|user|>?<|start|>assistant", CHANNELS))
+    for size in (1, 2, 5, 100):
+        how = dict(prompt=prompt, reasoning=api.reasoning_format_for(tokenizer))
+        answer = api.ChatAnswer(tokenizer, "1", tools=(tools, api.tool_format_for(tokenizer)), **how)
+        detokenizer, deltas = api.IncrementalDetokenizer(tokenizer, prompt), []
+        for begin in range(0, len(ids), size):
+            piece = ids[begin : begin + size]
+            deltas += answer.add(piece, detokenizer.extend(piece), is_last=begin + size >= len(ids))
+        (call,) = answer.message["tool_calls"]
+        assert call["function"] == {"name": "look", "arguments": "{}"}
+        assert (answer.message["reasoning_content"], answer.message["content"]) == ("Hm é.", None)
+        assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Hm é."
+        assert answer.reasoning_tokens == len(tokenizer("Hm é.")["input_ids"]) + 2  # with the marks around it
+
+
+def test_a_prompt_that_has_begun_the_reasoning():
+    tokenizer, format = CALLER.tokenizer, api.reasoning_format_for(CALLER.tokenizer, "think")
+    for begun, thought, content in (("<think>\n", "a", "b"), ("", None, "a</think>b")):
+        prompt, ids = (tokenizer(text)["input_ids"] for text in (f"<|user|>?<|assistant|>{begun}", "a</think>b"))
+        answer = api.ChatAnswer(tokenizer, "1", prompt=prompt, reasoning=format)
+        answer.add(ids, "a</think>b", is_last=True)
+        assert (answer.message.get("reasoning_content"), answer.content) == (thought, content)
+        assert answer.reasoning_tokens == (len(tokenizer("a</think>")["input_ids"]) if begun else 0)

@@ -1,0 +1,149 @@
+"""The answers to one request for a chat: reasoning, text, and the functions that they call."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eagle_jax.fields import wrong
+from eagle_jax.protocols.answering import AnswerFormats, Answering, Shape
+from eagle_jax.protocols.calls import Call
+from eagle_jax.scheduling.results import Chunk, Result
+from eagle_jax.scheduling.structured import FORMS
+from eagle_jax.text.chat_answer import ChatAnswer, is_open
+from eagle_jax.text.detokenize import special_ids
+from eagle_jax.text.harmony import ANALYSIS, FINAL, STOPS
+from eagle_jax.text.messages import is_message
+from eagle_jax.text.prompts import Chat, rendered
+from eagle_jax.text.reasoning import ReasoningFormat, Thought, reasoning_format_for
+from eagle_jax.text.tool_formats import FORMATS, ToolFormat, tool_format_for
+from eagle_jax.text.tools import ToolChoice, Tools, call_options
+
+
+class ChatAnswers:
+    """Reads the answers to one request."""
+
+    def __init__(self) -> None:
+        self._format: ToolFormat | None = None
+        self._reasoning: ReasoningFormat | None = None
+        self._answers: dict[int, ChatAnswer] = {}
+
+    def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
+        """The request as a model with this tokenizer is asked.
+
+        Raises:
+            FieldError: the template knows no tools, its format is not known here, or no answer can call them.
+        """
+        reasoning = reasoning_format_for(tokenizer, formats.reasoning)
+        self._reasoning = reasoning if call.separates_reasoning else None
+        self._format = _format_for(tokenizer, call.prompts[0], call.tools, formats.tools)
+        form = _form_of_calls(call.tools, self._format, call.options)
+        kept = {name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS}
+        options = kept | form
+        if reasoning is not None and any(name in options for name in FORMS):
+            options |= form_options(tokenizer, call.prompts[0], reasoning, is_call="json_schema" in form)
+        if reasoning is not None and reasoning.channels:
+            ends = special_ids(tokenizer, STOPS)
+            options |= {"stop_token_ids": tuple(dict.fromkeys([*options.get("stop_token_ids", ()), *ends]))}
+        return dataclasses.replace(call, options=options)
+
+    def of(self, answering: Answering, index: int) -> ChatAnswer | None:
+        """What reads a choice; None where it is text only."""
+        if index not in self._answers:
+            tools = answering.call.tools
+            with_format = None if tools is None or self._format is None else (tools, self._format)
+            if with_format is None and self._reasoning is None:
+                return None
+            ticket, id = answering.tickets[index], f"{answering.id}-{index}"
+            how: dict[str, Any] = dict(prompt=ticket.request.prompt, reasoning=self._reasoning, tools=with_format)
+            self._answers[index] = ChatAnswer(ticket.tokenizer, id, **how)
+        return self._answers[index]
+
+    def deltas(self, answering: Answering, index: int, new: Chunk | Result) -> list[dict[str, Any]]:
+        """What a piece of an answer brings, as deltas of a message."""
+        answer, is_last = self.of(answering, index), isinstance(new, Result) or new.result is not None
+        if answer is None:
+            return [{"content": new.text}] if new.text else []
+        deltas = answer.add(new.token_ids, new.text, is_last=is_last)
+        tells = answering.call.includes_reasoning
+        return [delta for delta in deltas if tells or "reasoning_content" not in delta]
+
+    def message(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
+        """A choice as a whole."""
+        answer = self.of(answering, index)
+        if answer is None:
+            return {"role": "assistant", "content": result.text, "refusal": None}
+        answer.add(result.token_ids, result.text, is_last=True)
+        hidden = () if answering.call.includes_reasoning else ("reasoning_content",)
+        return {name: value for name, value in answer.message.items() if name not in hidden}
+
+    def pieces(self, answering: Answering, index: int, new: Chunk | Result) -> Iterator[str | Thought | dict[str, Any]]:
+        """The texts, the reasoning, and the complete calls in OpenAI's form, that a piece of an answer brings."""
+        for delta in self.deltas(answering, index, new):
+            if "content" in delta:
+                yield delta["content"]
+            elif "reasoning_content" in delta:
+                yield Thought(delta["reasoning_content"])
+            elif "id" in (begun := delta["tool_calls"][0]):
+                yield self._answers[index].calls[begun["index"]]
+
+    def finish_reason(self, index: int, reason: str) -> str:
+        """How a choice ended, in OpenAI's words."""
+        return self._answers[index].finish_reason(reason) if index in self._answers else reason
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of reasoning in all answers so far."""
+        return sum(answer.reasoning_tokens for answer in self._answers.values())
+
+
+class ChatAnswersShape(Shape):
+    """A shape whose answers may reason and call functions."""
+
+    def __init__(self) -> None:
+        self._answers = ChatAnswers()
+
+    def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
+        return self._answers.prepare(call, tokenizer, formats)
+
+
+def _format_for(tokenizer: Any, chat: Chat, tools: Tools | None, stated: str | None) -> ToolFormat | None:
+    """The format that a model writes calls in; None where there is nothing to call."""
+    spoken = [one for one in chat.messages if is_message(one) and (one["role"] == "tool" or one.get("tool_calls"))]
+    if tools is None and not spoken:
+        return None
+    try:
+        format = tool_format_for(tokenizer, None if stated is None else FORMATS[stated])
+    except ValueError as error:
+        raise wrong("messages" if tools is None else "tools", str(error)) from None
+    return None if tools is None else format
+
+
+def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call: bool) -> dict[str, Any]:
+    """The options that let a model reason before an answer that has a form.
+
+    Args:
+        is_call: the form is that of a call, which has its own texts around it.
+    """
+    if reasoning.channels:
+        final = {} if is_call else {"form_between": FINAL}
+        return {"form_reasoning": ANALYSIS, **final}
+    try:
+        prompt = rendered(tokenizer, chat, "messages")
+    except ValueError:  # said where it is encoded
+        return {}
+    return {"form_reasoning": ("" if is_open(reasoning, prompt) else reasoning.begin, reasoning.end)}
+
+
+def _form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that hold answers to a call, where a request asks for one, or to a call or the form that it has."""
+    if tools is None or format is None:
+        return {}
+    has_form = any(name in options for name in FORMS)
+    required = dataclasses.replace(tools, choice=ToolChoice("required", tools.choice.name))
+    try:
+        form = call_options(required if has_form else tools, format)
+    except ValueError as error:
+        raise wrong("tools", str(error)) from None
+    if has_form and tools.choice.mode == "auto":
+        return {"call_schema": form["json_schema"]}
+    return form

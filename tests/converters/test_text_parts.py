@@ -1,0 +1,100 @@
+"""The part of a multimodal folder that reads text is loaded, and the other parts are left alone."""
+
+import json
+import logging
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from eagle_jax.config import Experts, LlamaConfig, Rope
+from eagle_jax.converters import load_target, save_target
+from eagle_jax.models.lm import LM
+from eagle_jax.testing import TINY
+
+CONFIG = LlamaConfig(
+    **{name: getattr(TINY, name) for name in ("vocab_size", "hidden_size", "num_attention_heads", "head_dim")},
+    num_key_value_heads=TINY.num_key_value_heads,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-5,
+    rope=Rope(theta=1e4, interleaved=True),
+    sliding_window=8,
+    chunked=True,
+    full_attention_layers=(1,),
+    no_rope_layers=(1,),
+    no_rope_query_beta=0.5,
+    no_rope_query_step=8,
+    qk_norm=True,
+    qk_norm_over="rotated_head_unscaled",
+    experts=Experts(
+        num_experts=4,
+        num_experts_per_tok=1,
+        moe_intermediate_size=16,
+        norm_topk_prob=False,
+        mlp_only_layers=(0,),
+        scores="sigmoid",
+        shared_intermediate_size=16,
+        scales_input=True,
+    ),
+    layout="llama4",
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A Llama 4 that reads text and images, as transformers saves it."""
+    save_target(LM.init(CONFIG, jax.random.key(0)), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert tensors["model.layers.1.feed_forward.experts.gate_up_proj"].shape == (4, CONFIG.hidden_size, 32)
+    images = {
+        "vision_model.layernorm_pre.weight": np.ones(4, np.float32),
+        "multi_modal_projector.linear_1.weight": np.ones((4, 4), np.float32),
+    }
+    save_file(
+        {f"language_model.{name}": value for name, value in tensors.items()} | images, tmp_path / "model.safetensors"
+    )
+    text = json.loads((tmp_path / "config.json").read_text())
+    assert text.pop("architectures") == ["Llama4ForCausalLM"] and text["model_type"] == "llama4_text"
+    whole = {"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "vision_config": {"a": 1}}
+    (tmp_path / "config.json").write_text(json.dumps(whole | {"text_config": text}))
+    return tmp_path
+
+
+def test_the_text_part_of_llama_4(folder, caplog):
+    with caplog.at_level(logging.INFO, logger="eagle_jax.converters"):
+        loaded = load_target(folder)
+    assert loaded.config == CONFIG
+    assert "the parts of this llama4 that read no text are left unread" in caplog.text
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, LM.init(CONFIG, jax.random.key(0)).params)
+
+
+def test_a_tensor_of_no_part_is_refused(folder):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"audio.weight": np.ones(4, np.float32)}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"audio\.weight"):
+        load_target(folder)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"no_rope_layers": [1, 0, 2]}, "no_rope_layers=.*; expected 1, or 0 for no rotation"),
+        ({"moe_layers": [7]}, r"moe_layers=\[7\]; expected a list of layers from 0 to 1"),
+        ({"moe_layers": None, "interleave_moe_layer_step": 0}, "interleave_moe_layer_step=0; expected at least 1"),
+        (
+            {"layer_types": ["sliding_attention"] * 2},
+            "layer_types=.*; expected 'full_attention' or 'chunked_attention'",
+        ),
+        ({"attention_chunk_size": None}, "layer_types names 'chunked_attention', and there is no attention_chunk_size"),
+        ({"floor_scale": 0}, "no_rope_query_step=0; expected a positive number"),
+    ],
+)
+def test_what_llama_4_cannot_say(folder, change, message):
+    whole = json.loads((folder / "config.json").read_text())
+    whole["text_config"] |= change
+    (folder / "config.json").write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=message):
+        load_target(folder)
