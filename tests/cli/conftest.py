@@ -282,6 +282,10 @@ class Fake:
         phases = {"draft: first level": 0.001, "check: mlp": 0.003, "rest": 0.0}
         return api.Profile(prompt_tokens=7, prefill=0.02, plain=0.002, step=0.004, tokens=2.5, phases=phases)
 
+    def calibrate_head(self, model, target, head, prompts=None, *, progress=None):
+        self.requests.append((prompts, {}))
+        return model
+
     def tune(self, model, *, batch_sizes, **request):
         self.requests.append((None, request))
         yield self.tuned
@@ -348,6 +352,7 @@ def fake(monkeypatch) -> Fake:
     for name in (
         *commands,
         "tune",
+        "calibrate_head",
         "profile",
         "tokenizer_of",
         "make_datastore",

@@ -54,6 +54,9 @@ def test_documented_commands_run(fake, run, tmp_path, monkeypatch, line):
     (tmp_path / "question.jsonl").write_text(json.dumps({"question_id": 1, "category": "a", "turns": ["Hi."]}))
     (tmp_path / "prompt.txt").write_text("Hi.")
     (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "Hi."}))
+    if " train " in line:
+        said = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Ho."}]
+        (tmp_path / "answers.jsonl").write_text(json.dumps({"messages": said}))
     (tmp_path / "train.yaml").write_text(blocks((ROOT / "docs" / "training.md").read_text(), "yaml")[0])
     if " runs/eval" in line and "--out" not in line:
         run("eval", "question.jsonl", "--methods", "plain,eagle", "--out", "runs/eval")

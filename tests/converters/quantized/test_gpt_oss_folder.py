@@ -90,7 +90,7 @@ def test_what_is_in_the_folder_is_told_and_rounded_files_are_not_written(tmp_pat
     assert (described.kind, described.format, described.problem) == ("target", "gpt_oss", None)
     with pytest.raises(ValueError, match="several matrices in one tensor, and quantized ones are not written so"):
         save_target(load_target(quantized), tmp_path / "new")
-    with pytest.raises(ValueError, match="several matrices in one tensor, and quantized ones are not written so"):
+    with pytest.raises(ValueError, match="several matrices in one tensor, .* and quantized ones are not written so"):
         quantize(floats, tmp_path / "new", "int8")
     assert not (tmp_path / "new").exists()
 
