@@ -21,7 +21,7 @@ class Rope:
         attention_factor: scale of cos and sin (`yarn`, `longrope`; 1 otherwise).
         short_factor, long_factor: divisors of each pair's frequency up to that context and beyond it (`longrope`).
         partial_rotary_factor: the part of each head that is rotated, its first dimensions.
-        interleaved: pairs are neighbours (x_2i, x_2i+1), not halves (Ernie 4.5).
+        interleaved: pairs are neighbours (x_2i, x_2i+1), not halves (Ernie 4.5, Llama 4, DeepSeek).
         query_beta: queries at position p are multiplied by `1 + query_beta * log(1 + p // original)` (Ministral 3).
     """
 

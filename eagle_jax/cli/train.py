@@ -163,7 +163,10 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
         path.write_text(json.dumps(dataclasses.asdict(acceptance), indent=2) + "\n", encoding="utf-8")
     out.print(_sentence(acceptance, len(asked)), markup=False)
     if jax.process_count() == 1:
-        _calibrate(model, config, finished)
+        try:
+            _calibrate(model, config, finished)
+        except (ValueError, OSError) as error:  # the head is trained, and drafts without
+            err.print(f"The head was not calibrated: {error}", markup=False)
 
 
 def _calibrate(model: api.Model, config: Any, finished: events.Finished) -> None:

@@ -116,7 +116,7 @@ def _kind(weights: Weights) -> str:
     if llama.EMBEDDING in weights.info:  # Medusa-2's heads lie in their target's folder
         return TARGET
     parallel = heads.kind_of(weights.info)
-    return UNKNOWN if parallel is None else PARALLEL[parallel]
+    return UNKNOWN if parallel is None else PARALLEL.get(parallel, UNKNOWN)
 
 
 def _name(kind: str, config: Mapping[str, Any]) -> str:

@@ -147,7 +147,7 @@ class Weights:
             quant_type = self._wholes[whole].quant_type
             if quant_type is not None:
                 return unpacking.dense(self.take_quantized(name), quant_type.levels)
-            return part.of(self._whole(whole, self._take))
+            return self._take(whole) if part is WHOLE else part.of(self._whole(whole, self._take))
         return self._take(name)
 
     def _take(self, name: str) -> np.ndarray:
@@ -164,12 +164,15 @@ class Weights:
             raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a quantized weight")
         if name in self._parts:
             whole, part = self._parts[name]
+            if part is WHOLE:
+                return self._take_quantized(whole)
             return part.of_quantized(self._whole(whole, self._take_quantized))
         return self._take_quantized(name)
 
     def _whole(self, name: str, take: Callable[[str], Any]) -> Any:
         """A tensor of which parts are taken one after the other; it is read again if others come between."""
         if self._divided[0] != name:
+            self._divided = "", None  # so that two are never in memory
             self._divided = name, take(name)
         return self._divided[1]
 
@@ -271,7 +274,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} is missing; expected a model folder with {path.name} in it")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError, too
         raise ValueError(f"{path} is not valid JSON ({error}); copy or download it again") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}; expected a JSON object")

@@ -95,7 +95,8 @@ def family_in(entries: Mapping[str, Any]) -> str:
         raise ValueError(f"model_type {name!r} is not supported; expected {known}")
     expected = [FAMILIES[name].architecture]
     architectures = entries.get("architectures") or expected
-    if [str(each).lower() for each in architectures] != [expected[0].lower()]:  # at first it was LLaMAForCausalLM
+    named = [str(each).lower() for each in architectures] if isinstance(architectures, list) else None
+    if named != [expected[0].lower()]:  # at first it was LLaMAForCausalLM
         raise ValueError(f"architectures {architectures!r} are not supported; expected {expected!r}")
     return name
 
@@ -112,7 +113,7 @@ def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ValueError(
                 f"text_config={reprlib.repr(text)} in a {family.whole[0]}; expected the config of a {name}"
             )
-        if [*classes] != [family.whole[1]]:
+        if classes != [family.whole[1]]:
             raise ValueError(f"architectures {classes!r} are not supported; expected {[family.whole[1]]!r}")
         log.info("the parts of this %s that read no text are left unread", family.whole[0])
         tied = {"tie_word_embeddings": entries["tie_word_embeddings"]} if "tie_word_embeddings" in entries else {}

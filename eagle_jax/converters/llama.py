@@ -16,7 +16,7 @@ from eagle_jax.converters import family_tensors, names, quant_config, reading
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entries
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
-from eagle_jax.converters.hf_families import IGNORED
+from eagle_jax.converters.hf_families import IGNORED, text_part
 from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
@@ -193,8 +193,8 @@ def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) 
     """The target's configuration; errors name the file. `changes` are as in `load_target`."""
     check_folder(folder)
     path = folder if is_gguf(folder) else folder / "config.json"
-    entries = overlaid(read_entries(folder), changes or {})
     try:
+        entries = overlaid(text_part(read_entries(folder)), changes or {})
         return config_from_hf(quant_config.without(entries), changes or ())
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -215,8 +215,9 @@ def check_target(weights: Weights, config: LlamaConfig) -> None:
 
 def is_bare(info: Mapping[str, TensorInfo]) -> bool:
     """Whether these are the tensors of a model without what makes it a language model. A draft head has an `fc`."""
-    inside = EMBEDDING.removeprefix("model."), "norm.weight", "layers.0.self_attn.q_proj.weight"
-    return all(name in info for name in inside) and "fc.weight" not in info
+    inside = EMBEDDING.removeprefix("model."), "norm.weight"
+    has_layers = any(name.startswith("layers.0.") for name in info)
+    return has_layers and all(name in info for name in inside) and "fc.weight" not in info
 
 
 def shapes(config: LlamaConfig) -> names.Params:

@@ -13,6 +13,7 @@ unread.
 
 import dataclasses
 import functools
+import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +22,9 @@ import jax
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import family_tensors, names, reading, window
-from eagle_jax.converters.files import Weights
+from eagle_jax.converters.files import Weights, is_gguf, read_entries
+from eagle_jax.converters.hf_config import config_from_hf
+from eagle_jax.converters.hf_families import text_part
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.head_configs import EagleConfig
 from eagle_jax.models.eagle import Head
@@ -56,6 +59,14 @@ QWEN = Spelling(
     others=r"(?!mtp\.).*",
 )
 _BEHIND = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
+
+
+def check(folder: pathlib.Path) -> None:
+    """Refuses with ValueError a target without such a layer, by the names of its tensors."""
+    if is_gguf(folder):
+        raise ValueError(f"{folder} is a GGUF file, whose layer for multi-token prediction is not read; name a head")
+    if not holds(Weights(folder).info):
+        raise ValueError(f"{folder} has no layer for multi-token prediction (MTP); name a head, or leave it out")
 
 
 def holds(info: Mapping[str, TensorInfo]) -> bool:
@@ -101,7 +112,10 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     """
     if other := sorted(changes.keys() - {window.WINDOW}):
         raise ValueError(f"head_config has {other[0]}; of a target's own layer (MTP) only {window.WINDOW} can be set")
-    config, spelling = config_of(target.config), spelling_of(target.config, weights.info)
+    # on several devices the target's keys and values may be repeated already
+    heads = config_from_hf(text_part(read_entries(weights.folder))).num_key_value_heads
+    stored = dataclasses.replace(target.config, num_key_value_heads=heads)
+    config, spelling = config_of(stored), spelling_of(stored, weights.info)
     config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
     table, needed = _rules(config, spelling), _shapes(config)
     family_tensors.divide_layer(weights, config.layers, names.expected(table, needed), spelling.layer)

@@ -59,7 +59,8 @@ def read_params(
         if path in stored:
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
-            leaf = _read(weights, slot, dtype) if place is None else place(path, _read_host(weights, slot, dtype))
+            own = jnp.dtype("float32") if path.endswith(KEPT_WIDE) else dtype
+            leaf = _read(weights, slot, own) if place is None else place(path, _read_host(weights, slot, own))
         flags = _finite_flags(leaf)
         if scheme is not None:
             leaf = scheme.applied(path, leaf, dtype)
@@ -72,6 +73,8 @@ def read_params(
             _refuse_not_finite(weights, slot, leaf, dtype)
     return params
 
+
+KEPT_WIDE = "/correction_bias"  # float32 in any dtype: rounded to bfloat16 it would choose other experts
 
 _is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
 

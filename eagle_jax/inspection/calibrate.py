@@ -58,9 +58,10 @@ def calibrate(
     tables = []
     for temperature, own in ((0.0, AS_DRAFTED.greedy), (1.0, AS_DRAFTED.sampled)):
         guessed, accepted = np.zeros((2, *own.shape), np.float64)
-        for rows, state in after_answers(model, drafter, prompts, max_new_tokens, temperature):
-            guessed += np.asarray(state.counts.guessed, np.float64).sum(axis=0)
-            accepted += np.asarray(state.counts.accepted, np.float64).sum(axis=0)
+        how = prompts, max_new_tokens, temperature, lambda state: state.counts
+        for rows, counts in after_answers(model, drafter, *how):
+            guessed += np.asarray(counts.guessed, np.float64).sum(axis=0)
+            accepted += np.asarray(counts.accepted, np.float64).sum(axis=0)
             done += rows
             if progress is not None:
                 progress(done, total)
@@ -95,9 +96,14 @@ def calibrate_head(
 
 
 def after_answers(
-    model: Model, drafter: Drafter, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float
+    model: Model,
+    drafter: Drafter,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    temperature: float,
+    read: Callable[[Any], Any],
 ) -> Iterator[tuple[int, Any]]:
-    """How many answers were decoded together, and the drafter's state after them, on the host."""
+    """How many answers were decoded together, and what `read` takes of the drafter's state after them, on the host."""
     options = Options(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )
@@ -107,7 +113,7 @@ def after_answers(
         batch = Batch(model, drafter, shape_for(model, drafter, requests, len(some)), some)
         while not all(row.done for row in batch.rows):
             batch.decode(STEPS)
-        state = to_host(batch.state.draft)
+        state = to_host(read(batch.state.draft))
         batch.free()
         yield len(some), state
 

@@ -39,10 +39,8 @@ def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
     from eagle_jax.training.formats import Conversation, read
 
     conversations = (item.messages for item in read(path) if isinstance(item, Conversation))
-    firsts = (
-        next(message["content"] for message in messages if message["role"] == "user") for messages in conversations
-    )
-    return list(itertools.islice(firsts, limit))
+    said = ([message["content"] for message in messages if message["role"] == "user"] for messages in conversations)
+    return list(itertools.islice((turns[0] for turns in said if turns), limit))
 
 
 def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finished:

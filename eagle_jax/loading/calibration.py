@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from eagle_jax.converters.files import read_json
+from eagle_jax.converters.hf_values import is_number
 from eagle_jax.decoding.calibration import DEPTHS, LOG_ODDS, Prior
 from eagle_jax.durable import replacing
 
@@ -47,10 +48,10 @@ _REMEDY = "delete it, or measure again with `eagle-jax tune --calibrate`"
 
 def _table(path: Path, name: str, rows: Any) -> Float[np.ndarray, "d k"]:
     shape = DEPTHS, len(LOG_ODDS)
-    try:
-        table = np.array(rows, np.float32)
-    except (TypeError, ValueError):
-        table = np.zeros(0, np.float32)
+    listed = rows if isinstance(rows, list) and all(isinstance(row, list) for row in rows) else []
+    numbers = all(is_number(value) and 0 <= value <= 1 for row in listed for value in row)
+    ragged = len({len(row) for row in listed}) != 1
+    table = np.zeros(0, np.float32) if ragged or not numbers else np.array(listed, np.float32)
     if table.shape != shape or not ((table >= 0) & (table <= 1)).all() or (np.diff(table) < 0).any():
         raise ValueError(
             f"{path} has a {name} that is no table of {shape[0]} rows with {shape[1]} probabilities each, none below "

@@ -12,6 +12,7 @@ from eagle_jax.converters import describe as describe_folder
 from eagle_jax.converters import (
     head_folder,
     known_pair,
+    mtp,
     resolve,
     resolve_pair,
     target_folder,
@@ -125,8 +126,9 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
-    if head == OWN_LAYER and not Path(head).exists():
-        own = resolve(target) if pair is None else target_folder(pair)
+    if is_own_layer(head):
+        own = PAIR / "target" if is_toy(target) else resolve(target) if pair is None else target_folder(pair)
+        mtp.check(own)
         return own, own
     if is_toy(target):
         return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)
@@ -134,6 +136,11 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
 
 
 OWN_LAYER = "mtp"  # as a head: the layer for multi-token prediction in the target's own files
+
+
+def is_own_layer(head: str | Path | None) -> bool:
+    """Whether it means the target's own layer, and not a folder of that name."""
+    return str(head) == OWN_LAYER and not Path(OWN_LAYER).exists()
 
 
 def is_toy(name: str | Path) -> bool:
@@ -145,5 +152,7 @@ def folder_of_head(head: str | Path) -> Path:
     """Where a head is; a folder goes before a shipped head, and before the head of a pair, of the same name."""
     if Path(head).exists():
         return resolve(head)
+    if is_own_layer(head):
+        raise ValueError(f"{OWN_LAYER} is a layer in a target's own files: load the target with it as its head")
     pair = known_pair(head)
     return SHIPPED_HEADS.get(str(head)) or (resolve(head) if pair is None else head_folder(pair))

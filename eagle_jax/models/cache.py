@@ -118,7 +118,9 @@ class Cache:
 
     @property
     def slots(self) -> int:
-        """Tokens that fit, padding of commits included."""
+        """Tokens that fit, padding of commits included; some layer has to have keys and values."""
+        if not self.kv:
+            raise ValueError("a cache of layers without keys and values; expected one with them (KVState) at least")
         return self.kv[0].slots
 
     def at_rows(self, rows: Int[Array, "a"]) -> "Cache":

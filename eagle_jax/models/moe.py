@@ -47,7 +47,7 @@ class SparseMLP(nn.Module):
         self.experts = _ExpertStacks(self.hidden_size, c, self.dtype)
         if c.correction_bias:
             zeros = nn.initializers.zeros
-            self.correction_bias = self.param("correction_bias", zeros, (c.num_experts,), self.dtype)
+            self.correction_bias = self.param("correction_bias", zeros, (c.num_experts,), jnp.float32)
         if c.shared_intermediate_size:
             self.shared_experts = MLP(self.hidden_size, c.shared_intermediate_size, False, self.dtype)
         if c.shared_gate:
@@ -68,7 +68,7 @@ class SparseMLP(nn.Module):
     def mixed(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         """What its experts make of each token, by their shares."""
         c = self.config
-        correction = self.correction_bias.astype(jnp.float32) if c.correction_bias else None
+        correction = self.correction_bias if c.correction_bias else None
         chosen, share = route(self.gate(x).reshape(-1, c.num_experts), c, correction)
         by_token = tuple(part.reshape(*x.shape[:2], -1) for part in (chosen, share))
         stacks, down_bias = self.experts()

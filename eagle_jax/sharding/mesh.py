@@ -25,7 +25,7 @@ class Sharding:
     Attributes:
         mesh: with axes `data` and `model`.
         target, head: weights, by path: `layers_0/self_attn/o_proj/weight`.
-        state: requests and what is remembered of them: `cache/k/0`.
+        state: requests and what is remembered of them: `cache/layers/0/k`.
     """
 
     mesh: Mesh

@@ -17,6 +17,9 @@ Rules = tuple[tuple[str, P], ...]
 # its dimension is left out. Weights lie as in files, `weight [out, in]`, or as for decoding (models/layout.py):
 # transposed `weight/data [in, out]`, qkv_proj `[k, g + 2, c, in]`, gate_up_proj `[2, out, in]`.
 _LAYERS: Rules = (
+    (r"mlp/experts/(gate|up)$", P(None, MODEL, None)),  # every device has a slice of every expert: loads are even
+    (r"mlp/experts/down$", P(None, None, MODEL)),
+    (r"mlp/experts/(gate|up)_bias$", P(None, MODEL)),
     (r"self_attn/[qkv]_proj/weight$", P(MODEL, None)),
     (r"self_attn/[qkv]_proj/bias$", P(MODEL)),
     (r"self_attn/qkv_proj/weight/data$", P(None, MODEL)),
@@ -45,9 +48,6 @@ _WHOLE: Rules = ((r"", P()),)  # norms, routers, biases of sums, draft vocabular
 
 TARGET: Rules = (
     *_VOCABULARY,
-    (r"mlp/experts/(gate|up)$", P(None, MODEL, None)),  # every device has a slice of every expert: loads are even
-    (r"mlp/experts/down$", P(None, None, MODEL)),
-    (r"mlp/experts/(gate|up)_bias$", P(None, MODEL)),
     *_LAYERS,
     *_WHOLE,
 )

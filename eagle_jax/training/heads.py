@@ -66,6 +66,11 @@ def first(
 def _earlier(config: HeadConfig, folder: str, target: LM, ids: Int[np.ndarray, " d"] | None) -> AnyHead:
     """A head of the same method, with which come objective and optimizer; one that drafts all is cut to `ids`."""
     head = load_head(resolve(folder), target, "float32")
+    if isinstance(head, Head) and head.config.normed:
+        raise ValueError(
+            f"head.start={folder} holds a target's own layer for multi-token prediction (MTP), which is not trained "
+            "further; name an EAGLE head"
+        )
     method = method_of(head)
     if method != config.method:
         raise ValueError(

@@ -16,7 +16,7 @@ from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
 from eagle_jax.loading.dtypes import dtype_of
-from eagle_jax.loading.folders import OWN_LAYER
+from eagle_jax.loading.folders import is_own_layer
 from eagle_jax.models import layout
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
@@ -120,7 +120,11 @@ def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaCo
     """Configurations of a pair, without its weights."""
     pair = known_pair(target)
     config = target_config(Path(target)) if pair is None else pair.target_sizes.config
-    if head is not None and str(head) == OWN_LAYER:
+    if is_own_layer(head):
+        if pair is not None or not _may_hold_layer(Path(target)):
+            raise ValueError(
+                f"{target} has no layer for multi-token prediction (MTP) that is known; leave the head out"
+            )
         return config, mtp.config_of(config)
     if head is not None:
         weights = Weights(Path(head))
@@ -134,6 +138,14 @@ def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaCo
             )
         return config, read_head(weights, default_taps(config.num_hidden_layers), {}).config
     return config, None if pair is None or pair.head_sizes is None else pair.head_sizes.config
+
+
+def _may_hold_layer(folder: Path) -> bool:
+    """Whether a target's files, if they are there, have a layer for multi-token prediction."""
+    try:
+        return mtp.holds(Weights(folder).info)
+    except FileNotFoundError:
+        return True
 
 
 def of_configs(
@@ -225,5 +237,15 @@ def _buffers(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: in
     parts, item = sizes[MODEL], jnp.dtype(dtype).itemsize
     logits = 4 * rows * config.vocab_size // (parts if config.vocab_size % parts == 0 else 1)
     scores = 4 * rows * config.num_attention_heads // parts * slots
-    own = 2 * item * config.num_hidden_layers * rows * config.num_key_value_heads // parts * config.head_dim
-    return max(2 * logits, 2 * scores) + own
+    own = rows * sum(_added(config, layer, item) for layer in range(config.num_hidden_layers))
+    return max(2 * logits, 2 * scores) + own // (1 if config.latent is not None else parts)
+
+
+def _added(config: LlamaConfig, layer: int, item: int) -> int:
+    """Bytes that a token adds to the state of a layer: keys and values, a latent vector, or `DeltaRows`."""
+    net, latent = config.delta_net, config.latent
+    if net is not None and config.is_recurrent(layer):
+        return 4 * (net.keys + net.values + net.num_value_heads) + item * net.channels
+    if latent is not None:
+        return item * (latent.rank + config.head_dim)
+    return 2 * item * config.num_key_value_heads * config.head_dim

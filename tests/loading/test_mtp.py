@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from eagle_jax.api import generate, load
+from eagle_jax.api import describe, generate, load, with_head
 from eagle_jax.converters import load_target
 from eagle_jax.converters.heads import load_head
 from eagle_jax.tuning.plan import plan
@@ -84,8 +84,14 @@ def test_outputs_are_transformers(name: str, tmp_path: pathlib.Path):
 
 def test_what_is_refused(tmp_path: pathlib.Path):
     write(tmp_path, "qwen3_5_text")
-    with pytest.raises(ValueError, match="holds a target model; expected a head"):
+    with pytest.raises(ValueError, match="has no layer for multi-token prediction"):
         load(tmp_path, "mtp")
+    with pytest.raises(ValueError, match="has no layer for multi-token prediction"):
+        plan(tmp_path, "mtp")
+    with pytest.raises(ValueError, match="has no layer for multi-token prediction"):
+        load("toy", "mtp")
+    with pytest.raises(ValueError, match="load the target with it"):
+        with_head(load(tmp_path), "mtp")
     add_layer(tmp_path, "qwen3_5_text")
     with pytest.raises(ValueError, match="head_config has rope_theta; of a target's own layer"):
         load(tmp_path, "mtp", head_config={"rope_theta": 1.0})
@@ -124,6 +130,9 @@ def test_the_text_part_of_a_larger_model(tmp_path: pathlib.Path):
     assert got.config == expected.config
     jax.tree.map(np.testing.assert_array_equal, got.params, expected.params)
     assert load(tmp_path).stop_ids == (7,)
+    assert load(tmp_path, target_config={"rope_theta": 123.0}).target.config.rope.theta == 123.0
+    with pytest.raises(ValueError, match="nonsense changes nothing"):
+        load(tmp_path, target_config={"nonsense": 1})
     (tmp_path / "config.json").write_text(json.dumps(whole | {"text_config": text | {"model_type": "llama"}}))
     with pytest.raises(ValueError, match="expected the config of a qwen3_5_text"):
         load_target(tmp_path)
@@ -131,5 +140,35 @@ def test_the_text_part_of_a_larger_model(tmp_path: pathlib.Path):
 
 def test_a_plan_counts_the_layer(tmp_path: pathlib.Path):
     write(tmp_path, "qwen3_5_text")
+    add_layer(tmp_path, "qwen3_5_text")
     alone, with_layer = plan(tmp_path), plan(tmp_path, "mtp")
     assert with_layer.head > 0 and with_layer.cache > alone.cache and with_layer.target == alone.target
+
+
+def test_on_several_devices(tmp_path: pathlib.Path):
+    """More devices along `model` than kv heads: keys and values are repeated, in target and layer."""
+    write(tmp_path, "qwen3_5_moe_text")
+    add_layer(tmp_path, "qwen3_5_moe_text")
+    prompt = texts(FAMILIES["qwen3_5_moe_text"])[0, :9].tolist()
+    how = dict(max_new_tokens=12, drafter="eagle", tree=(4, 3, 1))
+    alone, spread = (load(tmp_path, "mtp", mesh=mesh) for mesh in (None, "model:4"))
+    assert generate(spread, [prompt], **how)[0].token_ids == generate(alone, [prompt], **how)[0].token_ids
+    experts = spread.head.params["layers_0"]["mlp"]["experts"]["gate"]
+    assert experts.sharding.shard_shape(experts.shape)[1] == experts.shape[1] // 4
+
+
+def test_files_of_the_layer_alone_are_no_model(tmp_path: pathlib.Path):
+    write(tmp_path, "qwen3_5_text")
+    add_layer(tmp_path, "qwen3_5_text")
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({key: value for key, value in tensors.items() if key.startswith("mtp.")}, tmp_path / "model.safetensors")
+    assert describe(tmp_path).kind == "unknown"
+    with pytest.raises(ValueError, match="lacks"):
+        load(tmp_path)
+
+
+def test_the_correction_of_a_router_is_never_rounded(tmp_path: pathlib.Path):
+    write(tmp_path, "deepseek_v3")
+    stored = load_file(tmp_path / "model.safetensors")["model.layers.1.mlp.gate.e_score_correction_bias"]
+    read = load_target(tmp_path, dtype="bfloat16").params["layers_1"]["mlp"]["correction_bias"]
+    np.testing.assert_array_equal(read, stored)
