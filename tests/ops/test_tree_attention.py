@@ -278,14 +278,14 @@ def test_on_a_mesh_each_device_takes_its_own_rows_and_heads(monkeypatch):
     sharding = sharding_of("data:2,model:2", dataclasses.replace(TINY, num_key_value_heads=2))
     assert sharding is not None and parse("data:2,model:2") == sharding.sizes
 
-    def program(case: Case, sharding: object = None) -> dict[str, list[jax.Array]]:
-        return {"k": [attend(case)]}  # lies as a cache does
+    def program(case: Case, sharding: object = None) -> dict[str, list[dict[str, jax.Array]]]:
+        return {"layers": [{"k": attend(case)}]}  # lies as a cache does
 
     placed = sharding.put(case, sharding.state)
     compiled = jax.jit(sharded(program), static_argnames="sharding").lower(placed, sharding=sharding).compile()
     text = compiled.as_text()
     assert "all-gather" not in text and "all-to-all" not in text
-    np.testing.assert_allclose(compiled(placed)["k"][0], xla.attend(case), atol=1e-5)
+    np.testing.assert_allclose(compiled(placed)["layers"][0]["k"], xla.attend(case), atol=1e-5)
 
 
 def test_the_kernel_for_gpus_lowers_for_cuda():
