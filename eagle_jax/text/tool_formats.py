@@ -36,7 +36,7 @@ class ToolFormat:
         end: text after it; "" for none. A call without it counts if its arguments are complete.
         section: texts before the first call and after the last one.
         head: text before the arguments, with `{name}`; "" if calls are JSON objects with a name and arguments, or lists
-            of them. What stands with `{index}` is the call's id, which counts calls.
+            of them. A tag begins a call without `begin` too. `{index}` counts calls.
         tail: text after the arguments.
         argument: texts before and after the value of an argument that is not in JSON, the first with `{key}`; None if
             the arguments are a JSON object. Line breaks that these have next to the value are no part of it.
