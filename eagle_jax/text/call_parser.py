@@ -80,21 +80,19 @@ class CallParser:
     def _named(self) -> More:
         before, _, after = self._format.head.partition("{name}")
         yield from self._literal(before)
-        begin = self.at
         name = yield from self._word(NAME)
         if name not in self._functions:
             raise _NoCall
-        id = None
         if after.startswith(":{index}"):
             yield from self._literal(":")
             yield from self._word(DIGITS)
-            id, after = f"{before}{self._text[begin : self.at]}", after.removeprefix(":{index}")
+            after = after.removeprefix(":{index}")
         yield from self._literal(after)
         if self._format.argument is None:
             arguments = _object((yield from self._json("{")))
         else:
             arguments = yield from self._tagged(*self._format.argument, self._functions[name])
-        self.calls = [ToolCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False), id)]
+        self.calls = [ToolCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))]
 
     def _tagged(self, begin: str, end: str, schema: Mapping[str, Any]) -> Generator[None, None, dict[str, Any]]:
         """Arguments whose values are no JSON, up to the text after them, which has to be there."""

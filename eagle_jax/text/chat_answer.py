@@ -112,8 +112,7 @@ class ChatAnswer:
             return [{name: text}]
         assert self._format is not None
         index, function = len(self.calls), {"name": piece.name, "arguments": piece.arguments}
-        id = piece.id or call_id(self._format, self._id, index)
-        call = {"id": id, "type": "function", "function": function}
+        call = {"id": call_id(self._format, self._id, index), "type": "function", "function": function}
         self.calls.append(call)
         named = {"index": index} | call | {"function": function | {"arguments": ""}}
         return [
