@@ -166,6 +166,28 @@ class PieceReader(abc.ABC):
     def _read(self) -> Iterator[Any]:
         """The pieces; None where more of the text is needed, which is not asked for after the last."""
 
+    def _skip_space(self) -> Iterator[None]:
+        while not self._text.strip() and not self._is_last:
+            yield None
+        self._text = self._text.lstrip()
+
+    def _upto_last(self, mark: str) -> Iterator[str | None]:
+        """Reads to the answer's end, and drops white space at both edges and a mark that stands there."""
+        yield from self._skip_space()
+        while True:
+            text = self._text.rstrip()
+            if text.endswith(mark):
+                text = text.removesuffix(mark)
+            elif not self._is_last:
+                text = settled(self._text, [mark])
+            certain = text.rstrip()
+            self._text = self._text[len(certain) :]
+            if certain:
+                yield certain
+            if self._is_last:
+                return
+            yield None
+
     def _trimmed(self, mark: str) -> Iterator[str | None]:
         """Reads up to a mark, and drops white space at both edges."""
         space, is_begun = "", False
@@ -207,10 +229,9 @@ class ReasoningReader(PieceReader):
                 yield piece and Thought(piece)
             self.is_thinking = False
             if before and (yield from self._skipped(before)):
-                yield from self._trimmed(after)
-            while not self._text.strip() and not self._is_last:
-                yield None
-            self._text = self._text.lstrip()
+                yield from self._upto_last(after)
+                return
+            yield from self._skip_space()
         while self._text or not self._is_last:
             text, self._text = self._text, ""
             yield text or None

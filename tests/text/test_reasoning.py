@@ -38,6 +38,8 @@ CASES = [
     (HUNYUAN, True, "a\n</think>\n<answer>b", "a", "b"),
     (HUNYUAN, False, "<think>a</think>\nb </answer>", "a", "b </answer>"),
     (FORMATS["response"], False, "<think>a</think>\n<response>b</response>\n", "a", "b"),
+    (HUNYUAN, False, "<think>a</think><answer>\nb\n</answer> more\n", "a", "b\n</answer> more"),
+    (FORMATS["response"], True, "</think><response>x = '</response>' ok</response>", "", "x = '</response>' ok"),
 ]
 HARMONY = [
     (
@@ -116,7 +118,14 @@ def test_any_order_of_channels_is_read_in_any_pieces(parts):
     assert whole == read(HarmonyReader({"look": {}}), [*text]) == read(HarmonyReader({"look": {}}), parts)
 
 
-@given(st.sampled_from([THINK, HUNYUAN]), st.booleans(), st.text("</think>ansr \n", max_size=30))
+PARTS = ["<think>", "</think>", "<answer>", "</answer>", "</ans", " ", "\n", "a"]
+
+
+@given(
+    st.sampled_from([THINK, HUNYUAN]),
+    st.booleans(),
+    st.text("</think>ansr \n", max_size=30) | st.lists(st.sampled_from(PARTS), max_size=12).map("".join),
+)
 def test_any_text_is_read_in_any_pieces(format, is_open, text):
     assert read(ReasoningReader(format, is_open), [text]) == read(ReasoningReader(format, is_open), [*text])
 
