@@ -13,7 +13,7 @@ from eagle_jax.text.chat_answer import ChatAnswer
 from eagle_jax.text.detokenize import special_ids
 from eagle_jax.text.harmony import ANALYSIS, FINAL, STOPS
 from eagle_jax.text.messages import is_message
-from eagle_jax.text.prompts import Chat, rendered
+from eagle_jax.text.prompts import Chat, encode
 from eagle_jax.text.reasoning import ReasoningFormat, Thought, is_open, reasoning_format_for
 from eagle_jax.text.tool_formats import FORMATS, ToolFormat, tool_format_for
 from eagle_jax.text.tools import ToolChoice, Tools, call_options
@@ -134,11 +134,10 @@ def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call
         final = {} if is_call else {"form_between": FINAL}
         return {"form_reasoning": ANALYSIS, **final}
     try:
-        prompt = rendered(tokenizer, chat, "messages")
+        prompt = encode(tokenizer, chat, len(tokenizer), "messages")
     except ValueError:  # said where it is encoded
         return {}
-    begun = is_open(reasoning, tokenizer, tokenizer(prompt, add_special_tokens=False)["input_ids"])
-    return {"form_reasoning": ("" if begun else reasoning.begin, reasoning.end)}
+    return {"form_reasoning": ("" if is_open(reasoning, tokenizer, prompt) else reasoning.begin, reasoning.end)}
 
 
 def _form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:
