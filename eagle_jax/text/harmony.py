@@ -76,18 +76,17 @@ class HarmonyReader(PieceReader):
 
     def _is_plain(self) -> Generator[None, None, bool]:
         """Whether what comes has no header, as far as its first characters tell; takes the role off then."""
+        role = ROLE if self._mark == START else ""
         while True:
-            is_named = self._mark == START
-            text = self._text.removeprefix(ROLE) if is_named else self._text
-            begun = text.lstrip()
-            may_be_header = any(one.startswith(begun[: len(one)]) for one in (*MARKS, TO))
-            is_header = any(begun.startswith(one) for one in (*MARKS, TO))
-            is_other = is_named and not self._text.startswith(ROLE) and not ROLE.startswith(self._text)
-            if is_header or is_other or self._is_last and may_be_header:
+            if self._text.startswith(role):
+                begun = self._text[len(role) :].lstrip()
+                if any(begun.startswith(one) for one in (*MARKS, TO)):
+                    return False
+                if not any(one.startswith(begun) for one in (*MARKS, TO)):
+                    self._text = self._text[len(role) :]
+                    return True
+            elif not role.startswith(self._text):  # another's message
                 return False
-            if not may_be_header and not (is_named and ROLE.startswith(self._text)):
-                self._text = text
-                return True
             if self._is_last:
                 return False
             yield

@@ -212,6 +212,12 @@ def test_calls_after_what_is_none():
     assert read(FORMATS["kimi-k2"], [KIMI + END * 2000])[0] == ""
 
 
+def test_what_is_too_long_for_a_name_or_an_index_is_text_at_once():
+    begin = "<|tool_call_begin|>functions."
+    for text in (begin + "a" * 65, begin + "look:" + "0" * 10):
+        assert "".join(map(str, CallReader(FORMATS["kimi-k2"], FUNCTIONS).add(text))) == text
+
+
 @pytest.mark.parametrize("name", ["qwen3-coder", "seed-oss"])
 def test_a_function_without_the_mark_before_it(name):
     begin, text = FORMATS[name].begin, f"Yes.\n{WRITTEN[name]}"
