@@ -57,7 +57,8 @@ class AnswerWriter:
                 write(delta["content"])
             else:
                 self.reasoning += delta["reasoning_content"]
-                err.print(delta["reasoning_content"], style="dim", markup=False, highlight=False, end="")
+                how: dict[str, Any] = dict(style="dim", markup=False, highlight=False, emoji=False, end="")
+                err.print(delta["reasoning_content"], **how)
 
     @property
     def message(self) -> dict[str, str]:

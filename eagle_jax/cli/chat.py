@@ -167,7 +167,7 @@ def _obey(line: str, conversation: Conversation) -> None:
 def _answer(engine: Any, conversation: Conversation, line: str, request: dict[str, Any]) -> None:
     """Streams one answer and remembers it. A request that the engine refuses leaves the conversation as it was."""
     conversation_so_far = [*conversation.messages, {"role": "user", "content": line}]
-    result, ticket, prompt = None, None, as_chat(conversation_so_far, conversation.thinking)
+    result, ticket, writer, prompt = None, None, None, as_chat(conversation_so_far, conversation.thinking)
     try:
         writer = AnswerWriter(conversation.model, prompt)
         longest = min(request["max_new_tokens"], engine.room_for(prompt))
@@ -184,6 +184,8 @@ def _answer(engine: Any, conversation: Conversation, line: str, request: dict[st
         err.print(f"eagle-jax: {error}{hint}", markup=False)
         return
     write("\n")
+    if writer is None:  # interrupted before anything was asked
+        return
     conversation.messages = [*conversation_so_far, writer.message]
     if result is not None:
         conversation.results.append(result)

@@ -69,7 +69,7 @@ class Answering:
 
 @dataclasses.dataclass(frozen=True)
 class AnswerFormats:
-    """How models write what answers have beside text; None is what their chat templates have.
+    """How models write what answers have besides text; None is what their chat templates have.
 
     Attributes:
         tools: the name of a format of calls.

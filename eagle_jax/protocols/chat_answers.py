@@ -9,12 +9,12 @@ from eagle_jax.protocols.answering import AnswerFormats, Answering, Shape
 from eagle_jax.protocols.calls import Call
 from eagle_jax.scheduling.results import Chunk, Result
 from eagle_jax.scheduling.structured import FORMS
-from eagle_jax.text.chat_answer import ChatAnswer, is_open
+from eagle_jax.text.chat_answer import ChatAnswer
 from eagle_jax.text.detokenize import special_ids
 from eagle_jax.text.harmony import ANALYSIS, FINAL, STOPS
 from eagle_jax.text.messages import is_message
-from eagle_jax.text.prompts import Chat, rendered
-from eagle_jax.text.reasoning import ReasoningFormat, Thought, reasoning_format_for
+from eagle_jax.text.prompts import Chat, encode
+from eagle_jax.text.reasoning import ReasoningFormat, Thought, is_open, reasoning_format_for
 from eagle_jax.text.tool_formats import FORMATS, ToolFormat, tool_format_for
 from eagle_jax.text.tools import ToolChoice, Tools, call_options
 
@@ -25,6 +25,7 @@ class ChatAnswers:
     def __init__(self) -> None:
         self._format: ToolFormat | None = None
         self._reasoning: ReasoningFormat | None = None
+        self._separates = True
         self._answers: dict[int, ChatAnswer] = {}
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
@@ -33,14 +34,18 @@ class ChatAnswers:
         Raises:
             FieldError: the template knows no tools, its format is not known here, or no answer can call them.
         """
-        reasoning = reasoning_format_for(tokenizer, formats.reasoning)
-        self._reasoning = reasoning if call.separates_reasoning else None
+        reasoning, is_told = reasoning_format_for(tokenizer, formats.reasoning), formats.reasoning != "none"
+        self._separates = is_told and call.separates_reasoning
+        if not is_told and (own := reasoning_format_for(tokenizer)) is not None and own.channels:
+            reasoning = own  # without its channels an answer has no text
+        self._reasoning = reasoning if self._separates or reasoning is not None and reasoning.channels else None
         self._format = _format_for(tokenizer, call.prompts[0], call.tools, formats.tools)
         form = _form_of_calls(call.tools, self._format, call.options)
         kept = {name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS}
         options = kept | form
         if reasoning is not None and any(name in options for name in FORMS):
-            options |= form_options(tokenizer, call.prompts[0], reasoning, is_call="json_schema" in form)
+            around = form_options(tokenizer, call.prompts[0], reasoning, is_call="json_schema" in form)
+            options |= {name: value for name, value in around.items() if is_told or name != "form_reasoning"}
         if reasoning is not None and reasoning.channels:
             ends = special_ids(tokenizer, STOPS)
             options |= {"stop_token_ids": tuple(dict.fromkeys([*options.get("stop_token_ids", ()), *ends]))}
@@ -55,6 +60,7 @@ class ChatAnswers:
                 return None
             ticket, id = answering.tickets[index], f"{answering.id}-{index}"
             how: dict[str, Any] = dict(prompt=ticket.request.prompt, reasoning=self._reasoning, tools=with_format)
+            how |= dict(separate=self._separates)
             self._answers[index] = ChatAnswer(ticket.tokenizer, id, **how)
         return self._answers[index]
 
@@ -128,10 +134,10 @@ def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call
         final = {} if is_call else {"form_between": FINAL}
         return {"form_reasoning": ANALYSIS, **final}
     try:
-        prompt = rendered(tokenizer, chat, "messages")
+        prompt = encode(tokenizer, chat, len(tokenizer), "messages")
     except ValueError:  # said where it is encoded
         return {}
-    return {"form_reasoning": ("" if is_open(reasoning, prompt) else reasoning.begin, reasoning.end)}
+    return {"form_reasoning": ("" if is_open(reasoning, tokenizer, prompt) else reasoning.begin, reasoning.end)}
 
 
 def _form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:

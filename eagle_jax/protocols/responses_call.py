@@ -64,12 +64,14 @@ def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
         if kind == "message":
             if (content := content_of(item)) is None:
                 raise item.wrong("content", " is missing")
-            messages.append({"role": role_of(item), "content": content} | _reasoning(thought))
+            role = role_of(item)
+            messages.append({"role": role, "content": content} | _reasoning(thought if role == "assistant" else ""))
             thought = ""
         elif kind == "function_call":
             if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant", "content": None} | _reasoning(thought))
-                thought = ""
+                messages.append({"role": "assistant", "content": None})
+            messages[-1] |= _reasoning(messages[-1].get("reasoning_content", "") + thought)
+            thought = ""
             function = {"name": item.must("name", text), "arguments": item.must("arguments", text)}
             call = {"id": item.must("call_id", text), "type": "function", "function": function}
             messages[-1]["tool_calls"] = [*messages[-1].get("tool_calls", []), call]
@@ -79,7 +81,7 @@ def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
             messages.append({"role": "tool", "tool_call_id": item.must("call_id", text), "content": content})
         elif kind == "reasoning":
             parts = item.each("content", item.take("content", anything, []))
-            thought = "".join(part.take("text", text, "") for part in parts)
+            thought += "".join(part.take("text", text, "") for part in parts)
             for part in parts:
                 part.ignore({"type": text})
             item.ignore(dict.fromkeys(("summary", "encrypted_content"), anything))

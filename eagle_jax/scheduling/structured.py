@@ -80,6 +80,8 @@ def two_texts(name: str, value: Any) -> tuple[str, str]:
     """Checks texts that go before and after something."""
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{name}={value!r}; expected two texts")
+    for text in value:
+        _check_text(name, text)
     return value[0], value[1]
 
 

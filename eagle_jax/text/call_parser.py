@@ -6,18 +6,20 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from eagle_jax.text.json_end import JsonEnd
+from eagle_jax.text.strict_json import loads
 from eagle_jax.text.tool_formats import ToolCall, ToolFormat
 
 Functions = Mapping[str, Mapping[str, Any]]  # schemas of parameters, by the functions' names
 More = Generator[None, None, None]  # waits for more of the text
 
-NAME = re.compile(r"[A-Za-z0-9_.-]*")
-DIGITS = re.compile(r"[0-9]*")
+NAME = re.compile(r"[A-Za-z0-9_.-]{0,64}")
+DIGITS = re.compile(r"[0-9]{0,9}")
+DEEPEST = 16  # schemas within schemas that tell a value's type
 TYPES = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
 
 
 class _NoCall(Exception):
-    """What is read is no call."""
+    """What is read is not a call."""
 
 
 class CallParser:
@@ -70,29 +72,27 @@ class CallParser:
     def _objects(self) -> More:
         text = yield from self._json("{[")
         try:
-            value = json.loads(text, parse_constant=_no_number)
-        except (ValueError, RecursionError):
+            value = loads(text)
+        except ValueError:
             raise _NoCall from None
         self.calls = [self._call_of(entry) for entry in (value if isinstance(value, list) else [value])]
 
     def _named(self) -> More:
         before, _, after = self._format.head.partition("{name}")
         yield from self._literal(before)
-        begin = self.at
         name = yield from self._word(NAME)
         if name not in self._functions:
             raise _NoCall
-        id = None
         if after.startswith(":{index}"):
             yield from self._literal(":")
             yield from self._word(DIGITS)
-            id, after = f"{before}{self._text[begin : self.at]}", after.removeprefix(":{index}")
+            after = after.removeprefix(":{index}")
         yield from self._literal(after)
         if self._format.argument is None:
             arguments = _object((yield from self._json("{")))
         else:
             arguments = yield from self._tagged(*self._format.argument, self._functions[name])
-        self.calls = [ToolCall(name, json.dumps(arguments, ensure_ascii=False), id)]
+        self.calls = [ToolCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))]
 
     def _tagged(self, begin: str, end: str, schema: Mapping[str, Any]) -> Generator[None, None, dict[str, Any]]:
         """Arguments whose values are no JSON, up to the text after them, which has to be there."""
@@ -120,7 +120,7 @@ class CallParser:
         arguments = {} if arguments is None else arguments
         if not isinstance(arguments, dict):
             raise _NoCall
-        return ToolCall(entry["name"], json.dumps(arguments, ensure_ascii=False))
+        return ToolCall(entry["name"], json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
     def _more(self) -> More:
         if self._is_last:
@@ -131,7 +131,7 @@ class CallParser:
     def _space(self) -> More:
         """Reads white space up to something else."""
         while True:
-            self.at = _behind_space(self._text, self.at)
+            self.at = skip_space(self._text, self.at)
             if self.at < len(self._text):
                 return
             yield from self._more()
@@ -155,10 +155,10 @@ class CallParser:
 
     def _optional(self, text: str) -> More:
         """Reads a text if it is there; that of a call which is complete may be cut short."""
-        text, at = text.strip(), _behind_space(self._text, self.at)
+        text, at = text.strip(), skip_space(self._text, self.at)
         while at == len(self._text) and not self._is_last:
             yield
-            at = _behind_space(self._text, self.at)
+            at = skip_space(self._text, at)
         while text.startswith(self._text[at : at + len(text)]) and not self._text.startswith(text, at):
             if self._is_last:
                 return
@@ -202,7 +202,7 @@ class CallParser:
         return self._text[begin:stop]
 
 
-def _behind_space(text: str, at: int) -> int:
+def skip_space(text: str, at: int) -> int:
     while at < len(text) and text[at].isspace():
         at += 1
     return at
@@ -211,8 +211,8 @@ def _behind_space(text: str, at: int) -> int:
 def object_of(text: str) -> dict[str, Any] | None:
     """The JSON object of a text; None if it is none."""
     try:
-        value = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError):
+        value = loads(text)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
@@ -232,27 +232,25 @@ def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
     properties = schema.get("properties")
     allowed = _types(properties.get(key) if isinstance(properties, Mapping) else None)
     try:
-        value = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError):
+        value = loads(text)
+    except ValueError:
         value = {"true": True, "false": False, "none": None}.get(text.strip().lower(), text)
     kind = TYPES.get(type(value))
     kinds = {kind, "number"} if kind == "integer" else {kind}
     return value if kind is not None and (not allowed or kinds & allowed) else text
 
 
-def _types(schema: Any) -> set[str]:
-    """The types that a schema names for a value; empty if it names none."""
+def _types(schema: Any, depth: int = 0) -> set[str]:
+    """The types that a schema names for a value; empty if it names none. What is nested too deeply may be any."""
     if not isinstance(schema, Mapping):
         return set()
+    if depth > DEEPEST:
+        return {*TYPES.values(), "string"}
     stated, values = schema.get("type"), schema.get("enum")
     named = {one for one in (stated if isinstance(stated, list) else [stated]) if isinstance(one, str)}
     values = [*(values if isinstance(values, list) else ()), *([schema["const"]] if "const" in schema else ())]
     named |= {TYPES.get(type(value), "string") for value in values}
     for name in ("anyOf", "oneOf", "allOf"):
         inner = schema.get(name)
-        named = named.union(*map(_types, inner if isinstance(inner, list) else ()))
+        named = named.union(*(_types(one, depth + 1) for one in (inner if isinstance(inner, list) else ())))
     return named
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")

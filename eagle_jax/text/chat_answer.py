@@ -4,13 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from eagle_jax.text.harmony import MARKS, START, HarmonyReader
-from eagle_jax.text.reasoning import PieceReader, ReasoningFormat, ReasoningReader, Thought
+from eagle_jax.text.reasoning import PieceReader, ReasoningFormat, ReasoningReader, Thought, is_open
 from eagle_jax.text.shown_marks import ShownMarks
 from eagle_jax.text.tool_calls import CallReader
 from eagle_jax.text.tool_formats import ToolCall, ToolFormat, call_id
 from eagle_jax.text.tools import Tools
-
-TAIL = 64  # tokens at a prompt's end in which the beginning of the answer is looked for
 
 
 class ChatAnswer:
@@ -21,6 +19,7 @@ class ChatAnswer:
         id: of the answer; ids of calls follow from it.
         prompt: the tokens before the answer.
         reasoning: how the model marks its reasoning; None leaves it in the text.
+        separate: whether reasoning is told apart from the text; else it is left there, of channels without the marks.
         tools: functions that may be called, and how the model writes calls; None if there are none.
 
     Attributes:
@@ -36,17 +35,19 @@ class ChatAnswer:
         prompt: Sequence[int] = (),
         reasoning: ReasoningFormat | None = None,
         tools: tuple[Tools, ToolFormat] | None = None,
+        separate: bool = True,
     ):
         self._id, self._format = id, None if tools is None else tools[1]
         in_channels = any(one is not None and one.channels for one in (reasoning, self._format))
+        separate = separate and reasoning is not None
         texts = [text for one in (reasoning, self._format) if one is not None for text in one.texts]
         self._marks = ShownMarks(tokenizer, [*texts, *(MARKS if in_channels else ())], by_token=reasoning is not None)
         functions, parallel = ({}, True) if tools is None else (tools[0].functions, tools[0].parallel)
         self._splitter: PieceReader | None = None
         if in_channels:
-            self._splitter = HarmonyReader(functions, parallel, _last_message(tokenizer, prompt))
-        elif reasoning is not None:
-            self._splitter = ReasoningReader(reasoning, is_open(reasoning, _tail(tokenizer, prompt)))
+            self._splitter = HarmonyReader(functions, parallel, _last_message(tokenizer, prompt), separate)
+        elif separate and reasoning is not None:
+            self._splitter = ReasoningReader(reasoning, is_open(reasoning, tokenizer, prompt))
         calls = self._format is not None and not self._format.channels
         self._calls = CallReader(self._format, functions, parallel) if self._format is not None and calls else None
         self._said: dict[str, list[str]] = {"content": [], "reasoning_content": []}
@@ -111,23 +112,13 @@ class ChatAnswer:
             return [{name: text}]
         assert self._format is not None
         index, function = len(self.calls), {"name": piece.name, "arguments": piece.arguments}
-        id = piece.id or call_id(self._format, self._id, index)
-        call = {"id": id, "type": "function", "function": function}
+        call = {"id": call_id(self._format, self._id, index), "type": "function", "function": function}
         self.calls.append(call)
         named = {"index": index} | call | {"function": function | {"arguments": ""}}
         return [
             {"tool_calls": [named]},
             {"tool_calls": [{"index": index, "function": {"arguments": piece.arguments}}]},
         ]
-
-
-def is_open(reasoning: ReasoningFormat, prompt: str) -> bool:
-    """Whether a prompt ends with the mark that begins reasoning."""
-    return bool(reasoning.begin) and prompt.rstrip().endswith(reasoning.begin.strip())
-
-
-def _tail(tokenizer: Any, prompt: Sequence[int]) -> str:
-    return tokenizer.decode([*prompt[-TAIL:]], skip_special_tokens=False) if prompt else ""
 
 
 def _last_message(tokenizer: Any, prompt: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from eagle_jax.fields import Fields, anything, text
 from eagle_jax.text.reasoning import FIELDS, reasoning_field
+from eagle_jax.text.tool_formats import ToolFormat, format_of
 
 Message = Mapping[str, Any]
 
@@ -60,13 +61,15 @@ def _part(fields: Fields) -> str:
 def for_template(messages: Sequence[Message], where: str, template: str = "") -> list[dict[str, Any]]:
     """Messages in OpenAI's form as templates read them: parts of contents are one text, arguments of calls are objects,
     not text, a message without text has an empty one, the answer of a function has its name, which some templates
-    want, and earlier reasoning has the name that this template reads.
+    want, calls have the ids that the model writes, and earlier reasoning has the name that this template reads.
 
     Raises:
         ValueError: a part of a content is no text, a call is none, or its arguments are no JSON.
     """
     names: dict[Any, Any] = {}
-    prepared, named = [], reasoning_field(template)
+    ids: dict[Any, Any] = {}
+    prepared, named, format = [], reasoning_field(template), format_of(template)
+    number = 0  # of the next call
     fields = Fields({}, ignore_unknown=True)  # templates may read what is not known here
     for i, message in enumerate(messages):
         role, content = message.get("role"), content_of(fields.inside(f"messages[{i}]", dict(message)))
@@ -74,12 +77,17 @@ def for_template(messages: Sequence[Message], where: str, template: str = "") ->
         if calls := message.get("tool_calls"):
             more |= {"tool_calls": _calls(calls, where)}
             names |= {call.get("id"): call["function"].get("name") for call in more["tool_calls"]}
+            owned = _with_own_ids(more["tool_calls"], format, number)
+            ids |= {call.get("id"): own.get("id") for call, own in zip(more["tool_calls"], owned, strict=True)}
+            more["tool_calls"], number = owned, number + len(owned)
         if named is not None and (thought := _thought(message)) is not None:
             more |= {named: thought}
             if IN_CHANNELS in template and thought and more.get("tool_calls") and content:
                 more |= {named: f"{thought}\n\n{content}", "content": ""}  # gpt-oss' has one place for both
         if role == "tool" and message.get("tool_call_id") in names and "name" not in message:
             more |= {"name": names[message["tool_call_id"]]}
+        if role == "tool" and message.get("tool_call_id") in ids:
+            more |= {"tool_call_id": ids[message["tool_call_id"]]}
         prepared.append({**message, **more})
     return prepared
 
@@ -87,6 +95,15 @@ def for_template(messages: Sequence[Message], where: str, template: str = "") ->
 def _thought(message: Message) -> str | None:
     """A message's earlier reasoning, under any of its names."""
     return next((message[name] for name in FIELDS if isinstance(message.get(name), str)), None)
+
+
+def _with_own_ids(calls: list[dict[str, Any]], format: ToolFormat | None, number: int) -> list[dict[str, Any]]:
+    """Calls with the ids that the model writes, if it writes any; `number` is the first one's."""
+    owned = []
+    for index, call in enumerate(calls, start=number):
+        own = None if format is None else format.own_id(call["function"].get("name"), index)
+        owned.append(call if own is None else call | {"id": own})
+    return owned
 
 
 def _calls(calls: Any, where: str) -> list[dict[str, Any]]:

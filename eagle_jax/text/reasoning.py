@@ -2,11 +2,15 @@
 
 import abc
 import dataclasses
+import functools
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from eagle_jax.text.detokenize import settled
+from eagle_jax.text.token_bytes import MARK
+
+TAIL = 64  # tokens at a prompt's end in which a mark is looked for that ends it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +98,27 @@ def reasoning_format_for(tokenizer: Any, stated: str | None = None) -> Reasoning
     return next(by_template, None) or next(by_tokens, None)
 
 
+def is_open(format: ReasoningFormat, tokenizer: Any, prompt: Sequence[int]) -> bool:
+    """Whether a prompt's tokens end within reasoning, which an answer goes on with.
+
+    The last message counts, which begins after the last special token; where there is none, the mark at the very end.
+    """
+    begin, end = format.begin.strip(), format.end.strip()
+    turns = {id_ for id_, mark in _marks(tokenizer) if mark not in begin and mark not in end}
+    start = next((place for place in reversed(range(1, len(prompt))) if prompt[place] in turns), None)
+    if not begin or not prompt:
+        return False
+    message = tokenizer.decode([*prompt[-TAIL if start is None else start :]], skip_special_tokens=False)
+    return message.rstrip().endswith(begin) if start is None else message.rfind(begin) > message.rfind(end)
+
+
+@functools.lru_cache(maxsize=8)
+def _marks(tokenizer: Any) -> tuple[tuple[int, str], ...]:
+    """Tokens of the vocabulary that are written as marks, of turns among others."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return tuple((id_, token.content) for id_, token in added.items() if MARK.fullmatch(token.content))
+
+
 def reasoning_field(template: str) -> str | None:
     """The name under which a chat template reads a message's earlier reasoning; None if it reads none."""
     read = (name for name in FIELDS if re.search(rf"\.{name}\b|['\"]{name}['\"]", template))
@@ -141,6 +166,28 @@ class PieceReader(abc.ABC):
     def _read(self) -> Iterator[Any]:
         """The pieces; None where more of the text is needed, which is not asked for after the last."""
 
+    def _skip_space(self) -> Iterator[None]:
+        while not self._text.strip() and not self._is_last:
+            yield None
+        self._text = self._text.lstrip()
+
+    def _upto_last(self, mark: str) -> Iterator[str | None]:
+        """Reads to the answer's end, and drops white space at both edges and a mark that stands there."""
+        yield from self._skip_space()
+        while True:
+            text = self._text.rstrip()
+            if text.endswith(mark):
+                text = text.removesuffix(mark)
+            elif not self._is_last:
+                text = settled(self._text, [mark])
+            certain = text.rstrip()
+            self._text = self._text[len(certain) :]
+            if certain:
+                yield certain
+            if self._is_last:
+                return
+            yield None
+
     def _trimmed(self, mark: str) -> Iterator[str | None]:
         """Reads up to a mark, and drops white space at both edges."""
         space, is_begun = "", False
@@ -167,7 +214,7 @@ class ReasoningReader(PieceReader):
 
     Args:
         format: how the model marks it.
-        is_open: whether the prompt ends with the mark that begins it.
+        is_open: whether the prompt ends within it.
     """
 
     def __init__(self, format: ReasoningFormat, is_open: bool):
@@ -182,10 +229,9 @@ class ReasoningReader(PieceReader):
                 yield piece and Thought(piece)
             self.is_thinking = False
             if before and (yield from self._skipped(before)):
-                yield from self._trimmed(after)
-            while not self._text.strip() and not self._is_last:
-                yield None
-            self._text = self._text.lstrip()
+                yield from self._upto_last(after)
+                return
+            yield from self._skip_space()
         while self._text or not self._is_last:
             text, self._text = self._text, ""
             yield text or None

@@ -1,8 +1,12 @@
 """Calls of functions in answers, read as the text comes."""
 
+import re
+
 from eagle_jax.text.call_parser import CallParser, Functions
 from eagle_jax.text.detokenize import settled
 from eagle_jax.text.tool_formats import ToolCall, ToolFormat
+
+SPACE, AFTER_CALL = re.compile(r"[ \n\t]*"), re.compile(r"[; \n\t]*")
 
 
 class CallReader:
@@ -23,12 +27,16 @@ class CallReader:
 
     def __init__(self, format: ToolFormat, functions: Functions, parallel: bool = True):
         self._format, self._functions, self._parallel = format, functions, parallel
-        before, self._behind = (text.strip() for text in format.section)
-        self._marks = [mark for mark in (before, self._behind, format.begin.strip()) if mark]
+        before, self._section_end = (text.strip() for text in format.section)
+        head = format.head.partition("{name}")[0].strip()
+        bare = head if head.startswith("<") else ""  # a tag, which some models write alone
+        self._marks = [mark for mark in (before, self._section_end, format.begin.strip(), bare) if mark]
         self.calls: list[ToolCall] = []
         self._text, self._space = "", ""  # what is not told yet, and white space before it
         self._only_calls = True  # so far: where a call may stand bare
+        self._separators = 0  # characters that stand before a bare call, as far as they were read
         self._begun: CallParser | None = None  # of the call that the text begins with
+        self._least = 1  # characters of the text that it reads at least
 
     def add(self, text: str) -> list[str | ToolCall]:
         """What is certain with more of the text."""
@@ -37,7 +45,9 @@ class CallReader:
 
     def end(self) -> list[str | ToolCall]:
         """What is left when the answer is complete."""
-        if self.calls and any(mark.strip().startswith(self._text.strip()) for mark in (self._format.end, self._behind)):
+        if self.calls and any(
+            mark.strip().startswith(self._text.strip()) for mark in (self._format.end, self._section_end)
+        ):
             self._text = ""  # the mark after a call, cut short
         pieces = self._pieces(is_last=True)
         return pieces if self.calls or not self._space else [*pieces, self._space]
@@ -45,18 +55,19 @@ class CallReader:
     def _pieces(self, is_last: bool) -> list[str | ToolCall]:
         pieces: list[str | ToolCall] = []
         while self._text:
-            if self._begun is None and not self._up_to_call(pieces, is_last):
-                break
-            assert self._begun is not None
+            if self._begun is None:
+                if not self._up_to_call(pieces, is_last):
+                    break
+                continue
             if not self._begun.read(self._text, is_last):
                 break
-            size, calls, self._begun = self._begun.at or len(self._text), self._begun.calls, None
-            pieces += self._called(calls) if calls else self._told(self._text[:size])
-            self._text = self._text[size:]
+            size, calls, self._begun = max(self._begun.at, self._least), self._begun.calls, None
+            pieces += self._keep_calls(calls) if calls else self._text_pieces(self._text[:size])
+            self._take(size)
         return pieces
 
     def _up_to_call(self, pieces: list[str | ToolCall], is_last: bool) -> bool:
-        """Takes the text before what may be a call, as far as it is certain; whether there is one."""
+        """Takes the text before what may be a call, as far as it is certain; whether there is more to read."""
         bare = self._bare()
         if bare == len(self._text) and not is_last:
             return False
@@ -67,30 +78,36 @@ class CallReader:
             begin, mark = bare, ""
         if begin < 0:
             certain = self._text if is_last else settled(self._text, self._marks)
-            pieces += self._told(certain)
-            self._text = self._text[len(certain) :]
+            pieces += self._text_pieces(certain)
+            self._take(len(certain))
             return False
-        pieces += [] if begin == bare and self.calls else self._told(self._text[:begin])
-        self._text = self._text[begin:]
-        if mark and mark == self._behind and self.calls:
-            self._text, self._space = self._text[len(mark) :], ""
-            return self._up_to_call(pieces, is_last)
-        self._begun = CallParser(self._format, self._functions)
+        pieces += [] if begin == bare and self.calls else self._text_pieces(self._text[:begin])
+        self._take(begin)
+        if mark and mark == self._section_end and self.calls:
+            self._take(len(mark))
+            self._space = ""
+            return True
+        self._begun, self._least = CallParser(self._format, self._functions), len(mark) or 1
         return True
 
     def _bare(self) -> int | None:
         """Where a call may stand bare, after white space or what parts it from the one before; None if nowhere."""
         if not self._format.bare or not self._only_calls:
             return None
-        return len(self._text) - len(self._text.lstrip("; \n\t" if self.calls else " \n\t"))
+        separator = AFTER_CALL if self.calls else SPACE
+        self._separators = separator.match(self._text, self._separators).end()  # type: ignore[union-attr]
+        return self._separators
 
-    def _called(self, calls: list[ToolCall]) -> list[str | ToolCall]:
+    def _take(self, size: int) -> None:
+        self._text, self._separators = self._text[size:], 0
+
+    def _keep_calls(self, calls: list[ToolCall]) -> list[str | ToolCall]:
         kept = calls if self._parallel else calls[: 1 - len(self.calls)]
         self.calls += kept
         self._space = ""
         return [*kept]
 
-    def _told(self, text: str) -> list[str | ToolCall]:
+    def _text_pieces(self, text: str) -> list[str | ToolCall]:
         """Text, without white space at its end, which waits for what follows."""
         text = self._space + text
         kept = text.rstrip()

@@ -15,12 +15,10 @@ class ToolCall:
     Attributes:
         name: the function's.
         arguments: a JSON object, as text.
-        id: the call's, where the model writes one.
     """
 
     name: str
     arguments: str
-    id: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +34,8 @@ class ToolFormat:
         end: text after it; "" for none. A call without it counts if its arguments are complete.
         section: texts before the first call and after the last one.
         head: text before the arguments, with `{name}`; "" if calls are JSON objects with a name and arguments, or lists
-            of them. What stands with `{index}` is the call's id, which counts calls.
+            of them. A tag begins a call without `begin`
+            too. What stands with `{index}` is the call's id, which counts calls.
         tail: text after the arguments.
         argument: texts before and after the value of an argument that is not in JSON, the first with `{key}`; None if
             the arguments are a JSON object. Line breaks that these have next to the value are no part of it.
@@ -65,6 +64,11 @@ class ToolFormat:
     def texts(self) -> tuple[str, ...]:
         """All texts that it is written with, but for those of arguments."""
         return self.begin, self.end, *self.section, *self.head.split("{name}"), self.tail
+
+    def own_id(self, name: str, index: int) -> str | None:
+        """The id that the model writes with its call number `index` of a conversation; None if it writes none."""
+        before, mark, _ = self.head.partition("{index}")
+        return f"{before}{mark}".format(name=name, index=index) if mark else None
 
 
 _DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")

@@ -1,5 +1,7 @@
 from speller import make_tokenizer
 
+from eagle_jax.cli import chat
+
 HI = {"role": "user", "content": "hi"}
 ANSWER = {"role": "assistant", "content": "Hello [b]world[/b]."}
 
@@ -75,6 +77,15 @@ def test_ctrl_c_keeps_what_was_written(fake, run):
     assert fake.engines[1:] == ["cancelled", "closed"]
 
 
+def test_ctrl_c_before_anything_is_asked(fake, run, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat, "AnswerWriter", interrupted)
+    shown = run("chat", input="hi\n")
+    assert shown.exit_code == 0 and "[interrupted]" in shown.stdout and fake.requests == []
+
+
 def test_a_refused_message_leaves_the_conversation_as_it_was(fake, run):
     fake.error, fake.words = ValueError("the prompt has 600 tokens; the context holds 512"), ("",)
     shown = run("chat", input="hi\nhi\n")
@@ -86,10 +97,10 @@ def test_a_refused_message_leaves_the_conversation_as_it_was(fake, run):
 def test_reasoning_is_not_part_of_the_text(fake, run):
     fake.tokenizer = make_tokenizer()
     fake.tokenizer.chat_template = "{{ messages }} </think>"
-    fake.words = ("<think>Hm, [b]7[/b]?", "</think>", "\n\nIt is 7.")
+    fake.words = ("<think>Hm, [b]7[/b] :smile:?", "</think>", "\n\nIt is 7.")
     shown = run("chat", "--no-thinking", input="hi\nhi\n")
-    assert shown.stdout == "It is 7.\n" * 2 and "Hm, [b]7[/b]?" in shown.stderr
-    answer = {"role": "assistant", "content": "It is 7.", "reasoning_content": "Hm, [b]7[/b]?"}
+    assert shown.stdout == "It is 7.\n" * 2 and "Hm, [b]7[/b] :smile:?" in shown.stderr
+    answer = {"role": "assistant", "content": "It is 7.", "reasoning_content": "Hm, [b]7[/b] :smile:?"}
     (first, _), (second, _) = fake.requests
     assert first.template == {"enable_thinking": False} and second.messages == [HI, answer, HI]
     assert run("generate", "hi").stdout == "It is 7.\n"

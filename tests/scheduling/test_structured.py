@@ -169,6 +169,7 @@ HALVES = {"json_schema": {"const": "\ud800"}, "regex": "\udc00", "choices": ["a"
         ({"json_schema": {"$ref": "#"}}, "recursive"),
         ({"form_between": ["a", "b"]}, "go with a form of the answer"),
         ({"json_schema": {}, "form_between": ["a"]}, "expected two texts"),
+        ({"json_schema": {}, "form_reasoning": ["a", "\ud800"]}, "form_reasoning holds .* half of a character"),
         ({"regex": "a+", "ignore_eos": True}, "ignore_eos beside regex"),
     ],
 )

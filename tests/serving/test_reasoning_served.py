@@ -14,6 +14,7 @@ from eagle_jax.api import Engine, encode
 
 LOOK = {"type": "object", "properties": {"at": {"type": "string", "maxLength": 3}}}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": LOOK}}]
+CALLED = 'to=functions.look {"at": "sea"}'
 ASKS = dict(model="thinker", messages=asked("?"), temperature=0)
 
 
@@ -92,7 +93,9 @@ def test_a_call_in_channels(client):
     assert (call.function.name, call.function.arguments) == ("look", '{"at": "sea"}')
     assert streamed(client, **asks) == ("", "", "tool_calls")
     said = client.chat.completions.create(**ASKS | {"model": "channeled"}).choices[0].message
-    assert (said.content, said.tool_calls) == ('{"at": "sea"}', None), "a call that nobody offered is text"
+    assert (said.content, said.tool_calls) == (CALLED, None), "a call that nobody offered is text"
+    asks = ASKS | {"model": "channeled", "extra_body": {"separate_reasoning": False}}
+    assert client.chat.completions.create(**asks).choices[0].message.content == CALLED
 
 
 @pytest.mark.parametrize("begun", [{}, {"script": "<think>"}])
@@ -115,7 +118,9 @@ def test_it_is_left_where_the_server_is_told_so(engines):
     served = Served(engines, api_key=KEY, reasoning_format="none")
     with served.client() as client:
         message = client.chat.completions.create(**ASKS).choices[0].message
+        said = client.chat.completions.create(**ASKS | {"model": "channeled"}).choices[0].message
     served.stop()
+    assert said.content == CALLED
     assert message.content == f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}" and not hasattr(message, "reasoning_content")
     with pytest.raises(ValueError, match="reasoning_format='thin'; expected one of harmony, "):
         Served(engines, reasoning_format="thin")

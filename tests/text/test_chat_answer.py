@@ -86,11 +86,28 @@ def test_channels_whose_marks_are_special_tokens():
         assert answer.reasoning_tokens == len(tokenizer("Hm é.")["input_ids"]) + 2  # with the marks around it
 
 
+def test_channels_whose_reasoning_is_not_told_apart():
+    tokenizer = CHANNELED.tokenizer
+    text = CHANNELS.replace("commentary to=functions.look <|constrain|>json", "final")
+    ids = tokenizer(text)["input_ids"]
+    answer = api.ChatAnswer(tokenizer, "1", reasoning=api.reasoning_format_for(tokenizer), separate=False)
+    answer.add(ids, api.decode(tokenizer, ids), is_last=True)
+    assert answer.message == {"role": "assistant", "content": "Hm é.\n\n{}", "refusal": None}
+
+
 def test_a_prompt_that_has_begun_the_reasoning():
     tokenizer, format = CALLER.tokenizer, api.reasoning_format_for(CALLER.tokenizer, "think")
-    for begun, thought, content in (("<think>\n", "a", "b"), ("", None, "a</think>b")):
-        prompt, ids = (tokenizer(text)["input_ids"] for text in (f"<|user|>?<|assistant|>{begun}", "a</think>b"))
+    long = "Let me see. " * 20  # of a message that was cut within its reasoning
+    for begun, thought, content in (
+        ("<think>\n", "a", "b"),
+        (f"<think>\n{long}", "a", "b"),
+        ("<think>\nso</think>b", None, "a</think>b"),
+        ("", None, "a</think>b"),
+    ):
+        prompt, ids = (
+            tokenizer(text)["input_ids"] for text in (f"<|user|>what is <think>?<|assistant|>{begun}", "a</think>b")
+        )
         answer = api.ChatAnswer(tokenizer, "1", prompt=prompt, reasoning=format)
         answer.add(ids, "a</think>b", is_last=True)
         assert (answer.message.get("reasoning_content"), answer.content) == (thought, content)
-        assert answer.reasoning_tokens == (len(tokenizer("a</think>")["input_ids"]) if begun else 0)
+        assert answer.reasoning_tokens == (len(tokenizer("a</think>")["input_ids"]) if thought else 0)

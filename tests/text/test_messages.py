@@ -35,3 +35,19 @@ def test_what_is_a_message():
     assert is_message({"role": "user", "content": ""}) and is_message({"role": "a", "tool_calls": [1]})
     for none in (7, {"role": "user"}, {"content": "a"}, {"role": 1, "content": "a"}, {"role": "a", "content": 7}):
         assert not is_message(none)
+
+
+def test_calls_have_the_ids_that_the_model_writes():
+    def call(id_, name):
+        return {"id": id_, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    def conversation(*ids):
+        first = {"role": "assistant", "content": "", "tool_calls": [call(ids[0], "look"), call(ids[1], "go")]}
+        last = {"role": "assistant", "content": "", "tool_calls": [call(ids[2], "look")]}
+        told = [{"role": "tool", "tool_call_id": id_, "content": "7"} for id_ in ids]
+        return [first, *told[:2], last, told[2]]
+
+    given, own = conversation("call_a", "call_b", "call_c"), ("functions.look:0", "functions.go:1", "functions.look:2")
+    kimi, other = "<|tool_calls_section_begin|>", "<tool_call>"
+    assert for_template(given, "it", kimi) == for_template(conversation(*own), "it", other)
+    assert for_template(given, "it", other) != for_template(given, "it", kimi)

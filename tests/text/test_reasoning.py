@@ -38,6 +38,8 @@ CASES = [
     (HUNYUAN, True, "a\n</think>\n<answer>b", "a", "b"),
     (HUNYUAN, False, "<think>a</think>\nb </answer>", "a", "b </answer>"),
     (FORMATS["response"], False, "<think>a</think>\n<response>b</response>\n", "a", "b"),
+    (HUNYUAN, False, "<think>a</think><answer>\nb\n</answer> more\n", "a", "b\n</answer> more"),
+    (FORMATS["response"], True, "</think><response>x = '</response>' ok</response>", "", "x = '</response>' ok"),
 ]
 HARMONY = [
     (
@@ -63,14 +65,29 @@ HARMONY = [
         "",
         [ToolCall("look", "{}"), ToolCall("look", '{"at": 1}')],
     ),
-    ("<|channel|>commentary to=functions.look<|message|>{broken<|call|>", "", "{broken", []),
-    ("<|channel|>commentary to=functions.shout<|message|>{}<|call|>", "", "{}", []),
-    ("<|channel|>commentary to=functions.look<|message|>[1]<|call|>", "", "[1]", []),
+    ("<|channel|>commentary to=functions.look<|message|>{broken<|call|>", "", "to=functions.look {broken", []),
+    ("<|channel|>commentary to=functions.shout<|message|>{}<|call|>", "", "to=functions.shout {}", []),
+    ("<|channel|>commentary to=functions.look<|message|>[1]<|call|>", "", "to=functions.look [1]", []),
     ("<|channel|>analysis to=python<|message|>1 + 1<|call|>", "1 + 1", "", []),
     ("<|channel|>final<|message|>a<|start|>assistant<|channel|>final<|message|>b", "", "a\n\nb", []),
     ("No channel at all", "", "No channel at all", []),
     ("<|channel|>ana", "", "", []),
+    ("<|channel|>commentary to=functions.look <|constrain|>js", "", "", []),
+    ("<|channel|>final<|message|>a<|end|><|start|>assis", "", "a", []),
     ("", "", "", []),
+    ("Hello<|end|>", "", "Hello", []),
+    ("Hello<|channel|>final<|message|>you<|return|>", "", "Hello\n\nyou", []),
+    ("<|channel|>final Hello user<|return|>", "", "Hello user", []),
+    ("<|channel|>analysis Hm<|end|>a", "Hm", "a", []),
+    ("<|channel|>analysis<|message|>Hm.<|end|>Paris is it.<|return|>", "Hm.", "Paris is it.", []),
+    ("<|channel|>final<|message|>a<|end|>b<|start|>assistant<|channel|>final<|message|>c", "", "a\n\nb\n\nc", []),
+    ("<|start|>functions.look to=assistant<|channel|>commentary<|message|>7<|end|>", "", "7", []),
+    (
+        '<|channel|>commentary to=functions.look<|message|>{"a": 1e999}<|call|>',
+        "",
+        'to=functions.look {"a": 1e999}',
+        [],
+    ),
 ]
 
 
@@ -101,7 +118,14 @@ def test_any_order_of_channels_is_read_in_any_pieces(parts):
     assert whole == read(HarmonyReader({"look": {}}), [*text]) == read(HarmonyReader({"look": {}}), parts)
 
 
-@given(st.sampled_from([THINK, HUNYUAN]), st.booleans(), st.text("</think>ansr \n", max_size=30))
+PARTS = ["<think>", "</think>", "<answer>", "</answer>", "</ans", " ", "\n", "a"]
+
+
+@given(
+    st.sampled_from([THINK, HUNYUAN]),
+    st.booleans(),
+    st.text("</think>ansr \n", max_size=30) | st.lists(st.sampled_from(PARTS), max_size=12).map("".join),
+)
 def test_any_text_is_read_in_any_pieces(format, is_open, text):
     assert read(ReasoningReader(format, is_open), [text]) == read(ReasoningReader(format, is_open), [*text])
 
@@ -115,6 +139,16 @@ def test_one_call_where_more_are_not_wanted():
 def test_a_message_that_the_prompt_has_begun():
     reader = HarmonyReader({}, before="<|start|>assistant<|channel|>final<|message|>It is")
     assert read(reader, [" 7.<|return|>"]) == ("", " 7.", [])
+
+
+def test_text_without_a_channel_comes_at_once():
+    reader = HarmonyReader({})
+    assert reader.add("Hel") + reader.add("lo <") + reader.add("b>") == ["Hel", "lo ", "<b>"]
+
+
+def test_reasoning_that_is_not_told_apart_is_text():
+    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>7<|return|>"
+    assert read(HarmonyReader({}, separate=False), [*text]) == ("", "Hm.\n\n7", [])
 
 
 def test_text_comes_at_once():

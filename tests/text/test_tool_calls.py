@@ -1,5 +1,6 @@
 """Calls in answers: read whole or in any pieces, in each family's format, and what is none stays text."""
 
+import functools
 import json
 
 import pytest
@@ -45,10 +46,13 @@ CASES: list[tuple[ToolFormat, str, str, list[ToolCall]]] = [
     (HERMES, '<tool_call>{"name": "look", "arguments": "{}"}</tool_call>', "", [NONE]),
     (HERMES, '<tool_call>{"name": "look", "arguments": 7}</tool_call>x', None, []),
     (HERMES, '<tool_call>{"name": "look", "arguments": {"a": NaN}}</tool_call>', None, []),
+    (HERMES, '<tool_call>{"name": "look", "arguments": {"a": 1e999}}</tool_call>', None, []),
     (HERMES, "<tool_call>" + "[" * 5000 + "]" * 5000, None, []),
     (HERMES, f"<tool_call> no </tool_call> {tagged(LOOK)}", "<tool_call> no </tool_call>", [LOOK]),
     (HERMES, written(LOOK), written(LOOK), []),
     (LLAMA3, L, "", [LOOK]),
+    (LLAMA3, f"{L}{' ;' * 9}{A}", "", [LOOK, ADD]),
+    (LLAMA3, f"{L} ;{' ' * 9}so", " ;         so", [LOOK]),
     (LLAMA3, f" \n{L}; {A}\n", "", [LOOK, ADD]),
     (LLAMA3, f"<|python_tag|>{L}", "", [LOOK]),
     (LLAMA3, f"<|python_tag|>{L};{A}", "", [LOOK, ADD]),
@@ -131,7 +135,6 @@ def test_calls_of_families(name):
     assert content == "So be it." and [(call.name, call.arguments) for call in calls] == [
         (call.name, call.arguments) for call in (ADDED, SEEN)
     ]
-    assert [call.id for call in calls] == (["functions.add:0", "functions.look:1"] if name == "kimi-k2" else [None] * 2)
     assert read(FORMATS[name], [text], parallel=False) == (content, calls[:1])
 
 
@@ -174,6 +177,8 @@ def test_calls_of_families_in_any_pieces(name, cuts):
         ({"const": 7}, "7", 7),
         ({"type": "object"}, '{"a": NaN}', '{"a": NaN}'),
         ({"type": "integer"}, "seven", "seven"),
+        ({"type": "number"}, "-1e999", "-1e999"),
+        (functools.reduce(lambda inner, _: {"anyOf": [inner]}, range(2000), {"type": "string"}), "7", 7),
         ({}, '{"a": 1}', {"a": 1}),
         ({"anyOf": 7, "type": 8}, "sea", "sea"),
     ],
@@ -193,6 +198,33 @@ def test_in_any_pieces(case, cuts):
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[begin:end] for begin, end in zip(places, places[1:])]
     assert read(format, pieces) == (text if content is None else content, calls)
+
+
+END, KIMI = "<|tool_calls_section_end|>", WRITTEN["kimi-k2"]
+
+
+def test_calls_after_what_is_none():
+    """The mark that ends calls, where none were; a name and an index that are too long."""
+    for text in (END, KIMI.replace("add", "a" * 70).replace("look", "say"), KIMI.replace(":", ":" + "0" * 20)):
+        content, calls = read(FORMATS["kimi-k2"], [f"{text} {KIMI}"])
+        assert (content, [call.name for call in calls]) == (text, ["add", "look"])
+        assert read(FORMATS["kimi-k2"], [*f"{text} {KIMI}"]) == (content, calls)
+    assert read(FORMATS["kimi-k2"], [KIMI + END * 2000])[0] == ""
+
+
+def test_what_is_too_long_for_a_name_or_an_index_is_text_at_once():
+    begin = "<|tool_call_begin|>functions."
+    for text in (begin + "a" * 65, begin + "look:" + "0" * 10):
+        assert "".join(map(str, CallReader(FORMATS["kimi-k2"], FUNCTIONS).add(text))) == text
+
+
+@pytest.mark.parametrize("name", ["qwen3-coder", "seed-oss"])
+def test_a_function_without_the_mark_before_it(name):
+    begin, text = FORMATS[name].begin, f"Yes.\n{WRITTEN[name]}"
+    for some in (text.replace(begin, "", 1), text.replace(begin, "")):
+        content, calls = read(FORMATS[name], [some])
+        assert (content, [call.name for call in calls]) == ("Yes.", ["add", "look"])
+        assert read(FORMATS[name], [*some]) == (content, calls)
 
 
 def test_text_comes_at_once_and_calls_when_they_are_complete():
