@@ -174,7 +174,9 @@ def test_other_drafters_give_the_same_text_on_several_devices(pair, plainly, kin
     target = pair[0]
     sharding = sharding_of("data:2,model:2", CONFIG)
     heads = {name: functools.partial(dflash_head, **parts) for name, parts in BLOCKS.items()} | {"peagle": peagle_head}
-    model = types.SimpleNamespace(head=laid(heads[kind]() if kind in heads else synthetic_hydra(target)))
+    model = types.SimpleNamespace(
+        head=laid(heads[kind]() if kind in heads else synthetic_hydra(target)), calibration=None
+    )
     method = "dflash" if kind in BLOCKS else kind
     policy = None if METHODS[method].trees is None else METHODS[method].trees(model, True)
     state, loop = decoded(laid(target), METHODS[method].make(model, policy, True), sharding)

@@ -304,8 +304,8 @@ def test_a_cold_drafter_is_no_surer_of_itself(getkey):
     logits = jax.random.normal(getkey(), (4, 20, 50)) * 3
     settings = rows(request_keys([1, 2, 3, 4], [0] * 4), temperature=[1e-6, 0.5, 2.0, 3e38])
     drawn_with = noise(settings, jnp.arange(80, dtype=jnp.int32).reshape(4, 20), 50)
-    got = scores(logits, drawn_with, settings, Sampling(sampled=True, filtered=False), 2.0).of_all()
-    np.testing.assert_allclose(got[0], jax.nn.log_softmax(2 * logits[0]), atol=1e-3)
-    np.testing.assert_allclose(got[1], jax.nn.log_softmax(2 * (logits[1] + 0.5 * drawn_with[1])), atol=1e-4)
-    np.testing.assert_allclose(got[2], jax.nn.log_softmax(2 * (logits[2] / 2 + drawn_with[2])), atol=1e-4)
-    np.testing.assert_allclose(got[3], jax.nn.log_softmax(2 * drawn_with[3]), atol=1e-4)
+    got = scores(logits, drawn_with, settings, Sampling(sampled=True, filtered=False)).of_all()
+    np.testing.assert_allclose(got[0], jax.nn.log_softmax(logits[0]), atol=1e-3)
+    np.testing.assert_allclose(got[1], jax.nn.log_softmax(logits[1] + 0.5 * drawn_with[1]), atol=1e-4)
+    np.testing.assert_allclose(got[2], jax.nn.log_softmax(logits[2] / 2 + drawn_with[2]), atol=1e-4)
+    np.testing.assert_allclose(got[3], jax.nn.log_softmax(drawn_with[3]), atol=1e-4)

@@ -131,17 +131,17 @@ TREES = [
 
 @pytest.mark.parametrize("policy", TREES, ids=str)
 def test_a_tree_over_ranks_is_the_one_over_the_vocabulary(policy: TreePolicy):
-    """Ties, a slot without a distribution, and scores that are scaled, too."""
+    """Ties, and a slot without a distribution, too."""
     logits = jax.random.normal(jax.random.key(3), (2, policy.depth, 61)).at[:, :, 40:50].set(1.5)
     logits = logits.at[1, -1].set(jnp.nan)
     tokens = jnp.array([[3, 4], [5, 6]], jnp.int32)
     view = View(tokens=tokens, length=jnp.ones(2, jnp.int32), noise=None, settings=settings_at(0.0))
 
     def scores(depth: int) -> Scores:
-        return Scores(logits[:, depth : depth + 1], 2.0)
+        return Scores(logits[:, depth : depth + 1])
 
     def extend(carry: None, level: int, tokens: jax.Array, parent_row: jax.Array) -> tuple[Scores, None]:
-        return Scores(jnp.broadcast_to(logits[:, level : level + 1], (*tokens.shape, 61)), 2.0), None
+        return Scores(jnp.broadcast_to(logits[:, level : level + 1], (*tokens.shape, 61))), None
 
     got = jax.jit(lambda: grow_by_depth(policy, view, scores))()
     expected = jax.jit(lambda: grow(policy, view, scores(0)[:, 0], extend, None))()
