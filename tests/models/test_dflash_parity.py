@@ -11,6 +11,7 @@ import pytest
 from eagle_jax.config import Rope
 from eagle_jax.dflash_parts import ConvolutionConfig
 from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.models.cache import KVState
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.lm import LM
 from eagle_jax.testing import TINY
@@ -205,7 +206,8 @@ def test_what_the_block_sees_of_the_text():
     kv = head.context(taps, positions, cache)
     zero, whole = jnp.zeros(1, jnp.int32), jnp.full(1, length, jnp.int32)
     full = cache.write(kv, zero, whole)
-    dirty = dataclasses.replace(full, v=tuple(v.at[:, :, length:].set(9.0) for v in full.v))
+    layers = tuple(KVState(layer.k, layer.v.at[:, :, length:].set(9.0)) for layer in full.kv)
+    dirty = dataclasses.replace(full, layers=layers)
     expected = head.draft(TARGET, root, whole, full, 4).logits
     np.testing.assert_array_equal(head.draft(TARGET, root, whole, dirty, 4).logits, expected)
     swapped = cache.write(head.context(tuple(tap[:, ::-1] for tap in taps), positions, cache), zero, whole)

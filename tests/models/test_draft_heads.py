@@ -11,6 +11,7 @@ import pytest
 from eagle_jax.config import Experts, Rope
 from eagle_jax.head_configs import Eagle3Config, EagleConfig
 from eagle_jax.models import layout
+from eagle_jax.models.cache import KVState
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import causal
@@ -141,8 +142,7 @@ def test_keys_and_values_alone_are_those_of_a_whole_pass(kind, layers, laid_out)
     embeddings, features = jax.random.normal(jax.random.key(1), (2, 1, slots, 32))
     cache = head.empty_cache(1, 64)
     k, v = jax.random.normal(jax.random.key(2), (2, *cache.k[0].shape))
-    full = (k,) * layers, (v,) * layers
-    cache = dataclasses.replace(cache, k=full[0], v=full[1], length=jnp.asarray([5], jnp.int32))
+    cache = dataclasses.replace(cache, layers=(KVState(k, v),) * layers, length=jnp.asarray([5], jnp.int32))
     steps, chain = causal(1, slots)
     positions = jnp.where(steps < wanted, steps + 5, PADDING_POSITION)
     given = embeddings, features, positions, chain, cache
