@@ -26,8 +26,8 @@ demo: .venv/runtime  ## three chats with SmolLM2-135M-Instruct, plain against EA
 chat: .venv/runtime  ## a conversation with the same model
 	@$(BIN)/eagle-jax chat
 
-test: .venv/dev  ## the suite; WITHOUT=MARK leaves tests out that another stage has
-	$(PYTEST) -m "not proof$(if $(WITHOUT), and not $(WITHOUT))"
+test: .venv/dev  ## the suite; WITHOUT=MARK leaves tests out that another stage has; SLOW="--sample-slow 2" runs half of the slow ones
+	$(PYTEST) -m "not proof$(if $(WITHOUT), and not $(WITHOUT))" $(SLOW)
 
 proofs: .venv/dev build/clients  ## what takes minutes each: notebooks, documented commands, the wheel alone, killed jobs; SKIP=NAME leaves tests out
 	$(PYTEST) -m proof $(if $(SKIP),-k "not $(SKIP)")
@@ -69,7 +69,7 @@ docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
-	$(PYTEST) -m parity
+	$(PYTEST) -m parity $(SLOW)
 
 ray: .venv/dev build/ray  ## the tests that use Ray: actors that are killed, replicas behind one address
 	PYTHONPATH=$(CURDIR)/build/ray $(BIN)/python -m pytest tests/integrations --durations=10

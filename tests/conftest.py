@@ -58,14 +58,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample", type=int, default=1, help="run one test in so many, of every file the same ones each time"
     )
+    parser.addoption("--sample-slow", type=int, default=1, help="run one slow test in so many, chosen by --sample-by")
+    parser.addoption("--sample-by", default="", help="what chooses slow tests, such as a commit: each has others")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    every = config.getoption("--sample")
-    rest = [item for item in items if zlib.crc32(item.nodeid.encode()) % every]
-    if rest:
+    every, every_slow, chosen_by = (config.getoption(f"--sample{of}") for of in ("", "-slow", "-by"))
+
+    def is_run(item: pytest.Item) -> bool:
+        slow_ones = every_slow if item.get_closest_marker("slow") else 1
+        others = zlib.crc32((chosen_by + item.nodeid).encode()) % slow_ones
+        return not others and zlib.crc32(item.nodeid.encode()) % every == 0
+
+    if rest := [item for item in items if not is_run(item)]:
         config.hook.pytest_deselected(items=rest)
-        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % every == 0]
+        items[:] = [item for item in items if is_run(item)]
 
 
 @functools.cache
