@@ -16,12 +16,11 @@ from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.tpu_step import TOPOLOGIES, predicted
+from benchmarks.decode.recurrent_trees import DEPTH, verify
 from eagle_jax.config import DeltaNet, LlamaConfig, Rope
 from eagle_jax.models.lm import empty_cache
 from eagle_jax.sharding import Sharding
 from eagle_jax.tuning.plan import target_shapes
-
-DEPTH = 7
 
 
 def config(layers: int) -> LlamaConfig:
@@ -63,15 +62,9 @@ def arguments(layers: int, nodes: int, slots: int, sharding: Sharding) -> tuple[
     return shapes.placed(target, sharding, sharding.target), *rows
 
 
-def verify(target: Any, tokens: Any, visible: Any, path: Any, cache: Any, *, sharding: Sharding) -> Any:
-    """The pass, and the cache with the path."""
-    positions = cache.length[:, None] + jnp.sum(visible, axis=-1, dtype=jnp.int32) - 1
-    output = target.forward(tokens, positions, visible, cache)
-
-    def at(rows: Any) -> Any:
-        return jnp.take_along_axis(rows, path[:, None, :, None], axis=2)
-
-    return output.hidden, cache.commit(jax.tree.map(at, output.kv), jnp.ones_like(cache.length))
+def compiled(target: Any, tokens: Any, visible: Any, path: Any, cache: Any, *, sharding: Sharding) -> Any:
+    """What is compiled: the pass over a tree and the commit of a path."""
+    return verify(target, tokens, visible, path, cache)
 
 
 def added(nodes: int, slots: int) -> int:
@@ -96,7 +89,7 @@ def main() -> None:
     sharding, rows, plain = shapes.tpu_mesh(TOPOLOGIES[options.chip], (1, 1)), [], 0.0
     for nodes in options.nodes:
         four, eight = (
-            predicted(options.chip, verify, arguments(layers, nodes, options.slots, sharding), sharding, donate=(4,))
+            predicted(options.chip, compiled, arguments(layers, nodes, options.slots, sharding), sharding, donate=(4,))
             for layers in (4, 8)
         )
         plain = plain or eight - four

@@ -1,4 +1,4 @@
-"""What does a tree cost a target with recurrent layers, beside one with attention in all of them?
+"""What does a tree cost with recurrent layers in the target, compared with attention in all of them?
 
     python -m benchmarks.decode.recurrent_trees
 
@@ -18,17 +18,17 @@ import numpy as np
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from eagle_jax.config import DeltaNet, LlamaConfig, Rope
+from eagle_jax.decoding.flat_nodes import ByRequest
 from eagle_jax.decoding.tree import depth_below
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM
-from eagle_jax.ops import LayerRows
 
 DEPTH = 7  # of the deepest node
 
 
 def attention(hidden: int, layers: int) -> LlamaConfig:
-    """Of Qwen3-0.6B's proportions, with a small vocabulary: logits are not computed."""
+    """A target with Qwen3-0.6B's proportions and a small vocabulary: logits are not computed."""
     return LlamaConfig(
         vocab_size=1024,
         hidden_size=hidden,
@@ -59,28 +59,19 @@ def recurrent(like: LlamaConfig) -> LlamaConfig:
 
 
 def ancestors_of(nodes: int) -> np.ndarray:
-    """Of a tree in levels of equal size, each level's nodes below the first one of the level before."""
-    parent = [-1]
+    """Ancestors in a tree of chains below the root, each of `DEPTH` nodes at most."""
+    chains, seen = -(-(nodes - 1) // DEPTH), np.eye(nodes, dtype=bool)
     for node in range(1, nodes):
-        level = 1 + (node - 1) * DEPTH // max(nodes - 1, 1)
-        first = 1 + -(-(level - 2) * (nodes - 1) // DEPTH) if level > 1 else 0
-        parent.append(min(first, node - 1))
-    seen = np.eye(nodes, dtype=bool)
-    for node in range(1, nodes):
-        seen[node] |= seen[parent[node]]
+        seen[node] |= seen[max(node - chains, 0)]
     return seen
 
 
 @jax.jit
 def verify(lm: LM, tokens: jax.Array, ancestors: jax.Array, path: jax.Array, cache: Cache) -> Any:
-    """The pass, and the cache after a path of the tree was committed to it."""
+    """The hidden states of a tree's nodes, and the cache after a path of the tree is committed to it."""
     positions = cache.length[:, None] + depth_below(ancestors)
     output = lm.forward(tokens, positions, ancestors, cache)
-
-    def at(rows: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(rows, path[:, None, :, None], axis=2)
-
-    added: tuple[LayerRows, ...] = jax.tree.map(at, output.kv)
+    added = ByRequest().added_at(output.kv, path)
     return output.hidden, cache.commit(added, jnp.ones_like(cache.length))
 
 

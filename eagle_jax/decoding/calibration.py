@@ -40,7 +40,7 @@ def _as_drafted() -> Float[np.ndarray, "d k"]:
 
 
 AS_DRAFTED = Prior(_as_drafted(), _as_drafted())
-"""Of a drafter that nothing is known of: guesses are right as often as it says."""
+"""What is expected of an unknown drafter: its guesses are right as often as it says."""
 
 
 @pytree

@@ -98,7 +98,6 @@ class Cache:
     @staticmethod
     def of(layers: tuple[LayerState, ...], batch: int) -> "Cache":
         """A cache of layers that hold nothing yet."""
-        # two arrays, not one twice: a buffer can be donated only once
         return Cache(layers=layers, length=jnp.zeros(batch, jnp.int32), rope_length=jnp.zeros(batch, jnp.int32))
 
     @property
@@ -147,7 +146,7 @@ def empty_kv(
     batch: int, heads: int, slots: int, head_dim: int, dtype: DTypeLike, *, has_values: bool = True
 ) -> KVState:
     """Keys and values of nothing."""
-    shape = batch, heads, slots, head_dim
+    shape = batch, heads, slots, head_dim  # two arrays, not one twice: a buffer can be donated only once
     return KVState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype) if has_values else None)
 
 

@@ -60,9 +60,9 @@ class SparseMLP(nn.Module):
         y = self.mixed(normed)
         if self.config.shared_intermediate_size:
             shared = ops.feed_forward(normed, self.shared_experts.weights(None), num_valid)
-            y = y + (
-                jax.nn.sigmoid(self.shared_gate(normed)).astype(x.dtype) * shared if self.config.shared_gate else shared
-            )
+            if self.config.shared_gate:
+                shared = shared * jax.nn.sigmoid(self.shared_gate(normed))
+            y = y + shared
         return ops.added(x, y, norms[1], self.multiplier)
 
     def mixed(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
@@ -73,9 +73,8 @@ class SparseMLP(nn.Module):
         by_token = tuple(part.reshape(*x.shape[:2], -1) for part in (chosen, share))
         stacks, down_bias = self.experts()
         specs = Stacks(*_WIDTH, *(_BIASES if c.bias else ()))
-        y = added_up(
-            functools.partial(mix, activation=activation(c), scales_input=c.scales_input), (x, *by_token), stacks, specs
-        )
+        mixed = functools.partial(mix, activation=activation(c), scales_input=c.scales_input)
+        y = added_up(mixed, (x, *by_token), stacks, specs)
         if down_bias is not None:  # here, not in what devices add up
             y = y + jnp.einsum("bnt,bnth->bnh", by_token[1], down_bias.astype(jnp.float32)[by_token[0]])
         return y.astype(x.dtype)

@@ -25,11 +25,10 @@ QUANT_TYPES: Mapping[str, QuantType | None] = {
 }
 DRAFTING = "draft:"  # before a scheme: for the drafting models alone
 REQUANTIZE = "requantize:"  # before a scheme: for weights that files hold quantized, too
-# Parameters that are matrices, in targets and heads. Embeddings and norms have other names. A router is small, and
-# what it gets wrong no expert makes good; and so is what decides how much of a state is kept.
-_MATRIX = re.compile(
-    r"(?<!mlp/gate)(?<!shared_gate)(?<!conv1d)(?<!in_proj_(a|b))(?<!in_proj_ba)/weight$|/experts/(gate|up|down)$"
-)
+# Parameters that are matrices, in targets and heads; embeddings and norms have other names. Some stay floats: a router
+# is small, and what it gets wrong no expert makes good; and so is what decides how much of a state is kept.
+_MATRIX = re.compile(r"/weight$|/experts/(gate|up|down)$")
+_KEPT = re.compile(r"(mlp/gate|shared_gate|conv1d|in_proj_(a|b|ba))/weight$")
 _OUTPUT = re.compile(r"(^|/)lm_head/weight$")
 _TABLE = re.compile(r"(^|/)embed_tokens/embedding$")
 
@@ -59,7 +58,7 @@ class Scheme:
         """What the parameter at `path` is quantized to; None for floats, or for one that stays."""
         if _OUTPUT.search(path):
             return self.output
-        return self.layers if _MATRIX.search(path) else None
+        return self.layers if is_matrix(path) and not _KEPT.search(path) else None
 
     def applied(self, path: str, leaf: Any, dtype: Any) -> Any:
         """The parameter at `path`, as stored, quantized or made floats."""
@@ -174,7 +173,7 @@ def scheme_for_files(
 
 def is_matrix(path: str) -> bool:
     """Whether the parameter is one that rows are multiplied with, and so may be quantized."""
-    return path.endswith("/weight") or _MATRIX.search(path) is not None
+    return _MATRIX.search(path) is not None
 
 
 def may_be_quantized(path: str) -> bool:

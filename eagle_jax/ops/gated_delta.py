@@ -68,11 +68,30 @@ def gated_delta(
     def read(x: Float[Array, "b j n c"]) -> Float[Array, "b h n d"]:
         return jnp.einsum("bhnc,bhcd->bhnd", by_value_head(x), memory, precision=_EXACT) * of_state
 
-    # the diagonal is not read, what is above it is 0
-    u = jax.lax.linalg.triangular_solve(
-        beta[..., None] * products(k), beta[..., None] * (v - read(k)), left_side=True, lower=True, unit_diagonal=True
-    )
+    rate = beta[..., None]
+    u = jnp.einsum("bhnm,bhmd->bhnd", unit_inverse(rate * products(k)), rate * (v - read(k)), precision=_EXACT)
     return read(q) + jnp.einsum("bhnm,bhmd->bhnd", products(q), u, precision=_EXACT), u
+
+
+def unit_inverse(lower: Float[Array, "b h n n"]) -> Float[Array, "b h n n"]:
+    """The inverse of `I + L`, L being what is below the diagonal; nothing else is read.
+
+    Blocks on the diagonal are inverted two at a time, `inv([[A, 0], [C, B]]) = [[inv A, 0], [-inv B C inv A, inv B]]`:
+    log2(n) products. LAPACK's solver starts threads of its own, which wait for whole time slices where XLA's are busy.
+    """
+    batch, heads, n, _ = lower.shape
+    size = 1 << (n - 1).bit_length()
+    lower = jnp.pad(lower, ((0, 0), (0, 0), (0, size - n), (0, size - n)))
+    inverse = jnp.ones((batch, heads, size, 1, 1), lower.dtype)  # of each block
+    for width in (1 << level for level in range(size.bit_length() - 1)):
+        pairs = size // (2 * width)
+        blocks = lower.reshape(batch, heads, pairs, 2 * width, pairs, 2 * width)
+        below = jnp.diagonal(blocks[:, :, :, width:, :, :width], axis1=2, axis2=4)  # [b h width width pairs]
+        upper_left, lower_right = inverse[:, :, ::2], inverse[:, :, 1::2]
+        product = jnp.einsum("bhpij,bhjkp,bhpkl->bhpil", lower_right, below, upper_left, precision=_EXACT)
+        top = jnp.concatenate([upper_left, jnp.zeros_like(product)], axis=-1)
+        inverse = jnp.concatenate([top, jnp.concatenate([-product, lower_right], axis=-1)], axis=-2)
+    return inverse[:, :, 0, :n, :n]
 
 
 def memory_after(

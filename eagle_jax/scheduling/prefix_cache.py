@@ -150,9 +150,8 @@ def put_block(
         return put_row(old, new)
 
     both = jax.tree.map(put, reading, block, is_leaf=_by_position(reading))
-    return dataclasses.replace(
-        both, cache=dataclasses.replace(both.cache, rope_length=reading.cache.rope_length)
-    )  # of this prompt
+    cache = dataclasses.replace(both.cache, rope_length=reading.cache.rope_length)  # this prompt's, not the block's
+    return dataclasses.replace(both, cache=cache)
 
 
 @functools.cache

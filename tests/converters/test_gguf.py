@@ -22,6 +22,7 @@ from eagle_jax.ops.quantized import QuantArray, QuantType, dense
 from eagle_jax.text.tokenizers import tokenizer_in
 from tests.converters import folders
 from tests.converters.folders import refused
+from tests.converters.gguf_sizes import add_sizes
 
 gguf = pytest.importorskip("gguf")
 
@@ -87,16 +88,7 @@ def write(
     """A GGUF file of this model, its matrices of this type, or of one that follows from a matrix's own name."""
     c = model.config
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(c.max_position_embeddings)
-    writer.add_embedding_length(c.hidden_size)
-    writer.add_block_count(c.num_hidden_layers)
-    writer.add_feed_forward_length(c.intermediate_size)
-    writer.add_head_count(c.num_attention_heads)
-    writer.add_head_count_kv(c.num_key_value_heads)
-    writer.add_key_length(c.head_dim)
-    writer.add_value_length(c.head_dim)
-    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
-    writer.add_rope_freq_base(c.rope.theta)
+    add_sizes(writer, c)
     for key, value in (metadata or {}).items():
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[value.__class__]
         add(key, value)

@@ -12,6 +12,7 @@ import pytest
 from eagle_jax.converters import llama, load_target, names
 from eagle_jax.models.lm import LM
 from tests.converters import folders
+from tests.converters.gguf_sizes import add_sizes
 from tests.converters.test_gguf import add_byte_level, permuted
 
 gguf = pytest.importorskip("gguf")
@@ -97,16 +98,7 @@ def write(path: pathlib.Path, model: LM, architecture: str, metadata: Mapping[st
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     table = gguf.get_tensor_name_map(kind, c.num_hidden_layers)
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(c.max_position_embeddings)
-    writer.add_embedding_length(c.hidden_size)
-    writer.add_block_count(c.num_hidden_layers)
-    writer.add_feed_forward_length(c.intermediate_size)
-    writer.add_head_count(c.num_attention_heads)
-    writer.add_head_count_kv(c.num_key_value_heads)
-    writer.add_key_length(c.head_dim)
-    writer.add_value_length(c.head_dim)
-    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
-    writer.add_rope_freq_base(c.rope.theta)
+    add_sizes(writer, c)
     for key, value in metadata.items():
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[value.__class__]
         add(f"{architecture}.{key}", value)

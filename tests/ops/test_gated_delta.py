@@ -7,6 +7,7 @@ import pytest
 
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.ops import convolved, earlier_rows, gated_delta, memory_after
+from eagle_jax.ops.gated_delta import unit_inverse
 
 BATCH, NODES, KEY_HEADS, HEADS, KEY, VALUE, KERNEL, CHANNELS = 2, 9, 2, 4, 5, 7, 4, 6
 
@@ -71,6 +72,18 @@ def test_each_node_is_its_path_token_by_token(seed: int):
                 x["memory"], at(x["k"]), at(np.asarray(u)), at(x["g"][..., None]), jnp.full(BATCH, len(nodes))
             )
             np.testing.assert_allclose(after[row], state, atol=2e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8, 60])
+def test_the_inverse_of_a_unit_triangle(size: int):
+    """Of keys of length 1, as the rule has it; also where what is not read is no number."""
+    keys = np.random.default_rng(size).standard_normal((2, 3, size, 8))
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    lower = (0.9 * keys @ keys.swapaxes(-1, -2)).astype(np.float32)
+    expected = np.linalg.inv(np.tril(lower.astype(np.float64), -1) + np.eye(size))
+    lower[..., *np.triu_indices(size)] = np.nan
+    got = jax.jit(unit_inverse)(lower)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
 def test_another_path_is_another_result():

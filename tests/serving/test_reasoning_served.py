@@ -27,19 +27,6 @@ def engines() -> Iterator[dict[str, Engine]]:
         engine.close(drain=False)
 
 
-@pytest.fixture(scope="module")
-def served(engines) -> Iterator[Served]:
-    served = Served(engines, api_key=KEY)
-    yield served
-    served.stop()
-
-
-@pytest.fixture(scope="module")
-def client(served) -> Iterator[openai.OpenAI]:
-    with served.client() as client:
-        yield client
-
-
 def kwargs(**values) -> dict:
     return {"extra_body": {"chat_template_kwargs": values}}
 
