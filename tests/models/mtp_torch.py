@@ -1,5 +1,6 @@
 """A model's layer for multi-token prediction as transformers computes it (`MtpLayer`)."""
 
+import copy
 import importlib
 
 import numpy as np
@@ -21,7 +22,7 @@ def outputs(entries: dict, tensors: dict[str, np.ndarray], embeddings: np.ndarra
     """
     folder, prefix = CLASSES[entries["model_type"]]
     code = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
-    config = AutoConfig.for_model(**entries)
+    config = AutoConfig.for_model(**copy.deepcopy(entries))  # transformers writes into nested entries
     if "layer_types" in config.to_dict():
         config.layer_types = ["full_attention"] * (config.num_hidden_layers + 1)
     config._attn_implementation = config._experts_implementation = "eager"
