@@ -10,7 +10,7 @@ import typer
 
 from eagle_jax import api
 from eagle_jax.cli import options
-from eagle_jax.cli.console import err, load, one_sentence, took
+from eagle_jax.cli.console import err, load, one_sentence, sentence, took
 
 SERVER = "Server"
 
@@ -164,6 +164,17 @@ def serve(
         server.run(sockets=sockets)
     finally:
         engine.close(drain=False)
+        _keep(engine)
+
+
+def _keep(engine: Any) -> None:
+    """Keeps what was fastest: the next server begins with it."""
+    found = engine.findings()
+    if found:
+        try:
+            api.keep_budgets(found)
+        except OSError as error:
+            err.print(f"What was fastest is not kept: {sentence(error)}", style="yellow", markup=False)
 
 
 def _check_format(option: str, value: str | None, known: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scheduler import Event, Scheduler
 from eagle_jax.scheduling.scoring_queue import COMPILING_SECONDS, ScoringQueue
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
+from eagle_jax.tuning.budgets import Budget
 from eagle_jax.tuning.by_load import by_load
 from eagle_jax.tuning.measured import Measured, Spent
 from eagle_jax.tuning.methods import choose
@@ -86,8 +87,8 @@ class Engine:
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
         self.max_queue, steps = whole("max_queue", max_queue, 1), whole("steps", steps, 1)
         sizes, rows = (self.max_tokens - 1, self.max_tokens, chunk_tokens()), whole("rows", rows, 1)
-        self.model, choice = model, choose(model, drafter, tree)
-        self.by_load = by_load(choice, rows, steps, slots_beside(0, *sizes), always=record)
+        self.model, self._choice = model, choose(model, drafter, tree)
+        self.by_load = by_load(self._choice, rows, steps, slots_beside(0, *sizes), always=record)
         self.drafter = Recorder(self.by_load.deepest) if record else self.by_load.deepest
         self._scheduler = Scheduler(
             model,
@@ -185,6 +186,11 @@ class Engine:
     def spent(self) -> list[tuple[int, Spent]]:
         """What steps took so far, by how many requests they had room for and by the nodes of their trees."""
         return [] if self._scheduler.measured is None else self._scheduler.measured.spent()
+
+    def findings(self) -> list[Budget]:
+        """What was fastest so far, for `budgets.keep`; nothing where it is not known yet, or a tree was asked for."""
+        measured = self._scheduler.measured
+        return [] if measured is None else measured.findings(self._choice, self._scheduler.shape.slots)
 
     @property
     def alive(self) -> bool:

@@ -42,6 +42,7 @@ class Budget:
             one, or (nodes, least) of a chain; None if none is faster than plain decoding.
         plain: tokens a second of plain decoding, all rows together.
         speed: tokens a second with the tree.
+        by: "tune", or "engine": measured while it answered. Such a finding takes the place of none of "tune".
     """
 
     device: str
@@ -53,6 +54,7 @@ class Budget:
     tree: TreeNumbers | None
     plain: float
     speed: float
+    by: str = "tune"
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -178,7 +180,8 @@ def keep(budgets: Iterable[Budget]) -> Path:
     to.parent.mkdir(parents=True, exist_ok=True)
     with to.with_suffix(".lock").open("ab") as lock:
         hold(lock, to, wait=True)
-        by_key = {one.key: one for one in (*read(), *budgets)}
+        by_key = {one.key: one for one in read()}
+        by_key |= {one.key: one for one in budgets if one.by == "tune" or by_key.get(one.key, one).by != "tune"}
         content = {"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}
         with replacing(to) as file:
             file.write(json.dumps(content, indent=1).encode())

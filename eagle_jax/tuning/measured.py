@@ -7,13 +7,17 @@ them.
 
 import dataclasses
 
+from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Drafter
+from eagle_jax.tuning.budgets import Budget, numbers_of, place
 from eagle_jax.tuning.by_load import ByLoad
+from eagle_jax.tuning.methods import TUNED, Choice
 
 FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
 COST_OF_TRIALS = 0.01  # of the time, of each slower drafter
 SOONEST, LATEST = 24, 500  # runs between two of its trials in any case
 MEMORY = 0.9  # weight of a run beside that of the next
+ENOUGH = 10  # runs of each drafter from which it is known which one is fastest
 
 
 @dataclasses.dataclass
@@ -66,9 +70,14 @@ class Contest:
         new = [index for index in everyone if self._tried[index] < FIRST_TRIALS]
         if new:
             return new[0]
-        fastest = max(everyone, key=lambda index: self.spent[index].speed)
+        fastest = self.fastest
         due = [index for index in everyone if self._waited[index] >= self._interval(index, fastest)]
         return max(due, key=self._waited.__getitem__) if due else fastest
+
+    @property
+    def fastest(self) -> int:
+        """The number of the drafter that was fastest lately."""
+        return max(range(len(self.drafters)), key=lambda index: self.spent[index].speed)
 
     def _interval(self, index: int, fastest: int) -> float:
         """Runs after which a slower drafter is tried again: the more, the more a trial costs."""
@@ -102,3 +111,37 @@ class Measured:
     def spent(self) -> list[tuple[int, Spent]]:
         """What was spent so far, by the rows of a step and the drafter."""
         return [(size, spent) for size, contest in self.contests.items() for spent in contest.spent if spent.runs]
+
+    def findings(self, choice: Choice, slots: int) -> list[Budget]:
+        """What later engines and `generate` may go by: the fastest tree for each number of rows, where it is known.
+
+        Args:
+            choice: what the drafters are of; only `tree="auto"` of a method with trees finds anything.
+            slots: of the caches.
+        """
+        if not choice.by_batch or choice.method not in TUNED:
+            return []
+        device, model, mesh, method = place(choice.model, choice.method)
+        found = []
+        for rows, contest in self.contests.items():
+            fastest = contest.fastest
+            plain = next((spent.speed for spent in contest.spent if spent.nodes == 1), None)
+            tree = contest.drafters[fastest].shape
+            known = min(spent.runs for spent in contest.spent) >= ENOUGH and len(contest.spent) > 1
+            if not known or plain is None or not (tree.nodes == 1 or isinstance(tree, DynamicTree)):
+                continue
+            found.append(
+                Budget(
+                    device=device,
+                    model=model,
+                    mesh=dict(mesh),
+                    method=method,
+                    rows=rows,
+                    slots=slots,
+                    tree=numbers_of(tree if isinstance(tree, DynamicTree) else None),
+                    plain=rows * plain,
+                    speed=rows * contest.spent[fastest].speed,
+                    by="engine",
+                )
+            )
+        return found

@@ -187,14 +187,16 @@ class Choice:
         return _made(model, "none" if tree is None else name, tree, small)
 
     def others(self, rows: int, expected: Drafter) -> list[Drafter]:
-        """What may be faster than what is expected to be for a batch of `rows` rows, with `tree="auto"`: plain
-        decoding, and for few rows on a CPU the smallest tree.
+        """What may be faster than what is expected to be for a batch of `rows` rows, with `tree="auto"`: the default
+        tree where another was found, plain decoding, and for few rows on a CPU the smallest tree.
         """
         if not self.by_batch or self.method not in TUNED:
             return []
-        smallest = [_made(self.model, self.method, SMALLEST, True)] if on_cpu() and rows <= FEW_ROWS else []
-        plain: list[Drafter] = [Plain()]
-        return [one for one in (*smallest, *plain) if one.shape != expected.shape]
+        default = default_tree(self.model, self.method, rows)
+        trees = [default] if default is not None and expected.budget is None else []
+        trees += [SMALLEST] if on_cpu() and rows <= FEW_ROWS else []
+        drafting = [_made(self.model, self.method, tree, on_cpu()) for tree in trees]
+        return [one for one in (*drafting, Plain()) if one.shape != expected.shape]
 
 
 def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:

@@ -301,6 +301,7 @@ class Fake:
             room_for=lambda prompt: self.room,
             submit=lambda prompt, **request: FakeTicket(self, self.stream(model, prompt, **request)),
             close=lambda drain: self.engines.append("closed"),
+            findings=lambda: ["a finding"] if how["tree"] == "auto" else [],
         )
 
     def create_app(self, engines, **how):

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from eagle_jax import api
+
 from eagle_jax import serving
 from eagle_jax.serving import bound
 
@@ -85,3 +87,15 @@ def test_without_the_extra_it_says_what_to_install(fake, run, monkeypatch):
     monkeypatch.delattr("eagle_jax.serving")
     shown = run("serve")
     assert shown.exit_code == 2 and "install the extra: pip install 'eagle-jax[serve]'" in shown.stderr
+
+
+def test_what_was_fastest_is_kept(fake, run, monkeypatch):
+    assert run("serve").exit_code == 0 and fake.kept == ["a finding"]
+    assert run("serve", "--tree", "6,3,2").exit_code == 0 and len(fake.kept) == 1
+
+    def full(found):
+        raise OSError("no room on /cache")
+
+    monkeypatch.setattr(api, "keep_budgets", full)
+    shown = run("serve")
+    assert shown.exit_code == 0 and "What was fastest is not kept: no room on /cache" in shown.stderr

@@ -1,11 +1,16 @@
 """The fastest drafter is found while requests are answered, left when it is no longer, and found again."""
 
+import dataclasses
+
 import pytest
+from speller import RANDOM
 
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.prompt_lookup import PromptLookup
-from eagle_jax.tuning.by_load import ByLoad
+from eagle_jax.tuning.budgets import Budget, keep, read, tree_of
+from eagle_jax.tuning.by_load import ByLoad, by_load
 from eagle_jax.tuning.measured import COST_OF_TRIALS, FIRST_TRIALS, LATEST, SOONEST, Contest, Measured
+from eagle_jax.tuning.methods import SMALLEST, choose, default_tree
 
 PLAIN, TREE, SMALL = Plain(), PromptLookup(copied=5), PromptLookup(copied=1)
 
@@ -72,3 +77,34 @@ def test_each_number_of_rows_has_its_own():
     measured.contests[1].add(0, steps=4, tokens=9, requests=1, seconds=2.0)
     [(rows, spent)] = measured.spent()
     assert (rows, spent.nodes, spent.steps, spent.tokens, spent.seconds) == (1, TREE.shape.nodes, 4, 9, 2.0)
+
+
+def findings(speeds: list[float], runs: int, tree: str = "auto") -> list[Budget]:
+    """What is found for one row where the default tree, the smallest and plain decoding have these speeds."""
+    choice = choose(RANDOM, "auto", tree)
+    measured = Measured(by_load(choice, 1, steps=4))
+    [contest] = measured.contests.values()
+    played(contest, speeds[: len(contest.drafters)], runs)
+    return measured.findings(choice, slots=256)
+
+
+def test_what_was_fastest_is_found_by_the_next():
+    default = default_tree(RANDOM, "eagle", 1)
+    assert findings([100.0, 60.0, 30.0], runs=3 * FIRST_TRIALS) == [], "not known yet"
+    assert findings([100.0], 500, tree="published") == [], "a tree that was asked for"
+    for speeds, best in (([100.0, 60.0, 30.0], default), ([50.0, 100.0, 30.0], SMALLEST), ([30.0, 50.0, 100.0], None)):
+        [found] = findings(speeds, 3000)
+        assert tree_of(found) == best and found.by == "engine"
+        assert found.speed / found.plain == pytest.approx(max(speeds) / speeds[-1], rel=1e-3)
+        keep([found])
+        entries = by_load(choose(RANDOM, "auto", "auto"), 1, steps=4).entries
+        assert entries[0][1].shape.nodes == (best.nodes if best else 1), "the next begins with it"
+        assert {one.shape.nodes for _, one in entries} == {default.nodes, SMALLEST.nodes, 1}, "and has the others too"
+
+
+def test_findings_of_tune_stay():
+    [found] = findings([30.0, 50.0, 100.0], 3000)
+    measured = dataclasses.replace(found, by="tune", tree=(4, 2, 1))
+    keep([measured])
+    keep([found])
+    assert read() == [measured]
