@@ -147,7 +147,7 @@ def _laid_out(model: Model, own: Any, source: Params, name: str) -> dict[str, An
     expected = jax.eval_shape(lambda: own.stored_params)
     expected_params, come = dict(flat(expected)), dict(flat(source))
     _check_fit(expected_params, come, name)
-    head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dim
+    head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dims
     laid = _lay_out(_fitted(expected, come, head_dim), head_dim, spread=model.sharding is not None)
     if model.sharding is not None:
         return model.sharding.put(laid, model.sharding.target if name == "target" else model.sharding.head)
@@ -157,7 +157,7 @@ def _laid_out(model: Model, own: Any, source: Params, name: str) -> dict[str, An
 _lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="spread")
 
 
-def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> dict[str, Any]:
+def _fitted(expected: Params, come: Params, head_dim: int | tuple[int, ...], above: str = "") -> dict[str, Any]:
     """New weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are kept."""
     fitted: dict[str, Any] = {}
     for name, old in expected.items():
@@ -167,7 +167,8 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
             continue
         new = _alike(come[path], old)
         times = _times(path, new.shape, old.shape)
-        new = map_parts(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
+        size = layout.head_dim_in(path, head_dim)
+        new = map_parts(lambda part, times=times, size=size: with_repeated_heads(part, times, size), new)
         is_float = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
         fitted[name] = _quantized_as(old, new, path) if is_float else new
     return fitted
