@@ -16,6 +16,7 @@ from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import QUANT_TYPES, flat
 from eagle_jax.ops.quantized import QuantArray, dense, map_parts, quantize
+from eagle_jax.sharding import widened
 from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
 
 Params = Mapping[str, Any]
@@ -106,7 +107,8 @@ def _target_params(model: Model, source: Any) -> Params:
     if isinstance(source, (str, Path)):
         source = load_target(source, dtype=own.dtype, sharding=model.sharding)
     if isinstance(source, LM):
-        _same("target", own.config, source.config, free=("num_key_value_heads",))
+        config = source.config if model.sharding is None else widened(source.config, model.sharding.sizes)
+        _same("target", own.config, config, free=("num_key_value_heads",))
         return source.params
     if isinstance(source, Mapping) and any("." in str(name) for name in source):
         return from_hf_names(source, own.config)

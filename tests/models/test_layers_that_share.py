@@ -90,6 +90,7 @@ def test_the_first_pairs_of_each_half_are_turned():
 def test_meshes_divide_every_kind_of_layer():
     wide = widened(CONFIG, {"data": 1, "model": 4})
     assert (wide.num_key_value_heads, wide.by_layer.num_key_value_heads) == (4, 4)
+    assert widened(wide, {"data": 1, "model": 4}) == wide
     with pytest.raises(ValueError, match="model:4 neither divides the target's 6 key/value heads"):
         odd = dataclasses.replace(CONFIG, num_attention_heads=12, by_layer=by_layer(num_key_value_heads=6))
         sharding_of("model:4", odd)
