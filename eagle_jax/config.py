@@ -2,10 +2,11 @@
 
 import dataclasses
 
+from eagle_jax.layer_parts import ByLayer
 from eagle_jax.mixer_parts import DeltaNet, Latent
 from eagle_jax.target_parts import Experts, FamilyFacts, Rope, check_layers
 
-__all__ = ["DeltaNet", "Experts", "Latent", "LlamaConfig", "Rope"]
+__all__ = ["ByLayer", "DeltaNet", "Experts", "Latent", "LlamaConfig", "Rope"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,19 +69,23 @@ class LlamaConfig(FamilyFacts):
             raise ValueError(f"rms_norm_eps={self.rms_norm_eps}; expected a positive number")
         if self.sliding_window is not None and self.sliding_window < 1:
             raise ValueError(f"sliding_window={self.sliding_window}; expected at least 1, or none to see everything")
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_attention_heads={self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads={self.num_key_value_heads}"
-            )
+        own = (self,) if self.by_layer is None else (self, self.by_layer)
+        for heads in (one.num_key_value_heads for one in own):
+            if self.num_attention_heads % heads:
+                raise ValueError(
+                    f"num_attention_heads={self.num_attention_heads} is not a multiple of num_key_value_heads={heads}"
+                )
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary embedding turns pairs")
         for rope in (self.rope, self.local_rope):
-            if rope is not None:
-                rope.check(self.head_dim)
+            for head_dim in (one.head_dim for one in own):
+                if rope is not None:
+                    rope.check(head_dim)
         self.check_facts()
         check_layers("no_rope_layers", self.no_rope_layers, self.num_hidden_layers)
         check_layers("full_attention_layers", self.full_attention_layers, self.num_hidden_layers)
+        if self.by_layer is not None:
+            self.by_layer.check([self.window(i) is not None for i in range(self.num_hidden_layers)])
         if self.delta_net is not None:
             check_layers("layers of linear attention", self.delta_net.layers, self.num_hidden_layers)
             if len(self.delta_net.layers) == self.num_hidden_layers:
@@ -116,3 +121,45 @@ class LlamaConfig(FamilyFacts):
     def is_sparse(self, layer: int) -> bool:
         """Whether this layer has experts."""
         return self.experts is not None and layer not in self.experts.mlp_only_layers
+
+    def layer(self, layer: int) -> "LlamaConfig":
+        """The config as one layer has it: with its own heads, and its own width of the MLP."""
+        part = self.by_layer
+        if part is None:
+            return self
+        width = self.intermediate_size * (2 if part.wide_mlp and self.kv_layer(layer) != layer else 1)
+        own = self if self.window(layer) is not None else part
+        size, heads = own.head_dim, own.num_key_value_heads
+        return dataclasses.replace(self, intermediate_size=width, head_dim=size, num_key_value_heads=heads)
+
+    def kv_layer(self, layer: int) -> int:
+        """The layer whose keys and values this one attends to: itself, mostly."""
+        first = self.num_hidden_layers - (0 if self.by_layer is None else self.by_layer.num_kv_shared_layers)
+        if layer < first:
+            return layer
+        alike = (i for i in range(first) if (self.window(i) is None) == (self.window(layer) is None))
+        return max(alike)
+
+    def kv_of(self, layer: int) -> str:
+        """What this layer has of keys and values: `both`, `keys`, which its values are made of, or `none`."""
+        if self.kv_layer(layer) != layer:
+            return "none"
+        are_values = self.by_layer is not None and self.by_layer.keys_as_values and self.window(layer) is None
+        return "keys" if are_values else "both"
+
+    @property
+    def layer_input_size(self) -> int:
+        """Size of the embeddings that each layer has of its own; 0 is none."""
+        return 0 if self.by_layer is None else self.by_layer.input_size
+
+    @property
+    def scales_layers(self) -> bool:
+        """Whether what leaves a layer is multiplied by a number of its own."""
+        return self.by_layer is not None and self.by_layer.scaled
+
+    @property
+    def head_dims(self) -> int | tuple[int, ...]:
+        """Size of one head: of all layers, or of each."""
+        if self.by_layer is None:
+            return self.head_dim
+        return tuple(self.layer(i).head_dim for i in range(self.num_hidden_layers))

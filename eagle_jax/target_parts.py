@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from eagle_jax.layer_parts import ByLayer
 from eagle_jax.mixer_parts import DeltaNet, Latent
 
 
@@ -12,15 +13,16 @@ class Rope:
 
     Args:
         theta: base of the angles (`rope_theta`).
-        kind: `default`, `linear`, `dynamic` (NTK by length), `ntk` (by a constant: Hunyuan), `llama3`, `yarn` or
-            `longrope`, as in transformers' `rope_scaling`.
+        kind: `default`, `linear`, `dynamic` (NTK by length), `ntk` (by a constant: Hunyuan), `llama3`, `yarn`,
+            `longrope` or `proportional` (Gemma 4), as in transformers' `rope_scaling`.
         factor: stretch of the context (every kind but `default` and `longrope`).
         original_max_position_embeddings: context before stretching (`dynamic`, `llama3`, `yarn`, `longrope`).
         low_freq_factor, high_freq_factor: band limits of `llama3`.
         beta_fast, beta_slow, truncate: band limits of `yarn`, and whether they are rounded to whole dimensions.
         attention_factor: scale of cos and sin (`yarn`, `longrope`; 1 otherwise).
         short_factor, long_factor: divisors of each pair's frequency up to that context and beyond it (`longrope`).
-        partial_rotary_factor: the part of each head that is rotated, its first dimensions.
+        partial_rotary_factor: the part of each head that is rotated, its first dimensions; with `proportional` the
+            first of each half, by the angles of a whole head.
         interleaved: pairs are neighbours (x_2i, x_2i+1), not halves (Ernie 4.5, Llama 4, DeepSeek).
         query_beta: queries at position p are multiplied by `1 + query_beta * log(1 + p // original)` (Ministral 3).
     """
@@ -41,7 +43,7 @@ class Rope:
     interleaved: bool = False
     query_beta: float = 0.0
 
-    KINDS = ("default", "linear", "dynamic", "ntk", "llama3", "yarn", "longrope")
+    KINDS = ("default", "linear", "dynamic", "ntk", "llama3", "yarn", "longrope", "proportional")
 
     def __post_init__(self):
         if self.kind not in self.KINDS:
@@ -58,13 +60,13 @@ class Rope:
             raise ValueError(f"partial_rotary_factor={self.partial_rotary_factor}; expected more than 0, at most 1")
 
     def rotated(self, head_dim: int) -> int:
-        """How many dimensions of a head are rotated."""
-        return int(head_dim * self.partial_rotary_factor)
+        """How many dimensions of a head are rotated, if only by nothing."""
+        return head_dim if self.kind == "proportional" else int(head_dim * self.partial_rotary_factor)
 
     def for_heads(self) -> "Rope":
         """The rotary embedding of draft heads for such a target: this one, if Llama's code has it, else its base."""
         is_llamas = self.partial_rotary_factor == 1 and not self.interleaved and not self.query_beta
-        return self if is_llamas and self.kind not in ("ntk", "longrope") else Rope(theta=self.theta)
+        return self if is_llamas and self.kind not in ("ntk", "longrope", "proportional") else Rope(theta=self.theta)
 
     def check(self, head_dim: int) -> None:
         """Refuses with ValueError a rotation that heads of this size cannot have."""
@@ -95,6 +97,10 @@ class Experts:
         scales_input: a token's share of an expert multiplies what goes in, not what comes out (Llama 4).
         shared_gate: what that expert gives is multiplied by the sigmoid of a logit of each token (Qwen3-Next).
         router_bias, bias: biases of the router and of the experts' projections (gpt-oss).
+        beside_mlp: experts read the residual stream, and so does an MLP beside them. Each have norms of their own, and
+            the router one without a scale (Gemma 4).
+        router_scale: what the router reads is multiplied by a number for each dimension.
+        expert_scale: a token's share of an expert is multiplied by a number of the expert.
         swiglu_limit, swiglu_alpha: gates are cut at the limit and ups at both signs of it, and the activation is
             `gate * sigmoid(alpha * gate) * (up + 1)` (gpt-oss); None is `silu(gate) * up`.
     """
@@ -114,6 +120,9 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
+    beside_mlp: bool = False
+    router_scale: bool = False
+    expert_scale: bool = False
     swiglu_limit: float | None = None
     swiglu_alpha: float = 1.702
 
@@ -155,6 +164,7 @@ class FamilyFacts:
         qk_norm_over: with `qk_norm`, what the norms of queries and keys go over: each `head` before it is rotated,
             each `rotated_head` (Hunyuan), or the whole `projection` (OLMo 2); `rotated_head_unscaled` has no
             scale, and is in layers that rotate only (Llama 4).
+        v_norm: each value head has a norm without a scale (Gemma 4).
         gated: what each head attends to is multiplied by the sigmoid of a gate, whose logits `q_proj` gives after the
             head's queries (Qwen3-Next).
         delta_net: Gated DeltaNet in some layers; None has attention in all.
@@ -166,6 +176,7 @@ class FamilyFacts:
         no_rope_query_beta, no_rope_query_step: in those, queries at position p are multiplied by
             `1 + beta * log(1 + (p + 1) // step)` (Llama 4).
         chunked: the window is a chunk: a token sees what is in its own one of so many positions (Llama 4).
+        by_layer: what differs between layers (Gemma 4); None has them alike.
         layout: how files name and join the tensors: Llama's way, or that of a row of `converters.family_tensors`.
     """
 
@@ -179,6 +190,7 @@ class FamilyFacts:
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
     qk_norm_over: str = "head"
+    v_norm: bool = False
     gated: bool = False
     delta_net: DeltaNet | None = None
     latent: Latent | None = None
@@ -188,6 +200,7 @@ class FamilyFacts:
     no_rope_query_beta: float = 0.0
     no_rope_query_step: int = 1
     chunked: bool = False
+    by_layer: ByLayer | None = None
     layout: str = "llama"
 
     CHOICES = {

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 LAYERS = (
     ("platform", "struct", "durable", "workarounds", "starting", "checks", "fields"),
     ("jsonl",),
-    ("config", "dflash_parts", "head_configs", "mixer_parts", "sharding", "target_parts"),
+    ("config", "dflash_parts", "head_configs", "layer_parts", "mixer_parts", "sharding", "target_parts"),
     ("ops",),
     (
         "decoding.tree",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import hf_facts
+from eagle_jax.converters import hf_facts, hf_gemma4
 from eagle_jax.converters.family import Family
 
 _QWEN = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
@@ -133,6 +133,22 @@ DENSE: Mapping[str, Family] = {
         always={**_GEMMA_ALWAYS, "qk_norm": True},
         fixed=_GEMMA_FIXED,
         read=hf_facts.gemma,
+    ),
+    "gemma4_text": Family(
+        title="Gemma 4 (text)",
+        differs="norms around attention and MLP, and of values; scores without a scale; layers without a window have "
+        "heads of another size, of which a part is rotated, and may make values of keys; the last layers attend to "
+        "keys and values of earlier ones; embeddings by layer (E2B, E4B); sparse experts beside the MLP (26B)",
+        architecture="Gemma4ForCausalLM",
+        whole=("gemma4", "Gemma4ForConditionalGeneration"),
+        keys=hf_gemma4.KEYS,
+        absent=hf_gemma4.ABSENT,
+        always=hf_gemma4.ALWAYS,
+        fixed=hf_gemma4.FIXED,
+        rope=frozenset({"proportional"}),
+        experts=hf_gemma4.experts,
+        read=hf_gemma4.read,
+        write=hf_gemma4.write,
     ),
     "smollm3": Family(
         title="SmolLM3",

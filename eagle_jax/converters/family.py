@@ -47,6 +47,6 @@ class Family:
     fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=lambda: SILU)
     neutral: frozenset[str] = frozenset()
     rope: frozenset[str] = frozenset()
-    experts: Callable[[Stated], Experts] | None = None
+    experts: Callable[[Stated], Experts | None] | None = None
     read: Callable[[Stated], Mapping[str, Any]] = lambda stated: {}
     write: Callable[[LlamaConfig], Mapping[str, Any]] = lambda config: {}

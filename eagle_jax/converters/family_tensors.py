@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import names
+from eagle_jax.converters import hf_gemma4, names
 from eagle_jax.converters.dividing import Part
 from eagle_jax.converters.files import Weights
 
@@ -104,6 +104,7 @@ _STACKED = (
     Joined("mlp.experts.down_proj", ("mlp.experts.{j}.down_proj.weight",), stacked=True),
 )
 _LLAMA4 = "feed_forward.experts."
+_GEMMA4 = "experts."
 _SHARED = "mlp.shared_expert", "mlp.shared_expert_gate"
 _WITH_ANOTHER_LAYER = dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",))
 _MTP = (r"mtp\..*",)
@@ -146,6 +147,13 @@ TENSORS: Mapping[str, Tensors] = {
         shared=("feed_forward.shared_expert", "feed_forward.shared_expert_gate"),
         unread=(r"vision_model\..*", r"multi_modal_projector\..*"),
     ),
+    "gemma4": Tensors(
+        router="router.proj",
+        experts={part: f"{_GEMMA4}{part}_proj" for part in ("gate", "up", "down")},
+        joined=(Joined(f"{_GEMMA4}gate_up_proj", (f"{_GEMMA4}gate_proj", f"{_GEMMA4}up_proj")),),
+        shared=("mlp", "mlp.gate"),
+        unread=(r"model\.(vision_tower|embed_vision|audio_tower|embed_audio)\..*",),
+    ),
     "gpt_oss": Tensors(
         router="mlp.router",
         experts=_OSS_EXPERTS
@@ -179,6 +187,8 @@ def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
         inner, _, last = rule.key.removeprefix(layer).rpartition(".")
         yield dataclasses.replace(rule, key=f"{layer}{tensors.renamed.get(inner, inner)}.{last}")
     yield names.Rule(f"{layer}self_attn.sinks", f"{path}self_attn/sinks")
+    for key, own in hf_gemma4.TENSORS.items():
+        yield names.Rule(f"{layer}{key}", f"{path}{own}")
     for name in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"):
         yield from names.linear(f"{layer}self_attn.{name}", f"{path}self_attn/{name}")
     for name in ("q_a_layernorm", "kv_a_layernorm"):
@@ -268,5 +278,8 @@ def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
 
 
 def unread(config: LlamaConfig) -> tuple[str, ...]:
-    """Patterns of tensors that are left alone: other parts of the model, and layers that predict further tokens."""
-    return tuple(pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)
+    """Patterns of tensors that are left alone: other parts of the model, layers that predict further tokens, and what
+    nothing reads.
+    """
+    patterns = (pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)
+    return (*patterns, *hf_gemma4.unread(config))

@@ -127,7 +127,7 @@ def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:
     entries["tie_word_embeddings"] = config.tie_word_embeddings
     specific = _specific(config)
     entries |= {key: specific[key] for key in sorted(family.keys) if key in specific}
-    return entries | dict(family.write(config))
+    return hf_rope.in_one_spelling(entries | dict(family.write(config)))
 
 
 def _specific(config: LlamaConfig) -> dict[str, Any]:

@@ -13,10 +13,11 @@ __all__ = ["FAMILIES", "FULL", "SILU", "WINDOWED", "Family", "family_in", "table
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
-# Keys whose null is a statement, whatever the family's default is: all heads, no window, no cap, no latent queries.
+# Keys whose null is a statement, whatever the family's default is: all heads, no window, no cap, no latent queries, no
+# embeddings by layer.
 NULL_SAYS = frozenset(
     {"num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"}
-) | {"q_lora_rank", "attention_chunk_size"}
+) | {"q_lora_rank", "attention_chunk_size", "hidden_size_per_layer_input"}
 
 # Read into the LlamaConfig, besides a family's own keys.
 READ = frozenset().union(

@@ -26,8 +26,8 @@ _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
 # What some families read beyond Llama's code: a part of each head, the kind longrope, a constant alpha of NTK scaling
 # under the name of the dynamic one, factors of queries by position, pairs of neighbours (no key says so), positions
-# in images, which are one number in text, and a key that says whether pairs are neighbours.
-EXTRAS = ("partial", "longrope", "alpha", "query_beta", "interleaved", "sections", "rope_interleave")
+# in images, which are one number in text, a key that says whether pairs are neighbours, and the kind proportional.
+EXTRAS = ("partial", "longrope", "alpha", "query_beta", "interleaved", "sections", "rope_interleave", "proportional")
 _QUERY_BETA = "llama_4_scaling_beta"
 _SETTINGS: Mapping[str, set[str]] = {
     "default": set(),
@@ -46,7 +46,9 @@ _SETTINGS: Mapping[str, set[str]] = {
         "finetuned",  # says how the weights came about, not how to use them
     },
     "longrope": {"short_factor", "long_factor", "factor", "original_max_position_embeddings", "attention_factor"},
+    "proportional": {"factor"},
 }
+_OF_FAMILIES = ("longrope", "proportional")  # kinds that a family names among its extras, or does not have
 
 
 def rope_from_hf(
@@ -107,6 +109,15 @@ def of_local_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"rope_theta": entries.get("rope_local_base_freq"), "rope_parameters": local}
 
 
+def in_one_spelling(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries without the older spelling where `rope_parameters` has the settings of each kind of layer: a
+    `rope_scaling` beside it, even null, takes its place in transformers 5."""
+    settings = entries.get("rope_parameters")
+    by_kind = isinstance(settings, Mapping) and settings.keys() & _NESTED
+    older = {"rope_theta", "rope_scaling", "partial_rotary_factor"} if by_kind else set()
+    return {key: value for key, value in entries.items() if key not in older}
+
+
 def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
     """`rope_theta` and `rope_scaling` for a `config.json`: the spelling that every version of transformers reads.
 
@@ -146,12 +157,12 @@ def _read(
     head_dim: int | None,
 ) -> Rope:
     kind = _kind(settings, extras)
-    if kind not in _SETTINGS or (kind == "longrope" and kind not in extras):
-        names = ", ".join(name for name in _SETTINGS if name != "longrope" or name in extras)
+    if kind not in _SETTINGS or (kind in _OF_FAMILIES and kind not in extras):
+        names = ", ".join(name for name in _SETTINGS if name not in _OF_FAMILIES or name in extras)
         raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {names}")
     theta = settings.get("rope_theta", entries.get("rope_theta"))
     rope: dict[str, Any] = {"theta": DEFAULT_THETA if theta is None else _number("rope_theta", theta), "kind": kind}
-    rope |= _partial(settings, entries, "partial" in extras, head_dim)
+    rope |= _partial(settings, entries, "partial" in extras or kind == "proportional", head_dim)
     stated = "rope_interleave" in extras and flag(entries, "rope_interleave", True)
     rope |= {"interleaved": True} if "interleaved" in extras or stated else {}
     if kind in ("llama3", "yarn", "longrope") or "query_beta" in extras:
@@ -167,6 +178,8 @@ def _read(
         rope["original_max_position_embeddings"] = _dynamic_context(settings, max_position_embeddings)
     if kind in ("linear", "dynamic", "llama3"):
         rope["factor"] = _number("factor", settings.get("factor"))
+    if kind == "proportional":
+        rope["factor"] = _number("factor", settings.get("factor", 1.0))
     if kind == "llama3":
         rope |= {name: _number(name, settings.get(name)) for name in ("low_freq_factor", "high_freq_factor")}
     if kind == "yarn":

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import family_tensors, names, quant_config, reading
+from eagle_jax.converters import family_tensors, hf_gemma4, names, quant_config, reading
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entries
 from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
@@ -20,6 +20,7 @@ from eagle_jax.converters.hf_families import IGNORED, text_part
 from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
+from eagle_jax.models.layer_inputs import LayerInputs
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 from eagle_jax.ops.quantized import QuantArray, QuantType
@@ -177,6 +178,7 @@ def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
     return (
         names.Rule(EMBEDDING, "embed_tokens/embedding"),
         *family_tensors.rules_of(config),
+        *(names.Rule(key, path) for key, path in hf_gemma4.LAYER_INPUTS.items()),
         names.Rule("model.norm.weight", "norm/scale"),
         names.Rule(OUTPUT, "lm_head/weight"),
     )
@@ -228,23 +230,43 @@ def shapes(config: LlamaConfig) -> names.Params:
 @functools.lru_cache(maxsize=4)
 def _shapes(config: LlamaConfig) -> names.Params:
     """Layers have one shape, or several where they are of different kinds: one of each is traced; 30 take 1.7 s."""
-    experts, net, layers = config.experts, config.delta_net, range(config.num_hidden_layers)
-    kinds = {i: (config.is_sparse(i), config.is_recurrent(i)) for i in layers}
+    layers = range(config.num_hidden_layers)
+    kinds = {i: (config.is_sparse(i), config.is_recurrent(i), config.layer(i), config.kv_of(i)) for i in layers}
     first = {kind: i for i, kind in sorted(kinds.items(), reverse=True)}  # a layer of each kind
     chosen = sorted(first.values())
-    dense = tuple(n for n, i in enumerate(chosen) if not config.is_sparse(i))
-    recurrent = tuple(n for n, i in enumerate(chosen) if config.is_recurrent(i))
-    fewer = dataclasses.replace(
+    params = jax.eval_shape(functools.partial(LM.init, _with_layers(config, chosen)), jax.random.key(0)).params
+    of_kind = {kinds[i]: params.pop(f"layers_{n}") for n, i in enumerate(chosen)}
+    return params | _layer_inputs(config) | {f"layers_{i}": of_kind[kinds[i]] for i in layers}
+
+
+def _with_layers(config: LlamaConfig, chosen: list[int]) -> LlamaConfig:
+    """The config of a model of these layers alone."""
+    experts, net, part = config.experts, config.delta_net, config.by_layer
+
+    def where(holds: Callable[[int], bool]) -> tuple[int, ...]:
+        return tuple(n for n, i in enumerate(chosen) if holds(i))
+
+    shared = len(where(lambda i: config.kv_of(i) == "none"))
+    return dataclasses.replace(
         config,
         num_hidden_layers=len(chosen),
-        full_attention_layers=(),
+        full_attention_layers=where(lambda i: config.window(i) is None) if part is not None else (),
         no_rope_layers=(),
-        experts=None if experts is None else dataclasses.replace(experts, mlp_only_layers=dense),
-        delta_net=None if net is None else dataclasses.replace(net, layers=recurrent),
+        experts=None
+        if experts is None
+        else dataclasses.replace(experts, mlp_only_layers=where(lambda i: not config.is_sparse(i))),
+        delta_net=None if net is None else dataclasses.replace(net, layers=where(config.is_recurrent)),
+        by_layer=None if part is None else dataclasses.replace(part, num_kv_shared_layers=shared),
     )
-    params = jax.eval_shape(functools.partial(LM.init, fewer), jax.random.key(0)).params
-    of_kind = {kinds[i]: params.pop(f"layers_{n}") for n, i in enumerate(chosen)}
-    return params | {f"layers_{i}": of_kind[kinds[i]] for i in layers}
+
+
+def _layer_inputs(config: LlamaConfig) -> names.Params:
+    """The shapes of tensors that hold something of every layer."""
+    if not config.layer_input_size:
+        return {}
+    tokens, embeddings = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 1, config.hidden_size))
+    made = functools.partial(LayerInputs(config).init, jax.random.key(0), tokens, embeddings)
+    return {"layer_inputs": jax.eval_shape(made)["params"]}
 
 
 def _check_tied(folder: pathlib.Path) -> None:

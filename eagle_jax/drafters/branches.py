@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle_jax.models.cache import joined
 from eagle_jax.ops import LayerRows
 from eagle_jax.struct import pytree
 
@@ -52,13 +52,9 @@ class Branches:
         positions = jnp.broadcast_to(position[:, None], tokens.shape)
         out, kv, logits = run(tokens, features, positions, above, self.kv, self.positions)
         grown = Branches(
-            kv=tuple(_join(old, new) for old, new in zip(self.kv, kv, strict=True)) if self.kv else kv,
+            kv=tuple(joined(old, new) for old, new in zip(self.kv, kv, strict=True)) if self.kv else kv,
             above=above,
             out=out,
             positions=jnp.concatenate([self.positions, positions], axis=1),
         )
         return grown, logits
-
-
-def _join(old: LayerRows, new: LayerRows) -> LayerRows:
-    return jax.tree.map(lambda *rows: jnp.concatenate(rows, axis=2), old, new)

@@ -196,11 +196,11 @@ def _load_target(
 
 
 def _target_for_decoding(lm: LM, sharding: Sharding | None) -> LM:
-    ready = _for_decoding(lm, lm.config.head_dim, sharding)
+    ready = _for_decoding(lm, lm.config.head_dims, sharding)
     return ready if sharding is None else sharding.put(ready, sharding.target)
 
 
-def _for_decoding(model: Any, head_dim: int, sharding: Sharding | None) -> Any:
+def _for_decoding(model: Any, head_dim: int | tuple[int, ...], sharding: Sharding | None) -> Any:
     return_freed_memory()
     params = jax.block_until_ready(layout.for_decoding(model.params, head_dim, spread=sharding is not None))
     return_freed_memory()

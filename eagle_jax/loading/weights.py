@@ -16,6 +16,7 @@ from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import QUANT_TYPES, flat
 from eagle_jax.ops.quantized import QuantArray, dense, map_parts, quantize
+from eagle_jax.sharding import widened
 from eagle_jax.sharding.placing import is_key_or_value, with_repeated_heads
 
 Params = Mapping[str, Any]
@@ -106,7 +107,8 @@ def _target_params(model: Model, source: Any) -> Params:
     if isinstance(source, (str, Path)):
         source = load_target(source, dtype=own.dtype, sharding=model.sharding)
     if isinstance(source, LM):
-        _same("target", own.config, source.config, free=("num_key_value_heads",))
+        config = source.config if model.sharding is None else widened(source.config, model.sharding.sizes)
+        _same("target", own.config, config, free=("num_key_value_heads",))
         return source.params
     if isinstance(source, Mapping) and any("." in str(name) for name in source):
         return from_hf_names(source, own.config)
@@ -147,7 +149,7 @@ def _laid_out(model: Model, own: Any, source: Params, name: str) -> dict[str, An
     expected = jax.eval_shape(lambda: own.stored_params)
     expected_params, come = dict(flat(expected)), dict(flat(source))
     _check_fit(expected_params, come, name)
-    head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dim
+    head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dims
     laid = _lay_out(_fitted(expected, come, head_dim), head_dim, spread=model.sharding is not None)
     if model.sharding is not None:
         return model.sharding.put(laid, model.sharding.target if name == "target" else model.sharding.head)
@@ -157,7 +159,7 @@ def _laid_out(model: Model, own: Any, source: Params, name: str) -> dict[str, An
 _lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="spread")
 
 
-def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> dict[str, Any]:
+def _fitted(expected: Params, come: Params, head_dim: int | tuple[int, ...], above: str = "") -> dict[str, Any]:
     """New weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are kept."""
     fitted: dict[str, Any] = {}
     for name, old in expected.items():
@@ -167,7 +169,8 @@ def _fitted(expected: Params, come: Params, head_dim: int, above: str = "") -> d
             continue
         new = _alike(come[path], old)
         times = _times(path, new.shape, old.shape)
-        new = map_parts(lambda part, times=times: with_repeated_heads(part, times, head_dim), new)
+        size = layout.head_dim_in(path, head_dim)
+        new = map_parts(lambda part, times=times, size=size: with_repeated_heads(part, times, size), new)
         is_float = isinstance(old, QuantArray) and not isinstance(new, QuantArray)
         fitted[name] = _quantized_as(old, new, path) if is_float else new
     return fitted

@@ -14,17 +14,22 @@ from eagle_jax import ops
 from eagle_jax.config import LlamaConfig
 from eagle_jax.models.layers import Linear, norm
 from eagle_jax.models.layout import QKV
-from eagle_jax.ops import KV, AttentionInputs, CachedKV
+from eagle_jax.ops import KV, AttentionInputs, CachedKV, LayerRows
 
 Norms = tuple[ops.Norm | None, ops.Norm | None]
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotary positions; the config says whether it has norms and gates."""
+    """Grouped-query attention with rotary positions; the config says whether it has norms and gates.
+
+    Values may be made of the keys (`kv="keys"`). With `kv="none"` tokens have no keys of their own: `draft_kv` holds
+    those of another layer, which `prefix` is of, too.
+    """
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32
     rotates: bool = True
+    kv: str = "both"
 
     def setup(self):
         c = self.config
@@ -34,11 +39,15 @@ class Attention(nn.Module):
             self.qkv_proj = Linear((heads, group * queries + 2, c.head_dim), qkv_bias, self.dtype)
         else:
             self.q_proj = Linear(queries * c.num_attention_heads * c.head_dim, qkv_bias, self.dtype)
-            self.k_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
-            self.v_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
+            if self.kv != "none":
+                self.k_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
+            if self.kv == "both":
+                self.v_proj = Linear(heads * c.head_dim, qkv_bias, self.dtype)
         self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
         if c.qk_norm and not self._is_unscaled:
-            self.q_norm, self.k_norm = norm(c, self.dtype), norm(c, self.dtype)
+            self.q_norm = norm(c, self.dtype)
+            if self.kv != "none":
+                self.k_norm = norm(c, self.dtype)
         if c.sinks:
             self.sinks = self.param("sinks", nn.initializers.normal(0.02), (c.num_attention_heads,), self.dtype)
 
@@ -50,7 +59,7 @@ class Attention(nn.Module):
         inputs: AttentionInputs,
         prefix: CachedKV,
         draft_kv: KV | None,
-    ) -> tuple[Float[Array, "b n h"], KV]:
+    ) -> tuple[Float[Array, "b n h"], LayerRows]:
         """`residual + attention(x)`, with norms before and behind it, and the tokens' own keys and values."""
         scale, softcap = self.config.attention_scale, self.config.attn_logit_softcapping
         weights = self._weights(x.shape[-1], *norms)
@@ -64,26 +73,31 @@ class Attention(nn.Module):
     def _is_unscaled(self) -> bool:
         return self.config.qk_norm_over == "rotated_head_unscaled"
 
+    def _unscaled(self) -> ops.Norm:
+        return ops.Norm(jnp.ones(self.config.head_dim, self.dtype), self.config.rms_norm_eps)
+
     def _weights(self, size: int, norm: ops.Norm | None, post_norm: ops.Norm | None) -> ops.AttentionWeights:
         c = self.config
         if self.has_variable("params", QKV):
             qkv = self.qkv_proj.weights(size)
         else:
-            qkv = self.q_proj.weights(size), self.k_proj.weights(size), self.v_proj.weights(size)
+            maps = {"none": ("q_proj",), "keys": ("q_proj", "k_proj"), "both": ("q_proj", "k_proj", "v_proj")}[self.kv]
+            qkv = tuple(getattr(self, name).weights(size) for name in maps)
         whole = c.qk_norm_over == "projection"
         heads = (c.num_attention_heads, c.num_key_value_heads) if whole else (1, 1)
         q_norm, k_norm = None, None
         if c.qk_norm and not self._is_unscaled:
             q_norm = self.q_norm.weights(heads[0] * c.head_dim)
-            k_norm = self.k_norm.weights(heads[1] * c.head_dim)
+            k_norm = None if self.kv == "none" else self.k_norm.weights(heads[1] * c.head_dim)
         elif c.qk_norm and self.rotates:
-            q_norm = k_norm = ops.Norm(jnp.ones(c.head_dim, self.dtype), c.rms_norm_eps)
+            q_norm = k_norm = self._unscaled()
         return ops.AttentionWeights(
             norm=norm,
             qkv=qkv,
             o=self.o_proj.weights(c.num_attention_heads * c.head_dim),
             q_norm=q_norm,
             k_norm=k_norm,
+            v_norm=self._unscaled() if c.v_norm else None,
             post_norm=post_norm,
             sinks=self.sinks if c.sinks else None,
             norms_over=c.qk_norm_over.removesuffix("_unscaled"),

@@ -26,12 +26,12 @@ def attention_inputs(
         fresh_positions: positions of these rows.
         flat: where the tokens of requests lie that share a row.
     """
-    window, rope = config.window(layer), config.rope_of(layer)
+    window, rope, head_dim = config.window(layer), config.rope_of(layer), config.layer(layer).head_dim
     first = first_seen(positions, window, config.chunked)
     if flat is None:
-        turns = cos_sin(rope, config.head_dim, positions, cache.rope_length)
+        turns = cos_sin(rope, head_dim, positions, cache.rope_length)
     else:  # each token is a row with the length of its request
-        by_token = cos_sin(rope, config.head_dim, positions.T, cache.rope_length[flat.request])
+        by_token = cos_sin(rope, head_dim, positions.T, cache.rope_length[flat.request])
         turns = by_token[0].swapaxes(0, 1), by_token[1].swapaxes(0, 1)
     return AttentionInputs(
         cos_sin=turns,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from eagle_jax.ops.types import KV, CachedKV, LayerRows
 from eagle_jax.struct import pytree
 
-__all__ = ["KV", "Cache", "KVState", "LayerState"]
+__all__ = ["KV", "Cache", "KVState", "LayerState", "NoState"]
 
 
 class LayerState(abc.ABC):
@@ -63,6 +63,18 @@ class KVState(LayerState):
     ) -> "KVState":
         """All rows are written; those that do not count are overwritten by later ones before they are read."""
         return jax.tree.map(lambda slots, new: _write(slots, new, start, rows), self, KVState(*fresh))
+
+
+@pytree
+class NoState(LayerState):
+    """The state of a layer that attends to the keys and values of another one (Gemma 4)."""
+
+    by_position = True
+
+    def write(
+        self, fresh: LayerRows, start: Int[Array, "b"], count: Int[Array, "b"], rows: Int[Array, "b"] | None
+    ) -> "NoState":
+        return self
 
 
 @pytree
@@ -153,6 +165,11 @@ def empty_kv(
 def is_by_position(node: Any, slots: int) -> bool:
     """Whether it is a cache with a slot for each of `slots` positions: drafters may have shorter ones."""
     return isinstance(node, Cache) and all(layer.slots >= slots for layer in node.kv)
+
+
+def joined(old: LayerRows | None, new: LayerRows) -> LayerRows:
+    """What two groups of fresh tokens add to a layer's state, one after the other; None is no tokens."""
+    return new if old is None else jax.tree.map(lambda *rows: jnp.concatenate(rows, axis=2), old, new)
 
 
 # Both are traced once for all layers of a program; XLA inlines the calls.

@@ -13,9 +13,10 @@ from eagle_jax.head_configs import EagleConfig
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import Linear, norm
-from eagle_jax.models.llama import DecoderLayer, through
+from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
+from eagle_jax.models.traced_once import through
 from eagle_jax.ops import AttentionInputs, LayerRows
 from eagle_jax.ops.quantized import rows_of
 from eagle_jax.sharding import constrain

@@ -25,9 +25,10 @@ from eagle_jax.models.attention import Attention
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
-from eagle_jax.models.llama import DecoderLayer, through
+from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
+from eagle_jax.models.traced_once import through
 from eagle_jax.ops import KV, AttentionInputs, CachedKV
 from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static

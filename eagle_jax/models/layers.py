@@ -47,16 +47,17 @@ class Linear(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """`x / rms(x) * scale`, computed in float32; `plus_one` multiplies by `1 + scale` (Gemma)."""
+    """`x / rms(x) * scale`, computed in float32; `plus_one` multiplies by `1 + scale` (Gemma); `wide` as in `Norm`."""
 
     eps: float
     dtype: DTypeLike = jnp.float32
     plus_one: bool = False
+    wide: bool = False
 
     @nn.compact
     def weights(self, size: int) -> ops.Norm:
         scale = self.param("scale", nn.initializers.ones, (size,), self.dtype)
-        return ops.Norm(scale, self.eps, self.plus_one)
+        return ops.Norm(scale, self.eps, self.plus_one, self.wide)
 
     def __call__(self, x: Float[Array, "*rows h"]) -> Float[Array, "*rows h"]:
         return ops.rms_norm(x, self.weights(x.shape[-1]))
@@ -64,7 +65,14 @@ class RMSNorm(nn.Module):
 
 def norm(config: LlamaConfig, dtype: DTypeLike) -> RMSNorm:
     """A norm as this family has them."""
-    return RMSNorm(config.rms_norm_eps, dtype, plus_one=config.norm_plus_one)
+    return RMSNorm(config.rms_norm_eps, dtype, plus_one=config.norm_plus_one, wide=config.norms == "around")
+
+
+def scaled(x: Float[Array, "*rows h"], factor: float, dtype: DTypeLike) -> Float[Array, "*rows h"]:
+    """`x` times a factor that is rounded to `dtype`, in float32."""
+    if factor == 1:
+        return x
+    return (x.astype(jnp.float32) * jnp.asarray(factor, dtype).astype(jnp.float32)).astype(x.dtype)
 
 
 class Embedding(nn.Module):

@@ -10,6 +10,7 @@ The leading axes stay apart so that kv heads and MLP columns can be sharded. `op
 this device reads it; its name and shape stay what they are. Stacked experts stay as they are, and so does `kv_b_proj`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,12 +27,12 @@ QKV, GATE_UP = "qkv_proj", "gate_up_proj"
 UP = "kv_b_proj"  # of latent attention
 
 
-def for_decoding(params: Params, head_dim: int, *, spread: bool = False) -> Params:
+def for_decoding(params: Params, head_dim: int | tuple[int, ...], *, spread: bool = False) -> Params:
     """The same parameters laid out for decoding; `params` is emptied on the way, so no weight is held twice.
 
     Args:
         params: of a target or a draft head, as `converters` and `training` have them.
-        head_dim: size of one attention head.
+        head_dim: size of one attention head, or of those of each layer (`LlamaConfig.head_dims`).
         spread: for several devices.
     """
     tied = "embed_tokens" in params and "lm_head" not in params
@@ -44,11 +45,18 @@ def for_decoding(params: Params, head_dim: int, *, spread: bool = False) -> Para
             elif _is_matrix(node):
                 node = _packed(node, spread)
             else:
-                node = for_decoding(_merged(node, head_dim, spread), head_dim, spread=spread)
+                own = head_dim_in(name, head_dim)
+                node = for_decoding(_merged(node, own, spread), own, spread=spread)
         laid[name] = node
     if tied and not spread and (table := ops.pack_for_backend(laid["embed_tokens"]["embedding"])) is not None:
         laid["embed_tokens"] = {"embedding": table}
     return laid
+
+
+def head_dim_in(path: str, head_dim: int | tuple[int, ...]) -> int:
+    """The size of a head where a parameter is, such as `layers_3/self_attn/k_proj`; only layers have heads."""
+    layer = re.match(r"layers_(\d+)", path)
+    return head_dim if isinstance(head_dim, int) else head_dim[0 if layer is None else int(layer[1])]
 
 
 def for_files(params: Mapping[str, Any]) -> Params:

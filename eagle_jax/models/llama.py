@@ -4,8 +4,6 @@ x = x + o(attention(rope(qkv(norm(x)))))      `ops.attention_block`
 x = x + down(silu(gate(norm(x))) * up(norm(x)))    `ops.mlp_block`
 """
 
-import functools
-from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -18,12 +16,14 @@ from eagle_jax import ops
 from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.models.attention import Attention
 from eagle_jax.models.attention_inputs import attention_inputs
-from eagle_jax.models.cache import Cache
+from eagle_jax.models.cache import Cache, joined
+from eagle_jax.models.channel_mixer import channel_mixer
 from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.gated_delta_net import DeltaInputs, GatedDeltaNet
 from eagle_jax.models.latent_attention import LatentAttention
-from eagle_jax.models.layers import Embedding, Linear, norm
-from eagle_jax.models.moe import channel_mixer
+from eagle_jax.models.layer_inputs import LayerInput, LayerInputs
+from eagle_jax.models.layers import Embedding, Linear, norm, scaled
+from eagle_jax.models.traced_once import traced_once
 from eagle_jax.ops import AttentionInputs, CachedKV, FlatRows, LayerRows
 from eagle_jax.sharding import constrain
 
@@ -35,7 +35,8 @@ class DecoderLayer(nn.Module):
 
     A `sparse` layer has the config's experts in place of the MLP, a `recurrent` one Gated DeltaNet in place of
     attention. Where a family has norms behind attention and MLP,
-    `post_attention_layernorm`, in Llama the one before the MLP, is what its name says.
+    `post_attention_layernorm`, in Llama the one before the MLP, is what its name says. `config` is that of the layer
+    (`LlamaConfig.layer`), and `kv` what it has of keys and values.
     """
 
     config: LlamaConfig
@@ -44,6 +45,7 @@ class DecoderLayer(nn.Module):
     sparse: bool = False
     recurrent: bool = False
     rotates: bool = True
+    kv: str = "both"
 
     def setup(self):
         c = self.config
@@ -52,20 +54,34 @@ class DecoderLayer(nn.Module):
         if self.recurrent:
             self.linear_attn = GatedDeltaNet(c, self.dtype)
         else:
-            self.self_attn = (
-                Attention(c, self.dtype, self.rotates) if c.latent is None else LatentAttention(c, self.dtype)
-            )
+            attention = Attention(c, self.dtype, self.rotates, self.kv)
+            self.self_attn = attention if c.latent is None else LatentAttention(c, self.dtype)
         self.post_attention_layernorm = norm(c, self.dtype)
         if c.norms == "around":
             self.pre_feedforward_layernorm = norm(c, self.dtype)
         if c.norms != "before":
             self.post_feedforward_layernorm = norm(c, self.dtype)
         self.mlp = channel_mixer(c, self.sparse, self.dtype)
+        if c.layer_input_size:
+            self.layer_input = LayerInput(c, self.dtype)
+        if c.scales_layers:
+            self.layer_scalar = self.param("layer_scalar", nn.initializers.ones, (1,), self.dtype)
 
     def __call__(
-        self, x: Float[Array, "b n h"], inputs: Inputs, state: CachedKV | DeltaState, draft_kv: LayerRows | None
+        self,
+        x: Float[Array, "b n h"],
+        inputs: Inputs,
+        state: CachedKV | DeltaState,
+        draft_kv: LayerRows | None,
+        own_input: Float[Array, "b n p"] | None = None,
     ) -> tuple[Float[Array, "b n h"], LayerRows]:
-        """The residual stream after the layer, and what the tokens add to its state (`LayerState.operand`)."""
+        """The residual stream after the layer, and what the tokens add to its state (`LayerState.operand`).
+
+        Args:
+            state, draft_kv: of the layer whose keys and values this one attends to; `draft_kv` are those of all fresh
+                tokens where it is another one.
+            own_input: what the layer has of its own of each token (`models.layer_inputs`).
+        """
         size, kind, after_attention, after_mlp = x.shape[-1], self.config.norms, None, None
         before_mlp: ops.Norm | None = self.post_attention_layernorm.weights(size)
         if kind != "before":
@@ -75,7 +91,12 @@ class DecoderLayer(nn.Module):
         with jax.named_scope("attention"):
             x, own = mixer(x, x, (self._input_norm(size), after_attention), inputs, state, draft_kv)
         with jax.named_scope("mlp"):
-            return self.mlp(x, (before_mlp, after_mlp), inputs.num_valid), own
+            x = self.mlp(x, (before_mlp, after_mlp), inputs.num_valid)
+        if own_input is not None:
+            x = self.layer_input(x, own_input)
+        if self.config.scales_layers:
+            x = x * self.layer_scalar.astype(x.dtype)[None, None]
+        return x, own
 
     def keys_and_values(self, x: Float[Array, "b n h"], inputs: AttentionInputs) -> LayerRows:
         """Those of its attention, and nothing else of the layer."""
@@ -84,39 +105,6 @@ class DecoderLayer(nn.Module):
     def _input_norm(self, size: int) -> ops.Norm | None:
         has_one = self.input_norm and self.config.norms != "behind"
         return self.input_layernorm.weights(size) if has_one else None
-
-
-def through(
-    layers: Sequence[DecoderLayer],
-    x: Float[Array, "b n h"],
-    inputs: AttentionInputs,
-    cache: Cache,
-    draft_kv: tuple[LayerRows, ...] = (),
-    first: int = 0,
-) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
-    """What leaves the last of some layers, and the tokens' own keys and values in each; `first` is their number."""
-    kv = []
-    for i, layer in enumerate(layers, start=first):
-        x, own = traced_once(layer, x, inputs, cache.layers[i].operand, draft_kv[i] if draft_kv else None)
-        kv.append(own)
-    return x, tuple(kv)
-
-
-def traced_once(layer: DecoderLayer, *args: Any) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """`layer(*args)`, traced once for all layers of its kind: a program has one function for them, which XLA inlines.
-
-    Tracing and lowering each of SmolLM2's thirty layers took a third of the time in which a kept program is ready.
-    """
-    if layer.is_initializing():
-        return layer(*args)
-    kind = layer.clone(parent=None, name=None)
-    return _layer(kind, ops.tracing_context(), layer.variables["params"], *args)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _layer(kind: DecoderLayer, context: Hashable, params: Mapping[str, Any], *args: Any) -> Any:
-    """A layer as a function of its parameters. `context` is a part of the key alone: what else its operations read."""
-    return kind.apply({"params": params}, *args)
 
 
 class Llama(nn.Module):
@@ -132,20 +120,27 @@ class Llama(nn.Module):
         c = self.config
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, self.dtype)
         self.layers = [
-            DecoderLayer(c, self.dtype, sparse=c.is_sparse(i), recurrent=c.is_recurrent(i), rotates=c.rotates(i))
+            DecoderLayer(
+                c.layer(i),
+                self.dtype,
+                sparse=c.is_sparse(i),
+                recurrent=c.is_recurrent(i),
+                rotates=c.rotates(i),
+                kv=c.kv_of(i),
+            )
             for i in range(c.num_hidden_layers)
         ]
+        if c.layer_input_size:
+            self.layer_inputs = LayerInputs(c, self.dtype)
         self.norm = norm(c, self.dtype)
         if not c.tie_word_embeddings:
             self.lm_head = Linear(c.vocab_size, dtype=self.dtype, result=jnp.float32)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
         embeddings = constrain(self.embed_tokens(tokens))
-        if self.config.embedding_multiplier == 1:
-            return embeddings
         # transformers rounds Gemma's factor to the dtype of the weights, and so do the trained models; not Granite's
-        factor = jnp.asarray(self.config.embedding_multiplier, self.dtype if self.config.norm_plus_one else jnp.float32)
-        return (embeddings.astype(jnp.float32) * factor.astype(jnp.float32)).astype(embeddings.dtype)
+        dtype = self.dtype if self.config.norms == "around" else jnp.float32
+        return scaled(embeddings, self.config.embedding_multiplier, dtype)
 
     def logits(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
         output = self.embed_tokens.attend if self.config.tie_word_embeddings else self.lm_head
@@ -173,16 +168,21 @@ class Llama(nn.Module):
         """
         fresh = positions if draft_positions is None else jnp.concatenate([draft_positions, positions], axis=1)
         by_kind: dict[tuple[bool, int | None, Rope | None], Inputs] = {}
-        x = self.embed(tokens)
-        entering, added = [], []
-        for i, (layer, state) in enumerate(zip(self.layers, cache.layers, strict=True)):
-            kind = layer.recurrent, self.config.window(i), self.config.rope_of(i)
+        x, c = self.embed(tokens), self.config
+        own_inputs = self.layer_inputs(tokens, x) if c.layer_input_size else (None,) * c.num_hidden_layers
+        entering, added = [], list[LayerRows]()
+        for i, layer in enumerate(self.layers):
+            kind = layer.recurrent, c.window(i), c.rope_of(i)
             if kind not in by_kind and layer.recurrent:
-                by_kind[kind] = DeltaInputs.of(self.config, positions, visible, cache.rows, flat)
+                by_kind[kind] = DeltaInputs.of(c, positions, visible, cache.rows, flat)
             elif kind not in by_kind:
-                by_kind[kind] = attention_inputs(self.config, positions, visible, cache, fresh, i, flat)
+                by_kind[kind] = attention_inputs(c, positions, visible, cache, fresh, i, flat)
             entering.append(x)
-            x, own = traced_once(layer, x, by_kind[kind], state.operand, draft_kv[i] if draft_kv else None)
+            of = c.kv_layer(i)
+            beside = draft_kv[of] if draft_kv else None
+            if of != i:  # the layer attends to keys and values of an earlier one, and adds none
+                beside = joined(beside, added[of])
+            x, own = traced_once(layer, x, by_kind[kind], cache.layers[of].operand, beside, own_inputs[i])
             added.append(own)
         entering.append(x)
         return constrain(self.norm(x)), tuple(entering[i] for i in taps), tuple(added)

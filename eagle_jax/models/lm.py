@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax import ops
 from eagle_jax.config import LlamaConfig
-from eagle_jax.models.cache import Cache, LayerState, empty_kv
+from eagle_jax.models.cache import Cache, LayerState, NoState, empty_kv
 from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.layout import for_files
 from eagle_jax.models.llama import Llama
@@ -142,6 +142,9 @@ def empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -
             return DeltaState.empty(config.delta_net, batch, dtype)
         if config.latent is not None:
             return empty_kv(batch, 1, slots, config.latent.rank + config.head_dim, dtype, has_values=False)
-        return empty_kv(batch, config.num_key_value_heads, slots, config.head_dim, dtype)
+        if config.kv_of(layer) == "none":
+            return NoState()
+        own = config.layer(layer)
+        return empty_kv(batch, own.num_key_value_heads, slots, own.head_dim, dtype)
 
     return Cache.of(tuple(state(i) for i in range(config.num_hidden_layers)), batch)

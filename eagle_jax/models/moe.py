@@ -1,7 +1,7 @@
-"""The channel mixers of decoder layers: an MLP, or sparse experts in its place.
+"""Sparse experts in the place of an MLP: a router sends each token through a few of them.
 
-A channel mixer is a module that is called with the residual stream and the norms before and behind it, and gives the
-stream with its part added. Of sparse experts a router sends each token through a few.
+A channel mixer of a decoder layer, such as this one, is a module that is called with the residual stream and the norms
+before and behind it, and gives the stream with its part added.
 """
 
 import functools
@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.config import Experts, LlamaConfig
+from eagle_jax.config import Experts
 from eagle_jax.models.layers import MLP, Linear
 from eagle_jax.ops.experts import Activation, Stacks, apply_experts
 from eagle_jax.sharding import MODEL, added_up, by_row
@@ -23,14 +23,6 @@ from eagle_jax.sharding import MODEL, added_up, by_row
 # Every device has a slice of every expert's width: however tokens choose, loads are even.
 _WIDTH: tuple[Any, ...] = (P(None, MODEL), P(None, MODEL), P(None, None, MODEL))
 _BIASES: tuple[Any, ...] = (P(None, MODEL), P(None, MODEL))
-
-
-def channel_mixer(config: LlamaConfig, sparse: bool, dtype: DTypeLike) -> nn.Module:
-    """The channel mixer of a layer of this kind."""
-    if sparse and config.experts is not None:
-        return SparseMLP(config.hidden_size, config.experts, dtype, config.residual_multiplier)
-    gelu, multiplier = config.activation == "gelu_tanh", config.residual_multiplier
-    return MLP(config.hidden_size, config.intermediate_size, config.mlp_bias, dtype, gelu, multiplier)
 
 
 class SparseMLP(nn.Module):
@@ -44,7 +36,7 @@ class SparseMLP(nn.Module):
     def setup(self):
         c = self.config
         self.gate = Linear(c.num_experts, c.router_bias, self.dtype, result=jnp.float32)
-        self.experts = _ExpertStacks(self.hidden_size, c, self.dtype)
+        self.experts = ExpertStacks(self.hidden_size, c, self.dtype)
         if c.correction_bias:
             zeros = nn.initializers.zeros
             self.correction_bias = self.param("correction_bias", zeros, (c.num_experts,), jnp.float32)
@@ -57,7 +49,7 @@ class SparseMLP(nn.Module):
         self, x: Float[Array, "b n h"], norms: tuple[ops.Norm | None, ops.Norm | None], num_valid: Int[Array, ""]
     ) -> Float[Array, "b n h"]:
         normed = x if norms[0] is None else ops.rms_norm(x, norms[0])
-        y = self.mixed(normed)
+        y = self._mixed(normed)
         if self.config.shared_intermediate_size:
             shared = ops.feed_forward(normed, self.shared_experts.weights(None), num_valid)
             if self.config.shared_gate:
@@ -65,22 +57,16 @@ class SparseMLP(nn.Module):
             y = y + shared
         return ops.added(x, y, norms[1], self.multiplier)
 
-    def mixed(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
-        """What its experts make of each token, by their shares."""
+    def _mixed(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         c = self.config
         correction = self.correction_bias if c.correction_bias else None
-        chosen, share = route(self.gate(x).reshape(-1, c.num_experts), c, correction)
-        by_token = tuple(part.reshape(*x.shape[:2], -1) for part in (chosen, share))
-        stacks, down_bias = self.experts()
-        specs = Stacks(*_WIDTH, *(_BIASES if c.bias else ()))
-        mixed = functools.partial(mix, activation=activation(c), scales_input=c.scales_input)
-        y = added_up(mixed, (x, *by_token), stacks, specs)
-        if down_bias is not None:  # here, not in what devices add up
-            y = y + jnp.einsum("bnt,bnth->bnh", by_token[1], down_bias.astype(jnp.float32)[by_token[0]])
-        return y.astype(x.dtype)
+        routed = route(self.gate(x).reshape(-1, c.num_experts), c, correction)
+        return mixed(x, routed, self.experts(), c)
 
 
-class _ExpertStacks(nn.Module):
+class ExpertStacks(nn.Module):
+    """The weights of all experts of a layer."""
+
     hidden_size: int
     config: Experts
     dtype: DTypeLike
@@ -103,9 +89,32 @@ class _ExpertStacks(nn.Module):
         return Stacks(**matrices), self.param("down_bias", zeros, (experts, self.hidden_size), self.dtype)
 
 
-def activation(config: Experts) -> Activation:
+def mixed(
+    x: Float[Array, "b n h"],
+    routed: tuple[Int[Array, "r t"], Float[Array, "r t"]],
+    weights: tuple[Stacks, Array | None],
+    config: Experts,
+    gelu: bool = False,
+) -> Float[Array, "b n h"]:
+    """What its experts make of each token, by their shares.
+
+    Args:
+        routed: of `route`, for the tokens one after the other.
+        weights: of `ExpertStacks`.
+    """
+    by_token = tuple(part.reshape(*x.shape[:2], -1) for part in routed)
+    stacks, down_bias = weights
+    specs = Stacks(*_WIDTH, *(_BIASES if config.bias else ()))
+    by_device = functools.partial(mix, activation=activation(config, gelu), scales_input=config.scales_input)
+    y = added_up(by_device, (x, *by_token), stacks, specs)
+    if down_bias is not None:  # here, not in what devices add up
+        y = y + jnp.einsum("bnt,bnth->bnh", by_token[1], down_bias.astype(jnp.float32)[by_token[0]])
+    return y.astype(x.dtype)
+
+
+def activation(config: Experts, gelu: bool = False) -> Activation:
     """What lies between an expert's projections."""
-    return Activation(config.swiglu_limit, config.swiglu_alpha)
+    return Activation(config.swiglu_limit, config.swiglu_alpha, gelu)
 
 
 def mix(

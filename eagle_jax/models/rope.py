@@ -76,6 +76,13 @@ def _linear(rope: Rope, head_dim: int) -> np.ndarray:
     return _default(rope, head_dim) / rope.factor
 
 
+def _proportional(rope: Rope, head_dim: int) -> np.ndarray:
+    """Gemma 4: of a whole head's frequencies the first ones; the other pairs are turned by nothing."""
+    frequencies = _linear(rope, head_dim)
+    frequencies[int(rope.partial_rotary_factor * head_dim // 2) :] = 0
+    return frequencies
+
+
 def _ntk(rope: Rope, head_dim: int) -> np.ndarray:
     """NTK-aware scaling by a constant: the slowest pair is slowed by about `factor`."""
     return (rope.theta * rope.factor ** (head_dim / (head_dim - 2))) ** -_exponents(head_dim)
@@ -121,3 +128,4 @@ def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Int[Array, "b n"]) -> 
 
 
 _FREQUENCIES = {"default": _default, "linear": _linear, "ntk": _ntk, "llama3": _llama3, "yarn": _yarn}
+_FREQUENCIES |= {"proportional": _proportional}

@@ -12,9 +12,9 @@ from eagle_jax.ops.linear import linear
 from eagle_jax.ops.rms_norm import rms_norm
 from eagle_jax.ops.rotary import rotate
 from eagle_jax.ops.tree_attention import check_rows, tree_attention
-from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV, Norm
+from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV, LayerRows, Norm
 
-Heads = tuple[Float[Array, "b h n c"], Float[Array, "b k n c"], Float[Array, "b k n c"]]
+Heads = tuple[Float[Array, "b _ n c"], ...]  # queries, and mostly keys and values
 
 
 def attention_block(
@@ -27,12 +27,13 @@ def attention_block(
     *,
     scale: float,
     softcap: float | None = None,
-) -> tuple[Float[Array, "b n h"], KV]:
-    """`residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values.
+) -> tuple[Float[Array, "b n h"], LayerRows]:
+    """`residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values, if they have any.
 
     Args:
         prefix: keys and values of the cache, `[u k s c]`.
-        draft_kv: keys and values of fresh tokens of earlier draft levels, which `inputs.visible` names first.
+        draft_kv: keys and values of fresh tokens of earlier draft levels, which `inputs.visible` names first; of tokens
+            without keys of their own those of all.
         scale: scores are multiplied by it.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """
@@ -55,15 +56,15 @@ def reference(
     *,
     scale: float,
     softcap: float | None,
-) -> tuple[Float[Array, "b n h"], KV]:
+) -> tuple[Float[Array, "b n h"], LayerRows]:
     """The block operation by operation."""
     batch, n, _ = x.shape
-    (q, k, v), gate = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
+    (q, *own), gate = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
     if inputs.query_scale is not None:
         q = q * inputs.query_scale[:, None, :, None].astype(q.dtype)
-    fresh = (k, v)
-    if draft_kv[0].shape[2]:
-        fresh = jnp.concatenate([draft_kv[0], k], axis=2), jnp.concatenate([draft_kv[1], v], axis=2)
+    fresh: KV = (own[0], own[1]) if own else draft_kv
+    if own and draft_kv[0].shape[2]:
+        fresh = jnp.concatenate([draft_kv[0], own[0]], axis=2), jnp.concatenate([draft_kv[1], own[1]], axis=2)
     seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
     how: dict[str, Any] = dict(scale=scale, softcap=softcap, sinks=weights.sinks)
     if inputs.flat is None:
@@ -73,7 +74,7 @@ def reference(
     if gate is not None:
         attended = attended * jax.nn.sigmoid(gate)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
-    return added(residual, y, weights.post_norm, weights.multiplier), (k, v)
+    return added(residual, y, weights.post_norm, weights.multiplier), tuple(own)
 
 
 def added(
@@ -86,13 +87,14 @@ def added(
 
 def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> KV:
     """The keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
-    return _project(x, weights, inputs, head_dim)[0][1:]
+    _, k, v = _project(x, weights, inputs, head_dim)[0]
+    return k, v
 
 
 def _project(
     x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int
 ) -> tuple[Heads, Float[Array, "b h n c"] | None]:
-    """Queries and keys, rotated, and values by head, and the logits of gates."""
+    """Queries and keys, rotated, and values by head, as far as there are maps for them, and the logits of gates."""
     batch, n, _ = x.shape
     normed = x if weights.norm is None else rms_norm(x, weights.norm)
 
@@ -108,7 +110,7 @@ def _project(
     if weights.gated:
         both = parts[0].reshape(batch, n, -1, 2, head_dim)
         parts[0], gate = both[..., 0, :], by_head(both[..., 1, :])
-    over, pairs = weights.norms_over, ((parts[0], weights.q_norm), (parts[1], weights.k_norm))
+    over = weights.norms_over
 
     def finished(rows: Float[Array, "b n *o"], norm: Norm | None) -> Float[Array, "b heads n c"]:
         if norm is not None and over == "projection":
@@ -119,5 +121,9 @@ def _project(
         heads = rotate(heads, inputs.cos_sin, weights.interleaved)
         return rms_norm(heads, norm) if norm is not None and over == "rotated_head" else heads
 
-    q, k = (finished(rows, norm) for rows, norm in pairs)
-    return (q, k, by_head(parts[2])), gate
+    q = finished(parts[0], weights.q_norm)
+    if len(parts) == 1:
+        return (q,), gate
+    values = by_head(parts[-1])
+    values = values if weights.v_norm is None else rms_norm(values, weights.v_norm)
+    return (q, finished(parts[1], weights.k_norm), values), gate

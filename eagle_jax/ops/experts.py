@@ -40,16 +40,17 @@ class Stacks(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """`silu(gate) * up`; with a limit `gate * sigmoid(alpha * gate) * (up + 1)`, of gates cut at the limit and ups at
-    both signs of it (gpt-oss).
+    """`silu(gate) * up`, or GELU in silu's place, by tanh (Gemma 4); with a limit
+    `gate * sigmoid(alpha * gate) * (up + 1)`, of gates cut at the limit and ups at both signs of it (gpt-oss).
     """
 
     limit: float | None = None
     alpha: float = 1.702
+    gelu: bool = False
 
     def __call__(self, gate: Float[Array, "q m"], up: Float[Array, "q m"]) -> Float[Array, "q m"]:
         if self.limit is None:
-            return jax.nn.silu(gate) * up
+            return (jax.nn.gelu(gate, approximate=True) if self.gelu else jax.nn.silu(gate)) * up
         gate, up = jnp.minimum(gate, self.limit), jnp.clip(up, -self.limit, self.limit)
         return gate * jax.nn.sigmoid(gate * self.alpha) * (up + 1)
 

@@ -39,11 +39,13 @@ class Norm:
         scale: factor of each number.
         eps: added to the mean square.
         plus_one: multiply by `1 + scale` (Gemma).
+        wide: multiply by the scale before the result is rounded to the dtype of `x` (Gemma 4).
     """
 
     scale: Float[Array, "h"]
     eps: float = static()
     plus_one: bool = static(default=False)
+    wide: bool = static(default=False)
 
 
 @pytree
@@ -53,9 +55,11 @@ class AttentionWeights:
     Attributes:
         norm: before the projections; None leaves the input as it is.
         qkv: one map to `[k, g + 2, c]` (of each kv head its queries, its key, its value), or three maps. With gates
-            there are 2 g for g, each head's after its queries.
+            there are 2 g for g, each head's after its queries. With two maps values are the keys before their norm and
+            rotation; with one in a tuple tokens attend to `draft_kv` alone, and have no keys (Gemma 4).
         o: output projection.
         q_norm, k_norm: over what `norms_over` says; or None.
+        v_norm: over each value head; or None.
         post_norm: over the output, before the residual sum (Gemma); or None.
         sinks: a logit of each query head that joins its softmax, without a value (gpt-oss); or None.
         norms_over: each `head` before the rotation, each `rotated_head`, or the whole `projection`.
@@ -66,10 +70,11 @@ class AttentionWeights:
     """
 
     norm: Norm | None
-    qkv: Affine | tuple[Affine, Affine, Affine]
+    qkv: Affine | tuple[Affine, ...]
     o: Affine
     q_norm: Norm | None = None
     k_norm: Norm | None = None
+    v_norm: Norm | None = None
     post_norm: Norm | None = None
     sinks: Float[Array, "h"] | None = None
     norms_over: str = static(default="head")
@@ -80,7 +85,7 @@ class AttentionWeights:
     @property
     def is_plain(self) -> bool:
         """Whether all but the norms of heads and the one behind is as in Llama."""
-        like_llama = self.sinks is None and self.norms_over == "head" and not self.gated
+        like_llama = self.sinks is None and self.v_norm is None and self.norms_over == "head" and not self.gated
         return like_llama and not self.interleaved and self.multiplier == 1
 
 

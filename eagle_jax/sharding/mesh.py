@@ -114,40 +114,60 @@ def check(config: LlamaConfig, sizes: Mapping[str, int]) -> None:
     Raises:
         ValueError: names the size that is not divided.
     """
-    parts, experts = sizes[MODEL], config.experts
-    width = config.intermediate_size if experts is None else experts.moe_intermediate_size
-    for size, of in ((config.num_attention_heads, "attention heads"), (width, "columns of the MLP")):
+    parts, widths = sizes[MODEL], ((width, "columns of the MLP") for width in _widths(config))
+    for size, of in ((config.num_attention_heads, "attention heads"), *widths):
         if size % parts:
             raise ValueError(
                 f"model:{parts} does not divide the target's {size} {of}; give the model axis one of "
                 f"{', '.join(map(str, model_sizes(config)))} devices, and the rest to data"
             )
-    kv = config.num_key_value_heads
-    if kv % parts and parts % kv:
-        raise ValueError(
-            f"model:{parts} neither divides the target's {kv} key/value heads nor is a multiple of them; give the "
-            f"model axis one of {', '.join(map(str, model_sizes(config)))} devices, and the rest to data"
-        )
+    for kv in _key_value_heads(config):
+        if kv % parts and parts % kv:
+            raise ValueError(
+                f"model:{parts} neither divides the target's {kv} key/value heads nor is a multiple of them; give the "
+                f"model axis one of {', '.join(map(str, model_sizes(config)))} devices, and the rest to data"
+            )
 
 
 def model_sizes(config: LlamaConfig) -> list[int]:
     """Sizes of the model axis that divide a target of this kind, ascending."""
-    width = config.intermediate_size if config.experts is None else config.experts.moe_intermediate_size
-    heads, kv = config.num_attention_heads, config.num_key_value_heads
-    fits = (n for n in range(1, heads + 1) if heads % n == 0 and width % n == 0)
-    return [n for n in fits if kv % n == 0 or n % kv == 0]
+    divided = config.num_attention_heads, *_widths(config)
+    fits = (n for n in range(1, divided[0] + 1) if not any(size % n for size in divided))
+    return [n for n in fits if all(kv % n == 0 or n % kv == 0 for kv in _key_value_heads(config))]
+
+
+def _widths(config: LlamaConfig) -> list[int]:
+    """Of what is in the place of the MLP, and of what is beside it."""
+    if config.experts is None:
+        return [config.intermediate_size]
+    beside = [config.intermediate_size] if config.experts.beside_mlp else []
+    return [config.experts.moe_intermediate_size, *beside]
+
+
+def _key_value_heads(config: LlamaConfig) -> list[int]:
+    """The numbers of key/value heads that layers have."""
+    return [config.num_key_value_heads, *([] if config.by_layer is None else [config.by_layer.num_key_value_heads])]
 
 
 def repeats(config: LlamaConfig, sizes: Mapping[str, int]) -> int:
-    """How many times each key/value head is kept, so that every device along `model` has one."""
-    parts, kv = sizes[MODEL], config.num_key_value_heads
-    return parts // kv if parts % kv == 0 and config.num_attention_heads % parts == 0 else 1
+    """How many times each of the config's key/value heads is kept, so that every device along `model` has one."""
+    return _times(config.num_attention_heads, config.num_key_value_heads, sizes)
 
 
 def widened(config: LlamaConfig, sizes: Mapping[str, int]) -> LlamaConfig:
     """The config of the same model with repeated key/value heads."""
+    part = config.by_layer
+    if part is not None:
+        kv = part.num_key_value_heads
+        wide = dataclasses.replace(part, num_key_value_heads=kv * _times(config.num_attention_heads, kv, sizes))
+        config = dataclasses.replace(config, by_layer=wide)
     kv = config.num_key_value_heads * repeats(config, sizes)
     return config if kv == config.num_key_value_heads else dataclasses.replace(config, num_key_value_heads=kv)
+
+
+def _times(heads: int, kv: int, sizes: Mapping[str, int]) -> int:
+    parts = sizes[MODEL]
+    return parts // kv if parts % kv == 0 and heads % parts == 0 else 1
 
 
 def _named(text: str, config: LlamaConfig) -> Mesh:

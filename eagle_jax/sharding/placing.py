@@ -25,15 +25,21 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
     Args:
         config: of the layers that are read; `widened` is the config of what is placed.
     """
-    times = repeats(config, sharding.sizes)
 
     def place(path: str, value: np.ndarray) -> jax.Array:
         if is_key_or_value(path, config.qk_norm_over == "projection") and not path.endswith("/order"):
-            value = with_repeated_heads(value, times, config.head_dim)
+            own = layer_of(path, config)
+            value = with_repeated_heads(value, repeats(own, sharding.sizes), own.head_dim)
         where = sharding.named(rules, path, value.shape)
         return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
 
     return place
+
+
+def layer_of(path: str, config: LlamaConfig) -> LlamaConfig:
+    """The config of the layer in which a parameter is."""
+    number = re.search(r"(^|/)layers_(\d+)/", path)
+    return config if number is None else config.layer(int(number[2]))
 
 
 def is_key_or_value(path: str, over_projections: bool) -> bool:

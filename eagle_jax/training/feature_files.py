@@ -26,7 +26,7 @@ from eagle_jax.config import LlamaConfig
 from eagle_jax.durable import PART, replacing
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Sharding, from_first, to_host, traced_over, wait_for_others
-from eagle_jax.sharding.placing import is_key_or_value
+from eagle_jax.sharding.placing import is_key_or_value, layer_of
 from eagle_jax.training.config import TrainConfig
 from eagle_jax.training.data import Rows
 from eagle_jax.training.events import Observe, Storing
@@ -181,11 +181,12 @@ def digest(target: LM, sizes: LlamaConfig) -> int:
     Args:
         sizes: of the target as stored; a mesh may keep its key/value heads several times.
     """
-    times = target.config.num_key_value_heads // sizes.num_key_value_heads
 
     def one(path: Any, weight: Array) -> UInt[Array, ""]:
+        own, wide = (layer_of(_named(path), config) for config in (sizes, target.config))
+        times = wide.num_key_value_heads // own.num_key_value_heads
         if times > 1 and is_key_or_value(_named(path), sizes.qk_norm_over == "projection"):
-            weight = weight.reshape(-1, times, sizes.head_dim, *weight.shape[1:])[:, 0]
+            weight = weight.reshape(-1, times, own.head_dim, *weight.shape[1:])[:, 0]
         return _hash_of_bits(weight)
 
     parts = jax.jit(lambda params: jax.tree_util.tree_map_with_path(one, params))(target.params)

@@ -188,7 +188,7 @@ def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None,
         decided = scheme_for_files(scheme, types, model.params, "the target")
         kept = {} if decided is not None and (decided.is_floats or decided.requantizes) else types
         params = _stored(model.params, kept)
-        return _for_decoding(dataclasses.replace(model, params=params), config.head_dim, decided)
+        return _for_decoding(dataclasses.replace(model, params=params), config.head_dims, decided)
 
     return jax.eval_shape(made)
 
@@ -204,7 +204,7 @@ def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) ->
     return jax.eval_shape(made)
 
 
-def _for_decoding(model: Any, head_dim: int, scheme: Scheme | None) -> Any:
+def _for_decoding(model: Any, head_dim: int | tuple[int, ...], scheme: Scheme | None) -> Any:
     params = model.params
     if scheme is not None:
         scheme.check(params)
@@ -242,10 +242,14 @@ def _buffers(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: in
 
 
 def _added(config: LlamaConfig, layer: int, item: int) -> int:
-    """Bytes that a token adds to the state of a layer: keys and values, a latent vector, or `DeltaRows`."""
+    """Bytes that a token adds to the state of a layer: keys and values, a latent vector, or `DeltaRows`; and those of
+    an input that the layer has of its own.
+    """
     net, latent = config.delta_net, config.latent
     if net is not None and config.is_recurrent(layer):
         return 4 * (net.keys + net.values + net.num_value_heads) + item * net.channels
     if latent is not None:
         return item * (latent.rank + config.head_dim)
-    return 2 * item * config.num_key_value_heads * config.head_dim
+    own = config.layer(layer)
+    kv = 0 if config.kv_of(layer) == "none" else 2 * own.num_key_value_heads * own.head_dim
+    return item * (kv + config.layer_input_size)

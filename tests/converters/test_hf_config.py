@@ -173,9 +173,13 @@ def test_absent_keys_mean_what_transformers_takes(family: str):
     ours = config_from_hf(entries)
     stated = vars(ours) | (vars(ours.experts) | {"mlp_only_layers": []} if ours.experts else {})
     stated |= FAMILIES[family].write(ours)
+    of_layers = {"head_dim", "num_key_value_heads"} if ours.by_layer is not None else set()
+    for layer in of_layers and range(ours.num_hidden_layers):
+        own, expected = ours.layer(layer), theirs.per_layer_config[layer]
+        assert (own.head_dim, own.num_key_value_heads) == (expected.head_dim, expected.num_key_value_heads)
     for name, value in stated.items():
-        unused = ours.latent is not None and name == "num_key_value_heads"
-        if name not in ("rope", "no_rope_layers") and hasattr(theirs, name) and not unused:
+        unused = (ours.latent is not None and name == "num_key_value_heads") or name in of_layers
+        if name not in ("rope", "no_rope_layers") and not unused and hasattr(theirs, name):
             expected = getattr(theirs, name)
             assert value == (128 // 32 if name == "head_dim" and expected is None else expected), name
     if family == "olmo3" and theirs.default_theta == 10_000.0:
@@ -328,7 +332,8 @@ def test_every_key_that_transformers_modeling_code_reads_is_accounted_for(family
         own = own[: own.index("class Gemma3MultiModalProjector")]
     if FAMILIES[family].whole is not None:
         others = re.compile(
-            r"\w*(Vision|MultiModal|Unfold|ForConditionalGeneration|SequenceClassification)|Qwen3_5(Moe)?Model\b"
+            r"\w*(Vision|Audio|Multi[Mm]odal|Unfold|ForConditionalGeneration|SequenceClassification)|"
+            r"(Qwen3_5|Qwen3_5Moe|Gemma4)Model\b|Gemma4(PreTrainedModel|ClippableLinear)\b"
         )
         own = "\nclass ".join(part for part in own.split("\nclass ") if not others.match(part))
     shared = "".join((root / file).read_text() for file in ("cache_utils.py", "masking_utils.py"))

@@ -92,7 +92,7 @@ class Garbage(Drafter):
 
 def for_decoding(model: Any) -> Any:
     """A target or a head as `load` lays it out with the present backend."""
-    head_dim = model.config.head_dim if isinstance(model, LM) else model.head_dim
+    head_dim = model.config.head_dims if isinstance(model, LM) else model.head_dim
     params = layout.for_decoding(jax.tree.map(lambda leaf: leaf, model.params), head_dim)
     return dataclasses.replace(model, params=params)
 

@@ -1,4 +1,4 @@
-"""Same seed, same text where a target is not like Llama: other norms, gpt-oss, recurrent layers, latents."""
+"""Same seed, same text where a target is not like Llama: other norms, gpt-oss, recurrent layers, latents, Gemma 4."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import pytest
 import test_conformance as conformance
 from test_conformance import backend  # noqa: F401  # a fixture
 
-from eagle_jax.config import DeltaNet, Experts, Latent, Rope
+from eagle_jax.config import ByLayer, DeltaNet, Experts, Latent, Rope
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
 from eagle_jax.models.draft_head import DraftHead
@@ -94,9 +94,44 @@ CONFIGS = {
         ),
         layout="qwen3_5",
     ),
+    "gemma4": dataclasses.replace(
+        conformance.CONFIG,
+        num_hidden_layers=4,
+        norms="around",
+        activation="gelu_tanh",
+        qk_norm=True,
+        v_norm=True,
+        attention_multiplier=1.0,
+        embedding_multiplier=2.0,
+        final_logit_softcapping=20.0,
+        sliding_window=6,
+        full_attention_layers=(1, 3),
+        rope=Rope(theta=1e3, kind="proportional", partial_rotary_factor=0.5),
+        local_rope=Rope(theta=1e2),
+        by_layer=ByLayer(
+            head_dim=64,
+            num_key_value_heads=2,
+            keys_as_values=True,
+            num_kv_shared_layers=2,
+            wide_mlp=True,
+            input_size=16,
+            input_vocab_size=conformance.CONFIG.vocab_size,
+        ),
+        experts=Experts(
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            norm_topk_prob=True,
+            beside_mlp=True,
+            router_scale=True,
+            expert_scale=True,
+        ),
+        layout="gemma4",
+    ),
 }
 HOWS = ("alone, greedy", "mixed")
-MORE = {"qwen3_5": (conformance.IN_TURNS, conformance.SHARED)}  # recurrent states of some rows, and of shared nodes
+# Recurrent states of some rows, and of shared nodes; layers that attend to keys of others, among such nodes.
+MORE = {"qwen3_5": (conformance.IN_TURNS, conformance.SHARED), "gemma4": (conformance.SHARED,)}
 DRAFTERS = {
     "eagle": lambda head: conformance.eagle(head, DynamicTree(12, 3, 4)),
     "garbage": lambda head: conformance.Garbage(),
@@ -113,6 +148,12 @@ def pair(name: str) -> tuple[LM, DraftHead]:
         where = jax.tree_util.keystr(path, simple=True, separator="/")
         if "layernorm" in where and CONFIGS[name].norms == "behind":
             return leaf * 0.15
+        if "layernorm" in where and where.split("/")[1].startswith("post") and CONFIGS[name].norms == "around":
+            return leaf * 0.3
+        if where.endswith("layer_input/norm/scale"):
+            return leaf * 0.3
+        if where.endswith(("layer_scalar", "gate_scale", "expert_scale")):
+            return leaf + 0.2 * jax.random.normal(next(keys), leaf.shape)
         if where.endswith(("bias", "sinks")):
             added_to_the_stream = where.endswith(("o_proj/bias", "down_bias"))
             return leaf + (0.05 if added_to_the_stream else 0.5) * jax.random.normal(next(keys), leaf.shape)
@@ -154,6 +195,7 @@ def test_the_facts_matter(name: str):
         "llama4": {"chunked": False},
         "qwen3_5": {"norm_plus_one": False},
         "deepseek_v3": {"rope": Rope(theta=1e4), "attention_multiplier": 2.0},
+        "gemma4": {"v_norm": False},
     }[name]
     other = LM(params=target.params, config=dataclasses.replace(target.config, **changes))
     assert jnp.abs(logits(target) - logits(other)).max() > 0.05

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from parity_cases import TARGETS, Case
+from parity_cases import TARGETS, VOCABULARY, Case
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.target_parts import FamilyFacts
@@ -106,7 +106,47 @@ _OF_LATENTS = {
     "shared expert": experts(shared_intermediate_size=0),
 }
 
-# model_type -> its entries beyond _BASE, and what is left out, fact by fact, to see that the comparison notices.
+
+def by_layer(**changes: Any) -> Change:
+    """Fields of what differs between its layers."""
+
+    def change(config: LlamaConfig) -> LlamaConfig:
+        assert config.by_layer is not None
+        return dataclasses.replace(config, by_layer=dataclasses.replace(config.by_layer, **changes))
+
+    return change
+
+
+_GEMMA4 = {
+    "model_type": "gemma4_text",
+    "tie_word_embeddings": True,
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "sliding_window": 5,
+    "final_logit_softcapping": 3.0,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "rope_parameters": {
+        FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 100.0},
+        WINDOWED: {"rope_type": "default", "rope_theta": 10.0},
+    },
+}
+_OF_GEMMA4 = {
+    "norms of values": llamas("v_norm"),
+    "norms of queries and keys": plain(qk_norm=False),
+    "scores as they are": llamas("attention_multiplier"),
+    "norms around": llamas("norms"),
+    "tanh-GELU": llamas("activation"),
+    "factor of embeddings": llamas("embedding_multiplier"),
+    "cap of logits": llamas("final_logit_softcapping"),
+    "scales of layers": by_layer(scaled=False),
+    "size of heads in layers without a window": by_layer(head_dim=8),
+    "part of a head": rope(partial_rotary_factor=1.0),
+    "angles of whole heads": rope(kind="default"),
+    "rotary embedding in windows": llamas("local_rope"),
+}
+
+# model_type, and more where it has two cases -> its entries beyond _BASE, and what is left out, fact by fact, to see
+# that the comparison notices.
 _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
     "smollm3": (
         {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 5}
@@ -254,6 +294,34 @@ _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
         | {"q_lora_rank": None, "mlp_layer_types": ["sparse", "dense", "sparse"], "num_nextn_predict_layers": 0},
         _OF_LATENTS | {"layers one by one": experts(mlp_only_layers=(0,))},
     ),
+    "gemma4_text": (
+        _GEMMA4
+        | {"num_hidden_layers": 5, "layer_types": [WINDOWED, FULL, WINDOWED, WINDOWED, FULL]}
+        | {"num_global_key_value_heads": 1, "attention_k_eq_v": True, "num_kv_shared_layers": 2}
+        | {"use_double_wide_mlp": True, "hidden_size_per_layer_input": 6},
+        _OF_GEMMA4
+        | {
+            "window": plain(sliding_window=None, full_attention_layers=()),
+            "number of heads in layers without a window": by_layer(num_key_value_heads=2),
+            "values that are keys": by_layer(keys_as_values=False),
+            "keys and values of earlier layers": by_layer(num_kv_shared_layers=0),
+            "keys and values of one kind": plain(full_attention_layers=(1, 3, 4)),
+            "wide MLPs": by_layer(wide_mlp=False),
+            "embeddings by layer": by_layer(input_size=0),
+        },
+    ),
+    "gemma4_text with experts": (
+        _GEMMA4
+        | {"num_hidden_layers": 3, "layer_types": [WINDOWED, FULL, FULL], "hidden_size_per_layer_input": 0}
+        | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 20},
+        _OF_GEMMA4
+        | {
+            "experts beside the MLP": experts(beside_mlp=False),
+            "scale of what the router reads": experts(router_scale=False),
+            "scales of experts": experts(expert_scale=False),
+            "shares that add up to 1": experts(norm_topk_prob=False),
+        },
+    ),
     "gpt_oss": (
         _EXPERTS
         | {"head_dim": 8, "sliding_window": 5, "rope_theta": 100.0, "rope_scaling": _YARN_BANDS}
@@ -279,7 +347,7 @@ _DRAWS = {"smollm3": "m", "olmo2": "m", "seed_oss": "d", "hunyuan_v1_dense": "c"
 _DRAWS |= {"ernie4_5": "m", "olmoe": "f", "glm4_moe": "e", "gpt_oss": "e"}
 
 FAMILIES = {
-    name: Case(f"family_{name}{_DRAWS.get(name, '')}", _BASE | {"model_type": name} | entries)
+    name: Case(f"family_{name.replace(' ', '_')}{_DRAWS.get(name, '')}", _BASE | {"model_type": name} | entries)
     for name, (entries, _) in _ROWS.items()
 }
 LEFT_OUT = [(name, fact) for name, (_, facts) in _ROWS.items() for fact in facts]

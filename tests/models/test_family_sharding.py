@@ -15,13 +15,15 @@ from eagle_jax.converters import load_target
 from eagle_jax.sharding import sharding_of
 from eagle_jax.sharding.tracing import traced_over
 
-# Two kv heads: on four devices along `model` each is kept twice.
+# Two kv heads: on four devices along `model` each is kept twice; and the only one of some layers of Gemma 4 four times.
+NAMES = ("gpt_oss", "olmo2", "glm4_moe", "phi3", "qwen3_5_moe_text", "deepseek_v3")
+NAMES += ("gemma4_text", "gemma4_text with experts")
 MESHES = ("data:2,model:2", "model:4")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", ["gpt_oss", "olmo2", "glm4_moe", "phi3", "qwen3_5_moe_text", "deepseek_v3"])
+@pytest.mark.parametrize("name", NAMES)
 def test_logits_are_those_of_one_device(name: str, mesh: str, tmp_path: pathlib.Path):
     write(tmp_path, name)
     alone, tokens = load(name), texts(FAMILIES[name])

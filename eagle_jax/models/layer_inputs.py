@@ -1,0 +1,57 @@
+"""Embeddings that each layer has of its own for each token, beside the one that enters the first (Gemma 4 E2B, E4B).
+
+u_i = (norm(project_i(e) / sqrt(h)) + table_i[token] * sqrt(p)) / sqrt(2)      e is the token's embedding
+x = x + norm(projection(gelu(gate(x)) * u_i))                                  at the end of layer i
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.models.layers import Embedding, Linear, norm, scaled
+
+
+class LayerInputs(nn.Module):
+    """The inputs u_i of all layers; of all layers' tables and projections the files have one tensor each."""
+
+    config: LlamaConfig
+    dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        c, part = self.config, self.config.by_layer
+        assert part is not None
+        wide = c.num_hidden_layers * part.input_size
+        self.embed_tokens = Embedding(part.input_vocab_size, wide, self.dtype)
+        self.projection = Linear(wide, dtype=self.dtype)
+        self.norm = norm(c, self.dtype)
+
+    def __call__(
+        self, tokens: Int[Array, "b n"], embeddings: Float[Array, "b n h"]
+    ) -> tuple[Float[Array, "b n p"], ...]:
+        layers = self.config.num_hidden_layers
+        by_layer = *tokens.shape, layers, -1
+        projected = self.projection(embeddings) * self.config.hidden_size**-0.5
+        projected = self.norm(projected.reshape(by_layer))
+        own = self.embed_tokens(tokens).reshape(by_layer)
+        inputs = (projected + scaled(own, own.shape[-1] ** 0.5, self.dtype)) * 2**-0.5
+        return tuple(inputs[:, :, i] for i in range(layers))
+
+
+class LayerInput(nn.Module):
+    """What a layer makes of its input, added to the residual stream."""
+
+    config: LlamaConfig
+    dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        assert self.config.by_layer is not None
+        self.gate = Linear(self.config.by_layer.input_size, dtype=self.dtype)
+        self.projection = Linear(self.config.hidden_size, dtype=self.dtype)
+        self.norm = norm(self.config, self.dtype)
+
+    def __call__(self, x: Float[Array, "b n h"], own: Float[Array, "b n p"]) -> Float[Array, "b n h"]:
+        gated = jax.nn.gelu(self.gate(x), approximate=True) * own
+        return x + self.norm(self.projection(gated))
