@@ -192,7 +192,7 @@ Tree = Annotated[
         "--tree",
         metavar="TREE",
         help="auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, "
-        "with the beam after them if it is not top-k, or with a probability as 8,5,2,0.1 (less probable paths are left "
+        "with the beam after them if it is not top-k, or with a probability as 8,3,2,0.03 (less probable paths are left "
         "out), nodes,least of a chain as 6,0.8, or the nodes' parents as -1,0,0,1.",
         rich_help_panel=DRAFTING,
     ),
@@ -261,7 +261,7 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...]
             return *sizes, int(last)
     raise ValueError(
         f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
-        "the same with a beam such as 60,7,10,59 or with the least probable path such as 8,5,2,0.1, nodes,least of a "
+        "the same with a beam such as 60,7,10,59 or with the least probable path such as 8,3,2,0.03, nodes,least of a "
         "chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
     )
 

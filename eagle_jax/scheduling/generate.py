@@ -57,7 +57,7 @@ def generate(
             included, or else a default tree), "published" (the method's own), "eagle1" (EAGLE-1's 25 + 1 nodes),
             `(nodes, depth, top_k)` as EAGLE-2 counts them (`(60, 7, 10)` is its default: root among the nodes, longest
             drafted path depth + 1), the same with a beam (see `DynamicTree`) or without paths less probable than
-            `least`, `(8, 5, 2, 0.1)`, which leaves it as large as each step deserves, `(nodes, least)` for such a
+            `least`, `(8, 3, 2, 0.03)`, which leaves it as large as each step deserves, `(nodes, least)` for such a
             chain, `(6, 0.8)`, the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`, or a policy of
             `eagle_jax.decoding.policy`.
         logprobs: report each token's log-probability.

@@ -40,16 +40,16 @@ PUBLISHED = DynamicTree(60, 7, 10)
 # 8 % with 4 to 8 nodes for each of 64, and 1 % with 16 (`benchmarks.decode.shared_nodes`).
 ON_ACCELERATORS = DefaultTree(PUBLISHED, max_batch_nodes=256, min_nodes=2, shared_nodes=8)
 
-# On CPU cores every row costs (`benchmarks.decode.speedup`).
+# On CPU cores every row costs (`benchmarks.decode.speedup`, `benchmarks.decode.trees`).
 # Packed weights read from memory: that hides the arithmetic of some rows, so rows cost least here.
-PACKED_FROM_MEMORY = DefaultTree(DynamicTree(8, 5, 2, least=0.1), max_batch_nodes=8, min_nodes=3)
+PACKED_FROM_MEMORY = DefaultTree(DynamicTree(8, 3, 2, least=0.03), max_batch_nodes=8, min_nodes=3)
 # The same where quantised weights are read in half the time and rows keep 16 bits: it hides fewer rows.
-PACKED_QUANTIZED = DefaultTree(DynamicTree(6, 4, 2, least=0.15), max_batch_nodes=6, min_nodes=3)
+PACKED_QUANTIZED = DefaultTree(DynamicTree(4, 2, 2, least=0.1), max_batch_nodes=5, min_nodes=3)
 # Packed weights that stay in the cache, by whether they are narrower than float32. Only few answers have a tree: one,
 # or two in float32.
 PACKED_IN_CACHE = {
-    True: DefaultTree(DynamicTree(6, 4, 2, least=0.15), max_batch_nodes=6, min_nodes=4, max_prompt_ratio=6),
-    False: DefaultTree(DynamicTree(6, 4, 2, least=0.1), max_batch_nodes=8, min_nodes=3, max_prompt_ratio=6),
+    True: DefaultTree(DynamicTree.chain(6, 0.15), max_batch_nodes=6, min_nodes=4, max_prompt_ratio=6),
+    False: DefaultTree(DynamicTree.chain(6, 0.1), max_batch_nodes=8, min_nodes=3, max_prompt_ratio=6),
 }
 # Products by XLA, by whether the weights are bfloat16: it spends most of a product on packing its weight.
 OF_XLA = {
