@@ -179,10 +179,6 @@ def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
         inner, _, last = rule.key.removeprefix(layer).rpartition(".")
         yield dataclasses.replace(rule, key=f"{layer}{tensors.renamed.get(inner, inner)}.{last}")
     yield names.Rule(f"{layer}self_attn.sinks", f"{path}self_attn/sinks")
-    for name in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"):
-        yield from names.linear(f"{layer}self_attn.{name}", f"{path}self_attn/{name}")
-    for name in ("q_a_layernorm", "kv_a_layernorm"):
-        yield names.Rule(f"{layer}self_attn.{name}.weight", f"{path}self_attn/{name}/scale")
     for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba", "out_proj"):
         yield names.Rule(f"{layer}linear_attn.{name}.weight", f"{path}linear_attn/{name}/weight")
     yield names.Rule(f"{layer}linear_attn.conv1d.weight", f"{path}linear_attn/conv1d/weight")

@@ -30,6 +30,11 @@ from eagle_jax.sharding import constrain
 Inputs = AttentionInputs | DeltaInputs
 
 
+def attention_mixer(config: LlamaConfig, dtype: DTypeLike, rotates: bool = True) -> Attention | LatentAttention:
+    """The token mixer of a layer that is not recurrent, by what its config says."""
+    return Attention(config, dtype, rotates) if config.latent is None else LatentAttention(config, dtype)
+
+
 class DecoderLayer(nn.Module):
     """Pre-norm residual block. EAGLE heads leave the first layer's input norm out (`input_norm=False`).
 
@@ -52,9 +57,7 @@ class DecoderLayer(nn.Module):
         if self.recurrent:
             self.linear_attn = GatedDeltaNet(c, self.dtype)
         else:
-            self.self_attn = (
-                Attention(c, self.dtype, self.rotates) if c.latent is None else LatentAttention(c, self.dtype)
-            )
+            self.self_attn = attention_mixer(c, self.dtype, self.rotates)
         self.post_attention_layernorm = norm(c, self.dtype)
         if c.norms == "around":
             self.pre_feedforward_layernorm = norm(c, self.dtype)
