@@ -73,8 +73,7 @@ class Tensors:
         shared: name of the expert that every token goes through, and of the gate behind it.
         experts: names of the experts' matrices, with `{j}` for the number of one if each has tensors of its own.
         joined: the tensors that hold several parameters.
-        unread: patterns of tensors that are left alone: of other parts of the model, and of layers that predict further
-            tokens.
+        unread: patterns of tensors that are left alone: of layers that predict further tokens.
     """
 
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -107,7 +106,8 @@ _LLAMA4 = "feed_forward.experts."
 _SHARED = "mlp.shared_expert", "mlp.shared_expert_gate"
 _WITH_ANOTHER_LAYER = dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",))
 _MTP = (r"mtp\..*",)
-_MTP_AND_VISION = (*_MTP, r"model\.visual\..*")
+# Parts of multimodal models that read no text.
+_OTHER_PARTS = (r"(model\.)?(visual|vision_model|vision_tower|multi_modal_projector|mm_projector)\..*",)
 
 TENSORS: Mapping[str, Tensors] = {
     "llama": Tensors(),
@@ -118,8 +118,8 @@ TENSORS: Mapping[str, Tensors] = {
     "deepseek_v3": _WITH_ANOTHER_LAYER,
     "glm4_moe_lite": _WITH_ANOTHER_LAYER,
     "qwen3_next": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP),
-    "qwen3_5": Tensors(unread=_MTP_AND_VISION),
-    "qwen3_5_moe": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP_AND_VISION),
+    "qwen3_5": Tensors(unread=_MTP),
+    "qwen3_5_moe": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP),
     "minimax_m2": dataclasses.replace(_MIXTRAL, correction="block_sparse_moe.e_score_correction_bias"),
     "hunyuan_v1_dense": Tensors(
         renamed={"self_attn.q_norm": "self_attn.query_layernorm", "self_attn.k_norm": "self_attn.key_layernorm"}
@@ -144,7 +144,6 @@ TENSORS: Mapping[str, Tensors] = {
             Joined(f"{_LLAMA4}down_proj", (f"{_LLAMA4}down_proj",), transposed=True),
         ),
         shared=("feed_forward.shared_expert", "feed_forward.shared_expert_gate"),
-        unread=(r"vision_model\..*", r"multi_modal_projector\..*"),
     ),
     "gpt_oss": Tensors(
         router="mlp.router",
@@ -265,4 +264,4 @@ def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
 
 def unread(config: LlamaConfig) -> tuple[str, ...]:
     """Patterns of tensors that are left alone: other parts of the model, and layers that predict further tokens."""
-    return tuple(pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)
+    return *_OTHER_PARTS, *(pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)
