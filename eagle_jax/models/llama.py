@@ -168,11 +168,13 @@ class Llama(nn.Module):
         draft_kv: tuple[LayerRows, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
         flat: FlatRows | None = None,
+        is_chain: bool = False,
     ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[LayerRows, ...]]:
         """Final hidden states, the residual stream entering each layer in `taps`, and what the tokens add to the state
         of each layer.
 
-        The tap `num_hidden_layers` is what leaves the last layer, before the final norm.
+        The tap `num_hidden_layers` is what leaves the last layer, before the final norm. With `is_chain` each token
+        sees all before it, which spares recurrent layers the products of all pairs of tokens.
         """
         fresh = positions if draft_positions is None else jnp.concatenate([draft_positions, positions], axis=1)
         by_kind: dict[tuple[bool, int | None, Rope | None], Inputs] = {}
@@ -181,7 +183,7 @@ class Llama(nn.Module):
         for i, (layer, state) in enumerate(zip(self.layers, cache.layers, strict=True)):
             kind = layer.recurrent, self.config.window(i), self.config.rope_of(i)
             if kind not in by_kind and layer.recurrent:
-                by_kind[kind] = DeltaInputs.of(self.config, positions, visible, cache.rows, flat)
+                by_kind[kind] = DeltaInputs.of(self.config, positions, visible, cache.rows, flat, is_chain)
             elif kind not in by_kind:
                 by_kind[kind] = attention_inputs(self.config, positions, visible, cache, fresh, i, flat)
             entering.append(x)
