@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from latent_cases import LATENT, latent_shapes
 
 VOCABULARY = 48
 ROWS, LENGTH = 2, 20  # every text, in tokens
@@ -144,17 +145,6 @@ HEADS = tuple(
     }.items()
 )
 
-_LATENT = {
-    "architectures": ["Eagle3DeepseekV2ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "num_key_value_heads": 4,
-    "q_lora_rank": 14,
-    "kv_lora_rank": 10,
-    "qk_nope_head_dim": 6,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 5,
-    "rms_norm_eps": 1e-2,
-}
 _HEAD3 = _HEAD | {"draft_vocab_size": VOCABULARY, "eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
 
 HEADS3 = tuple(
@@ -171,8 +161,8 @@ HEADS3 = tuple(
         "head_dim": {"head_dim": 12},
         "two_layers": {"num_hidden_layers": 2},
         "sliding_window": {"sliding_window": 5},
-        "latent": _LATENT | {"fc_norm": True, "norm_output": True},
-        "latent_yarn": _LATENT
+        "latent": LATENT | {"fc_norm": True, "norm_output": True},
+        "latent_yarn": LATENT
         | {
             "q_lora_rank": None,
             "rope_scaling": _YARN | {"beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5},
@@ -262,23 +252,6 @@ def head3_shapes(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         for norm in ("input_layernorm", "post_attention_layernorm", *(["hidden_norm"] if i == 0 else [])):
             shapes[f"{layer}.{norm}.weight"] = (h,)
     return shapes
-
-
-def latent_shapes(entries: Mapping[str, Any], read: int) -> dict[str, tuple[int, ...]]:
-    """The tensors of latent attention over `read` numbers."""
-    heads, rank, query_rank = entries["num_attention_heads"], entries["kv_lora_rank"], entries["q_lora_rank"]
-    plain, rotated, value = (entries[f"{name}_head_dim"] for name in ("qk_nope", "qk_rope", "v"))
-    queries = heads * (plain + rotated)
-    of_queries = {"q_proj.weight": (queries, read)}
-    if query_rank is not None:
-        of_queries = {"q_a_proj.weight": (query_rank, read), "q_a_layernorm.weight": (query_rank,)}
-        of_queries["q_b_proj.weight"] = (queries, query_rank)
-    return of_queries | {
-        "kv_a_proj_with_mqa.weight": (rank + rotated, read),
-        "kv_a_layernorm.weight": (rank,),
-        "kv_b_proj.weight": (heads * (plain + value), rank),
-        "o_proj.weight": (entries["hidden_size"], heads * value),
-    }
 
 
 def head3_layers(entries: Mapping[str, Any]) -> list[str]:
