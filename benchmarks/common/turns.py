@@ -71,17 +71,22 @@ def in_turns(methods: Mapping[str, Method], prompts: Sequence[Any], repeats: int
 
 
 def ours(
-    model: eagle_jax.Model, new_tokens: int, drafter: Any, tree: object = "auto", *, until_end: bool = False
+    model: eagle_jax.Model,
+    new_tokens: int,
+    drafter: Any,
+    tree: object = "auto",
+    *,
+    until_end: bool = False,
+    temperature: float = 0.0,
 ) -> Method:
-    """`eagle_jax.generate`, greedy; stop tokens are left out, unless answers go `until_end`."""
+    """`eagle_jax.generate`; stop tokens are left out, unless answers go `until_end`."""
     model = dataclasses.replace(model, tokenizer=None, stop_ids=model.stop_ids if until_end else ())
 
     def run(prompt: Any) -> Answer:
         batch = prompt if isinstance(prompt[0], list) else [prompt]
         start = time.perf_counter()
-        results = eagle_jax.generate(
-            model, batch, max_new_tokens=new_tokens, drafter=drafter, tree=tree, batch_size=len(batch)
-        )
+        how = dict(max_new_tokens=new_tokens, temperature=temperature, drafter=drafter, tree=tree)
+        results = eagle_jax.generate(model, batch, batch_size=len(batch), **how)
         spent = time.perf_counter() - start
         stats = [result.stats for result in results]
         return Answer(

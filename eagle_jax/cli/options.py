@@ -192,8 +192,8 @@ Tree = Annotated[
         "--tree",
         metavar="TREE",
         help="auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, "
-        "with the beam behind them if it is not top-k, nodes,least of a chain as 6,0.8 (it ends where its path is less "
-        "probable), or the nodes' parents as -1,0,0,1.",
+        "with the beam after them if it is not top-k, or with a probability as 8,5,2,0.1 (less probable paths are left "
+        "out), nodes,least of a chain as 6,0.8, or the nodes' parents as -1,0,0,1.",
         rich_help_panel=DRAFTING,
     ),
 ]
@@ -241,30 +241,28 @@ Repeats = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 
 
-def parse_tree(text: str, what: str = "--tree") -> str | tuple[int, ...] | tuple[int, float] | list[int]:
-    """The api's `tree` for what was typed: a name, a budget of three or four numbers, a chain's size and how sure it
-    is, or parents, which start with -1.
+def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...] | list[int]:
+    """The api's `tree` for what was typed: a name, the numbers of a tree, of which the last may be a probability, or
+    parents, which start with -1.
 
     `what` names the option in messages.
     """
     if text in ("auto", "published", "eagle1"):
         return text
-    parts = text.split(",")
-    if len(parts) == 2 and ("." in parts[1] or parts[1] == "0"):
-        with contextlib.suppress(ValueError):
-            return int(parts[0]), float(parts[1])
-    try:
-        numbers = [int(part) for part in parts]
-    except ValueError:
-        numbers = []
-    if numbers and numbers[0] == -1:
-        return numbers
-    if len(numbers) in (3, 4):
-        return tuple(numbers)
+    *first, last = text.split(",")
+    with contextlib.suppress(ValueError):
+        sizes = [int(part) for part in first]
+        if "." in last or (len(sizes) == 1 and last == "0"):
+            if len(sizes) in (1, 3):
+                return *sizes, float(last)
+        elif [*sizes, int(last)][0] == -1:
+            return [*sizes, int(last)]
+        elif len(sizes) in (2, 3):
+            return *sizes, int(last)
     raise ValueError(
         f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
-        "the same with a beam such as 60,7,10,59, nodes,least of a chain such as 6,0.8, or the parent of each node "
-        "such as -1,0,0,1"
+        "the same with a beam such as 60,7,10,59 or with the least probable path such as 8,5,2,0.1, nodes,least of a "
+        "chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
     )
 
 

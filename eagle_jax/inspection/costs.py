@@ -11,7 +11,7 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
-from eagle_jax.inspection.start import Drawn, Start, seconds_per_step
+from eagle_jax.inspection.start import Start, seconds_per_step
 from eagle_jax.loading.model import Model
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.draft_head import DraftHead
@@ -87,5 +87,5 @@ def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) ->
     )
 
 
-def drafter_with(model: Model, name: str, tree: Drawn) -> Drafter:
+def drafter_with(model: Model, name: str, tree: DynamicTree) -> Drafter:
     return METHODS[name].make(model, tree, False)

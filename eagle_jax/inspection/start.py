@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from eagle_jax.decoding.decode import compiled_advance
-from eagle_jax.decoding.policy import DynamicTree, SureChain
 from eagle_jax.decoding.state import DecodeState
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
@@ -24,8 +23,6 @@ from eagle_jax.text.prompts import Prompt
 
 T = TypeVar("T")
 
-
-Drawn = DynamicTree | SureChain
 
 STEPS = 16  # of one timing by `seconds_per_step`
 

@@ -3,7 +3,7 @@
 Everything is timed in the loop itself, a few steps at a time, of programs that take turns: a step that checks so many
 nodes and drafts nothing, and one that drafts and checks nothing. From both, and from how far trees of every size would
 have gone on real text, follows the speed of every tree; the two that promise most are then timed whole against plain
-decoding, which wins where they lose, the default tree, and on CPUs chains that end where the drafter is unsure.
+decoding, which wins where they lose, the default tree, and on CPUs trees that end where the drafter is unsure.
 """
 
 import dataclasses
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import jax
 
 from eagle_jax.checks import whole
-from eagle_jax.decoding.policy import SureChain
+from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly
 from eagle_jax.inspection.costs import Grid, drafter_with, grid_for, measure
-from eagle_jax.inspection.start import Drawn, Ran, Start, greedy_requests, shortened, time_whole
+from eagle_jax.inspection.start import Ran, Start, greedy_requests, shortened, time_whole
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import shape_for
@@ -44,7 +44,7 @@ QUESTIONS = (
 READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
 TEXTS = 4  # at most, or batches of them, that are timed whole
 # The cost of a step of these depends on the text: they are timed, not estimated, where there is one answer at a time.
-CHAINS = (SureChain(4, 0.3), SureChain(6, 0.3), SureChain(6, 0.15), SureChain(8, 0.15))
+SURE = tuple(DynamicTree(*sizes, least=least) for sizes in ((6, 4, 1), (8, 5, 2)) for least in (0.1, 0.2))
 MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
 
 
@@ -63,7 +63,7 @@ class Tuned:
     budget: Budget
     costs: Costs
     estimates: list[Estimate]
-    measured: dict[Drawn | None, float]
+    measured: dict[DynamicTree | None, float]
     by_rank: list[list[float]]
 
     def promised(self, estimate: Estimate) -> float:
@@ -116,7 +116,7 @@ def _tune(
 ) -> Iterator[Tuned]:
     grid = grid_for(model)
     # reading the texts, and for each batch size the verifying steps, two depths of each width, and whole answers
-    steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_chains(grid, rows)) for rows in sizes)
+    steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_sure_trees(grid, rows)) for rows in sizes)
     done = itertools.count(1)
 
     def advance() -> None:
@@ -137,8 +137,8 @@ def _tune(
         hopeful = [one.tree for one in estimates if one.tree is not None][:2]
         default = default_tree(model, name, rows)
         # a tree of fixed shape, which Medusa has by default where there is room, is none that a finding holds
-        trees = [*hopeful, *([default] if isinstance(default, Drawn) else []), *_chains(grid, rows)]
-        whole_answers: dict[Drawn | None, Drafter] = {None: Plain()}
+        trees = [*hopeful, *([default] if isinstance(default, DynamicTree) else []), *_sure_trees(grid, rows)]
+        whole_answers: dict[DynamicTree | None, Drafter] = {None: Plain()}
         whole_answers |= {tree: drafter_with(model, name, tree) for tree in trees}
         runs = [time_whole(start, whole_answers, advance)]
         for batch in batches[1:]:
@@ -195,14 +195,14 @@ def _batches(requests: Sequence[Request], rows: int) -> list[list[Request]]:
     return [again[index * rows : (index + 1) * rows] for index in range(count)]
 
 
-def _chains(grid: Grid, rows: int) -> list[SureChain]:
-    """Chains that are timed for so many answers at a time, none deeper than the largest tree."""
+def _sure_trees(grid: Grid, rows: int) -> list[DynamicTree]:
+    """Trees that end where the drafter is unsure, for so many answers at a time, none larger than the largest tree."""
     if jax.default_backend() != "cpu" or rows > 1:
         return []
-    return [chain for chain in CHAINS if chain.depth <= grid.largest.depth]
+    return [tree for tree in SURE if tree.depth <= grid.largest.depth and tree.top_k <= grid.largest.top_k]
 
 
-def fastest(measured: Mapping[Drawn | None, float]) -> Drawn | None:
+def fastest(measured: Mapping[DynamicTree | None, float]) -> DynamicTree | None:
     """The tree with the most tokens a second; None, plain decoding, where none gains `MARGIN` over it."""
     best = max(measured, key=lambda tree: measured[tree])
     return best if measured[best] > MARGIN * measured[None] else None

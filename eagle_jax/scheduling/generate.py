@@ -56,9 +56,10 @@ def generate(
         tree: "auto" (what `eagle-jax tune` found fastest on this machine for as many answers at a time, plain decoding
             included, or else a default tree), "published" (the method's own), "eagle1" (EAGLE-1's 25 + 1 nodes),
             `(nodes, depth, top_k)` as EAGLE-2 counts them (`(60, 7, 10)` is its default: root among the nodes, longest
-            drafted path depth + 1), the same with a beam (see `DynamicTree`), `(nodes, least)` for a chain of at most
-            so many nodes that ends where its path becomes less probable than `least` (from 0 to below 1), `(6, 0.8)`,
-            the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`, or a policy of `eagle_jax.decoding.policy`.
+            drafted path depth + 1), the same with a beam (see `DynamicTree`) or without paths less probable than
+            `least`, `(8, 5, 2, 0.1)`, which leaves it as large as each step deserves, `(nodes, least)` for such a
+            chain, `(6, 0.8)`, the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`, or a policy of
+            `eagle_jax.decoding.policy`.
         logprobs: report each token's log-probability.
         top_logprobs: report so many of the likeliest tokens too, 20 at most, in the place of each token; one number for
             all prompts or a list with one for each.

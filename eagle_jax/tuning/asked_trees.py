@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.checks import is_number, is_whole
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, TreePolicy
 
 
 def asked_tree(tree: Any) -> TreePolicy | None:
-    """The tree that was asked for: "eagle1", (nodes, depth, top_k), the same with a beam, (nodes, least), a list of
-    parents, or a `TreePolicy`.
+    """The tree that was asked for: "eagle1", (nodes, depth, top_k), the same with a beam (a whole number) or with
+    the probability that paths end below (none), (nodes, least) of a chain, a list of parents, or a `TreePolicy`.
 
     None for "auto" and "published", which every method has its own for.
     """
@@ -28,14 +28,15 @@ def asked_tree(tree: Any) -> TreePolicy | None:
             return StaticTree(numbers)
         if len(numbers) in (3, 4):
             return DynamicTree(*numbers)
-    if isinstance(listed, Sequence) and len(listed) == 2 and is_whole(listed[0]):
-        nodes, least = listed
+    if isinstance(listed, Sequence) and len(listed) in (2, 4) and all(is_whole(number) for number in listed[:-1]):
+        sizes, least = [int(number) for number in listed[:-1]], listed[-1]
         if is_number(least) and (least == 0 or not is_whole(least)):
-            return SureChain(int(nodes), float(least))
+            nodes, depth_steps, top_k = sizes if len(sizes) == 3 else (sizes[0], sizes[0] - 2, 1)
+            return DynamicTree(nodes, depth_steps, top_k, least=float(least))
     raise ValueError(
         f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
-        "(60, 7, 10), (nodes, depth, top_k, beam), (nodes, least) of a chain such as (6, 0.8), the parents of its "
-        "nodes such as [-1, 0, 0, 1], or a TreePolicy"
+        "(60, 7, 10), (nodes, depth, top_k, beam), (nodes, depth, top_k, least) such as (8, 5, 2, 0.1), (nodes, least) "
+        "of a chain such as (6, 0.8), the parents of its nodes such as [-1, 0, 0, 1], or a TreePolicy"
     )
 
 

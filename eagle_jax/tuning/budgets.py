@@ -15,15 +15,16 @@ from typing import Any
 
 import jax
 
-from eagle_jax.decoding.policy import DynamicTree, SureChain
+from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.durable import hold, replacing
 from eagle_jax.loading.model import Model
 from eagle_jax.ops.dispatch import settings
 from eagle_jax.platform import cache_folder
+from eagle_jax.tuning.asked_trees import asked_tree
 
-VERSION = 2  # 1: chains ended by scores that were twice as sure
+VERSION = 3  # 1: scores were twice as sure; 2: a chain had a guess less likely than `least`
 
-TreeNumbers = tuple[int, int, int] | tuple[int, int, int, int] | tuple[int, float]
+TreeNumbers = tuple[int | float, ...]  # as `asked_tree` takes them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,8 +38,8 @@ class Budget:
         method: name of the way to draft.
         rows: answers decoded together.
         slots: of the caches.
-        tree: (nodes, depth, top_k) of the fastest tree, and its beam if that is another number than top_k, or
-            (nodes, least) of a chain; None if none is faster than plain decoding.
+        tree: (nodes, depth, top_k) of the fastest tree, and its beam, or the probability that it ends below, if it has
+            one, or (nodes, least) of a chain; None if none is faster than plain decoding.
         plain: tokens a second of plain decoding, all rows together.
         speed: tokens a second with the tree.
     """
@@ -84,20 +85,24 @@ def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -
     return largest if largest is not None and largest.tree is None else None
 
 
-def tree_of(budget: Budget) -> DynamicTree | SureChain | None:
+def tree_of(budget: Budget) -> DynamicTree | None:
     """Its tree; None is plain decoding."""
     if budget.tree is None:
         return None
-    return SureChain(*budget.tree) if len(budget.tree) == 2 else DynamicTree(*budget.tree)
+    tree = asked_tree(budget.tree)
+    if not isinstance(tree, DynamicTree):
+        raise ValueError(f"{budget.tree} are not the numbers of a tree")
+    return tree
 
 
-def numbers_of(tree: DynamicTree | SureChain | None) -> TreeNumbers | None:
+def numbers_of(tree: DynamicTree | None) -> TreeNumbers | None:
     """`Budget.tree` of a tree."""
-    if isinstance(tree, SureChain):
+    if tree is None:
+        return None
+    if tree.least and tree.is_chain:
         return tree.nodes, tree.least
-    if tree is None or tree.beam is None:
-        return None if tree is None else (tree.nodes, tree.depth_steps, tree.top_k)
-    return tree.nodes, tree.depth_steps, tree.top_k, tree.beam
+    more = (tree.least,) if tree.least else () if tree.beam is None else (tree.beam,)
+    return tree.nodes, tree.depth_steps, tree.top_k, *more
 
 
 def place(model: Model, method: str) -> tuple[Any, ...]:
@@ -183,7 +188,7 @@ def keep(budgets: Iterable[Budget]) -> Path:
 def _budget(entry: Any) -> Budget | None:
     """An entry of the file; None if it is none that this version writes."""
     try:
-        budget = Budget(**{**entry, "tree": None if entry["tree"] is None else tuple(entry["tree"])})
+        budget = Budget(**{**entry, "tree": entry["tree"] and tuple(entry["tree"])})
         tree_of(budget)
         whole = all(type(number) is int and number > 0 for number in (budget.rows, budget.slots, *budget.mesh.values()))
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from eagle_jax.decoding.policy import DynamicTree, SureChain, TreePolicy, likeliest_tree, num_candidates
+from eagle_jax.decoding.policy import DynamicTree, TreePolicy, likeliest_tree, num_candidates
 from eagle_jax.drafters.medusa import MEDUSA_TREE
 from eagle_jax.drafters.token_recycling import RANKS
 
@@ -26,7 +26,7 @@ class DefaultTree(NamedTuple):
         shared_nodes: trees of at most so many nodes are drafted twice as large, and share the room of the batch.
     """
 
-    tree: DynamicTree | SureChain
+    tree: DynamicTree
     max_batch_nodes: int
     min_nodes: int
     max_prompt_ratio: float = math.inf
@@ -42,14 +42,14 @@ ON_ACCELERATORS = DefaultTree(PUBLISHED, max_batch_nodes=256, min_nodes=2, share
 
 # On CPU cores every row costs (`benchmarks.decode.speedup`).
 # Packed weights read from memory: that hides the arithmetic of some rows, so rows cost least here.
-PACKED_FROM_MEMORY = DefaultTree(DynamicTree(6, 2, 2), max_batch_nodes=8, min_nodes=3)
+PACKED_FROM_MEMORY = DefaultTree(DynamicTree(8, 5, 2, least=0.1), max_batch_nodes=8, min_nodes=3)
 # The same where quantised weights are read in half the time and rows keep 16 bits: it hides fewer rows.
-PACKED_QUANTIZED = DefaultTree(DynamicTree(4, 2, 1), max_batch_nodes=5, min_nodes=3)
-# Packed weights that stay in the cache, by whether they are narrower than float32: a chain ends where the head is
-# unsure, and only few answers have one, beside which little else is computed for it: one, or two in float32.
+PACKED_QUANTIZED = DefaultTree(DynamicTree(6, 4, 2, least=0.15), max_batch_nodes=6, min_nodes=3)
+# Packed weights that stay in the cache, by whether they are narrower than float32. Only few answers have a tree: one,
+# or two in float32.
 PACKED_IN_CACHE = {
-    True: DefaultTree(SureChain(6, 0.3), max_batch_nodes=6, min_nodes=4, max_prompt_ratio=6),
-    False: DefaultTree(SureChain(6, 0.15), max_batch_nodes=8, min_nodes=3, max_prompt_ratio=6),
+    True: DefaultTree(DynamicTree(6, 4, 2, least=0.15), max_batch_nodes=6, min_nodes=4, max_prompt_ratio=6),
+    False: DefaultTree(DynamicTree(6, 4, 2, least=0.1), max_batch_nodes=8, min_nodes=3, max_prompt_ratio=6),
 }
 # Products by XLA, by whether the weights are bfloat16: it spends most of a product on packing its weight.
 OF_XLA = {
@@ -74,14 +74,14 @@ def _in_bfloat16(model: Any) -> bool:
     return getattr(model.target, "dtype", None) == jnp.bfloat16
 
 
-def shrink_to(tree: DynamicTree | SureChain, most: int) -> DynamicTree | SureChain:
+def shrink_to(tree: DynamicTree, most: int) -> DynamicTree:
     """The tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep. One with a
-    beam has the likeliest nodes of those that it had.
+    beam has the likeliest nodes of those that it had, and so has one that ends where the drafter is unsure.
     """
     if tree.nodes <= most:
         return tree
-    if isinstance(tree, SureChain):
-        return dataclasses.replace(tree, nodes=most)
+    if tree.least:
+        return dataclasses.replace(tree, nodes=most, depth_steps=min(tree.depth_steps, most - 2))
     if tree.beam is not None:
         beam, steps = max(1, tree.beam * most // tree.nodes), min(tree.depth_steps, most - 2)
         nodes = min(most, 1 + num_candidates(steps, tree.top_k, beam))
@@ -91,7 +91,7 @@ def shrink_to(tree: DynamicTree | SureChain, most: int) -> DynamicTree | SureCha
     return DynamicTree(min(most, 1 + width + steps * width**2), steps, width)
 
 
-def eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:
+def eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """On accelerators a step that verifies 60 rows should take about as long as one of a single row. On CPU cores every
     row costs, so little of a tree pays.
     """
@@ -106,7 +106,7 @@ def hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     return shrink_to(tree, 7) if small else tree
 
 
-def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:
+def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """Published are a chain of all that the block drafts (DFlash), and of a causal head the likeliest paths over the
     slots' seven best tokens (JetSpec, budget 128).
 
@@ -114,7 +114,7 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree |
     """
     depth, causal_layers = model.head.num_drafted, model.head.config.causal_layers
     if small:
-        return shrink_to(SureChain(min(6, depth + 1), 0.3), most)
+        return shrink_to(DynamicTree.chain(min(6, depth + 1), 0.15), most)
     if len(causal_layers) < model.head.config.layers.num_hidden_layers:
         return shrink_to(DynamicTree(depth + 1, depth - 1, 1), most)
     width = min(7, model.head.max_children)
@@ -124,10 +124,12 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree |
     return shrink_to(DynamicTree(nodes, depth - 1, width, beam and nodes - 1), most)
 
 
-def peagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree | SureChain:
+def peagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """Published is a chain of all that one pass drafts. On CPU cores it ends where the head is unsure."""
     depth = model.head.num_drafted
-    return shrink_to(SureChain(min(6, depth + 1), 0.3) if small else DynamicTree(depth + 1, depth - 1, 1), most)
+    return shrink_to(
+        DynamicTree.chain(min(6, depth + 1), 0.15) if small else DynamicTree(depth + 1, depth - 1, 1), most
+    )
 
 
 def heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:

@@ -81,6 +81,7 @@ def test_several_samples_are_numbered(fake, run):
         ("60,7,10,59", (60, 7, 10, 59)),
         ("6,0.8", (6, 0.8)),
         ("6,0", (6, 0.0)),
+        ("8,5,2,0.1", (8, 5, 2, 0.1)),
         ("-1,0,0", [-1, 0, 0]),
         ("-1, 0, 0, 1", [-1, 0, 0, 1]),
     ],
@@ -94,6 +95,7 @@ def test_trees(text, tree):
     [
         (["hi", "--tree", "7,3"], "--tree '7,3' is not a tree; expected auto, published, eagle1"),
         (["hi", "--tree", "60,7,10,59,1"], "--tree '60,7,10,59,1' is not a tree"),
+        (["hi", "--tree", "8,5,0.1"], "--tree '8,5,0.1' is not a tree"),
         (["hi", "--tree", "wide"], "--tree 'wide' is not a tree"),
         (["hi", "--file", "x"], "a prompt and --file were both given"),
         (["--file", "no/such/file"], "no/such/file: no such file or directory"),

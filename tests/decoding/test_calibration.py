@@ -11,7 +11,7 @@ import pytest
 import tree_reference
 
 from eagle_jax.decoding.calibration import DEPTHS, LEAST, LOG_ODDS, STEP, Calibration, Counts, between_knots
-from eagle_jax.decoding.policy import DynamicTree, StaticTree, SureChain
+from eagle_jax.decoding.policy import DynamicTree, StaticTree
 from eagle_jax.decoding.tree import Tree
 
 KNOTS = len(LOG_ODDS)
@@ -111,7 +111,12 @@ def test_what_is_expected_moves_from_what_was_known_to_what_was_counted():
     assert (np.diff(one.after(prior, 8.0).probability, axis=2) >= 0).all()
 
 
-POLICIES = [DynamicTree(9, 3, 3), DynamicTree(7, 2, 3, 6), SureChain(5, 0.2), StaticTree((-1, 0, 0, 1, 1, 3))]
+POLICIES = [
+    DynamicTree(9, 3, 3),
+    DynamicTree(7, 2, 3, 6),
+    DynamicTree(6, 4, 2, least=0.2),
+    StaticTree((-1, 0, 0, 1, 1, 3)),
+]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
@@ -146,7 +151,7 @@ def test_a_chain_ends_where_its_path_is_worth_little():
     extend = lambda carry, level, tokens, parent_row: (jnp.broadcast_to(scores, (*tokens.shape, 2)), carry)  # noqa: E731
     doubtful = Calibration(jnp.full((1, DEPTHS, KNOTS), 0.5))
     lengths = [
-        int(SureChain(6, 0.3).grow(jnp.zeros(1, jnp.int32), scores, extend, None, one)[0].valid.sum())
+        int(DynamicTree.chain(6, 0.2).grow(jnp.zeros(1, jnp.int32), scores, extend, None, one)[0].valid.sum())
         for one in (None, doubtful)
     ]
     assert lengths == [6, 3]

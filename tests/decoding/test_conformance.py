@@ -19,7 +19,7 @@ from eagle_jax.decoding import sampling
 from eagle_jax.decoding.calibration import DEPTHS, LOG_ODDS
 from eagle_jax.decoding.catch_up import compiled_catch_up
 from eagle_jax.decoding.decode import compiled_advance
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, likeliest_tree
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, likeliest_tree
 from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.state import BatchParams, DecodeState
@@ -134,7 +134,7 @@ DRAFTERS = {
     "eagle1": lambda: eagle(HEAD, EAGLE1_TREE),
     "eagle2": lambda: eagle(HEAD, DynamicTree(60, 7, 10)),
     "eagle1, a chain": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(5, 3, 1)),
-    "eagle1, a chain that ends": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), SureChain(6, 0.05)),
+    "eagle1, a tree that ends": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(6, 4, 2, least=0.05)),
     "uncoupled": lambda: Eagle(head=for_decoding(HEAD), policy=DynamicTree(12, 3, 4), coupled=False),
     "eagle1 trimmed": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(9, 2, 3)),
     "eagle3": lambda: eagle(synthetic_head3(STORED, error=0.1), DynamicTree(12, 3, 4)),
@@ -155,7 +155,7 @@ DRAFTERS = {
     "dflash, the likeliest paths": lambda: dflash(DynamicTree(14, 2, 3, 13)),
     "dflash, causal": lambda: dflash(DynamicTree(7, 1, 3), causal_layers=(0,)),
     "dflash, a window and heads with norms": lambda: dflash(
-        SureChain(4, 0.1),
+        DynamicTree.chain(4, 0.1),
         sample_from_anchor=True,
         layers=dataclasses.replace(ONE_LAYER, sliding_window=6, qk_norm=True),
     ),
@@ -168,7 +168,7 @@ DRAFTERS = {
         **{"own_embedding": True, "draft_vocab_size": 50, "sample_from_anchor": True},
     ),
     "dspark, a tree": lambda: dflash(DynamicTree(9, 2, 4), markov=MarkovConfig(8, "rnn"), sample_from_anchor=True),
-    "dflash 2, a chain": lambda: dflash(SureChain(4, 0.1), **DFLASH2),
+    "dflash 2, a chain": lambda: dflash(DynamicTree.chain(4, 0.1), **DFLASH2),
     "dflash 2, a tree": lambda: dflash(DynamicTree(10, 2, 4), **DFLASH2),
     "prompt lookup": lambda: PromptLookup(copied=4),
     "suffix decoding": lambda: SuffixDecoding(nodes=9, copied=4),

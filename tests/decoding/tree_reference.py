@@ -36,11 +36,18 @@ def best(scores: np.ndarray, count: int) -> list[int]:
 
 
 def dynamic_tree(
-    nodes: int, depth_steps: int, top_k: int, scores: Callable[[tuple[int, ...]], np.ndarray], beam: int | None = None
+    nodes: int,
+    depth_steps: int,
+    top_k: int,
+    scores: Callable[[tuple[int, ...]], np.ndarray],
+    beam: int | None = None,
+    least: float = 0.0,
 ) -> list[tuple[tuple[int, ...], np.float32]]:
     """The (path of tokens, score) of every node of the EAGLE-2 tree but the root, in order.
 
-    `scores(path)` gives the log-probabilities of every token after a path; `beam` is the width of a frontier.
+    `scores(path)` gives the log-probabilities of every token after a path; `beam` is the width of a frontier. Paths
+    less likely than `least` are left out, and those that would be, were the next guess as sure as those so far, have
+    no children.
     """
     beam = top_k if beam is None else beam
 
@@ -48,11 +55,14 @@ def dynamic_tree(
         below = scores(path)
         return [((*path, token), np.float32(score + below[token])) for token in best(below, top_k)]
 
-    block = children((), np.float32(0))
+    lowest = -np.inf if least == 0 else math.log(least)
+    block = [child for child in children((), np.float32(0)) if child[1] >= np.float32(lowest)]
     found = list(block)
-    for _ in range(depth_steps):
+    for guesses in range(1, depth_steps + 1):
         frontier = [block[i] for i in best(np.array([score for _, score in block]), beam)]
-        block = [child for path, score in frontier for child in children(path, score)]
+        followed = [one for one in frontier if one[1] >= np.float32(lowest * guesses / (guesses + 1))]
+        block = [child for path, score in followed for child in children(path, score)]
+        block = [child for child in block if child[1] >= np.float32(lowest)]
         found += block
     kept = best(np.array([score for _, score in found]), nodes - 1)
     return [found[i] for i in sorted(kept)]

@@ -11,7 +11,7 @@ import pytest
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.automata import Guide
-from eagle_jax.decoding.policy import DynamicTree, SureChain, TreePolicy
+from eagle_jax.decoding.policy import DynamicTree, TreePolicy
 from eagle_jax.decoding.processor import LogitsAdjustment
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.tree import Tree
@@ -147,7 +147,7 @@ def test_a_tree_has_the_likeliest_paths(kind: str):
         assert set(found.values()) == set(expected)
 
 
-@pytest.mark.parametrize("policy", [CHAIN, SureChain(5, 0.0), DynamicTree(9, 2, 3)], ids=str)
+@pytest.mark.parametrize("policy", [CHAIN, DynamicTree.chain(5, 0.05), DynamicTree(9, 2, 3)], ids=str)
 @pytest.mark.parametrize("kind", ["vanilla", "gated, draft vocabulary"])
 def test_a_path_ends_before_the_first_doubtful_node(kind: str, policy: TreePolicy):
     head, view = head_of(kind), view_of()

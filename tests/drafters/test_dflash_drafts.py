@@ -12,7 +12,7 @@ from in_flight import after_steps, prefilled, settings_at
 from states import steps_by_row
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, SureChain, TreePolicy
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, TreePolicy
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.state import DecodeState
@@ -124,7 +124,7 @@ TREES = [
     DynamicTree(30, 2, 6, 29),
     DynamicTree(4, 1, 10, best_first=True),
     EAGLE1_TREE,
-    SureChain(4, 0.2),
+    DynamicTree.chain(4, 0.001),
     StaticTree((-1, 0)),
 ]
 
@@ -152,7 +152,7 @@ def test_a_tree_over_ranks_is_the_one_over_the_vocabulary(policy: TreePolicy):
     assert valid[0].sum() > 1
 
 
-@pytest.mark.parametrize("policy", [DynamicTree(5, 3, 1), SureChain(5, 0.1)], ids=["chain", "sure chain"])
+@pytest.mark.parametrize("policy", [DynamicTree(5, 3, 1), DynamicTree.chain(5, 0.1)], ids=["chain", "sure chain"])
 def test_a_tree_that_is_deeper_than_the_block(policy: TreePolicy):
     with pytest.raises(ValueError, match="depth 4 for a DFlash head whose block of 4 drafts 3 tokens"):
         DFlashDrafter(head=head(), policy=policy)

@@ -12,7 +12,7 @@ from in_flight import after_steps, settings_at
 from states import steps_by_row
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.policy import DynamicTree, SureChain, TreePolicy
+from eagle_jax.decoding.policy import DynamicTree, TreePolicy
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.state import DecodeState
 from eagle_jax.drafters.base import CommittedRows, View
@@ -100,7 +100,7 @@ def test_a_chain_is_the_best_token_of_each_row(temperature: float, trimmed: bool
     np.testing.assert_array_equal(tree.parent, [[-1, 0, 1, 2]] * 2)
 
 
-@pytest.mark.parametrize("policy", [DynamicTree(5, 3, 1), SureChain(5, 0.1)], ids=["chain", "sure chain"])
+@pytest.mark.parametrize("policy", [DynamicTree(5, 3, 1), DynamicTree.chain(5, 0.1)], ids=["chain", "sure chain"])
 def test_a_tree_that_is_deeper_than_a_pass(policy: TreePolicy):
     with pytest.raises(ValueError, match="depth 4 for a P-EAGLE head that drafts 3 tokens in a pass"):
         PEagle(head=head(), policy=policy)

@@ -9,7 +9,7 @@ from speller import RANDOM, TOKENIZER
 from typer.testing import CliRunner
 
 from eagle_jax import api, cli
-from eagle_jax.decoding.policy import DynamicTree, SureChain
+from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.dflash_parts import SelectorConfig
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
@@ -92,9 +92,9 @@ def test_each_batch_size_finds_the_memory_of_the_last_one_free(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_default_tree_and_chains_are_timed_too(monkeypatch):
-    """On a CPU and for one answer; what is kept of a chain is what `auto` drafts."""
-    ran = {SureChain(6, 0.3): 9.0, None: 1.0}
+def test_the_default_tree_and_trees_that_end_are_timed_too(monkeypatch):
+    """On a CPU and for one answer; what is kept of one is what `auto` drafts."""
+    ran = {DynamicTree.chain(6, 0.2): 9.0, None: 1.0}
     whole = tuning.time_whole
 
     def faster(start, drafters, *advance):
@@ -104,11 +104,11 @@ def test_the_default_tree_and_chains_are_timed_too(monkeypatch):
     monkeypatch.setattr(tuning, "time_whole", faster)
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 1), (1, 8), (1,)))
     alone, both = api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16)
-    assert {None, drafters.default_tree(RANDOM, "eagle", 1), *tuning.CHAINS} <= set(alone.measured)
-    assert not set(tuning.CHAINS) & set(both.measured)
-    assert alone.budget.tree == (6, 0.3)
+    assert {None, drafters.default_tree(RANDOM, "eagle", 1), *tuning.SURE} <= set(alone.measured)
+    assert not set(tuning.SURE) & set(both.measured)
+    assert alone.budget.tree == (6, 0.2)
     api.keep_budgets([alone.budget])
-    assert drafter_for(RANDOM, "auto", "auto").shape == SureChain(6, 0.3)
+    assert drafter_for(RANDOM, "auto", "auto").shape == DynamicTree.chain(6, 0.2)
 
 
 def test_a_tree_that_gains_nothing_over_plain_decoding_is_not_drafted():
@@ -157,4 +157,4 @@ def test_chains_no_deeper_than_there_are_heads(monkeypatch):
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 1), (1, 4), (1,)))
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=3))
     (tuned,) = api.tune(medusa, batch_sizes=(1,), prompts=PROMPTS, max_new_tokens=16)
-    assert [tree for tree in tuned.measured if isinstance(tree, SureChain)] == [SureChain(4, 0.3)]
+    assert [tree for tree in tuned.measured if tree and tree.least] == [tree for tree in tuning.SURE if tree.depth <= 3]

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 import eagle_jax
 from eagle_jax import api
-from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, SureChain
+from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
 from eagle_jax.dflash_parts import SelectorConfig
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.dflash import DFlashDrafter
@@ -284,5 +284,5 @@ def test_where_a_prompt_is_long_for_its_answer_nothing_is_drafted_by_default(mon
 
 @pytest.mark.parametrize("least", [0, 0.0, np.float32(0.5), 0.5])
 def test_chains_that_are_asked_for(least):
-    assert asked_tree((6, least)) == SureChain(6, float(least))
-    assert asked_tree(SureChain(6, 0.5)) == SureChain(6, 0.5)
+    assert asked_tree((6, least)) == DynamicTree.chain(6, float(least))
+    assert asked_tree(DynamicTree.chain(6, 0.5)) == DynamicTree.chain(6, 0.5)

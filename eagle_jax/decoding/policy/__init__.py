@@ -1,7 +1,6 @@
 """Tree policies: which guesses become a draft tree."""
 
 from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, check_width, keep_best
-from eagle_jax.decoding.policy.chain import SureChain
 from eagle_jax.decoding.policy.dynamic import DynamicTree, num_candidates
 from eagle_jax.decoding.policy.static import EAGLE1_TREE, NO_TREE, StaticTree, likeliest_tree
 
@@ -12,7 +11,6 @@ __all__ = [
     "Extend",
     "NO_TREE",
     "StaticTree",
-    "SureChain",
     "TreePolicy",
     "best",
     "check_width",

@@ -1,6 +1,9 @@
 """EAGLE-2's tree: grow where the drafter is confident, keep the best nodes of all."""
 
 import dataclasses
+import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,8 @@ from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.sharding import by_row
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +33,11 @@ class DynamicTree(TreePolicy):
     (JetSpec, arXiv:2606.18394). No level of that tree has more nodes, and those that it has are its level's best. A
     drafter that runs its network over each frontier pays for every row of it, one of marginals only for scores.
 
+    With `least` a tree ends where the drafter is unsure, and is as large as each step deserves: that pays where every
+    node costs, on CPU cores. Nodes below paths of less than that probability are left out, and a path is followed as
+    long as it would still be likely enough if its next guess were as sure as those so far: one of d guesses with the
+    probability p while `p ** ((d + 1) / d) >= least`. Where no path of a batch is, the drafter is not asked.
+
     Candidate f is one of the first top_k, children of the root, or in a block of top_k for each node of a frontier, in
     which element a * top_k + c is the c-th child of the a-th node of the frontier. Children never score above their
     parents and come after them, and ties go to the lower f, so the parent of every kept candidate is kept.
@@ -37,12 +47,14 @@ class DynamicTree(TreePolicy):
         depth_steps: expansions; the longest drafted path is one longer.
         top_k: children of a node.
         beam: nodes of a frontier, as far as there are so many candidates; None is `top_k`, as published (EAGLE-2).
+        least: probability of a path, by its score, below which it is left out; 0 leaves out none.
         best_first: number the nodes by their scores instead, so that a tree tells which smaller ones it contains.
     """
 
     depth_steps: int
     top_k: int
     beam: int | None = None
+    least: float = dataclasses.field(default=0.0, kw_only=True)
     best_first: bool = dataclasses.field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self):
@@ -54,6 +66,8 @@ class DynamicTree(TreePolicy):
             raise ValueError(f"a dynamic tree with {self.depth_steps} expansions; expected 0 or more")
         if self.beam is not None and self.beam < 1:
             raise ValueError(f"a dynamic tree with beam = {self.beam}; expected a frontier of at least 1 node")
+        if not 0 <= self.least < 1:
+            raise ValueError(f"a tree of paths of at least {self.least}; expected a probability from 0 to below 1")
         candidates = num_candidates(self.depth_steps, self.top_k, self.beam)
         if self.nodes - 1 > candidates:
             beam = "" if self.beam is None else f" and beam {self.beam}"
@@ -65,6 +79,15 @@ class DynamicTree(TreePolicy):
         object.__setattr__(self, "depth", self.depth_steps + 1)
         object.__setattr__(self, "frontiers", _frontiers(self.depth_steps, self.top_k, self.beam))
         object.__setattr__(self, "children", self.top_k)
+
+    @staticmethod
+    def chain(nodes: int, least: float = 0.0) -> "DynamicTree":
+        """The best token, the best below it, and so on: `nodes` at most, root included."""
+        return DynamicTree(nodes, nodes - 2, 1, least=least)
+
+    @property
+    def is_chain(self) -> bool:
+        return self.top_k == 1 and self.depth_steps == self.nodes - 2
 
     @property
     def narrowed(self) -> "DynamicTree":
@@ -92,17 +115,25 @@ class DynamicTree(TreePolicy):
     ) -> tuple[Tree, Carry]:
         batch, k = len(root_tokens), self.top_k
         edge, token = best(first_scores, k)  # the frontier, cut to the beam below
-        score = worth(edge, 0, calibration)
+        score = self._likely_enough(worth(edge, 0, calibration))
         index = jnp.broadcast_to(jnp.arange(k, dtype=jnp.int32), (batch, k))  # its candidate numbers
         scores, tokens, parents, edges = [score], [token], [jnp.full_like(index, -1)], [edge]  # the candidates
         parent_row, first = jnp.zeros_like(index), k  # first is the number of the next level's first candidate
 
         for level, width in enumerate(self.frontiers, start=1):
             score, token, index, parent_row = (part[:, :width] for part in (score, token, index, parent_row))
+            score = jnp.where(score >= self._followed(level), score, -jnp.inf) if self.least else score
+
+            def children(
+                level: int = level, token: Array = token, parent_row: Array = parent_row, carry: Carry = carry
+            ) -> tuple[Array, Array, Carry]:
+                below, more = extend(carry, level, token, parent_row)
+                return *best(below, k), more
+
             with jax.named_scope(f"level_{level}"):
-                below, carry = extend(carry, level, token, parent_row)
-                edge, child_token = best(below, k)
-                scores.append((score[:, :, None] + worth(edge, level, calibration)).reshape(batch, width * k))
+                edge, child_token, carry = self._if_any_is_followed(score, children)
+                below_score = self._likely_enough(score[:, :, None] + worth(edge, level, calibration))
+                scores.append(below_score.reshape(batch, width * k))
                 edges.append(edge.reshape(batch, width * k))
                 tokens.append(child_token.reshape(batch, width * k))
                 parents.append(jnp.repeat(index, k, axis=1))
@@ -117,6 +148,21 @@ class DynamicTree(TreePolicy):
 
         all_candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents, edges))
         return keep_best(self, root_tokens, *all_candidates, best_first=self.best_first), carry
+
+    def _likely_enough(self, scores: Float[Array, "b *nodes"]) -> Float[Array, "b *nodes"]:
+        """Scores of paths, -inf of those that are left out."""
+        return jnp.where(scores >= math.log(self.least), scores, -jnp.inf) if self.least else scores
+
+    def _followed(self, level: int) -> float:
+        """The score that a path of so many guesses is followed from."""
+        return math.log(self.least) * level / (level + 1)
+
+    def _if_any_is_followed(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
+        """What `extend` finds below a frontier; zeros, without running it, where no path has a score."""
+        if not self.least:
+            return extend()
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(extend))
+        return lax.cond(jnp.any(scores > -jnp.inf), extend, lambda: nothing)
 
 
 def num_candidates(depth_steps: int, top_k: int, beam: int | None = None) -> int:
