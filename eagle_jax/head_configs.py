@@ -52,8 +52,8 @@ class Eagle3Config:
     `concat[embedding ; feature]`, then an output matrix of its own.
 
     Args:
-        layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head).
-            `vocab_size` is the target's, everything else the draft's own.
+        layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head), or with
+            latent attention. `vocab_size` is the target's, everything else the draft's own.
         taps: target layers whose entering residual stream is read, counted from 0, in the order in which `fc` reads
             them (low, mid, high); the number of target layers means what leaves the last, before the final norm.
         target_hidden_size: width of the target's residual stream.
@@ -79,7 +79,7 @@ class Eagle3Config:
 
     def __post_init__(self):
         _check_taps(self.taps, self.target_hidden_size)
-        _check_draft(self.layers, self.draft_vocab_size)
+        _check_draft(self.layers, self.draft_vocab_size, latent=True)
         if self.mask is not None:
             _check_mask_token(self.mask.token_id, self.layers.vocab_size)
             if self.mask.num_drafted < 1:
@@ -267,7 +267,9 @@ def _check_sizes(config: MedusaConfig | HydraConfig) -> None:
             raise ValueError(f"{name}={getattr(config, name)}; expected at least 1")
 
 
-def _check_draft(layers: LlamaConfig, size: int, *, one_window: bool = True, like_llama: bool = True) -> None:
+def _check_draft(
+    layers: LlamaConfig, size: int, *, one_window: bool = True, like_llama: bool = True, latent: bool = False
+) -> None:
     """Refuses a draft vocabulary that is empty or larger than the target's, and layers that no head has."""
     if not 1 <= size <= layers.vocab_size:
         raise ValueError(
@@ -275,18 +277,23 @@ def _check_draft(layers: LlamaConfig, size: int, *, one_window: bool = True, lik
             "of the target's tokens or all"
         )
     if like_llama:
-        _check_like_llama(layers)
+        _check_like_llama(layers, latent)
     if one_window and layers.full_attention_layers:
         raise ValueError(
             f"full_attention_layers={layers.full_attention_layers} in a draft head; its layers share one window or none"
         )
 
 
-def _check_like_llama(layers: LlamaConfig) -> None:
+def _check_like_llama(layers: LlamaConfig, latent: bool) -> None:
+    """Refuses layers that no head has; with `latent` they may have latent attention, and what comes with it."""
     if layers.experts is not None:
         raise ValueError("the layers of a draft head have experts; expected dense ones, whatever the target's are")
-    if unlike := layers.unlike_llama:
+    unlike, rope = layers.unlike_llama, layers.rope
+    if latent and layers.latent is not None:
+        unlike = {name: value for name, value in unlike.items() if name not in ("latent", "attention_multiplier")}
+        rope = dataclasses.replace(rope, interleaved=False)
+    if unlike:
         stated = ", ".join(f"{name}={value!r}" for name, value in unlike.items())
         raise ValueError(f"the layers of a draft head have {stated}; expected Llama's, whatever the target's are")
-    if layers.rope != layers.rope.for_heads():
+    if rope != rope.for_heads():
         raise ValueError("the layers of a draft head rotate their heads otherwise than Llama's; expected Llama's way")

@@ -65,15 +65,19 @@ class Latent:
         query_rank: numbers in the latent vector of queries (`q_lora_rank`); None has queries of the input.
         plain_dim: dimensions of a query head that are not rotated (`qk_nope_head_dim`).
         value_dim: size of a value head (`v_head_dim`).
+        eps: epsilon of the norms of latent vectors; DeepSeek's code has 1e-6, whatever that of the other norms is.
     """
 
     rank: int
     query_rank: int | None
     plain_dim: int
     value_dim: int
+    eps: float = 1e-6
 
     def __post_init__(self):
         for name in ("rank", "query_rank", "plain_dim", "value_dim"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} of latent attention; expected at least 1")
+        if self.eps <= 0:
+            raise ValueError(f"eps={self.eps} of latent attention; expected a positive number")

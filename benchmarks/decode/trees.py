@@ -2,8 +2,8 @@
 
     python -m benchmarks.decode.trees --target smollm2-135m-instruct --questions QUESTIONS.jsonl --every 60
 
-Speeds are of decoding alone, each question by its fastest repeat. `least` at the end of a tree, as in 8,3,2,0.03, leaves
-out less probable paths. Exits with 1 if a text differs from that of plain decoding.
+Speeds are of decoding alone, each question by its fastest repeat. A probability at the end of a tree, as in 8,3,2,0.03,
+leaves out less probable paths. Exits with 1 if a text differs from that of plain decoding.
 """
 
 import eagle_jax

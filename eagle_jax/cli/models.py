@@ -16,8 +16,8 @@ def models(as_json: options.Json = False) -> None:
 
     A name can be given to `--target`: both folders come from the HuggingFace hub, once; of SmolLM2, the model from
     the Python registry and the head from the package. Memory is for weights alone, with matrices in bfloat16 or
-    rounded to 8 or 4 bits and embeddings in bfloat16; `+` where the size of the head is not known before it is
-    downloaded.
+    rounded to 8 or 4 bits and embeddings in bfloat16; `+` where the size of the head, and `?` where that of the model
+    is not known before it is downloaded.
 
     **Examples**
 
@@ -34,14 +34,18 @@ def models(as_json: options.Json = False) -> None:
         shown.add_column(heading, justify="right", no_wrap=True)
     for pair in api.PAIRS:
         facts = _facts(pair)
-        head, more = ("?", "+") if pair.head_sizes is None else (f"{facts['head_parameters'] / 1e9:.2f}", "")
+        more = "+" if pair.head_sizes is None else ""
         shown.add_row(
             f"[bold]{pair.name}[/bold] ({pair.method})\n  {pair.target}\n  {pair.head}",
-            f"\n{facts['target_parameters'] / 1e9:.2f}\n{head}",
-            *(f"{size / 1e9:.1f}{more}" for size in facts["memory"].values()),
+            f"\n{_billions(facts['target_parameters'])}\n{_billions(facts['head_parameters'])}",
+            *(f"{size / 1e9:.1f}{more}" for size in (facts["memory"] or {}).values()),
         )
     out.print(shown)
     out.print("10^9: parameters in billions; bf16, int8, int4: memory for the weights of both, in GB.")
+
+
+def _billions(parameters: int | None) -> str:
+    return "?" if parameters is None else f"{parameters / 1e9:.2f}"
 
 
 def _facts(pair: Any) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def _facts(pair: Any) -> dict[str, Any]:
         "method": pair.method,
         "target": pair.target,
         "head": pair.head,
-        "target_parameters": pair.target_sizes.count.total,
+        "target_parameters": None if pair.target_sizes is None else pair.target_sizes.count.total,
         "head_parameters": None if pair.head_sizes is None else pair.head_sizes.count.total,
-        "memory": dict(pair.memory),
+        "memory": pair.memory and dict(pair.memory),
     }

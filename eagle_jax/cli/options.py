@@ -192,7 +192,7 @@ Tree = Annotated[
         "--tree",
         metavar="TREE",
         help="auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, "
-        "with the beam after them if it is not top-k, or with a probability as 8,3,2,0.03 (less probable paths are left "
+        "with the beam after them if it is not top-k, or a probability as 8,3,2,0.03 (less probable paths are left "
         "out), nodes,least of a chain as 6,0.8, or the nodes' parents as -1,0,0,1.",
         rich_help_panel=DRAFTING,
     ),

@@ -122,9 +122,12 @@ DENSE: Mapping[str, Family] = {
         title="Gemma 3 (text)",
         differs="as Gemma 2 without caps; normed heads; layers with a window have a rotary embedding of their own",
         architecture="Gemma3ForCausalLM",
+        whole=("gemma3", "Gemma3ForConditionalGeneration"),
         keys=_GEMMA | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
         absent={
             **_GEMMA_ABSENT,
+            "vocab_size": 262208,
+            "num_attention_heads": 8,
             "max_position_embeddings": 131072,
             "rope_theta": 1e6,
             "rope_local_base_freq": 1e4,

@@ -140,7 +140,8 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
             f"fc.weight and midlayer.* or layers.0.*{', and the target in the other place' if is_target else ''}"
         )
     try:
-        stated = read_entries(quant_config.without(entries), eagle3=spelling.eagle3)
+        numbered = spelling is formats.NUMBERED
+        stated = read_entries(quant_config.without(entries), eagle3=spelling.eagle3, numbered=numbered)
         if spelling.eagle3:
             config: EagleConfig | Eagle3Config = eagle3_config(
                 info, stated, spelling, _taps(stated.taps or default_taps)

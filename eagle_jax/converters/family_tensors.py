@@ -73,8 +73,7 @@ class Tensors:
         shared: name of the expert that every token goes through, and of the gate behind it.
         experts: names of the experts' matrices, with `{j}` for the number of one if each has tensors of its own.
         joined: the tensors that hold several parameters.
-        unread: patterns of tensors that are left alone: of other parts of the model, and of layers that predict further
-            tokens.
+        unread: patterns of tensors that are left alone: of layers that predict further tokens.
     """
 
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -108,7 +107,8 @@ _GEMMA4 = "experts."
 _SHARED = "mlp.shared_expert", "mlp.shared_expert_gate"
 _WITH_ANOTHER_LAYER = dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",))
 _MTP = (r"mtp\..*",)
-_MTP_AND_VISION = (*_MTP, r"model\.visual\..*")
+# Parts of multimodal models that read no text.
+_OTHER_PARTS = (r"(model\.)?(visual|vision_model|vision_tower|multi_modal_projector|mm_projector)\..*",)
 
 TENSORS: Mapping[str, Tensors] = {
     "llama": Tensors(),
@@ -119,8 +119,8 @@ TENSORS: Mapping[str, Tensors] = {
     "deepseek_v3": _WITH_ANOTHER_LAYER,
     "glm4_moe_lite": _WITH_ANOTHER_LAYER,
     "qwen3_next": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP),
-    "qwen3_5": Tensors(unread=_MTP_AND_VISION),
-    "qwen3_5_moe": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP_AND_VISION),
+    "qwen3_5": Tensors(unread=_MTP),
+    "qwen3_5_moe": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP),
     "minimax_m2": dataclasses.replace(_MIXTRAL, correction="block_sparse_moe.e_score_correction_bias"),
     "hunyuan_v1_dense": Tensors(
         renamed={"self_attn.q_norm": "self_attn.query_layernorm", "self_attn.k_norm": "self_attn.key_layernorm"}
@@ -145,7 +145,6 @@ TENSORS: Mapping[str, Tensors] = {
             Joined(f"{_LLAMA4}down_proj", (f"{_LLAMA4}down_proj",), transposed=True),
         ),
         shared=("feed_forward.shared_expert", "feed_forward.shared_expert_gate"),
-        unread=(r"vision_model\..*", r"multi_modal_projector\..*"),
     ),
     "gemma4": Tensors(
         router="router.proj",
@@ -189,10 +188,6 @@ def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
     yield names.Rule(f"{layer}self_attn.sinks", f"{path}self_attn/sinks")
     for key, own in hf_gemma4.TENSORS.items():
         yield names.Rule(f"{layer}{key}", f"{path}{own}")
-    for name in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"):
-        yield from names.linear(f"{layer}self_attn.{name}", f"{path}self_attn/{name}")
-    for name in ("q_a_layernorm", "kv_a_layernorm"):
-        yield names.Rule(f"{layer}self_attn.{name}.weight", f"{path}self_attn/{name}/scale")
     for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba", "out_proj"):
         yield names.Rule(f"{layer}linear_attn.{name}.weight", f"{path}linear_attn/{name}/weight")
     yield names.Rule(f"{layer}linear_attn.conv1d.weight", f"{path}linear_attn/conv1d/weight")
@@ -282,4 +277,4 @@ def unread(config: LlamaConfig) -> tuple[str, ...]:
     nothing reads.
     """
     patterns = (pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)
-    return (*patterns, *hf_gemma4.unread(config))
+    return (*_OTHER_PARTS, *patterns, *hf_gemma4.unread(config))

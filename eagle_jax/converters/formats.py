@@ -76,7 +76,7 @@ NUMBERED = Spelling(
 
 # Of an EAGLE-3 head, and of its decoder layers.
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-LAYER_FLAGS = ("attention_bias", "qkv_bias", "mlp_bias", "qk_norm")
+LAYER_FLAGS = ("attention_bias", "qkv_bias", "mlp_bias", "qk_norm", "latent")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Format:
 
 FORMATS: Mapping[str, Format] = {
     "safeailab": Format(eagle1=PLAIN, eagle3=MIDLAYER, trimmed=True),
-    "sglang": Format(eagle1=PLAIN, eagle3=MIDLAYER, eagle3_flags=("fc_norm", "norm_output")),
+    "sglang": Format(eagle1=PLAIN, eagle3=MIDLAYER, eagle3_flags=("fc_norm", "norm_output", "latent")),
     "speculators": Format(
         eagle1=FUSED,
         eagle3=NUMBERED,

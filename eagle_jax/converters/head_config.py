@@ -4,14 +4,15 @@ The tensors are the truth about every size, bias and norm; published EAGLE-1 con
 what no tensor shows is taken from the config. EAGLE-3 configs have to agree with the tensors.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import hf_facts, hf_families, hf_rope, hf_values
+from eagle_jax.converters import hf_facts, hf_families, hf_latent, hf_rope, hf_values
 from eagle_jax.converters.formats import EMBEDDING, FLAGS, KEPT, OFFSETS, OUTPUT, Spelling
-from eagle_jax.converters.head_entries import NUM_TAPS, Stated
+from eagle_jax.converters.head_entries import NUM_TAPS, Stated, has_latent
 from eagle_jax.converters.mask_entries import mask_config
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.head_configs import Eagle3Config, EagleConfig
@@ -56,12 +57,11 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
 
     vocab_size = _vocab_size(info, stated.layer)
     layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
-    for name, key in (
-        ("num_attention_heads", f"{spelling.first}.self_attn.q_proj.weight"),
-        ("num_key_value_heads", f"{spelling.first}.self_attn.k_proj.weight"),
-        ("intermediate_size", f"{spelling.first}.mlp.gate_proj.weight"),
-        ("num_hidden_layers", f"{spelling.first}.*"),
-    ):
+    shown_by = {"intermediate_size": "mlp.gate_proj.weight", "num_hidden_layers": "*"}
+    if layers.latent is None:
+        shown_by |= {"num_attention_heads": "self_attn.q_proj.weight", "num_key_value_heads": "self_attn.k_proj.weight"}
+    for name, part in shown_by.items():
+        key = f"{spelling.first}.{part}"
         _agree(stated.layer.get(name), getattr(layers, name), name, key)
     if OUTPUT in info:
         drafted, _ = _matrix(info, OUTPUT)
@@ -94,8 +94,6 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
     def name(part: str) -> str:
         return f"{spelling.first}.{part}"
 
-    q, k = (_matrix(info, name(f"self_attn.{x}_proj.weight"))[0] for x in "qk")
-    size = _head_dim(entries, q, k)
     context = hf_values.integer(entries, "max_position_embeddings", ABSENT_CONTEXT)
     numbers = [int(i) for i in re.findall(r"^layers\.(\d+)\.", "\n".join(info), re.MULTILINE)]
     whole_bias = name("self_attn.o_proj.bias") in info
@@ -104,18 +102,31 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
         hidden_size=hidden,
         intermediate_size=_matrix(info, name("mlp.gate_proj.weight"))[0],
         num_hidden_layers=1 + max(numbers, default=0) if spelling.first.endswith(".0") else 1,
-        num_attention_heads=q // size,
-        num_key_value_heads=k // size,
-        head_dim=size,
         max_position_embeddings=context,
         rms_norm_eps=hf_values.number(entries, "rms_norm_eps", ABSENT_EPS),
-        rope=hf_rope.rope_from_hf(entries, context),
         attention_bias=whole_bias,
         qkv_bias=name("self_attn.q_proj.bias") in info and not whole_bias,
         qk_norm=name("self_attn.q_norm.weight") in info,
         mlp_bias=name("mlp.gate_proj.bias") in info,
         sliding_window=_window(entries),
+        **(_latent(entries, context) if has_latent(entries) else _by_head(info, entries, spelling, context)),
     )
+
+
+def _latent(entries: Mapping[str, Any], context: int) -> dict[str, Any]:
+    """What the config says of latent attention; whether tensors have these sizes is checked with their shapes."""
+    facts = dict(hf_latent.read(entries))
+    latent = dataclasses.replace(facts["latent"], eps=hf_values.number(entries, "rms_norm_eps", ABSENT_EPS))
+    rope = hf_rope.rope_from_hf(entries, context, frozenset({"rope_interleave"}))
+    return {**facts, "latent": latent, "rope": rope, "num_attention_heads": facts["num_key_value_heads"]}
+
+
+def _by_head(info: Info, entries: Mapping[str, Any], spelling: Spelling, context: int) -> dict[str, Any]:
+    """Heads of ordinary attention."""
+    q, k = (_matrix(info, f"{spelling.first}.self_attn.{x}_proj.weight")[0] for x in "qk")
+    size = _head_dim(entries, q, k)
+    heads = {"num_attention_heads": q // size, "num_key_value_heads": k // size, "head_dim": size}
+    return {**heads, "rope": hf_rope.rope_from_hf(entries, context)}
 
 
 def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import hf_families, hf_rope, hf_values, mask_entries
+from eagle_jax.converters import hf_families, hf_latent, hf_rope, hf_values, mask_entries
 from eagle_jax.converters.formats import FLAGS
 from eagle_jax.converters.hf_keys import Tables, check_head
 
@@ -46,8 +46,18 @@ _EAGLE3_READ = frozenset(
 _EAGLE3_IGNORED = mask_entries.IGNORED | frozenset(
     """
     target_model_type ttt_length step_loss_decay draft_num_hidden_layers num_target_layers target_model_name_or_path
+    _torchspec_version
     """.split()
 )
+
+# Beside a latent attention's: keys of experts, which are the target's.
+_LATENT_IGNORED = frozenset(
+    """
+    n_routed_experts n_shared_experts first_k_dense_replace moe_layer_freq n_group topk_group topk_method scoring_func
+    routed_scaling_factor qk_head_dim num_nextn_predict_layers seq_aux aux_loss_alpha ep_size
+    """.split()
+)
+ENTERED = "kimi_k2"  # numbered heads of this type have in `eagle_config` layers that streams enter (TorchSpec for vLLM)
 
 # `eagle_config`, as NVIDIA's and SpecForge's heads have it.
 _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
@@ -129,16 +139,19 @@ class Stated:
     mask: mask_entries.StatedMask = mask_entries.StatedMask()
 
 
-def read_entries(entries: Mapping[str, Any], *, eagle3: bool) -> Stated:
+def read_entries(entries: Mapping[str, Any], *, eagle3: bool, numbered: bool = False) -> Stated:
     """Reads a head's `config.json` in either form. Every key is accounted for.
 
     Unknown keys that are false, null or empty are passed over, with a line in the log.
+
+    Args:
+        numbered: the tensors of an EAGLE-3 head's layers have numbers in their names.
 
     Raises:
         ValueError: keys that may change the head, all at once, a value that cannot be, or another method's config.
     """
     check_method(entries)
-    return _nested(entries, eagle3) if KIND in entries else _flat(entries, eagle3)
+    return _nested(entries, eagle3) if KIND in entries else _flat(entries, eagle3, numbered)
 
 
 def check_method(entries: Mapping[str, Any]) -> None:
@@ -164,10 +177,12 @@ def _read(entries: Mapping[str, Any], tables: Tables, where: str = "") -> None:
         raise ValueError(f"in {where}: {error}" if where else str(error)) from error
 
 
-def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
+def _flat(entries: Mapping[str, Any], eagle3: bool, numbered: bool) -> Stated:
     trimmed = {"draft_vocab_size"}
     read = _LAYER_READ | (_EAGLE3_READ | mask_entries.READ if eagle3 else trimmed)
     neutral = hf_families.IGNORED | (_EAGLE3_IGNORED if eagle3 else frozenset())
+    if eagle3 and has_latent(entries):
+        read, neutral = read | hf_latent.KEYS, neutral | _LATENT_IGNORED
     refusals = hf_values.Refusals()
     refusals.of(_read, entries, Tables(read=read, fixed=_LAYER_FIXED, neutral=neutral))
     if not eagle3:
@@ -184,7 +199,13 @@ def _flat(entries: Mapping[str, Any], eagle3: bool) -> Stated:
     inner_tables = Tables(read=frozenset({TAPS}), fixed=_INNER_FIXED, neutral=frozenset())
     refusals.of(_read, inner, inner_tables, "eagle_config")
     refusals.check()
-    return _eagle3(entries, entries, _taps(inner, entries))
+    entering = numbered and entries.get("model_type") == ENTERED and has_latent(entries)
+    return _eagle3(entries, entries, _layers(inner, TAPS, least=0) if entering else _taps(inner, entries))
+
+
+def has_latent(entries: Mapping[str, Any]) -> bool:
+    """Whether a config states latent attention."""
+    return entries.get("kv_lora_rank") is not None
 
 
 def _taps(inner: Mapping[str, Any], entries: Mapping[str, Any]) -> tuple[int, ...] | None:

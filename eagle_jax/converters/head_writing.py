@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import hf_families, hf_rope
+from eagle_jax.converters import hf_families, hf_latent, hf_rope
 from eagle_jax.converters.formats import FLAGS, check_expressible
 from eagle_jax.converters.head_entries import KIND, LAYER, PEAGLE, TAPS
 from eagle_jax.head_configs import Eagle3Config, EagleConfig
@@ -68,7 +68,7 @@ def _flat(config: EagleConfig | Eagle3Config, dtype: str, sglang: bool) -> dict[
             entries["draft_vocab_size"] = config.draft_vocab_size
         return entries
     if sglang:
-        entries["architectures"] = ["LlamaForCausalLMEagle3"]
+        entries["architectures"] = ["LlamaForCausalLMEagle3" if config.layers.latent is None else hf_latent.EAGLE3]
     entries["draft_vocab_size"] = config.draft_vocab_size
     if config.target_hidden_size != config.layers.hidden_size:
         entries["target_hidden_size"] = config.target_hidden_size
@@ -120,10 +120,11 @@ def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) 
 
 def _layer(config: LlamaConfig) -> dict[str, Any]:
     """The decoder layers as HuggingFace's keys."""
-    entries: dict[str, Any] = {"model_type": "qwen3" if config.qk_norm else "llama", "hidden_act": "silu"}
+    family = "deepseek_v3" if config.latent is not None else "qwen3" if config.qk_norm else "llama"
+    entries: dict[str, Any] = {"model_type": family, "hidden_act": "silu"}
     entries |= {name: getattr(config, name) for name in (*hf_families.SIZES, "num_key_value_heads", "head_dim")}
     entries |= {name: getattr(config, name) for name in ("max_position_embeddings", "rms_norm_eps")}
-    entries |= hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)
+    entries |= hf_rope.rope_to_hf(config.rope, config.max_position_embeddings) | hf_latent.write(config)
     if config.sliding_window is not None:
         entries |= {"sliding_window": config.sliding_window, "use_sliding_window": True}
         entries["layer_types"] = [hf_families.WINDOWED] * config.num_hidden_layers

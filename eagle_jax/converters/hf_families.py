@@ -110,7 +110,7 @@ def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
         if family.whole is None or entries.get("model_type") != family.whole[0]:
             continue
         text, classes = entries.get("text_config"), entries.get("architectures") or [family.whole[1]]
-        if not isinstance(text, Mapping) or text.get("model_type", name) != name:
+        if not isinstance(text, Mapping) or text.get("model_type", name) not in (name, *family.also):
             raise ValueError(
                 f"text_config={reprlib.repr(text)} in a {family.whole[0]}; expected the config of a {name}"
             )

@@ -4,15 +4,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.config import Latent, LlamaConfig
+from eagle_jax.config import Latent, LlamaConfig, Rope
 from eagle_jax.converters import hf_rope
 from eagle_jax.converters.family import Stated
 from eagle_jax.converters.hf_values import integer, is_number, optional_integer
 
+EAGLE3 = "Eagle3DeepseekV2ForCausalLM"  # the class of EAGLE-3 heads with latent attention
 KEYS = frozenset(
     {"kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "rope_interleave"}
 )
-_WHOLE = "mscale_all_dim"
+_WHOLE, _PART = "mscale_all_dim", "mscale"
 
 
 def read(stated: Stated) -> dict[str, Any]:
@@ -47,9 +48,15 @@ def write(config: LlamaConfig) -> dict[str, Any]:
     factor = math.sqrt(config.attention_scale * (latent.plain_dim + config.head_dim) ** 0.5)
     if config.rope.kind == "yarn" and config.rope.factor > 1:
         scaling = hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)["rope_scaling"]
-        multiple = round((factor - 1) / (0.1 * math.log(config.rope.factor)), 9)
-        entries["rope_scaling"] = scaling | ({_WHOLE: multiple} if multiple else {})
+        entries["rope_scaling"] = scaling | _multiples(factor, config.rope)
     return entries
+
+
+def _multiples(factor: float, rope: Rope) -> dict[str, float]:
+    """The settings that make such a factor; `mscale` is for readers that do not know `attention_factor`."""
+    step = 0.1 * math.log(rope.factor)
+    whole, other = (round((one - 1) / step, 9) for one in (factor, factor * rope.attention_factor))
+    return {_WHOLE: whole, **({_PART: other} if other else {})} if whole else {}
 
 
 def _factor(stated: Stated) -> float:

@@ -11,6 +11,7 @@ LATENT: Mapping[str, Family] = {
         differs="latent attention; sparse experts by sigmoids, a correction and groups, a shared one, the first layers "
         "dense",
         architecture="DeepseekV3ForCausalLM",
+        whole=("kimi_k25", "KimiK25ForConditionalGeneration"),
         also=("kimi_k2",),
         keys=hf_latent.KEYS | hf_experts.BY_GROUPS | {"attention_bias", "first_k_dense_replace"},
         absent={

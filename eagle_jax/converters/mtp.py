@@ -21,10 +21,8 @@ from typing import Any
 import jax
 
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import family_tensors, names, reading, window
-from eagle_jax.converters.files import Weights, is_gguf, read_entries
-from eagle_jax.converters.hf_config import config_from_hf
-from eagle_jax.converters.hf_families import text_part
+from eagle_jax.converters import family_tensors, llama, names, reading, window
+from eagle_jax.converters.files import Weights, is_gguf
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.head_configs import EagleConfig
 from eagle_jax.models.eagle import Head
@@ -113,7 +111,7 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     if other := sorted(changes.keys() - {window.WINDOW}):
         raise ValueError(f"head_config has {other[0]}; of a target's own layer (MTP) only {window.WINDOW} can be set")
     # on several devices the target's keys and values may be repeated already
-    heads = config_from_hf(text_part(read_entries(weights.folder))).num_key_value_heads
+    heads = llama.read_config(weights.folder).num_key_value_heads
     stored = dataclasses.replace(target.config, num_key_value_heads=heads)
     config, spelling = config_of(stored), spelling_of(stored, weights.info)
     config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))

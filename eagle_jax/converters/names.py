@@ -45,8 +45,9 @@ def linear(key: str, path: str) -> tuple[Rule, Rule]:
 
 
 PROJECTIONS = tuple(f"self_attn.{x}_proj" for x in "qkvo") + tuple(f"mlp.{x}_proj" for x in ("gate", "up", "down"))
+PROJECTIONS += tuple(f"self_attn.{x}" for x in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"))
 NORMS = tuple(f"{x}_layernorm" for x in ("input", "post_attention", "pre_feedforward", "post_feedforward"))
-NORMS = (*NORMS, "self_attn.q_norm", "self_attn.k_norm")
+NORMS += tuple(f"self_attn.{x}" for x in ("q_norm", "k_norm", "q_a_layernorm", "kv_a_layernorm"))
 
 
 def decoder_layer(prefix: str) -> tuple[Rule, ...]:

@@ -71,7 +71,7 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *,
         applied.check(leaves)
         types = _types(table.slots, applied)
         matrices = {key: types.get(key) for path, slot in table.slots.items() if is_matrix(path) for key in slot.keys}
-        entries = quant_config.without(entries) | quant_config.entry(matrices)
+        entries = quant_config.without(entries) | quant_config.entry(matrices | _unread_matrices(weights, table))
         write_folder(folder, entries, _tensors(weights, types), table.file, others)
 
 
@@ -105,6 +105,13 @@ def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]
         if (quant_type := scheme.of(path)) is not None:
             types |= dict.fromkeys(slot.keys, quant_type.over(slot.shape[-1]))
     return types
+
+
+def _unread_matrices(weights: Weights, table: _Table) -> dict[str, None]:
+    """Matrices of other parts of the model, such as its layer for multi-token prediction: they stay floats."""
+    read = {key for slot in table.slots.values() for key in slot.keys}
+    others = (key for key, info in weights.info.items() if key not in read and len(info.shape) > 1)
+    return dict.fromkeys(key for key in others if key.endswith(".weight"))
 
 
 def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[str, np.ndarray]]:

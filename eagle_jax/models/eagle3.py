@@ -21,15 +21,15 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
 from eagle_jax.head_configs import Eagle3Config
-from eagle_jax.models.attention import Attention
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
+from eagle_jax.models.token_mixer import attention_mixer
 from eagle_jax.models.traced_once import through
-from eagle_jax.ops import KV, AttentionInputs, CachedKV
+from eagle_jax.ops import AttentionInputs, CachedKV, LayerRows
 from eagle_jax.sharding import constrain
 from eagle_jax.struct import pytree, static
 
@@ -44,7 +44,7 @@ class FirstLayer(nn.Module):
         c = self.config.layers
         self.hidden_norm = RMSNorm(c.rms_norm_eps, self.dtype)
         self.input_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
-        self.self_attn = Attention(c, self.dtype)
+        self.self_attn = attention_mixer(c, self.dtype)
         self.post_attention_layernorm = RMSNorm(c.rms_norm_eps, self.dtype)
         self.mlp = MLP(c.hidden_size, c.intermediate_size, c.mlp_bias, self.dtype)
 
@@ -54,8 +54,8 @@ class FirstLayer(nn.Module):
         features: Float[Array, "b n h"],
         inputs: AttentionInputs,
         prefix: CachedKV,
-        draft_kv: KV | None,
-    ) -> tuple[Float[Array, "b n h"], KV]:
+        draft_kv: LayerRows | None,
+    ) -> tuple[Float[Array, "b n h"], LayerRows]:
         normed = self.hidden_norm(features)
         residual = normed if self.config.norm_before_residual else features
         both = self._both(embeddings, normed)
@@ -65,7 +65,7 @@ class FirstLayer(nn.Module):
 
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs
-    ) -> KV:
+    ) -> LayerRows:
         """Those of its attention, and nothing else of the layer."""
         return self.self_attn.keys_and_values(self._both(embeddings, self.hidden_norm(features)), None, inputs)
 
@@ -115,8 +115,8 @@ class Eagle3Head(nn.Module):
         features: Float[Array, "b n h"],
         inputs: AttentionInputs,
         cache: Cache,
-        draft_kv: tuple[KV, ...],
-    ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
+        draft_kv: tuple[LayerRows, ...],
+    ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
         prefix = cache.layers[0].operand
         x, own = self.layers[0](embeddings, features, inputs, prefix, draft_kv[0] if draft_kv else None)
         x, kv = through(self.layers[1:], x, inputs, cache, draft_kv, first=1)
@@ -124,7 +124,7 @@ class Eagle3Head(nn.Module):
 
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
-    ) -> tuple[KV, ...]:
+    ) -> tuple[LayerRows, ...]:
         first, *rest = self.layers
         if not rest:
             return (first.keys_and_values(embeddings, features, inputs),)

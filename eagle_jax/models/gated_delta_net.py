@@ -25,12 +25,12 @@ class DeltaInputs:
     """Where the fresh tokens of a pass stand, as Gated DeltaNet needs it; shared by its layers.
 
     Attributes:
-        ancestors: of each token of a request, itself included.
+        ancestors: of each token of a request, itself included; None where each token follows the one before.
         earlier: as in `ops.earlier_rows`.
         num_valid, cache_rows, flat: as in `ops.AttentionInputs`.
     """
 
-    ancestors: Bool[Array, "y n n"]
+    ancestors: Bool[Array, "y n n"] | None
     earlier: Int[Array, "y n w"]
     num_valid: Int[Array, ""]
     cache_rows: Int[Array, "y"] | None
@@ -43,9 +43,15 @@ class DeltaInputs:
         visible: Bool[Array, "b n n"],
         cache_rows: Int[Array, "y"] | None,
         flat: FlatRows | None,
+        is_chain: bool = False,
     ) -> "DeltaInputs":
         """The inputs of all layers; `visible` names the ancestors of each token and itself."""
         assert config.delta_net is not None
+        if is_chain:
+            assert flat is None
+            rows = ops.rows_before(visible.shape[1], config.delta_net.conv_kernel - 1)
+            earlier = jnp.broadcast_to(rows, (len(visible), *rows.shape[1:]))
+            return DeltaInputs(None, earlier, num_valid(positions >= 0), cache_rows, None)
         if flat is not None:
             visible = flat.visible_by_request(visible)
         earlier = ops.earlier_rows(visible, config.delta_net.conv_kernel - 1)
@@ -127,7 +133,11 @@ class GatedDeltaNet(nn.Module):
         rate = jax.nn.softplus(a.astype(jnp.float32) + self.dt_bias.astype(jnp.float32)[None, None])
         g = (-jnp.exp(self.A_log.astype(jnp.float32))[None, None] * rate).swapaxes(1, 2)
         v = _by_head(v, c.num_value_heads)
-        out, u = ops.gated_delta(q * c.key_head_dim**-0.5, k, v, g, beta, before.memory, inputs.ancestors)
+        operands = q * c.key_head_dim**-0.5, k, v, g, beta, before.memory
+        if inputs.ancestors is None:
+            out, u = ops.gated_delta_chain(*operands)
+        else:
+            out, u = ops.gated_delta(*operands, inputs.ancestors)
         added = DeltaRows(k=k, u=u, g=g[..., None], inputs=qkv[:, None])
         return out.swapaxes(1, 2).reshape(*qkv.shape[:2], -1), added
 

@@ -19,8 +19,6 @@ from eagle_jax.models.layout import UP
 from eagle_jax.ops import AttentionInputs, CachedKV
 from eagle_jax.ops.quantized import dense
 
-EPSILON = 1e-6  # of the norms of latent vectors, whatever that of the others is
-
 Latents = tuple[Float[Array, "b 1 _ c"], None]  # as `KVState` has them
 
 
@@ -38,10 +36,10 @@ class LatentAttention(nn.Module):
             self.q_proj = Linear(queries, dtype=self.dtype)
         else:
             self.q_a_proj = Linear(latent.query_rank, c.attention_bias, self.dtype)
-            self.q_a_layernorm = RMSNorm(EPSILON, self.dtype)
+            self.q_a_layernorm = RMSNorm(latent.eps, self.dtype)
             self.q_b_proj = Linear(queries, dtype=self.dtype)
         self.kv_a_proj_with_mqa = Linear(latent.rank + c.head_dim, c.attention_bias, self.dtype)
-        self.kv_a_layernorm = RMSNorm(EPSILON, self.dtype)
+        self.kv_a_layernorm = RMSNorm(latent.eps, self.dtype)
         setattr(self, UP, Linear(c.num_attention_heads * (latent.plain_dim + latent.value_dim), dtype=self.dtype))
         self.o_proj = Linear(c.hidden_size, c.attention_bias, self.dtype)
 

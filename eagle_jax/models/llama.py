@@ -14,15 +14,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax import ops
 from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.models.attention import Attention
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache, joined
 from eagle_jax.models.channel_mixer import channel_mixer
 from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.gated_delta_net import DeltaInputs, GatedDeltaNet
-from eagle_jax.models.latent_attention import LatentAttention
 from eagle_jax.models.layer_inputs import LayerInput, LayerInputs
 from eagle_jax.models.layers import Embedding, Linear, norm, scaled
+from eagle_jax.models.token_mixer import attention_mixer
 from eagle_jax.models.traced_once import traced_once
 from eagle_jax.ops import AttentionInputs, CachedKV, FlatRows, LayerRows
 from eagle_jax.sharding import constrain
@@ -54,8 +53,7 @@ class DecoderLayer(nn.Module):
         if self.recurrent:
             self.linear_attn = GatedDeltaNet(c, self.dtype)
         else:
-            attention = Attention(c, self.dtype, self.rotates, self.kv)
-            self.self_attn = attention if c.latent is None else LatentAttention(c, self.dtype)
+            self.self_attn = attention_mixer(c, self.dtype, self.rotates, self.kv)
         self.post_attention_layernorm = norm(c, self.dtype)
         if c.norms == "around":
             self.pre_feedforward_layernorm = norm(c, self.dtype)
@@ -160,11 +158,13 @@ class Llama(nn.Module):
         draft_kv: tuple[LayerRows, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
         flat: FlatRows | None = None,
+        is_chain: bool = False,
     ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[LayerRows, ...]]:
         """Final hidden states, the residual stream entering each layer in `taps`, and what the tokens add to the state
         of each layer.
 
-        The tap `num_hidden_layers` is what leaves the last layer, before the final norm.
+        The tap `num_hidden_layers` is what leaves the last layer, before the final norm. With `is_chain` each token
+        sees all before it, which spares recurrent layers the products of all pairs of tokens.
         """
         fresh = positions if draft_positions is None else jnp.concatenate([draft_positions, positions], axis=1)
         by_kind: dict[tuple[bool, int | None, Rope | None], Inputs] = {}
@@ -174,7 +174,7 @@ class Llama(nn.Module):
         for i, layer in enumerate(self.layers):
             kind = layer.recurrent, c.window(i), c.rope_of(i)
             if kind not in by_kind and layer.recurrent:
-                by_kind[kind] = DeltaInputs.of(c, positions, visible, cache.rows, flat)
+                by_kind[kind] = DeltaInputs.of(c, positions, visible, cache.rows, flat, is_chain)
             elif kind not in by_kind:
                 by_kind[kind] = attention_inputs(c, positions, visible, cache, fresh, i, flat)
             entering.append(x)

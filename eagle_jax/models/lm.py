@@ -92,6 +92,7 @@ class LM:
         draft_kv: tuple[LayerRows, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
         flat: FlatRows | None = None,
+        is_chain: bool = False,
     ) -> Output:
         """One pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself.
 
@@ -100,8 +101,11 @@ class LM:
 
         The tokens of all requests may lie in one row of the pass, `flat`: then nothing is computed for padding between
         them. `cache` is still that of the requests.
+
+        Args:
+            is_chain: each token sees all before it, as `ancestors` says.
         """
-        args = tokens, positions, ancestors, cache, taps, draft_kv, draft_positions, flat
+        args = tokens, positions, ancestors, cache, taps, draft_kv, draft_positions, flat, is_chain
         hidden, tapped, kv = self._apply(*args)
         return Output(hidden=hidden, taps=tapped, kv=kv)
 
@@ -110,7 +114,7 @@ class LM:
         batch, n = tokens.shape
         cache = self.empty_cache(batch, 0)
         cache = dataclasses.replace(cache, rope_length=jnp.full(batch, n, jnp.int32))
-        return self.forward(tokens, *causal(batch, n), cache, taps)
+        return self.forward(tokens, *causal(batch, n), cache, taps, is_chain=True)
 
     def __call__(self, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n h"], Float[Array, "b n v"]]:
         """Hidden states and logits of whole sequences, causally, without a cache."""

@@ -19,7 +19,15 @@ from eagle_jax.ops.attention_case import Case
 from eagle_jax.ops.dispatch import VARIABLE, tracing_context
 from eagle_jax.ops.embed import embed
 from eagle_jax.ops.flat_attention import flat_attention
-from eagle_jax.ops.gated_delta import DeltaRows, convolved, earlier_rows, gated_delta, memory_after
+from eagle_jax.ops.gated_delta import (
+    DeltaRows,
+    convolved,
+    earlier_rows,
+    gated_delta,
+    gated_delta_chain,
+    memory_after,
+    rows_before,
+)
 from eagle_jax.ops.linear import linear, matmul
 from eagle_jax.ops.mlp_block import feed_forward, mlp_block
 from eagle_jax.ops.packing import PackedWeight, Transposed, is_leaf, pack, pack_for_backend, unpack
@@ -68,6 +76,7 @@ __all__ = [
     "feed_forward",
     "flat_attention",
     "gated_delta",
+    "gated_delta_chain",
     "is_leaf",
     "keys_and_values",
     "linear",
@@ -79,6 +88,7 @@ __all__ = [
     "precision",
     "rms_norm",
     "rotate",
+    "rows_before",
     "top_k",
     "tracing_context",
     "tree_attention",

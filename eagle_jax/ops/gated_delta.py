@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.struct import pytree
 
+CHUNK = 64  # tokens of a chain that are read at once
 _EXACT = jax.lax.Precision.HIGHEST
 
 
@@ -71,6 +72,43 @@ def gated_delta(
     rate = beta[..., None]
     u = jnp.einsum("bhnm,bhmd->bhnd", unit_inverse(rate * products(k)), rate * (v - read(k)), precision=_EXACT)
     return read(q) + jnp.einsum("bhnm,bhmd->bhnd", products(q), u, precision=_EXACT), u
+
+
+def gated_delta_chain(
+    q: Float[Array, "b j n c"],
+    k: Float[Array, "b j n c"],
+    v: Float[Array, "b h n d"],
+    g: Float[Array, "b h n"],
+    beta: Float[Array, "b h n"],
+    memory: Float[Array, "b h c d"],
+) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n d"]]:
+    """`gated_delta` of a chain of n tokens, each of which follows the one before.
+
+    Chunks of `CHUNK` tokens are read one after the other, with the state between them: memory is linear in n, where
+    the products of all pairs of tokens take n^2 numbers for each head.
+    """
+    n = v.shape[2]
+    size = min(CHUNK, n)
+    count = -(-n // size)
+
+    def chunks(x: Array) -> Array:
+        """`[chunks, b, heads, size, ..]`; tokens of zeros at the end change no state and add nothing."""
+        padded = jnp.pad(x, ((0, 0), (0, 0), (0, count * size - n)) + ((0, 0),) * (x.ndim - 3))
+        return jnp.moveaxis(padded.reshape(*x.shape[:2], count, size, *x.shape[3:]), 2, 0)
+
+    def whole(x: Float[Array, "m b h t d"]) -> Float[Array, "b h n d"]:
+        return jnp.moveaxis(x, 0, 2).reshape(*x.shape[1:3], -1, x.shape[-1])[:, :, :n]
+
+    chain = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool))[None], (len(v), size, size))
+    every = jnp.full(len(v), size, jnp.int32)
+
+    def read(memory: Array, tokens: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        q, k, v, g, beta = tokens
+        out, u = gated_delta(q, k, v, g, beta, memory, chain)
+        return memory_after(memory, k, u, g[..., None], every), (out, u)
+
+    _, (out, u) = jax.lax.scan(read, memory, tuple(map(chunks, (q, k, v, g, beta))))
+    return whole(out), whole(u)
 
 
 def unit_inverse(lower: Float[Array, "b h n n"]) -> Float[Array, "b h n n"]:
@@ -130,6 +168,12 @@ def convolved(
     for back in range(earlier.shape[2]):
         total = total + jnp.take_along_axis(rows, earlier[:, :, back, None], axis=1) * by_place[None, -2 - back, None]
     return jax.nn.silu(total)
+
+
+def rows_before(n: int, size: int) -> Int[Array, "1 n w"]:
+    """`earlier_rows` of a chain of n tokens."""
+    places = jnp.arange(n, dtype=jnp.int32)[None, :, None]
+    return size + places - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]
 
 
 def earlier_rows(ancestors: Bool[Array, "b n n"], size: int) -> Int[Array, "b n w"]:

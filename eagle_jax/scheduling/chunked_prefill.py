@@ -24,7 +24,13 @@ from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch import Batch, Row
 from eagle_jax.scheduling.batch_inputs import batch_inputs
 from eagle_jax.scheduling.insert import Running, insert_one
-from eagle_jax.scheduling.prefix_cache import PrefixCache, compiled_put_block, compiled_take_block, keys_of
+from eagle_jax.scheduling.prefix_cache import (
+    PrefixCache,
+    compiled_put_block,
+    compiled_take_block,
+    keys_of,
+    state_interval,
+)
 from eagle_jax.scheduling.request import Request
 from eagle_jax.scheduling.table_sizes import TableSizes
 from eagle_jax.sharding import Sharding, sharded
@@ -49,6 +55,8 @@ class ChunkedPrefill:
         self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
         self._reading = self._begin()
         self._keys = keys_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
+        interval = state_interval(self._reading, chunk_tokens()) if self._keys else 1
+        self._ends = prefixes.ends(self._keys, interval)
         blocks = prefixes.find(self._keys)
         for block in blocks:
             self._reading = self._timed(compiled_put_block(), self._reading, block, **self._static)
@@ -63,7 +71,8 @@ class ChunkedPrefill:
             inputs = (*self._inputs(), self._tokens, self._reading, jnp.asarray(self._read, jnp.int32))
             self._reading = self._timed(compiled_read_prompts(), *inputs, **self._static)
             if self._read <= len(self._keys):
-                block = self._timed(compiled_take_block(), self._reading, **self._static)
+                with_state = self._read in self._ends
+                block = self._timed(compiled_take_block(), self._reading, with_state=with_state, **self._static)
                 self._prefixes.keep(self._keys[: self._read], block)
         return count
 

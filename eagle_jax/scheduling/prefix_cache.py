@@ -10,6 +10,13 @@ A block is identified by all tokens up to the one behind its chunk, which a draf
 is another block than a1. It was made by the program that would read the chunk anew, at the same place of a cache of the
 same size, so the state of a prompt that starts from blocks equals that of one that is read whole, bit for bit. Answers
 make no blocks: passes over trees round differently.
+
+Where a target has recurrent layers a block holds their state too, which may be many times as large as its keys and
+values. Of such a target only some blocks have it, and a prompt starts from the last one of its chain that has:
+
+    every k-th one          so many that states take about as much as keys and values
+    the last of a prompt    a conversation goes on from there
+    where prompts part      once it was found that a chain is followed beyond its last state
 """
 
 import collections
@@ -17,22 +24,38 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.decoding.state import PrefillState
-from eagle_jax.models.cache import KVState
+from eagle_jax.models.cache import KVState, LayerState
 from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import Sharding, sharded
+from eagle_jax.struct import pytree
 from eagle_jax.workarounds import loop_options
 
 PREFIX_CACHE_BYTES = 1 << 30  # an engine's, if nothing is said: 8,000 tokens of Llama-3.1-8B in bfloat16
 PATIENCE = 32  # blocks that are kept before a budget that was cut is doubled
+
+
+@pytree
+class Block:
+    """What one chunk of a prompt adds.
+
+    Attributes:
+        chunks: of the prompt, its own included.
+        slots: the chunk's slots of each cache with a slot for each position.
+        state: all other state as it is after the chunk; None where it is not kept.
+    """
+
+    chunks: Int[Array, ""]
+    slots: tuple[KVState, ...]
+    state: tuple[Array, ...] | None
 
 
 class PrefixCache:
@@ -50,21 +73,26 @@ class PrefixCache:
         self.budget, self.bytes = budget, 0
         self._most, self._largest = budget, 0  # what `budget` grows back to, and the largest block so far
         self._kept, self._patience = 0, PATIENCE // 2  # blocks since the budget changed, and how many let it grow
-        self._blocks: collections.OrderedDict[bytes, PrefillState] = (
-            collections.OrderedDict()
-        )  # least recently used first
+        self._blocks: collections.OrderedDict[bytes, Block] = collections.OrderedDict()  # least recently used first
 
-    def find(self, keys: Sequence[bytes]) -> list[PrefillState]:
+    def find(self, keys: Sequence[bytes]) -> list[Block]:
         """The longest chain of blocks that a prompt with these keys can start from."""
-        found = list(itertools.takewhile(self._blocks.__contains__, keys))
+        found = self._chain(keys)
         self._use(found)
-        return [self._blocks[key] for key in found]
+        blocks = [self._blocks[key] for key in found]
+        ends = [number for number, block in enumerate(blocks, start=1) if block.state is not None]
+        return blocks[: max(ends, default=0)]
 
-    def keep(self, keys: Sequence[bytes], block: PrefillState) -> None:
+    def ends(self, keys: Sequence[bytes], interval: int) -> set[int]:
+        """Numbers of the blocks, counted from 1, that a prompt with these keys is to keep with their state."""
+        return {*range(interval, len(keys), interval), len(keys), len(self._chain(keys))}
+
+    def keep(self, keys: Sequence[bytes], block: Block) -> None:
         """Adds the block of the last key, at the end of the chain of the others, and evicts what is too much."""
-        if keys[-1] not in self._blocks:
+        there = self._blocks.get(keys[-1])
+        if there is None or (there.state is None and block.state is not None):
             self._blocks[keys[-1]] = block
-            self.bytes += _bytes_of(block)
+            self.bytes += _bytes_of(block) - (0 if there is None else _bytes_of(there))
             self._largest = max(self._largest, _bytes_of(block))
             self._grow_back()
         self._use(keys)
@@ -85,6 +113,10 @@ class PrefixCache:
             self.budget = min(self.budget, max(self.bytes // 2, self._largest))
             self._kept, self._patience = 0, 2 * self._patience
         self.clear()
+
+    def _chain(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The keys, from the first on, whose blocks are there."""
+        return list(itertools.takewhile(self._blocks.__contains__, keys))
 
     def _grow_back(self) -> None:
         """Doubles a budget that was cut, up to what it was, if enough blocks were kept since."""
@@ -121,43 +153,62 @@ def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
     return keys
 
 
-def take_block(reading: PrefillState, *, chunk: int, sharding: Sharding | None = None) -> PrefillState:
-    """The block of the chunk that was read last, of the first row: the chunk's slots of each cache, and all other state
-    as it is after the chunk.
-    """
+def take_block(
+    reading: PrefillState, *, chunk: int, with_state: bool = True, sharding: Sharding | None = None
+) -> Block:
+    """The block of the chunk that was read last, of the first row."""
+    nodes, _ = _nodes(reading)
     start = (reading.chunks - 1) * chunk
 
-    def take(node: Any) -> Any:
-        if isinstance(node, KVState):
-            return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x[:1], start, chunk, axis=2), node)
-        return node[:1] if node.ndim else node
+    def cut(x: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(x[:1], start, chunk, axis=2)
 
-    return jax.tree.map(take, reading, is_leaf=_by_position(reading))
+    slots = tuple(jax.tree.map(cut, node) for node in nodes if isinstance(node, KVState))
+    others = tuple(node[:1] if node.ndim else node for node in nodes if not isinstance(node, KVState))
+    return Block(chunks=reading.chunks, slots=slots, state=others if with_state else None)
 
 
-def put_block(
-    reading: PrefillState, block: PrefillState, *, chunk: int, sharding: Sharding | None = None
-) -> PrefillState:
-    """A prompt of which the blocks before this one are read, with this one read too; of the first row."""
+def put_block(reading: PrefillState, block: Block, *, chunk: int, sharding: Sharding | None = None) -> PrefillState:
+    """A prompt of which the blocks before this one are read, with this one read too; of the first row.
+
+    Without its state the block's slots alone are filled: one with it has to follow.
+    """
+    nodes, structure = _nodes(reading)
     start = (block.chunks - 1) * chunk
+    slots, state = iter(block.slots), None if block.state is None else iter(block.state)
 
-    def put_row(old: Array, new: Array) -> Array:
+    def put(old: Any) -> Any:
+        if isinstance(old, KVState):
+            at = 0, 0, start, 0
+            return jax.tree.map(lambda x, rows: jax.lax.dynamic_update_slice(x, rows, at), old, next(slots))
+        if state is None:
+            return old
+        new = next(state)
         return jax.lax.dynamic_update_slice_in_dim(old, new, 0, axis=0) if old.ndim else new
 
-    def put(old: Any, new: Any) -> Any:
-        if isinstance(old, KVState):
-            return jax.tree.map(lambda x, rows: jax.lax.dynamic_update_slice(x, rows, (0, 0, start, 0)), old, new)
-        return put_row(old, new)
-
-    both = jax.tree.map(put, reading, block, is_leaf=_by_position(reading))
+    both = jax.tree.unflatten(structure, [put(node) for node in nodes])
     cache = dataclasses.replace(both.cache, rope_length=reading.cache.rope_length)  # this prompt's, not the block's
     return dataclasses.replace(both, cache=cache)
+
+
+def state_interval(reading: PrefillState, chunk: int) -> int:
+    """Every how many blocks the state is kept, so that recurrent states take about as much as keys and values do, at
+    most; 1 without such states.
+    """
+    is_state = lambda node: isinstance(node, LayerState)  # noqa: E731
+    layers = [node for node in jax.tree.leaves(reading, is_leaf=is_state) if is_state(node)]
+    by_position = {id(node) for node in _nodes(reading)[0] if isinstance(node, KVState)}
+    slots = sum(_row_bytes(layer) * chunk // layer.slots for layer in layers if id(layer) in by_position)
+    states = sum(_row_bytes(layer) for layer in layers if not layer.by_position)
+    return max(1, -(-states // max(slots, 1)))
 
 
 @functools.cache
 def compiled_take_block() -> Any:
     """`take_block`, jitted once per process."""
-    return jax.jit(sharded(take_block), static_argnames=("chunk", "sharding"), compiler_options=loop_options())
+    return jax.jit(
+        sharded(take_block), static_argnames=("chunk", "with_state", "sharding"), compiler_options=loop_options()
+    )
 
 
 @functools.cache
@@ -167,12 +218,18 @@ def compiled_put_block() -> Any:
     return jax.jit(sharded(put_block), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
 
 
-def _by_position(reading: PrefillState) -> Callable[[Any], bool]:
-    """Tells layers with a slot for each position; a drafter's shorter ones are copied whole, as other state is."""
-    return lambda node: isinstance(node, KVState) and node.slots >= reading.cache.slots
+def _nodes(reading: PrefillState) -> tuple[list[Any], Any]:
+    """Layers with a slot for each position and all other arrays, and how they lie; a drafter's shorter caches are
+    arrays among others.
+    """
+    return jax.tree.flatten(reading, lambda node: isinstance(node, KVState) and node.slots >= reading.cache.slots)
 
 
-def _bytes_of(block: PrefillState) -> int:
+def _row_bytes(layer: LayerState) -> int:
+    return sum(leaf.nbytes // leaf.shape[0] for leaf in jax.tree.leaves(layer))
+
+
+def _bytes_of(block: Block) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(block))
 
 

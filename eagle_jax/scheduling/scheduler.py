@@ -145,8 +145,9 @@ class Scheduler:
         """
         assert self._batch is not None
         options = dataclasses.replace(DUMMY_OPTIONS, max_new_tokens=2, temperature=1.0, top_p=0.5, ignore_eos=True)
-        prompt = [0] * (chunk_tokens() + 1)  # the second request starts from what is kept of the first
-        prompt = prompt if len(prompt) < min(self.shape.slots, self.model.context) else [0]
+        # The second request starts from what is kept of the first: a block without its state, and one with it.
+        lengths = (blocks * chunk_tokens() + 1 for blocks in (2, 1, 0))
+        prompt = [0] * next(n for n in lengths if n == 1 or n < min(self.shape.slots, self.model.context))
         for each in (options, dataclasses.replace(options, presence_penalty=1.0)):
             prefill = ChunkedPrefill(self._batch, Request(0, prompt, each, seed=0, sample=0), self.prefixes)
             prefill.read(prefill.unread)

@@ -59,6 +59,7 @@ class CallParser:
 
     def _read(self) -> More:
         format, begin, section = self._format, self._format.begin.strip(), self._format.section[0].strip()
+        begin = format.also if format.also and self._text.startswith(format.also) else begin
         if section and self._text.startswith(section):
             self.at = len(section)
             yield from self._literal(begin)

@@ -46,6 +46,8 @@ class ReasoningFormat:
         return self.begin, self.end, *self.answer
 
 
+_THINK: dict[str, Any] = {"begin": "<think>", "end": "</think>"}
+_ANSWER: dict[str, Any] = {"answer": ("<answer>", "</answer>")}
 # The first row whose marks a template has is its format.
 FORMATS = {
     one.name: one
@@ -56,21 +58,24 @@ FORMATS = {
         ),
         ReasoningFormat(name="seed-oss", marks=("<seed:think>",), begin="<seed:think>", end="</seed:think>"),
         ReasoningFormat(name="mistral", marks=("[THINK]",), begin="[THINK]", end="[/THINK]"),
+        ReasoningFormat(name="hunyuan", marks=("</think>", "<answer>"), **_THINK, **_ANSWER),
+        ReasoningFormat(name="hunyuan-a13b", marks=("</think>", "<|extra_0|>"), **_THINK, **_ANSWER),
         ReasoningFormat(
-            name="hunyuan",
-            marks=("</think>", "<answer>"),
-            begin="<think>",
-            end="</think>",
-            answer=("<answer>", "</answer>"),
-        ),
+            name="minimax-m2", marks=("</think>", "<minimax:tool_call>"), **_THINK
+        ),  # results are responses
         ReasoningFormat(
             name="response",
             marks=("</think>", "<response>", "</response>"),
-            begin="<think>",
-            end="</think>",
+            **_THINK,
             answer=("<response>", "</response>"),
         ),
-        ReasoningFormat(name="think", marks=("</think>",), begin="<think>", end="</think>"),
+        ReasoningFormat(
+            name="granite",
+            marks=("Here is my thought process:", "Here is my response:"),
+            begin="Here is my thought process:",
+            end="Here is my response:",
+        ),
+        ReasoningFormat(name="think", marks=("</think>",), **_THINK),
     )
 }
 NAMES = (*FORMATS, "none")  # what options call them; the last one leaves reasoning in the text

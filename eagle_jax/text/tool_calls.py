@@ -30,7 +30,7 @@ class CallReader:
         before, self._section_end = (text.strip() for text in format.section)
         head = format.head.partition("{name}")[0].strip()
         bare = head if head.startswith("<") else ""  # a tag, which some models write alone
-        self._marks = [mark for mark in (before, self._section_end, format.begin.strip(), bare) if mark]
+        self._marks = [mark for mark in (before, self._section_end, format.begin.strip(), format.also, bare) if mark]
         self.calls: list[ToolCall] = []
         self._text, self._space = "", ""  # what is not told yet, and white space before it
         self._only_calls = True  # so far: where a call may stand bare

@@ -31,6 +31,7 @@ class ToolFormat:
         name: what options call it.
         marks: texts that chat templates of this format have, all of them.
         begin: text before a call.
+        also: another one that some models of the family write, which is read and not written; "" for none.
         end: text after it; "" for none. A call without it counts if its arguments are complete.
         section: texts before the first call and after the last one.
         head: text before the arguments, with `{name}`; "" if calls are JSON objects with a name and arguments, or lists
@@ -49,6 +50,7 @@ class ToolFormat:
     name: str
     marks: tuple[str, ...]
     begin: str = ""
+    also: str = ""
     end: str = ""
     section: tuple[str, str] = ("", "")
     head: str = ""
@@ -63,7 +65,7 @@ class ToolFormat:
     @property
     def texts(self) -> tuple[str, ...]:
         """All texts that it is written with, but for those of arguments."""
-        return self.begin, self.end, *self.section, *self.head.split("{name}"), self.tail
+        return self.begin, self.also, self.end, *self.section, *self.head.split("{name}"), self.tail
 
     def own_id(self, name: str, index: int) -> str | None:
         """The id that the model writes with its call number `index` of a conversation; None if it writes none."""
@@ -142,7 +144,9 @@ FORMATS = {
             end="</tool_call>",
         ),
         ToolFormat(name="hunyuan", marks=("<tool_calls>",), begin="<tool_calls>", end="</tool_calls>", listed=True),
-        ToolFormat(name="granite", marks=("<|tool_call|>",), begin="<|tool_call|>", listed=True),
+        ToolFormat(
+            name="granite", marks=("<|tool_call|>",), begin="<|tool_call|>", also="<tool_call>", listed=True
+        ),  # 3.1's template teaches the token, and the model writes the text
         ToolFormat(name="hermes", marks=("<tool_call>",), begin="<tool_call>\n", end="\n</tool_call>"),
         ToolFormat(
             name="llama3", marks=('"parameters": dict',), begin="<|python_tag|>", arguments="parameters", bare=True

@@ -1,9 +1,10 @@
 """What a draft step sees of the steps before it, where all of them are trained over the same text."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from eagle_jax.models.cache import KV
+from eagle_jax.ops import LayerRows
 
 
 def sight(slots: int, step: int) -> Bool[Array, "n n"]:
@@ -23,7 +24,7 @@ def sight(slots: int, step: int) -> Bool[Array, "n n"]:
     return key <= query - step
 
 
-def with_step(earlier_kv: tuple[KV, ...], own: tuple[KV, ...]) -> tuple[KV, ...]:
+def with_step(earlier_kv: tuple[LayerRows, ...], own: tuple[LayerRows, ...]) -> tuple[LayerRows, ...]:
     """What stands beside the next draft step: keys and values of step 0, and behind them those of every later step.
 
     The chain that a query continues is one slot longer than in the step before, so the later steps' rows move by one.
@@ -37,4 +38,4 @@ def with_step(earlier_kv: tuple[KV, ...], own: tuple[KV, ...]) -> tuple[KV, ...]
         moved = jnp.concatenate([later[:, :, :, :1], later[:, :, :, :-1]], axis=3)
         return jnp.concatenate([old[:, :, :slots], moved.reshape(batch, heads, -1, size)], axis=2)
 
-    return tuple((joined(old_k, k), joined(old_v, v)) for (old_k, old_v), (k, v) in zip(earlier_kv, own, strict=True))
+    return tuple(jax.tree.map(joined, old, new) for old, new in zip(earlier_kv, own, strict=True))

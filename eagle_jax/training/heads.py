@@ -1,6 +1,7 @@
 """The head that a run begins with: fresh, of the method and sizes asked for, or an earlier one."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -262,15 +263,24 @@ def _output_matrix(target: LM) -> jax.Array:
 
 
 def _layers(config: HeadConfig, target: LlamaConfig, count: int) -> LlamaConfig:
-    """The draft layers: the target's attention, dense, without a window."""
+    """The draft layers: the target's attention, dense, without a window.
+
+    Heads of targets with latent attention share a small part of each key and have no keys and values of their own; a
+    draft layer has as published ones for DeepSeek-V3 heads of 128 numbers, as many as make its width, and 8 for keys.
+    """
+    size, heads, kv_heads = target.head_dim, target.num_attention_heads, target.num_key_value_heads
+    if target.latent is not None:
+        size = min(128, target.hidden_size)
+        heads = config.num_attention_heads or target.hidden_size // size
+        kv_heads = math.gcd(heads, 8)
     return LlamaConfig(
         vocab_size=target.vocab_size,
         hidden_size=target.hidden_size,
         intermediate_size=config.intermediate_size or target.intermediate_size,
         num_hidden_layers=count,
-        num_attention_heads=config.num_attention_heads or target.num_attention_heads,
-        num_key_value_heads=config.num_key_value_heads or target.num_key_value_heads,
-        head_dim=target.head_dim,
+        num_attention_heads=config.num_attention_heads or heads,
+        num_key_value_heads=config.num_key_value_heads or kv_heads,
+        head_dim=size,
         max_position_embeddings=target.max_position_embeddings,
         rms_norm_eps=target.rms_norm_eps,
         rope=target.rope.for_heads(),

@@ -50,8 +50,9 @@ class HeadConfig:
             `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads, of dflash, dspark and dflash2
             the tokens of a block that are learnt, of peagle those that one pass drafts.
         intermediate_size: width of its MLP; the target's by default.
-        num_attention_heads, num_key_value_heads: of its attention; the target's by default. Beside a small target fewer
-            make drafting cheaper.
+        num_attention_heads, num_key_value_heads: of its attention; the target's by default, and for a target with
+            latent attention as many heads of 128 numbers as make its width, with 8 for keys and values. Beside a small
+            target fewer make drafting cheaper.
         layers: decoder layers; residual blocks in each head (medusa, hydra).
         prefix: one decoder layer over the text before the heads, which makes it Hydra++ (hydra).
         bias: whether `fc` has a bias (eagle1).

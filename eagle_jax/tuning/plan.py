@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from eagle_jax.checks import whole
 from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import dflash, heads, known_pair, mtp, quant_types, target_config
+from eagle_jax.converters import Pair, dflash, heads, known_pair, mtp, quant_types, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
@@ -119,7 +119,7 @@ def slots_of_caches(tokens: int, nodes: int) -> int:
 def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaConfig, HeadConfig | None]:
     """Configurations of a pair, without its weights."""
     pair = known_pair(target)
-    config = target_config(Path(target)) if pair is None else pair.target_sizes.config
+    config = target_config(Path(target)) if pair is None else _config_of(pair)
     if is_own_layer(head):
         if pair is not None or not _may_hold_layer(Path(target)):
             raise ValueError(
@@ -138,6 +138,15 @@ def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaCo
             )
         return config, read_head(weights, default_taps(config.num_hidden_layers), {}).config
     return config, None if pair is None or pair.head_sizes is None else pair.head_sizes.config
+
+
+def _config_of(pair: Pair) -> LlamaConfig:
+    if pair.target_sizes is None:
+        raise ValueError(
+            f"the dimensions of {pair.target} are not known without its files; give a folder with its config.json in "
+            f"the place of {pair.name}"
+        )
+    return pair.target_sizes.config
 
 
 def _may_hold_layer(folder: Path) -> bool:

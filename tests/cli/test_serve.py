@@ -4,9 +4,7 @@ import sys
 
 import pytest
 
-from eagle_jax import api
-
-from eagle_jax import serving
+from eagle_jax import api, serving
 from eagle_jax.serving import bound
 
 

@@ -2,14 +2,16 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from folders import ENTRIES, assert_same, head, head3, refused, target, tensors, write
+from folders import ENTRIES, assert_same, entries, head, head3, refused, target, tensors, write
 
+from eagle_jax.config import Latent, Rope
 from eagle_jax.converters import load_head, save_head
 from eagle_jax.head_configs import EagleConfig
 from eagle_jax.models.eagle import Head
@@ -62,8 +64,8 @@ def test_config_of_another_family(tmp_path: pathlib.Path):
     """Heads for Qwen2 and Mixtral are dense Llama layers; their configs may repeat the target's keys."""
     qwen = {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28}
     mixtral = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-    for entries in (qwen, mixtral, {"architectures": ["LlamaForCausalLMEagle"]}):
-        assert_same(load_head(write(tmp_path, tensors(head()), PUBLISHED | entries), target()), head())
+    for more in (qwen, mixtral, {"architectures": ["LlamaForCausalLMEagle"]}):
+        assert_same(load_head(write(tmp_path, tensors(head()), PUBLISHED | more), target()), head())
 
 
 @pytest.mark.parity
@@ -155,3 +157,68 @@ def test_a_target_that_was_resized_after_the_training(tmp_path: pathlib.Path):
                 assert rows.shape[0] == size and np.isfinite(rows).all()
     with refused(ValueError, "vocabulary of 11 tokens", "the target has 5000"):
         load_head(tmp_path / "0", target(vocab_size=5000))
+
+
+LATENT = {
+    "num_key_value_heads": 4,
+    "head_dim": 4,
+    "latent": Latent(rank=6, query_rank=5, plain_dim=2, value_dim=3, eps=1e-5),
+    "attention_multiplier": 6**-0.5,
+    "rope": Rope(theta=7.0, interleaved=True),
+}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("query_rank", [5, None])
+def test_latent_attention_round_trip(tmp_path: pathlib.Path, query_rank: int | None, scaled: bool):
+    """In the first format that can say it, which is SGLang's; others are refused."""
+    latent = dataclasses.replace(LATENT["latent"], query_rank=query_rank)
+    changes = LATENT | {"latent": latent}
+    if scaled:
+        stretch = 0.1 * 0.5 * math.log(4) + 1
+        rope = {"kind": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "attention_factor": 1 / stretch}
+        changes |= {"rope": dataclasses.replace(LATENT["rope"], **rope)}
+        changes["attention_multiplier"] = 6**-0.5 * stretch**2
+    made = head3(changes, fc_norm=True, norm_output=True)
+    save_head(made, tmp_path / "new")
+    stated = json.loads((tmp_path / "new" / "config.json").read_text())
+    assert stated["architectures"] == ["Eagle3DeepseekV2ForCausalLM"] and stated["kv_lora_rank"] == 6
+    loaded = load_head(tmp_path / "new", target())
+    np.testing.assert_allclose(loaded.config.layers.attention_scale, made.config.layers.attention_scale, rtol=1e-8)
+    same = {"attention_multiplier": made.config.layers.attention_multiplier}
+    config = dataclasses.replace(loaded.config, layers=dataclasses.replace(loaded.config.layers, **same))
+    assert_same(dataclasses.replace(loaded, config=config), made)
+    for format in ("safeailab", "speculators"):
+        with refused(ValueError, f"readers of the {format} format know no latent", "save it as sglang"):
+            save_head(head3(changes), tmp_path / format, format=format)
+
+
+def test_latent_attention_of_a_numbered_head_for_kimi(tmp_path: pathlib.Path):
+    """TorchSpec writes such heads for vLLM, which counts layers that streams enter; elsewhere they leave."""
+    values = tensors(head3(LATENT))
+    numbered = {name.replace("midlayer.", "layers.0."): value for name, value in values.items()}
+    stated = entries(head3(LATENT), "sglang") | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}
+    stated |= {"_torchspec_version": "0.1", "n_routed_experts": 1, "first_k_dense_replace": 0}
+    for model_type, held, taps in (
+        ("kimi_k2", numbered, (0, 1, 2)),
+        ("kimi_k2", values, (1, 2, 3)),
+        ("deepseek_v3", numbered, (1, 2, 3)),
+    ):
+        folder = tmp_path / f"{model_type}{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        loaded = load_head(write(folder, held, stated | {"model_type": model_type}), target(num_hidden_layers=3))
+        assert loaded.taps == taps
+
+
+def test_wrong_latent_attention(tmp_path: pathlib.Path):
+    values, stated = tensors(head3(LATENT)), entries(head3(LATENT), "sglang")
+    for changes, words in (
+        ({"kv_lora_rank": 7}, ["kv_a_layernorm.weight", "[6]", "expected [7]"]),
+        ({"q_lora_rank": None}, ["lacks 1 tensor", "midlayer.self_attn.q_proj.weight"]),
+        ({"qk_rope_head_dim": 0}, ["qk_rope_head_dim=0"]),
+        ({"v_head_dim": None}, ["no v_head_dim"]),
+    ):
+        with refused(ValueError, *words):
+            load_head(write(tmp_path, values, stated | changes), target())
+    with pytest.raises(ValueError, match="latent=Latent.*expected Llama's"):
+        EagleConfig(layers=head3(LATENT).config.layers, fc_bias=True)

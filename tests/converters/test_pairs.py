@@ -1,12 +1,27 @@
 """Published pairs: their sizes follow from dimensions, and their names lead to two folders."""
 
+import json
 import pathlib
 
 import pytest
 from folders import refused
 
-from eagle_jax.converters import PAIRS, at_hand, describe, head_folder, known_pair, resolve_pair
+from eagle_jax.converters import (
+    PAIRS,
+    at_hand,
+    config_from_hf,
+    describe,
+    head_folder,
+    known_pair,
+    pair_rows,
+    quant_config,
+    resolve_pair,
+)
+from eagle_jax.converters.dflash_config import read_config
+from eagle_jax.converters.head_entries import read_entries
 from eagle_jax.converters.pairs import CARRIED
+from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.tuning.plan import configs
 
 # As their model cards count them.
 TARGETS = {
@@ -34,7 +49,60 @@ TARGETS = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_parameters_of_targets(name: str):
     pair = known_pair(name)
-    assert pair is not None and pair.target_sizes.count.total == TARGETS[name]
+    assert pair is not None and pair.target_sizes is not None
+    assert pair.target_sizes.count.total == TARGETS[name]
+
+
+# Targets without sizes here, and heads, whose public configs are noted, or those of the same family and method.
+OF_FAMILIES = {
+    "qwen3.5-4b": "qwen3_5_27b",
+    "qwen3.5-27b": "qwen3_5_27b",
+    "qwen3.5-35b-a3b": "qwen3_5_35b_a3b",
+    "gpt-oss-20b": "gpt_oss_20b",
+    "gpt-oss-120b": "gpt_oss_120b",
+    "llama-4-scout": "llama4_scout_17b_16e",
+    "llama-4-maverick": "llama4",
+    "kimi-k2.6": "kimi_k2_instruct",
+}
+OF_HEADS = {
+    "gpt-oss-20b": "configs/gpt-oss-20B-eagle3",
+    "gpt-oss-120b": "configs/gpt-oss-120B-eagle3",
+    "llama-4-scout": "configs/llama4-scout-17B-16E-eagle3",
+    "kimi-k2.6": "configs/draft_models/kimi_k25_eagle3_mla",
+}
+DFLASH_HEADS = {"qwen3.5-4b-dflash": "qwen3.5-4b-dflash", "qwen3.5-35b-a3b-dflash": "qwen3.5-35b-a3b-dflash"}
+DFLASH_HEADS |= {"qwen3.6-27b-dflash": "qwen3.6-27b-dflash"}
+CASES = json.loads(pathlib.Path(__file__).with_name("public_configs.json").read_text())
+
+
+def case(end: str) -> dict:
+    return next(case for case in CASES if any(file.endswith(end) for file in case["files"]))
+
+
+@pytest.mark.parametrize("name", OF_FAMILIES)
+def test_targets_without_sizes_are_read(name: str):
+    """The family of each, by a public config of it."""
+    read = case(OF_FAMILIES[name])
+    assert pair_rows.TARGETS[name][1] is None and read["kind"] == "target" and not read["refused"]
+    config_from_hf(quant_config.without(read["entries"]))
+
+
+@pytest.mark.parametrize("name", OF_HEADS)
+def test_heads_are_of_their_method(name: str):
+    pair, read = known_pair(name), case(OF_HEADS[name])
+    assert pair is not None and pair.method == "EAGLE-3" and pair.target_sizes is None and pair.memory is None
+    assert read["kind"] == "eagle3" and not read["refused"]
+    assert read_entries(read["entries"], eagle3=True).layer["hidden_size"]
+
+
+@pytest.mark.parametrize("name", DFLASH_HEADS)
+def test_dflash_heads_are_of_their_method(name: str):
+    pair, entries = known_pair(name), case(DFLASH_HEADS[name])["entries"]
+    assert pair is not None and pair.method == "DFlash"
+    width = entries["hidden_size"]
+    fc = TensorInfo((width, 5 * width), "bfloat16", pathlib.Path("model.safetensors"))
+    config = read_config({"fc.weight": fc}, entries)
+    assert config.block_size == 16 and len(config.taps) == 5 and config.target_hidden_size == width
 
 
 def test_names_are_plain_and_differ():
@@ -154,3 +222,8 @@ def test_a_target_in_the_hubs_cache(tmp_path: pathlib.Path, monkeypatch: pytest.
     (tmp_path / "cached" / "model.safetensors").touch()
     assert all(pair is not None and at_hand(pair) for pair in pairs)
     assert pairs[0] is not None and resolve_pair(pairs[0])[0] == tmp_path / "cached"
+
+
+def test_no_plan_without_sizes():
+    with refused(ValueError, "dimensions of openai/gpt-oss-20b are not known", "a folder with its config.json"):
+        configs("gpt-oss-20b")

@@ -1,5 +1,6 @@
 """The part of a multimodal folder that reads text is loaded, and the other parts are left alone."""
 
+import dataclasses
 import json
 import logging
 
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from eagle_jax.config import Experts, LlamaConfig, Rope
+from eagle_jax.config import Experts, Latent, LlamaConfig, Rope
 from eagle_jax.converters import load_target, save_target
 from eagle_jax.models.lm import LM
 from eagle_jax.testing import TINY
 
+FILE = "model.safetensors"
 CONFIG = LlamaConfig(
     **{name: getattr(TINY, name) for name in ("vocab_size", "hidden_size", "num_attention_heads", "head_dim")},
     num_key_value_heads=TINY.num_key_value_heads,
@@ -47,15 +49,13 @@ CONFIG = LlamaConfig(
 def folder(tmp_path):
     """A Llama 4 that reads text and images, as transformers saves it."""
     save_target(LM.init(CONFIG, jax.random.key(0)), tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
+    tensors = load_file(tmp_path / FILE)
     assert tensors["model.layers.1.feed_forward.experts.gate_up_proj"].shape == (4, CONFIG.hidden_size, 32)
     images = {
         "vision_model.layernorm_pre.weight": np.ones(4, np.float32),
         "multi_modal_projector.linear_1.weight": np.ones((4, 4), np.float32),
     }
-    save_file(
-        {f"language_model.{name}": value for name, value in tensors.items()} | images, tmp_path / "model.safetensors"
-    )
+    save_file({f"language_model.{name}": value for name, value in tensors.items()} | images, tmp_path / FILE)
     text = json.loads((tmp_path / "config.json").read_text())
     assert text.pop("architectures") == ["Llama4ForCausalLM"] and text["model_type"] == "llama4_text"
     whole = {"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "vision_config": {"a": 1}}
@@ -71,9 +71,68 @@ def test_the_text_part_of_llama_4(folder, caplog):
     jax.tree.map(np.testing.assert_array_equal, loaded.params, LM.init(CONFIG, jax.random.key(0)).params)
 
 
+WINDOWED = {"sliding_window": 8, "full_attention_layers": (1,), "local_rope": Rope(theta=1e4)}
+GEMMA3 = dataclasses.replace(
+    TINY,
+    num_hidden_layers=2,
+    norms="around",
+    norm_plus_one=True,
+    activation="gelu_tanh",
+    embedding_multiplier=TINY.hidden_size**0.5,
+    attention_multiplier=0.25,
+    qk_norm=True,
+    rope=Rope(theta=1e6),
+    tie_word_embeddings=True,
+    **WINDOWED,
+)
+LATENT = dataclasses.replace(
+    TINY,
+    num_hidden_layers=2,
+    num_key_value_heads=TINY.num_attention_heads,
+    head_dim=4,
+    rope=Rope(theta=1e4, interleaved=True),
+    latent=Latent(rank=8, query_rank=12, plain_dim=6, value_dim=5),
+    attention_multiplier=10**-0.5,
+    experts=Experts(
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        norm_topk_prob=True,
+        mlp_only_layers=(0,),
+        scores="sigmoid",
+        correction_bias=True,
+        shared_intermediate_size=16,
+    ),
+    layout="deepseek_v3",
+)
+
+
+@pytest.mark.parametrize(
+    "config, whole, inner, prefix, other",
+    [
+        (GEMMA3, ("gemma3", "Gemma3"), "gemma3_text", "language_model.", "vision_tower.vision_model.head.weight"),
+        (GEMMA3, ("gemma3", "Gemma3"), "gemma3_text", "model.language_model.", "model.vision_tower.head.weight"),
+        (LATENT, ("kimi_k25", "KimiK25"), "kimi_k2", "language_model.", "mm_projector.proj.0.weight"),
+    ],
+)
+def test_the_text_part_of_other_folders(tmp_path, config, whole, inner, prefix, other):
+    """As they were published, and Gemma 3 as transformers 5 saves it."""
+    made = LM.init(config, jax.random.key(0))
+    save_target(made, tmp_path)
+    within = "model." if prefix.startswith("model.") else ""
+    tensors = {prefix + name.removeprefix(within): value for name, value in load_file(tmp_path / FILE).items()}
+    save_file(tensors | {other: np.ones((4, 4), np.float32)}, tmp_path / FILE)
+    text = json.loads((tmp_path / "config.json").read_text()) | {"model_type": inner}
+    around = {"architectures": [f"{whole[1]}ForConditionalGeneration"], "model_type": whole[0], "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(around | {"text_config": text}))
+    loaded = load_target(tmp_path)
+    assert loaded.config == config
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, made.params)
+
+
 def test_a_tensor_of_no_part_is_refused(folder):
-    tensors = load_file(folder / "model.safetensors")
-    save_file(tensors | {"audio.weight": np.ones(4, np.float32)}, folder / "model.safetensors")
+    tensors = load_file(folder / FILE)
+    save_file(tensors | {"audio.weight": np.ones(4, np.float32)}, folder / FILE)
     with pytest.raises(ValueError, match=r"audio\.weight"):
         load_target(folder)
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from latent_head import latent_head3
 from states import steps_by_row
 
 from eagle_jax.decoding import sampling
@@ -140,6 +141,7 @@ DRAFTERS = {
     "eagle3 trimmed": lambda: eagle(
         synthetic_head3(STORED, error=0.1, draft_vocab_size=50, norm_output=True), StaticTree((-1, 0, 0, 0, 1, 1, 4))
     ),
+    "eagle3 with latents": lambda: eagle(latent_head3(STORED, error=0.1), DynamicTree(12, 3, 4)),
     "draft model": lambda: calibrated(
         DraftModel(
             model=for_decoding(dataclasses.replace(STORED, params=jax.tree.map(lambda x: x * 1.05, STORED.params))),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from eagle_jax.api import describe, generate, load, with_head
+from eagle_jax.api import describe, generate, load, quantize, with_head
 from eagle_jax.converters import load_target
 from eagle_jax.converters.heads import load_head
 from eagle_jax.tuning.plan import plan
@@ -155,6 +155,26 @@ def test_on_several_devices(tmp_path: pathlib.Path):
     assert generate(spread, [prompt], **how)[0].token_ids == generate(alone, [prompt], **how)[0].token_ids
     experts = spread.head.params["layers_0"]["mlp"]["experts"]["gate"]
     assert experts.sharding.shard_shape(experts.shape)[1] == experts.shape[1] // 4
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "deepseek_v3"])
+def test_a_quantized_folder_says_that_the_layer_stays_in_floats(name: str, tmp_path: pathlib.Path):
+    """Loaders of compressed-tensors expect packed weights of every linear map that `ignore` does not name."""
+    (source := tmp_path / "source").mkdir()
+    write(source, name)
+    before = load_file(source / "model.safetensors")
+    add_layer(source, name)
+    quantize(source, tmp_path / "int8", "int8")
+    tensors = load_file(tmp_path / "int8" / "model.safetensors")
+    matrices = {key for key, value in tensors.items() if key not in before and key.endswith(".weight")}
+    matrices = {key.removesuffix(".weight") for key in matrices if tensors[key].ndim > 1}
+    ignored = json.loads((tmp_path / "int8" / "config.json").read_text())["quantization_config"]["ignore"]
+    assert matrices and matrices <= set(ignored) and len(ignored) == len(set(ignored))
+    assert not any(f"{module}.weight_packed" in tensors for module in ignored)
+    prompt = texts(FAMILIES[name])[0, :9].tolist()
+    model = load(tmp_path / "int8", "mtp", target_config={"max_position_embeddings": 128})
+    drafted, plain = (generate(model, [prompt], max_new_tokens=12, drafter=drafter)[0] for drafter in ("eagle", "none"))
+    assert drafted.token_ids == plain.token_ids
 
 
 def test_files_of_the_layer_alone_are_no_model(tmp_path: pathlib.Path):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from latent_cases import LATENT, latent_shapes
 
 VOCABULARY = 48
 ROWS, LENGTH = 2, 20  # every text, in tokens
@@ -160,6 +161,12 @@ HEADS3 = tuple(
         "head_dim": {"head_dim": 12},
         "two_layers": {"num_hidden_layers": 2},
         "sliding_window": {"sliding_window": 5},
+        "latent": LATENT | {"fc_norm": True, "norm_output": True},
+        "latent_yarn": LATENT
+        | {
+            "q_lora_rank": None,
+            "rope_scaling": _YARN | {"beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5},
+        },
     }.items()
 )
 
@@ -230,13 +237,16 @@ def head3_shapes(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         shapes["embed_tokens.weight"] = (VOCABULARY, h)
     for i, layer in enumerate(head3_layers(entries)):
         read = 2 * h if i == 0 else h
-        for name, width in (("q", q), ("k", kv), ("v", kv)):
-            shapes[f"{layer}.self_attn.{name}_proj.weight"] = (width, read)
-            if entries.get("qkv_bias"):
-                shapes[f"{layer}.self_attn.{name}_proj.bias"] = (width,)
-            if entries.get("qk_norm") and name != "v":
-                shapes[f"{layer}.self_attn.{name}_norm.weight"] = (size,)
-        shapes[f"{layer}.self_attn.o_proj.weight"] = (h, q)
+        if "kv_lora_rank" in entries:
+            shapes |= {f"{layer}.self_attn.{name}": shape for name, shape in latent_shapes(entries, read).items()}
+        else:
+            for name, width in (("q", q), ("k", kv), ("v", kv)):
+                shapes[f"{layer}.self_attn.{name}_proj.weight"] = (width, read)
+                if entries.get("qkv_bias"):
+                    shapes[f"{layer}.self_attn.{name}_proj.bias"] = (width,)
+                if entries.get("qk_norm") and name != "v":
+                    shapes[f"{layer}.self_attn.{name}_norm.weight"] = (size,)
+            shapes[f"{layer}.self_attn.o_proj.weight"] = (h, q)
         shapes |= {f"{layer}.mlp.gate_proj.weight": (inner, h), f"{layer}.mlp.up_proj.weight": (inner, h)}
         shapes[f"{layer}.mlp.down_proj.weight"] = (h, inner)
         for norm in ("input_layernorm", "post_attention_layernorm", *(["hidden_norm"] if i == 0 else [])):

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 
 from eagle_jax.config import LlamaConfig, Rope
 from eagle_jax.converters import load_head
-from eagle_jax.models.cache import KV
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
+from eagle_jax.ops import LayerRows
 
 pytestmark = pytest.mark.parity
 
@@ -80,7 +80,7 @@ def _run(head: Head3, target: LM, tokens: jax.Array, streams: jax.Array) -> tupl
     cache = empty.commit(kv, lengths)
 
     drafted = [out[row, lengths - 1][:, None]]
-    beside: tuple[KV, ...] = ()
+    beside: tuple[LayerRows, ...] = ()
     for step in range(STEPS - 1):
         at = lengths[:, None] + step
         before = lengths[:, None] + jnp.arange(step, dtype=jnp.int32)[None] if beside else None
@@ -93,5 +93,5 @@ def _run(head: Head3, target: LM, tokens: jax.Array, streams: jax.Array) -> tupl
     return whole, outputs, head.target_ids(jnp.argmax(head.logits(target, outputs), axis=-1))
 
 
-def _append(old: KV, new: KV) -> KV:
-    return jnp.concatenate([old[0], new[0]], axis=2), jnp.concatenate([old[1], new[1]], axis=2)
+def _append(old: LayerRows, new: LayerRows) -> LayerRows:
+    return jax.tree.map(lambda rows, more: jnp.concatenate([rows, more], axis=2), old, new)

@@ -13,7 +13,8 @@ from eagle_jax.decoding.flat_nodes import OneRow
 from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.delta_state import DeltaState
-from eagle_jax.models.lm import LM
+from eagle_jax.models.lm import LM, causal
+from eagle_jax.ops.gated_delta import CHUNK
 from eagle_jax.testing import TINY
 
 NET = DeltaNet(layers=(0, 1, 3), num_key_heads=2, num_value_heads=4, key_head_dim=8, value_head_dim=12, conv_kernel=4)
@@ -101,6 +102,16 @@ def test_a_committed_path_is_the_state_of_its_tokens():
             if isinstance(got, DeltaState):
                 for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(state), strict=True):
                     np.testing.assert_allclose(one[row], other[row], atol=0 if row == 0 else TOLERANCE)
+
+
+def test_a_whole_text_in_chunks_is_its_tree():
+    """`LM.causal`, which training reads with, against a pass over a tree without branches."""
+    lm, tokens = target(), text(2, CHUNK + 9)
+    cache = lm.empty_cache(2, 0)
+    got = jax.jit(lambda lm, tokens: lm.causal(tokens, (3,)))(lm, tokens)
+    expected = jax.jit(lambda lm, tokens: lm.forward(tokens, *causal(2, CHUNK + 9), cache, (3,)))(lm, tokens)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=TOLERANCE * max(1, np.abs(other).max()))
 
 
 def test_chunks_of_a_prompt():

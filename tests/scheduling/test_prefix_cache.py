@@ -13,7 +13,6 @@ from eagle_jax.api import Engine, EngineError, Model
 from eagle_jax.config import Rope
 from eagle_jax.decoding.policy import DynamicTree, likeliest_tree
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import PrefillState
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.draft_model import DraftModel
 from eagle_jax.drafters.eagle import Eagle
@@ -23,12 +22,11 @@ from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
 from eagle_jax.models import layout
-from eagle_jax.models.cache import Cache
 from eagle_jax.scheduling import chunked_prefill, programs, scheduler
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape
 from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
-from eagle_jax.scheduling.prefix_cache import PATIENCE, PrefixCache, keys_of
+from eagle_jax.scheduling.prefix_cache import PATIENCE, Block, PrefixCache, keys_of
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.request import DUMMY_OPTIONS, Request
 from eagle_jax.sharding import sharding_of, to_host
@@ -264,7 +262,7 @@ def test_a_prompt_that_cannot_be_read_frees_what_is_kept(monkeypatch, message, s
 
 
 NUMBER = jnp.zeros(1, jnp.int32)
-BLOCK = PrefillState(NUMBER[0], Cache(layers=(), length=NUMBER, rope_length=NUMBER), draft=NUMBER, last=())
+BLOCK = Block(NUMBER[0], slots=(), state=(NUMBER, NUMBER, NUMBER))
 SIZE = 16  # bytes of it
 
 

@@ -166,7 +166,10 @@ TEMPLATES = {
     "seed-oss": "{% set begin = '<seed:think>' %}{{ message.reasoning_content }}",
     "mistral": "[THINK]{{ block['thinking'] }}[/THINK]",
     "hunyuan": "<think></think><answer></answer>",
+    "hunyuan-a13b": "{{ message.content + '<|extra_0|>' }}<think></think>",
+    "minimax-m2": "{% set begin = '<minimax:tool_call>' %}</think><response>{{ message.content }}</response>",
     "response": "<think></think><response></response>",
+    "granite": "thoughts after 'Here is my thought process:' and the response after 'Here is my response:'",
     "think": "{{ message.content.split('</think>')[-1] }}{{ message.reasoning_content }}",
 }
 
@@ -189,5 +192,5 @@ def test_the_format_is_the_templates_or_the_vocabularys():
 
 def test_the_name_of_earlier_reasoning_is_the_templates():
     names = [reasoning_field(template) for template in TEMPLATES.values()]
-    assert names == ["thinking", "reasoning", "reasoning_content", "thinking", None, None, "reasoning_content"]
+    assert names == ["thinking", "reasoning", "reasoning_content", "thinking", *[None] * 5, "reasoning_content"]
     assert reasoning_field("{% if enable_thinking %}reasoning_content{% endif %}") is None

@@ -1,16 +1,19 @@
 """What a run begins with."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import head3, pair
+from toy import CONFIG, head3, pair
 
+from eagle_jax.config import Latent, Rope
 from eagle_jax.converters import save_head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
-from eagle_jax.training.heads import first, taps_of
+from eagle_jax.training.heads import first, shapes, taps_of
 from eagle_jax.training.settings import HeadConfig
 
 KEY = jax.random.key(3)
@@ -32,6 +35,21 @@ def test_attention_may_be_narrower_than_the_targets(method):
     assert head.config.layers.head_dim == target.config.head_dim
     with pytest.raises(ValueError, match="num_attention_heads=3 is not a multiple of num_key_value_heads=2"):
         first(HeadConfig(method=method, num_attention_heads=3, num_key_value_heads=2), target, None, KEY)
+
+
+@pytest.mark.parametrize("hidden, heads, kv_heads", [(7168, 56, 8), (2048, 16, 8), (1536, 12, 4), (96, 1, 1)])
+def test_a_target_with_latent_attention_gets_a_head_with_heads_of_its_own(hidden: int, heads: int, kv_heads: int):
+    """Of DeepSeek-V3's width those of SpecForge's published config: 56 heads of 128, 8 for keys and values."""
+    latent = Latent(rank=512, query_rank=1536, plain_dim=128, value_dim=128)
+    facts = {"num_attention_heads": 128, "num_key_value_heads": 128, "head_dim": 64, "latent": latent}
+    facts |= {"hidden_size": hidden, "rope": Rope(theta=1e4, interleaved=True)}
+    target = dataclasses.replace(CONFIG, **facts)
+    layers = shapes(HeadConfig(method="eagle3"), target).config.layers
+    size = min(128, hidden)
+    assert (layers.num_attention_heads, layers.num_key_value_heads, layers.head_dim) == (heads, kv_heads, size)
+    assert layers.rope == Rope(theta=1e4)
+    fewer = shapes(HeadConfig(method="eagle3", num_attention_heads=6), target).config.layers
+    assert (fewer.num_attention_heads, fewer.num_key_value_heads, fewer.head_dim) == (6, 2, size)
 
 
 def test_an_eagle3_head_begins_by_saying_what_the_target_would():

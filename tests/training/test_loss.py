@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from toy import head3, pair
 
-from eagle_jax.models.eagle import Head
+from eagle_jax.config import Latent, Rope
+from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.training import loss as L
 from eagle_jax.training import parts
@@ -74,13 +76,24 @@ def test_sight_is_the_picture_in_its_docstring():
     np.testing.assert_array_equal(keys[0, 0, :, 0], [0, 1, 2, 3, 0, 0, 0, 1, 0, 0, 1, 2])
 
 
-def test_a_training_step_sees_what_a_drafting_step_sees():
+def latent_head() -> Head3:
+    """A head with latent attention."""
+    heads = {"num_key_value_heads": 4, "rope": Rope(theta=1e4, interleaved=True), "attention_multiplier": 0.3}
+    heads["latent"] = Latent(rank=10, query_rank=12, plain_dim=6, value_dim=5)
+    config = head3(29).config
+    config = dataclasses.replace(config, layers=dataclasses.replace(config.layers, **heads))
+    made = Head3.init(config, jax.random.key(1))
+    return dataclasses.replace(made, params=jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, made.params))
+
+
+@pytest.mark.parametrize("make", [lambda: pair()[1], latent_head])
+def test_a_training_step_sees_what_a_drafting_step_sees(make):
     """Step 2 at slot 5 equals drafting two steps by hand behind true features 0 .. 3."""
-    target, head = pair()
+    target, head = pair()[0], make()
     tokens = jax.random.randint(jax.random.key(2), (1, 9), 0, 29)
 
     @jax.jit
-    def by_hand(target: LM, head: Head) -> list[jax.Array]:
+    def by_hand(target: LM, head: DraftHead) -> list[jax.Array]:
         embeddings, features = target.embed(tokens[:, 1:]), target(tokens)[0]
         chain, reads = features[:, :4], []
         for slot in (3, 4, 5):
@@ -90,7 +103,7 @@ def test_a_training_step_sees_what_a_drafting_step_sees():
         return reads
 
     @jax.jit
-    def in_training(target: LM, head: Head) -> list[jax.Array]:
+    def in_training(target: LM, head: DraftHead) -> list[jax.Array]:
         embeddings, guesses = target.embed(tokens[:, 1:]), []
         entering, beside, cache = target(tokens)[0][:, :-1], (), head.empty_cache(1, 0)
         positions = jnp.arange(8, dtype=jnp.int32)[None]

@@ -1,0 +1,14 @@
+"""The mixer of tokens in a layer, by what its config says."""
+
+from jax.typing import DTypeLike
+
+from eagle_jax.config import LlamaConfig
+from eagle_jax.models.attention import Attention
+from eagle_jax.models.latent_attention import LatentAttention
+
+
+def attention_mixer(
+    config: LlamaConfig, dtype: DTypeLike, rotates: bool = True, kv: str = "both"
+) -> Attention | LatentAttention:
+    """That of a layer which is not recurrent; the arguments are those of `Attention`."""
+    return Attention(config, dtype, rotates, kv) if config.latent is None else LatentAttention(config, dtype)
