@@ -17,7 +17,7 @@ FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
 COST_OF_TRIALS = 0.01  # of the time, of each slower drafter
 SOONEST, LATEST = 24, 500  # runs between two of its trials in any case
 MEMORY = 0.9  # weight of a run beside that of the next
-ENOUGH = 10  # runs of each drafter from which it is known which one is fastest
+ENOUGH = 300  # runs of all drafters for a number of rows from which it is known which one is fastest
 
 
 @dataclasses.dataclass
@@ -127,7 +127,7 @@ class Measured:
             fastest = contest.fastest
             plain = next((spent.speed for spent in contest.spent if spent.nodes == 1), None)
             tree = contest.drafters[fastest].shape
-            known = min(spent.runs for spent in contest.spent) >= ENOUGH and len(contest.spent) > 1
+            known = sum(spent.runs for spent in contest.spent) >= ENOUGH and len(contest.spent) > 1
             if not known or plain is None or not (tree.nodes == 1 or isinstance(tree, DynamicTree)):
                 continue
             found.append(

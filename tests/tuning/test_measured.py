@@ -79,6 +79,11 @@ def test_each_number_of_rows_has_its_own():
     assert (rows, spent.nodes, spent.steps, spent.tokens, spent.seconds) == (1, TREE.shape.nodes, 4, 9, 2.0)
 
 
+@pytest.fixture
+def no_findings(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
 def findings(speeds: list[float], runs: int, tree: str = "auto") -> list[Budget]:
     """What is found for one row where the default tree, the smallest and plain decoding have these speeds."""
     choice = choose(RANDOM, "auto", tree)
@@ -88,7 +93,7 @@ def findings(speeds: list[float], runs: int, tree: str = "auto") -> list[Budget]
     return measured.findings(choice, slots=256)
 
 
-def test_what_was_fastest_is_found_by_the_next():
+def test_what_was_fastest_is_found_by_the_next(no_findings):
     default = default_tree(RANDOM, "eagle", 1)
     assert findings([100.0, 60.0, 30.0], runs=3 * FIRST_TRIALS) == [], "not known yet"
     assert findings([100.0], 500, tree="published") == [], "a tree that was asked for"
@@ -102,7 +107,7 @@ def test_what_was_fastest_is_found_by_the_next():
         assert {one.shape.nodes for _, one in entries} == {default.nodes, SMALLEST.nodes, 1}, "and has the others too"
 
 
-def test_findings_of_tune_stay():
+def test_findings_of_tune_stay(no_findings):
     [found] = findings([30.0, 50.0, 100.0], 3000)
     measured = dataclasses.replace(found, by="tune", tree=(4, 2, 1))
     keep([measured])
