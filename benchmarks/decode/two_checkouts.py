@@ -21,7 +21,7 @@ from typing import Any
 
 PRECISIONS = {dtype: {"dtype": dtype} for dtype in ("float32", "bfloat16")}
 PRECISIONS |= {quantize: {"dtype": "float32", "quantize": quantize} for quantize in ("int8", "int4")}
-TREES: tuple[Any, ...] = (None, (6, 2, 2), (6, 4, 1), (6, 0.3))  # None decodes plainly
+TREES: tuple[Any, ...] = (None, (6, 2, 2), (6, 4, 1), (6, 0.15))  # None decodes plainly
 TOKENS = 64
 PROMPT = [{"role": "user", "content": "Explain why the sky is blue, and why it is red in the evening."}]
 

@@ -34,7 +34,14 @@ from eagle_jax.converters.files import is_gguf
 from eagle_jax.loading.folders import folders_of
 
 SEARCH = [(3, 1, 1), (4, 2, 1), (5, 3, 1), (6, 4, 1), (8, 6, 1), (6, 2, 2), (6, 3, 2), (8, 4, 2), (8, 3, 3)]
-SEARCH += [(4, 0.5), (6, 0.5), (6, 0.3), (8, 0.5), (8, 0.3), (12, 0.3)]  # chains that end where the head is unsure
+SEARCH += [
+    (6, 0.15),
+    (8, 0.15),
+    (4, 2, 2, 0.1),
+    (6, 3, 2, 0.05),
+    (8, 3, 2, 0.03),
+    (8, 5, 2, 0.1),
+]  # as large as it pays
 PUBLISHED_TREE = (60, 7, 10)
 DTYPES = ("float32", "bfloat16", "float16")
 # columns: against the best whose name begins so

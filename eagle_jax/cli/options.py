@@ -251,14 +251,13 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...]
         return text
     *first, last = text.split(",")
     with contextlib.suppress(ValueError):
-        sizes = [int(part) for part in first]
-        if "." in last or (len(sizes) == 1 and last == "0"):
-            if len(sizes) in (1, 3):
-                return *sizes, float(last)
-        elif [*sizes, int(last)][0] == -1:
+        sizes, is_whole = [int(part) for part in first], last.strip().lstrip("-").isdigit()
+        if is_whole and [*sizes, int(last)][0] == -1:
             return [*sizes, int(last)]
-        elif len(sizes) in (2, 3):
+        if is_whole and len(sizes) in (2, 3) and int(last):
             return *sizes, int(last)
+        if len(sizes) in (1, 3) and not (is_whole and int(last)):
+            return *sizes, float(last)
     raise ValueError(
         f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
         "the same with a beam such as 60,7,10,59 or with the least probable path such as 8,3,2,0.03, nodes,least of a "

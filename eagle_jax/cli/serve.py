@@ -164,15 +164,15 @@ def serve(
         server.run(sockets=sockets)
     finally:
         engine.close(drain=False)
-        _keep(engine)
+    _keep_fastest(engine)
 
 
-def _keep(engine: Any) -> None:
-    """Keeps what was fastest: the next server begins with it."""
-    found = engine.findings()
-    if found:
+def _keep_fastest(engine: Any) -> None:
+    """Keeps which trees were fastest: the next server begins with them."""
+    findings = engine.findings()
+    if findings:
         try:
-            api.keep_budgets(found)
+            api.keep_budgets(findings)
         except OSError as error:
             err.print(f"What was fastest is not kept: {sentence(error)}", style="yellow", markup=False)
 

@@ -24,7 +24,7 @@ from eagle_jax.scheduling.batch_shape import shape_for
 from eagle_jax.scheduling.request import Request
 from eagle_jax.sharding import to_host
 from eagle_jax.text.prompts import Prompt
-from eagle_jax.tuning.budgets import Budget, numbers_of, place
+from eagle_jax.tuning.budgets import MARGIN, Budget, numbers_of, place
 from eagle_jax.tuning.methods import TUNED, default_tree, drafter_for, method_of
 from eagle_jax.tuning.replay import Guessed, Text, by_rank, lengths
 from eagle_jax.tuning.sizes import rows_for
@@ -44,8 +44,7 @@ QUESTIONS = (
 READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
 TEXTS = 4  # at most, or batches of them, that are timed whole
 # The cost of a step of these depends on the text: they are timed, not estimated, where there is one answer at a time.
-SURE = tuple(DynamicTree(*sizes, least=least) for sizes in ((6, 4, 1), (8, 5, 2)) for least in (0.1, 0.2))
-MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
+THRESHOLD_TREES = tuple(DynamicTree(*sizes, least=least) for sizes in ((6, 4, 1), (8, 5, 2)) for least in (0.1, 0.2))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,7 +115,7 @@ def _tune(
 ) -> Iterator[Tuned]:
     grid = grid_for(model)
     # reading the texts, and for each batch size the verifying steps, two depths of each width, and whole answers
-    steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_sure_trees(grid, rows)) for rows in sizes)
+    steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_threshold_trees(grid, rows)) for rows in sizes)
     done = itertools.count(1)
 
     def advance() -> None:
@@ -137,7 +136,7 @@ def _tune(
         hopeful = [one.tree for one in estimates if one.tree is not None][:2]
         default = default_tree(model, name, rows)
         # a tree of fixed shape, which Medusa has by default where there is room, is none that a finding holds
-        trees = [*hopeful, *([default] if isinstance(default, DynamicTree) else []), *_sure_trees(grid, rows)]
+        trees = [*hopeful, *([default] if isinstance(default, DynamicTree) else []), *_threshold_trees(grid, rows)]
         whole_answers: dict[DynamicTree | None, Drafter] = {None: Plain()}
         whole_answers |= {tree: drafter_with(model, name, tree) for tree in trees}
         runs = [time_whole(start, whole_answers, advance)]
@@ -195,11 +194,11 @@ def _batches(requests: Sequence[Request], rows: int) -> list[list[Request]]:
     return [again[index * rows : (index + 1) * rows] for index in range(count)]
 
 
-def _sure_trees(grid: Grid, rows: int) -> list[DynamicTree]:
+def _threshold_trees(grid: Grid, rows: int) -> list[DynamicTree]:
     """Trees that end where the drafter is unsure, for so many answers at a time, none larger than the largest tree."""
     if jax.default_backend() != "cpu" or rows > 1:
         return []
-    return [tree for tree in SURE if tree.depth <= grid.largest.depth and tree.top_k <= grid.largest.top_k]
+    return [tree for tree in THRESHOLD_TREES if tree.depth <= grid.largest.depth and tree.top_k <= grid.largest.top_k]
 
 
 def fastest(measured: Mapping[DynamicTree | None, float]) -> DynamicTree | None:

@@ -38,8 +38,8 @@ class ExpertsBesideMLP(nn.Module):
         self, x: Float[Array, "b n h"], norms: tuple[ops.Norm | None, ops.Norm | None], num_valid: Int[Array, ""]
     ) -> Float[Array, "b n h"]:
         normed = x if norms[0] is None else ops.rms_norm(x, norms[0])
-        beside = ops.feed_forward(normed, self.shared_experts.weights(None), num_valid)
-        y = self.shared_norm(beside) + self.experts_norm(self._mixed(x))
+        dense = ops.feed_forward(normed, self.shared_experts.weights(None), num_valid)
+        y = self.shared_norm(dense) + self.experts_norm(self._mixed(x))
         return ops.added(x, y, norms[1], self.config.residual_multiplier)
 
     def _mixed(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:

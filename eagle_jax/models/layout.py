@@ -27,15 +27,18 @@ QKV, GATE_UP = "qkv_proj", "gate_up_proj"
 UP = "kv_b_proj"  # of latent attention
 
 
-def for_decoding(params: Params, head_dim: int | tuple[int, ...], *, spread: bool = False) -> Params:
+def for_decoding(
+    params: Params, head_dim: int | tuple[int, ...], *, spread: bool = False, nested: bool = False
+) -> Params:
     """The same parameters laid out for decoding; `params` is emptied on the way, so no weight is held twice.
 
     Args:
         params: of a target or a draft head, as `converters` and `training` have them.
         head_dim: size of one attention head, or of those of each layer (`LlamaConfig.head_dims`).
         spread: for several devices.
+        nested: a part of a model, whose table of embeddings is no output matrix.
     """
-    tied = "embed_tokens" in params and "lm_head" not in params
+    tied = not nested and "embed_tokens" in params and "lm_head" not in params
     laid: Params = {}
     for name in list(params):
         node = params.pop(name)
@@ -46,7 +49,7 @@ def for_decoding(params: Params, head_dim: int | tuple[int, ...], *, spread: boo
                 node = _packed(node, spread)
             else:
                 own = head_dim_in(name, head_dim)
-                node = for_decoding(_merged(node, own, spread), own, spread=spread)
+                node = for_decoding(_merged(node, own, spread), own, spread=spread, nested=True)
         laid[name] = node
     if tied and not spread and (table := ops.pack_for_backend(laid["embed_tokens"]["embedding"])) is not None:
         laid["embed_tokens"] = {"embedding": table}

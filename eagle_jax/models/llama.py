@@ -178,11 +178,11 @@ class Llama(nn.Module):
             elif kind not in by_kind:
                 by_kind[kind] = attention_inputs(c, positions, visible, cache, fresh, i, flat)
             entering.append(x)
-            of = c.kv_layer(i)
-            beside = draft_kv[of] if draft_kv else None
-            if of != i:  # the layer attends to keys and values of an earlier one, and adds none
-                beside = joined(beside, added[of])
-            x, own = traced_once(layer, x, by_kind[kind], cache.layers[of].operand, beside, own_inputs[i])
+            source = c.kv_layer(i)
+            draft_rows = draft_kv[source] if draft_kv else None
+            if source != i:  # the layer attends to keys and values of an earlier one, and adds none
+                draft_rows = joined(draft_rows, added[source])
+            x, own = traced_once(layer, x, by_kind[kind], cache.layers[source].operand, draft_rows, own_inputs[i])
             added.append(own)
         entering.append(x)
         return constrain(self.norm(x)), tuple(entering[i] for i in taps), tuple(added)

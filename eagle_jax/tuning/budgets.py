@@ -1,7 +1,7 @@
 """The tree that was found fastest for a model on this machine, by batch size: what `tree="auto"` goes by.
 
-`eagle-jax tune` measures and keeps its findings in a file of the user's cache folder. Nothing else measures: a model
-without findings gets a default tree.
+`eagle-jax tune` measures and keeps its findings in a file of the user's cache folder, and so does a server that ends,
+for those numbers of requests that it had. A model without findings gets a default tree.
 """
 
 import dataclasses
@@ -24,6 +24,7 @@ from eagle_jax.tuning.asked_trees import asked_tree
 
 VERSION = 3  # 1: scores were twice as sure; 2: a chain had a guess less likely than `least`
 
+MARGIN = 1.02  # what a tree has to gain over plain decoding: less than that is chance
 TreeNumbers = tuple[int | float, ...]  # as `asked_tree` takes them
 
 
@@ -42,7 +43,7 @@ class Budget:
             one, or (nodes, least) of a chain; None if none is faster than plain decoding.
         plain: tokens a second of plain decoding, all rows together.
         speed: tokens a second with the tree.
-        by: "tune", or "engine": measured while it answered. Such a finding takes the place of none of "tune".
+        by: "tune", or "engine": measured while it answered.
     """
 
     device: str
@@ -58,8 +59,8 @@ class Budget:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What it was found for; a later finding for the same takes its place."""
-        return (*self.place, self.rows, self.slots)
+        """What it was found for, and by what; a later finding for the same takes its place."""
+        return (*self.place, self.rows, self.slots, self.by)
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -72,7 +73,8 @@ def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -
 
     It is what was found at the same batch size, or at the next larger one that was tried, which drafts no more than
     this one could; beyond the largest there is only one thing to know: that plain decoding was faster already. Of
-    several cache sizes at that batch size the closest counts.
+    several cache sizes at that batch size the closest counts. What an engine found counts for its batch size alone, and
+    only where `eagle-jax tune` found nothing for the model.
     """
     findings = read()
     if not findings:
@@ -80,6 +82,8 @@ def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -
     key = place(model, method)
     alike = [one for one in findings if one.place == key]
     alike.sort(key=lambda one: abs(one.slots - (slots or one.slots)))  # of equal batch sizes the first counts
+    tuned = [one for one in alike if one.by == "tune"]
+    alike = tuned or [one for one in alike if one.rows == rows]
     as_large = [one for one in alike if one.rows >= rows]
     if as_large:
         return min(as_large, key=lambda one: one.rows)
@@ -180,8 +184,7 @@ def keep(budgets: Iterable[Budget]) -> Path:
     to.parent.mkdir(parents=True, exist_ok=True)
     with to.with_suffix(".lock").open("ab") as lock:
         hold(lock, to, wait=True)
-        by_key = {one.key: one for one in read()}
-        by_key |= {one.key: one for one in budgets if one.by == "tune" or by_key.get(one.key, one).by != "tune"}
+        by_key = {one.key: one for one in (*read(), *budgets)}
         content = {"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}
         with replacing(to) as file:
             file.write(json.dumps(content, indent=1).encode())

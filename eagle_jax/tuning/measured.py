@@ -8,8 +8,9 @@ them.
 import dataclasses
 
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.drafters.base import Drafter
-from eagle_jax.tuning.budgets import Budget, numbers_of, place
+from eagle_jax.tuning.budgets import MARGIN, Budget, numbers_of, place
 from eagle_jax.tuning.by_load import ByLoad
 from eagle_jax.tuning.methods import TUNED, Choice
 
@@ -17,7 +18,7 @@ FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
 COST_OF_TRIALS = 0.01  # of the time, of each slower drafter
 SOONEST, LATEST = 24, 500  # runs between two of its trials in any case
 MEMORY = 0.9  # weight of a run beside that of the next
-ENOUGH = 300  # runs of all drafters for a number of rows from which it is known which one is fastest
+ENOUGH = 300  # runs of all drafters for a number of rows, from which it is known which one is fastest
 
 
 @dataclasses.dataclass
@@ -41,6 +42,11 @@ class Spent:
     def speed(self) -> float:
         """Tokens a second of a request."""
         return self.recent_tokens / self.recent_seconds if self.recent_seconds else 0.0
+
+    @property
+    def mean_speed(self) -> float:
+        """Tokens a second of all requests, over all runs."""
+        return self.tokens / self.seconds if self.seconds else 0.0
 
     def add(self, steps: int, tokens: int, requests: int, seconds: float) -> None:
         """One run of the loop."""
@@ -70,14 +76,9 @@ class Contest:
         new = [index for index in everyone if self._tried[index] < FIRST_TRIALS]
         if new:
             return new[0]
-        fastest = self.fastest
+        fastest = max(everyone, key=lambda index: self.spent[index].speed)
         due = [index for index in everyone if self._waited[index] >= self._interval(index, fastest)]
         return max(due, key=self._waited.__getitem__) if due else fastest
-
-    @property
-    def fastest(self) -> int:
-        """The number of the drafter that was fastest lately."""
-        return max(range(len(self.drafters)), key=lambda index: self.spent[index].speed)
 
     def _interval(self, index: int, fastest: int) -> float:
         """Runs after which a slower drafter is tried again: the more, the more a trial costs."""
@@ -121,27 +122,37 @@ class Measured:
         """
         if not choice.by_batch or choice.method not in TUNED:
             return []
-        device, model, mesh, method = place(choice.model, choice.method)
-        found = []
-        for rows, contest in self.contests.items():
-            fastest = contest.fastest
-            plain = next((spent.speed for spent in contest.spent if spent.nodes == 1), None)
-            tree = contest.drafters[fastest].shape
-            known = sum(spent.runs for spent in contest.spent) >= ENOUGH and len(contest.spent) > 1
-            if not known or plain is None or not (tree.nodes == 1 or isinstance(tree, DynamicTree)):
-                continue
-            found.append(
-                Budget(
-                    device=device,
-                    model=model,
-                    mesh=dict(mesh),
-                    method=method,
-                    rows=rows,
-                    slots=slots,
-                    tree=numbers_of(tree if isinstance(tree, DynamicTree) else None),
-                    plain=rows * plain,
-                    speed=rows * contest.spent[fastest].speed,
-                    by="engine",
-                )
-            )
-        return found
+        found = ((rows, _fastest(contest)) for rows, contest in self.contests.items())
+        return [_budget(choice, rows, slots, *one) for rows, one in found if one is not None]
+
+
+def _fastest(contest: Contest) -> tuple[Spent, Spent, TreeShape] | None:
+    """What plain decoding and the fastest drafter took, over all runs, and its tree; None where that is not known, or
+    no `Budget` can say it. A tree has to gain `MARGIN`, as in `eagle-jax tune`.
+    """
+    if sum(spent.runs for spent in contest.spent) < ENOUGH or any(one.budget is not None for one in contest.drafters):
+        return None
+    arms = list(zip(contest.spent, (drafter.shape for drafter in contest.drafters), strict=True))
+    plain = next(((spent, shape) for spent, shape in arms if shape.nodes == 1), None)
+    if plain is None or len(arms) < 2 or not all(spent.runs for spent, _ in arms):
+        return None
+    best, tree = max(arms, key=lambda one: one[0].mean_speed)
+    if tree.nodes > 1 and best.mean_speed < MARGIN * plain[0].mean_speed:
+        best, tree = plain
+    return (plain[0], best, tree) if tree.nodes == 1 or isinstance(tree, DynamicTree) else None
+
+
+def _budget(choice: Choice, rows: int, slots: int, plain: Spent, best: Spent, tree: TreeShape) -> Budget:
+    device, model, mesh, method = place(choice.model, choice.method)
+    return Budget(
+        device=device,
+        model=model,
+        mesh=dict(mesh),
+        method=method,
+        rows=rows,
+        slots=slots,
+        tree=numbers_of(tree if isinstance(tree, DynamicTree) else None),
+        plain=plain.mean_speed,
+        speed=best.mean_speed,
+        by="engine",
+    )

@@ -104,8 +104,8 @@ def test_the_default_tree_and_trees_that_end_are_timed_too(monkeypatch):
     monkeypatch.setattr(tuning, "time_whole", faster)
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 1), (1, 8), (1,)))
     alone, both = api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16)
-    assert {None, drafters.default_tree(RANDOM, "eagle", 1), *tuning.SURE} <= set(alone.measured)
-    assert not set(tuning.SURE) & set(both.measured)
+    assert {None, drafters.default_tree(RANDOM, "eagle", 1), *tuning.THRESHOLD_TREES} <= set(alone.measured)
+    assert not set(tuning.THRESHOLD_TREES) & set(both.measured)
     assert alone.budget.tree == (6, 0.2)
     api.keep_budgets([alone.budget])
     assert drafter_for(RANDOM, "auto", "auto").shape == DynamicTree.chain(6, 0.2)
@@ -157,4 +157,6 @@ def test_chains_no_deeper_than_there_are_heads(monkeypatch):
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 1), (1, 4), (1,)))
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=3))
     (tuned,) = api.tune(medusa, batch_sizes=(1,), prompts=PROMPTS, max_new_tokens=16)
-    assert [tree for tree in tuned.measured if tree and tree.least] == [tree for tree in tuning.SURE if tree.depth <= 3]
+    assert [tree for tree in tuned.measured if tree and tree.least] == [
+        tree for tree in tuning.THRESHOLD_TREES if tree.depth <= 3
+    ]

@@ -105,3 +105,10 @@ def test_no_weight_is_held_twice():
     params = LM.init(TINY, jax.random.key(0)).params
     layout.for_decoding(params, TINY.head_dim)
     assert params == {}
+
+
+def test_a_table_of_a_part_is_no_output_matrix():
+    """Gemma 4's embeddings by layer: nothing multiplies by them."""
+    table = jnp.ones((64, 32), jnp.bfloat16)
+    laid = layout.for_decoding({"layer_inputs": {"embed_tokens": {"embedding": table}}}, 16)
+    assert isinstance(laid["layer_inputs"]["embed_tokens"]["embedding"], jax.Array)

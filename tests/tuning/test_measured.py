@@ -5,9 +5,12 @@ import dataclasses
 import pytest
 from speller import RANDOM
 
+from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
+from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
-from eagle_jax.tuning.budgets import Budget, keep, read, tree_of
+from eagle_jax.drafters.shared import Shared
+from eagle_jax.tuning.budgets import Budget, budget_for, keep, tree_of
 from eagle_jax.tuning.by_load import ByLoad, by_load
 from eagle_jax.tuning.measured import COST_OF_TRIALS, FIRST_TRIALS, LATEST, SOONEST, Contest, Measured
 from eagle_jax.tuning.methods import SMALLEST, choose, default_tree
@@ -79,7 +82,7 @@ def test_each_number_of_rows_has_its_own():
     assert (rows, spent.nodes, spent.steps, spent.tokens, spent.seconds) == (1, TREE.shape.nodes, 4, 9, 2.0)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def no_findings(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -93,7 +96,7 @@ def findings(speeds: list[float], runs: int, tree: str = "auto") -> list[Budget]
     return measured.findings(choice, slots=256)
 
 
-def test_what_was_fastest_is_found_by_the_next(no_findings):
+def test_what_was_fastest_is_found_by_the_next():
     default = default_tree(RANDOM, "eagle", 1)
     assert findings([100.0, 60.0, 30.0], runs=3 * FIRST_TRIALS) == [], "not known yet"
     assert findings([100.0], 500, tree="published") == [], "a tree that was asked for"
@@ -107,9 +110,26 @@ def test_what_was_fastest_is_found_by_the_next(no_findings):
         assert {one.shape.nodes for _, one in entries} == {default.nodes, SMALLEST.nodes, 1}, "and has the others too"
 
 
-def test_findings_of_tune_stay(no_findings):
+def test_a_tree_that_gains_next_to_nothing_is_not_kept():
+    [found] = findings([101.0, 60.0, 100.0], 3000)
+    assert found.tree is None and found.speed == found.plain
+
+
+def test_trees_that_share_the_nodes_of_a_step_are_not_kept():
+    shared = Shared(Eagle(RANDOM.head, DynamicTree(8, 2, 3)), 16)
+    measured = Measured(ByLoad(((4, shared), (4, PLAIN))))
+    played(measured.contests[4], [100.0, 50.0], 3000)
+    assert measured.findings(choose(RANDOM, "auto", "auto"), slots=256) == []
+
+
+def test_what_tune_found_counts_before_what_an_engine_found():
     [found] = findings([30.0, 50.0, 100.0], 3000)
-    measured = dataclasses.replace(found, by="tune", tree=(4, 2, 1))
-    keep([measured])
+    measured = dataclasses.replace(found, by="tune", tree=(4, 2, 1), rows=4)
+    keep([dataclasses.replace(found, rows=16)])
+    assert budget_for(RANDOM, "eagle", 1, 256) is None, "it says nothing of fewer requests"
     keep([found])
-    assert read() == [measured]
+    assert budget_for(RANDOM, "eagle", 1, 4096) == found
+    keep([measured])
+    assert budget_for(RANDOM, "eagle", 1, 256) == measured
+    keep([found])
+    assert budget_for(RANDOM, "eagle", 1, 256) == measured
