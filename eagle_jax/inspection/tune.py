@@ -44,7 +44,12 @@ QUESTIONS = (
 READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
 TEXTS = 4  # at most, or batches of them, that are timed whole
 # The cost of a step of these depends on the text: they are timed, not estimated, where there is one answer at a time.
-THRESHOLD_TREES = tuple(DynamicTree(*sizes, least=least) for sizes in ((6, 4, 1), (8, 5, 2)) for least in (0.1, 0.2))
+THRESHOLD_TREES = (
+    DynamicTree(4, 2, 2, least=0.1),
+    DynamicTree(6, 4, 1, least=0.15),
+    DynamicTree(6, 3, 2, least=0.05),
+    DynamicTree(8, 3, 2, least=0.03),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

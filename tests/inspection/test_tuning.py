@@ -94,7 +94,7 @@ def test_each_batch_size_finds_the_memory_of_the_last_one_free(monkeypatch):
 @pytest.mark.slow
 def test_the_default_tree_and_trees_that_end_are_timed_too(monkeypatch):
     """On a CPU and for one answer; what is kept of one is what `auto` drafts."""
-    ran = {DynamicTree.chain(6, 0.2): 9.0, None: 1.0}
+    ran = {DynamicTree.chain(6, 0.15): 9.0, None: 1.0}
     whole = tuning.time_whole
 
     def faster(start, drafters, *advance):
@@ -102,13 +102,13 @@ def test_the_default_tree_and_trees_that_end_are_timed_too(monkeypatch):
         return {tree: dataclasses.replace(run, tokens=16, seconds=1 / ran.get(tree, 2.0)) for tree, run in runs.items()}
 
     monkeypatch.setattr(tuning, "time_whole", faster)
-    monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 1), (1, 8), (1,)))
+    monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 2), (1, 8), (2,)))
     alone, both = api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16)
     assert {None, drafters.default_tree(RANDOM, "eagle", 1), *tuning.THRESHOLD_TREES} <= set(alone.measured)
     assert not set(tuning.THRESHOLD_TREES) & set(both.measured)
-    assert alone.budget.tree == (6, 0.2)
+    assert alone.budget.tree == (6, 0.15)
     api.keep_budgets([alone.budget])
-    assert drafter_for(RANDOM, "auto", "auto").shape == DynamicTree.chain(6, 0.2)
+    assert drafter_for(RANDOM, "auto", "auto").shape == DynamicTree.chain(6, 0.15)
 
 
 def test_a_tree_that_gains_nothing_over_plain_decoding_is_not_drafted():
@@ -154,7 +154,7 @@ def test_trees_no_deeper_than_there_are_heads():
 
 @pytest.mark.slow
 def test_chains_no_deeper_than_there_are_heads(monkeypatch):
-    monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 1), (1, 4), (1,)))
+    monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 2), (1, 4), (2,)))
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=3))
     (tuned,) = api.tune(medusa, batch_sizes=(1,), prompts=PROMPTS, max_new_tokens=16)
     assert [tree for tree in tuned.measured if tree and tree.least] == [
