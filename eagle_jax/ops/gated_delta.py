@@ -66,12 +66,12 @@ def gated_delta(
     def products(x: Float[Array, "b j n c"]) -> Float[Array, "b h n n"]:
         return by_value_head(jnp.einsum("bjnc,bjmc->bjnm", x, k, precision=_EXACT)) * decay
 
-    def read(x: Float[Array, "b j n c"]) -> Float[Array, "b h n d"]:
-        return jnp.einsum("bhnc,bhcd->bhnd", by_value_head(x), memory, precision=_EXACT) * of_state
-
+    # both at once: the state is read once, and XLA's product of a single row with it is slow on a CPU
+    both = by_value_head(jnp.concatenate([k, q], axis=2))
+    of_k, of_q = jnp.split(jnp.einsum("bhnc,bhcd->bhnd", both, memory, precision=_EXACT), 2, axis=2)
     rate = beta[..., None]
-    u = jnp.einsum("bhnm,bhmd->bhnd", unit_inverse(rate * products(k)), rate * (v - read(k)), precision=_EXACT)
-    return read(q) + jnp.einsum("bhnm,bhmd->bhnd", products(q), u, precision=_EXACT), u
+    u = jnp.einsum("bhnm,bhmd->bhnd", unit_inverse(rate * products(k)), rate * (v - of_k * of_state), precision=_EXACT)
+    return of_q * of_state + jnp.einsum("bhnm,bhmd->bhnd", products(q), u, precision=_EXACT), u
 
 
 def gated_delta_chain(
@@ -146,8 +146,9 @@ def memory_after(
     heads = u.shape[1] // k.shape[1]
     # what does not count may be nan, and nothing times nan is nan
     keys, values = jnp.where(counts, jnp.repeat(k, heads, axis=1), 0), jnp.where(counts, u, 0)
-    added = jnp.einsum("bhnc,bhnd->bhcd", keys * left, values, precision=_EXACT)
-    return memory * jnp.exp(total[:, :, -1:]) + added
+    # of a single token the product is one of elements, and XLA would compute all that is above for each of them
+    keys, values, kept = jax.lax.optimization_barrier((keys * left, values, jnp.exp(total[:, :, -1:])))
+    return memory * kept + jnp.einsum("bhnc,bhnd->bhcd", keys, values, precision=_EXACT)
 
 
 def convolved(
