@@ -154,7 +154,7 @@ class LlamaConfig(FamilyFacts):
 
     @property
     def scales_layers(self) -> bool:
-        """Whether what leaves a layer is multiplied by a number of its own."""
+        """Whether a layer's output is multiplied by a number of its own."""
         return self.by_layer is not None and self.by_layer.scaled
 
     @property

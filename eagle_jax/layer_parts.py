@@ -20,7 +20,7 @@ class ByLayer:
         input_size: size of an embedding that each layer has of its own for each token
             (`hidden_size_per_layer_input`); 0 is none.
         input_vocab_size: tokens that have such embeddings (`vocab_size_per_layer_input`).
-        scaled: what leaves a layer is multiplied by a number of its own (`layer_scalar`).
+        scaled: a layer's output is multiplied by a number of its own (`layer_scalar`).
     """
 
     head_dim: int

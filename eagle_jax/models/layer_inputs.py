@@ -15,7 +15,7 @@ from eagle_jax.models.layers import Embedding, Linear, norm, scaled
 
 
 class LayerInputs(nn.Module):
-    """The inputs u_i of all layers; of all layers' tables and projections the files have one tensor each."""
+    """The inputs u_i of all layers; files have one tensor for all tables, and one for all projections."""
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32

@@ -77,7 +77,7 @@ def _linear(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _proportional(rope: Rope, head_dim: int) -> np.ndarray:
-    """Gemma 4: of a whole head's frequencies the first ones; the other pairs are turned by nothing."""
+    """Gemma 4: the first of a whole head's frequencies; the other pairs are not turned."""
     frequencies = _linear(rope, head_dim)
     frequencies[int(rope.partial_rotary_factor * head_dim // 2) :] = 0
     return frequencies

@@ -32,8 +32,8 @@ def attention_block(
 
     Args:
         prefix: keys and values of the cache, `[u k s c]`.
-        draft_kv: keys and values of fresh tokens of earlier draft levels, which `inputs.visible` names first; of tokens
-            without keys of their own those of all.
+        draft_kv: keys and values of fresh tokens of earlier draft levels, which `inputs.visible` names first; of all
+            fresh tokens where these have no keys of their own.
         scale: scores are multiplied by it.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """

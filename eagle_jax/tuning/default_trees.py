@@ -114,9 +114,9 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """
     depth, causal_layers = model.head.num_drafted, model.head.config.causal_layers
     if small:
-        return shrink_to(DynamicTree.chain(min(6, depth + 1), 0.15), most)
+        return shrink_to(_short_chain(depth), most)
     if len(causal_layers) < model.head.config.layers.num_hidden_layers:
-        return shrink_to(DynamicTree(depth + 1, depth - 1, 1), most)
+        return shrink_to(DynamicTree.chain(depth + 1), most)
     width = min(7, model.head.max_children)
     # a Markov head has a product over the vocabulary for each row of a frontier
     beam = 127 if model.head.config.markov is None else None
@@ -127,9 +127,12 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
 def peagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """Published is a chain of all that one pass drafts. On CPU cores it ends where the head is unsure."""
     depth = model.head.num_drafted
-    return shrink_to(
-        DynamicTree.chain(min(6, depth + 1), 0.15) if small else DynamicTree(depth + 1, depth - 1, 1), most
-    )
+    return shrink_to(_short_chain(depth) if small else DynamicTree.chain(depth + 1), most)
+
+
+def _short_chain(depth: int) -> DynamicTree:
+    """For heads that draft `depth` tokens in one pass, where every node costs: what is unlikely is left out."""
+    return DynamicTree.chain(min(6, depth + 1), 0.15)
 
 
 def heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
