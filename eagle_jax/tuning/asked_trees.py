@@ -36,7 +36,7 @@ def asked_tree(tree: Any) -> TreePolicy | None:
     raise ValueError(
         f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
         "(60, 7, 10), (nodes, depth, top_k, beam), (nodes, depth, top_k, least) such as (8, 3, 2, 0.03), "
-        "(nodes, least) of a chain such as (6, 0.8), the parents of its nodes such as [-1, 0, 0, 1], or a TreePolicy"
+        "(nodes, least) of a chain, its nodes' parents such as [-1, 0, 0, 1], or a TreePolicy"
     )
 
 
