@@ -254,7 +254,7 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...]
         sizes, is_whole = [int(part) for part in first], last.strip().lstrip("-").isdigit()
         if is_whole and [*sizes, int(last)][0] == -1:
             return [*sizes, int(last)]
-        if is_whole and len(sizes) in (2, 3) and int(last):
+        if is_whole and (len(sizes) == 2 or (len(sizes) == 3 and int(last))):
             return *sizes, int(last)
         if len(sizes) in (1, 3) and not (is_whole and int(last)):
             return *sizes, float(last)
