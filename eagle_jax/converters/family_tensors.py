@@ -108,7 +108,10 @@ _SHARED = "mlp.shared_expert", "mlp.shared_expert_gate"
 _WITH_ANOTHER_LAYER = dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",))
 _MTP = (r"mtp\..*",)
 # Parts of multimodal models that read no text.
-_OTHER_PARTS = (r"(model\.)?(visual|vision_model|vision_tower|multi_modal_projector|mm_projector)\..*",)
+_OTHER_PARTS = (
+    r"(model\.)?(visual|vision_model|vision_tower|multi_modal_projector|mm_projector)\..*",
+    r"(model\.)?(audio_tower|embed_vision|embed_audio)\..*",
+)
 
 TENSORS: Mapping[str, Tensors] = {
     "llama": Tensors(),
@@ -151,7 +154,6 @@ TENSORS: Mapping[str, Tensors] = {
         experts={part: f"{_GEMMA4}{part}_proj" for part in ("gate", "up", "down")},
         joined=(Joined(f"{_GEMMA4}gate_up_proj", (f"{_GEMMA4}gate_proj", f"{_GEMMA4}up_proj")),),
         shared=("mlp", "mlp.gate"),
-        unread=(r"model\.(vision_tower|embed_vision|audio_tower|embed_audio)\..*",),
     ),
     "gpt_oss": Tensors(
         router="mlp.router",

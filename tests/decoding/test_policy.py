@@ -58,6 +58,18 @@ def paths(tree: Tree, row: int) -> list[Path]:
     return found
 
 
+def reference(policy: DynamicTree, table: np.ndarray) -> list[tuple[Path, np.float32]]:
+    """The obvious tree over one row's table: path and score of each node but the root."""
+    return tree_reference.dynamic_tree(
+        policy.nodes,
+        policy.depth_steps,
+        policy.top_k,
+        lambda path: look_up(table, path),
+        beam=policy.beam,
+        least=policy.least,
+    )
+
+
 def distinct(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
     return np.log(rng.dirichlet(np.ones(shape[-1]), shape[:-1]))
 
@@ -97,13 +109,7 @@ def test_dynamic_tree_is_the_obvious_reference(policy: DynamicTree, vocab: int, 
     tables = kind(np.random.default_rng(vocab), (40, HASHES, vocab)).astype(np.float32)
     tree, calls = grow(policy, tables)
     for row, table in enumerate(tables):
-        expected = tree_reference.dynamic_tree(
-            policy.nodes,
-            policy.depth_steps,
-            policy.top_k,
-            lambda path, table=table: look_up(table, path),
-            beam=policy.beam,
-        )
+        expected = reference(policy, table)
         assert paths(tree, row)[1:] == [path for path, _ in expected]
         assert tree.valid[row].tolist() == [True, *(bool(score > -np.inf) for _, score in expected)]
     assert tuple(calls) == policy.frontiers
@@ -327,14 +333,7 @@ def test_a_tree_ends_where_its_paths_are_unlikely(policy: DynamicTree, vocab: in
     tables = kind(np.random.default_rng(vocab), (40, HASHES, vocab)).astype(np.float32)
     tree, _ = grow(policy, tables)
     for row, table in enumerate(tables):
-        expected = tree_reference.dynamic_tree(
-            policy.nodes,
-            policy.depth_steps,
-            policy.top_k,
-            lambda path, table=table: look_up(table, path),
-            beam=policy.beam,
-            least=policy.least,
-        )
+        expected = reference(policy, table)
         got = [path for path, valid in zip(paths(tree, row), tree.valid[row].tolist(), strict=True) if valid]
         assert got[1:] == [path for path, score in expected if score > -np.inf]
     assert_well_formed(tree, policy)
