@@ -1,6 +1,6 @@
 """What does drawing the noise of a step's positions take, beside `jax.random.gumbel`, whose bits it has?
 
-    python -m benchmarks.kernels.noise --vocabulary 49152 --positions 9
+python -m benchmarks.kernels.noise --vocabulary 49152 --positions 9
 """
 
 import time
