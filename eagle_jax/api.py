@@ -16,8 +16,8 @@ from eagle_jax.loading.model import Model
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
 from eagle_jax.ops.dispatch import settings as operation_settings
 from eagle_jax.scheduling.engine import Engine
+from eagle_jax.scheduling.engine_load import Load
 from eagle_jax.scheduling.generate import generate, stream
-from eagle_jax.scheduling.load import Load
 from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing, check_processing
 from eagle_jax.scheduling.results import (

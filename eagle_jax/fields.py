@@ -60,7 +60,7 @@ class Fields:
         value = self._left.pop(name, None)
         return default if value is None else check(self._where + name, value)
 
-    def must(self, name: str, check: Check[T]) -> T:
+    def require(self, name: str, check: Check[T]) -> T:
         value = self._left.pop(name, None)
         if value is None:
             raise wrong(self._where + name, f"{self._where}{name} is missing")

@@ -12,7 +12,7 @@ def read(fields: Fields) -> list[str]:
     fields.take("name", text, "")
     inner = fields.object("inner")
     for one in inner.each("deep", inner.take("deep", lambda name, value: value, [])):
-        one.must("x", whole(0, 9))
+        one.require("x", whole(0, 9))
     fields.object("absent").take("x", flag, False)
     return fields.end()
 

@@ -17,13 +17,13 @@ from jaxtyping import Bool, Float, Int, Key, UInt32
 
 from eagle_jax.decoding.gumbel import gumbel
 from eagle_jax.decoding.scores import Scores
-from eagle_jax.decoding.threshold import outweighed_by_less
+from eagle_jax.decoding.threshold import within_top_weight
 from eagle_jax.ops import argmax
 from eagle_jax.struct import pytree
 
 # Nats by which a drafter marks down what its own filter removes. Its logits are not the target's, so it must not rule
 # these tokens out: 2 was the best compromise of 0, 2, 4, 6, 10 on made-up targets and drafters 0.5 to 1.5 nats off.
-MARKDOWN = 2.0
+FILTER_PENALTY = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +150,7 @@ def scores(
         temperature = settings.temperature[:, None, None]
         cold, hot = jnp.clip(temperature, 0, 1), jnp.maximum(temperature, 1)
         survives = _kept(_scale(logits, settings), settings) if mode.filtered else True
-        logits = logits / hot + cold * (noise - jnp.where(survives, 0.0, MARKDOWN))
+        logits = logits / hot + cold * (noise - jnp.where(survives, 0.0, FILTER_PENALTY))
     return Scores(logits)
 
 
@@ -172,7 +172,7 @@ def _kept(scaled: Float[Array, "b n v"], settings: Settings) -> Bool[Array, "b n
 
 def _in_top_k(scaled: Float[Array, "b n v"], settings: Settings) -> Bool[Array, "b n v"]:
     k = jnp.where(settings.top_k > 0, settings.top_k, scaled.shape[-1]).astype(jnp.float32)
-    return outweighed_by_less(scaled, jnp.ones_like(scaled), k[:, None])
+    return within_top_weight(scaled, jnp.ones_like(scaled), k[:, None])
 
 
 def _in_top_p(
@@ -180,4 +180,4 @@ def _in_top_p(
 ) -> Bool[Array, "b n v"]:
     tiny = jnp.finfo(jnp.float32).tiny
     p = jnp.where(settings.top_p < 1, jnp.maximum(settings.top_p, tiny), 2.0)  # 1 is off, however the sum is rounded
-    return outweighed_by_less(scaled, probability, p[:, None] * jnp.sum(probability, axis=-1))
+    return within_top_weight(scaled, probability, p[:, None] * jnp.sum(probability, axis=-1))

@@ -5,7 +5,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
 
-def outweighed_by_less(
+def within_top_weight(
     values: Float[Array, "b n v"], weights: Float[Array, "b n v"], limit: Float[Array, "b #n"]
 ) -> Bool[Array, "b n v"]:
     """Marks each value whose *strictly* larger values weigh less than `limit` together.

@@ -10,7 +10,7 @@ import numpy as np
 from eagle_jax.jobs import openai
 from eagle_jax.jobs.rows import Defaults, Refused, Row, sentence
 from eagle_jax.loading.model import Model
-from eagle_jax.protocols.answering import AnswerFormats, Answering, Shape
+from eagle_jax.protocols.answering import AnswerFormats, Answering, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.chat_answers import ChatAnswers
 from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
@@ -38,7 +38,7 @@ class Asked:
     """
 
     row: Row
-    shape: Shape | None
+    shape: ResponseFormat | None
     answers: ChatAnswers
     answering: Answering
     left: int
@@ -112,7 +112,7 @@ def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
     return Asked(row, shape, answers, answering, len(requests) if call.is_answered else 0)
 
 
-def prepared(row: Row, tokenizer: Any) -> tuple[Shape | None, ChatAnswers, Call]:
+def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswers, Call]:
     """The form of a row's answer, what reads it, and the row as a model with this tokenizer is
     asked. Raises `FieldError`.
     """
@@ -136,7 +136,7 @@ def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Opt
 
 
 def answering_of(
-    row: Row, call: Call, shape: Shape | None, tickets: Sequence[Ticket], scores: Sequence[Ticket]
+    row: Row, call: Call, shape: ResponseFormat | None, tickets: Sequence[Ticket], scores: Sequence[Ticket]
 ) -> Answering:
     """The requests of a row, named so that the same row has the same names whenever it is answered."""
     id_ = f"{shape.prefix}-{row.number}" if shape else str(row.number)

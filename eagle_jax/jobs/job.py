@@ -9,12 +9,12 @@ from typing import Any
 
 from eagle_jax.checks import whole
 from eagle_jax.drafters.base import Drafter
-from eagle_jax.jobs import manifest, parts
+from eagle_jax.jobs import manifest, output_parts
 from eagle_jax.jobs.asked import Asked, ask, error_record
 from eagle_jax.jobs.journal import Journal
 from eagle_jax.jobs.lines import contents_of, lines_of
-from eagle_jax.jobs.rows import Defaults, Refused, Row, read, refuse_twins
-from eagle_jax.jobs.together import Bystander, agree_on, agree_to_begin, is_bystander
+from eagle_jax.jobs.processes import NullJournal, agree_on, agree_to_begin, writes_no_files
+from eagle_jax.jobs.rows import Defaults, Refused, Row, check_unique_ids, read
 from eagle_jax.loading.model import Model
 from eagle_jax.ops.dispatch import settings
 from eagle_jax.scheduling import offline
@@ -109,7 +109,7 @@ class Job:
         if self.output.resolve() in [path.resolve() for path in self.inputs]:
             raise ValueError(f"{self.output} is input and output; name another output")
         contents = contents_of(self.inputs)
-        refuse_twins(self.inputs)
+        check_unique_ids(self.inputs)
         self.rows = contents.rows
         stated = {
             "input": [path.name for path in self.inputs],
@@ -123,16 +123,16 @@ class Job:
             **(made_with or {}),
         }
 
-        self._journal: Journal | Bystander = Bystander()
+        self._journal: Journal | NullJournal = NullJournal()
         self._is_new = False
 
         def begin() -> bool:
             self._is_new = self.hosts == 1 and not manifest.manifest_of(self.output).exists()
             complete = manifest.begin(self.output, stated)
             if complete:
-                parts.remove(self.output, self.hosts)
+                output_parts.remove(self.output, self.hosts)
             else:
-                self._journal = Journal(parts.part_of(self.output, self.host, self.hosts))
+                self._journal = Journal(output_parts.part_of(self.output, self.host, self.hosts))
             return complete
 
         try:
@@ -148,7 +148,7 @@ class Job:
         self._journal.close()
         if error is not None and self._is_new and not self._journal.done:  # nothing is held to options that failed
             manifest.manifest_of(self.output).unlink(missing_ok=True)
-            parts.remove(self.output, self.hosts)
+            output_parts.remove(self.output, self.hosts)
 
     def run(
         self,
@@ -166,7 +166,7 @@ class Job:
             drafter, tree, batch_size: as in `generate`.
             progress: called after every row.
         """
-        mine = parts.share(self.rows, self.host, self.hosts)
+        mine = output_parts.share(self.rows, self.host, self.hosts)
         if self.complete:
             return Tally(rows=len(mine), before=len(mine))
         rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
@@ -195,9 +195,9 @@ class Job:
     def merge(self) -> list[str]:
         """Makes the output of all parts, if they are complete; what is missing otherwise, a sentence for each part."""
         self._journal.close()
-        if self.complete or is_bystander(self.one_model):
+        if self.complete or writes_no_files(self.one_model):
             return []
-        missing = parts.merge(self.output, self.rows, self.hosts)
+        missing = output_parts.merge(self.output, self.rows, self.hosts)
         self.complete = not missing
         return missing
 
@@ -236,7 +236,7 @@ def merge(output: str | Path) -> list[str]:
     job = manifest.read(Path(output))
     if Path(output).exists():
         return []
-    return parts.merge(Path(output), job["rows"], job["hosts"])
+    return output_parts.merge(Path(output), job["rows"], job["hosts"])
 
 
 def _windows(rows: Iterator[Row | Refused], size: int) -> Iterator[list[Row | Refused]]:

@@ -9,7 +9,7 @@ from typing import Any
 from eagle_jax.checks import as_json
 from eagle_jax.fields import Fields, anything, listed, mapping, text, whole
 from eagle_jax.jobs.lines import Line, lines_of
-from eagle_jax.protocols.answering import Shape
+from eagle_jax.protocols.answering import ResponseFormat
 from eagle_jax.protocols.calls import IGNORED, LARGEST, Call, chat_call, chat_of, completion_call
 from eagle_jax.protocols.chat import Chat
 from eagle_jax.protocols.completions import Completion
@@ -26,7 +26,7 @@ LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and
 OPTIONS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", *Processing.__annotations__)
 # OpenAI's batch form: a line is an envelope around the body of a request.
 ENVELOPE = ("custom_id", "method", "url", "body")
-ENDPOINTS: Mapping[str, tuple[type[Shape], Callable[[dict[str, Any], bool], Call]]] = {
+ENDPOINTS: Mapping[str, tuple[type[ResponseFormat], Callable[[dict[str, Any], bool], Call]]] = {
     "/v1/chat/completions": (Chat, chat_call),
     "/v1/completions": (Completion, completion_call),
     "/v1/responses": (Responses, responses_call),
@@ -77,7 +77,7 @@ class Row:
     number: int
     id: str | int
     call: Call
-    shape: type[Shape] | None = None
+    shape: type[ResponseFormat] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
         return Refused(line.number, id_, sentence(error), is_openai)
 
 
-def refuse_twins(files: Sequence[Path]) -> None:
+def check_unique_ids(files: Sequence[Path]) -> None:
     """Refuses files in which two rows state one id: nobody could tell their answers apart.
 
     Raises:
@@ -152,7 +152,7 @@ def _id(fields: dict[str, Any], place: str) -> str | int:
     raise ValueError(f"id {as_json(stated)}; expected text or a whole number")
 
 
-def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[Shape], Call]:
+def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[ResponseFormat], Call]:
     """The request in an OpenAI envelope, as the server reads it, and the form of its answer."""
     unknown = [name for name in envelope if name not in ENVELOPE]
     if unknown and not ignore_unknown:

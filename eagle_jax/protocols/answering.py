@@ -80,7 +80,7 @@ class AnswerFormats:
     reasoning: str | None = None
 
 
-class Shape(abc.ABC):
+class ResponseFormat(abc.ABC):
     """What an endpoint puts into its responses; one for each request.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Any
 from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, number, text
 from eagle_jax.protocols.answering import Answering, event
 from eagle_jax.protocols.calls import Call, chat_call
-from eagle_jax.protocols.chat_answers import ChatAnswersShape
+from eagle_jax.protocols.chat_answers import ChatFormat
 from eagle_jax.protocols.choices import finish_reason
 from eagle_jax.scheduling.results import FAILED, Chunk, Result
 from eagle_jax.text.detokenize import decode
@@ -47,7 +47,7 @@ def counted_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     fields = Fields(body, ignore_unknown=ignore_unknown)
     system = _system(fields)
     messages = [{"role": "system", "content": system}] if system else []
-    for message in fields.each("messages", fields.must("messages", listed)):
+    for message in fields.each("messages", fields.require("messages", listed)):
         messages += _messages(message)
     chat = {name: fields.take(name, anything, None) for name in AS_IN_CHATS}
     chat |= {"temperature": fields.take("temperature", number(0.0, 1.0), None)}
@@ -69,25 +69,25 @@ def _system(fields: Fields) -> str | None:
 
 def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
     """A message as chats have it: what functions answered are messages of their own, before what a person says."""
-    role = fields.must("role", text)
+    role = fields.require("role", text)
     if role not in ("user", "assistant", "system"):
         raise fields.wrong("role", f"={role[:40]!r}; expected user, assistant or system")
-    content = fields.must("content", anything)
+    content = fields.require("content", anything)
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     said, thought, calls, answers = [], [], [], 0
     for block in fields.each("content", blocks):
-        kind = block.must("type", text)
+        kind = block.require("type", text)
         block.ignore(MARKED)
         if kind == "text":
-            said.append(block.must("text", text))
+            said.append(block.require("text", text))
         elif kind == "tool_use" and role == "assistant":
-            function = {"name": block.must("name", text), "arguments": block.must("input", mapping)}
-            calls.append({"id": block.must("id", text), "type": "function", "function": function})
+            function = {"name": block.require("name", text), "arguments": block.require("input", mapping)}
+            calls.append({"id": block.require("id", text), "type": "function", "function": function})
         elif kind == "tool_result" and role == "user":
             told = content_of(block) or ""
             answers += 1
             block.ignore({"is_error": flag})
-            yield {"role": "tool", "tool_call_id": block.must("tool_use_id", text), "content": told}
+            yield {"role": "tool", "tool_call_id": block.require("tool_use_id", text), "content": told}
         elif kind in ("thinking", "redacted_thinking"):
             thought.append(block.take("thinking", text, ""))
             block.ignore(dict.fromkeys(("signature", "data"), text))
@@ -104,14 +104,14 @@ def _tools(fields: Fields) -> dict[str, Any]:
     for tool in fields.each("tools", fields.take("tools", anything, [])):
         tool.only({"type": ["custom"]})
         tool.ignore(MARKED | dict.fromkeys(IGNORED_IN_TOOLS, anything))
-        function = {"name": tool.must("name", text), "parameters": tool.must("input_schema", mapping)}
+        function = {"name": tool.require("name", text), "parameters": tool.require("input_schema", mapping)}
         described = tool.take("description", text, None)
         tools.append({"type": "function", "function": function | ({"description": described} if described else {})})
     choice = fields.object("tool_choice")
     kind = choice.take("type", text, "auto")
     parallel = not choice.take("disable_parallel_tool_use", flag, False)
     if kind == "tool":
-        chosen: Any = {"type": "function", "function": {"name": choice.must("name", text)}}
+        chosen: Any = {"type": "function", "function": {"name": choice.require("name", text)}}
     elif kind not in CHOICES:
         raise choice.wrong("type", f"={kind[:40]!r}; expected auto, any, tool or none")
     else:
@@ -129,7 +129,7 @@ def _output(fields: Fields) -> dict[str, Any]:
         return {"reasoning_effort": effort}
     form = config.inside("format", format)
     form.only({"type": ["json_schema"]})
-    schema = {"name": "answer", "schema": form.must("schema", mapping)}
+    schema = {"name": "answer", "schema": form.require("schema", mapping)}
     return {"reasoning_effort": effort, "response_format": {"type": "json_schema", "json_schema": schema}}
 
 
@@ -145,7 +145,7 @@ def _thinking(fields: Fields) -> dict[str, Any]:
 def _edits(fields: Fields) -> None:
     """What a server may drop of a conversation: earlier thoughts, and nothing else."""
     for edit in fields.each("edits", fields.take("edits", anything, [])):
-        kind = edit.must("type", text)
+        kind = edit.require("type", text)
         if not kind.startswith("clear_thinking"):
             raise edit.wrong("type", f"={kind[:40]!r} is not supported here; leave it out")
         edit.ignore({"keep": anything})
@@ -157,7 +157,7 @@ def error_of(status: int, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-class Messages(ChatAnswersShape):
+class Messages(ChatFormat):
     """A message of blocks: texts, and functions that are called."""
 
     prefix = "msg"

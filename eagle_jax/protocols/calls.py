@@ -129,7 +129,7 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
     special_tokens = fields.take("add_special_tokens", flag, True)
     prompts = [
         Text(prompt, special_tokens) if isinstance(prompt, str) else prompt
-        for prompt in _prompts(fields.must("prompt", anything))
+        for prompt in _prompts(fields.require("prompt", anything))
     ]
     samples = fields.take("n", whole(1, LARGEST), 1)
     echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole(0, 20), None)

@@ -7,7 +7,7 @@ from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.chat_answers import ChatAnswers
 from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
 from eagle_jax.protocols.echo import vllm_prompt_logprobs
-from eagle_jax.protocols.logprobs import Spelled
+from eagle_jax.protocols.logprobs import TokenLogprobs
 from eagle_jax.scheduling.results import Chunk, Result
 
 
@@ -17,7 +17,7 @@ class Chat(Choices):
     prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(self) -> None:
-        self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
+        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were told
         self._answers = ChatAnswers()
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
@@ -29,12 +29,12 @@ class Chat(Choices):
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         ticket = answering.tickets[index]
-        spelled = Spelled(ticket.tokenizer, ticket.request.prompt)
+        shown = TokenLogprobs(ticket.tokenizer, ticket.request.prompt)
         choice = {
             "index": index,
             "message": self._answers.message(answering, index, result),
             "finish_reason": self._answers.finish_reason(index, finish_reason(result)),
-            "logprobs": spelled.in_chat(*spelled.in_text(result)),
+            "logprobs": shown.in_chat(*shown.in_text(result)),
         }
         return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
 
@@ -45,7 +45,7 @@ class Chat(Choices):
         return _piece(index, {"role": "assistant", "content": ""})
 
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        spelled = self._spelled_of(answering, chunk.index)
+        shown = self._shown_of(answering, chunk.index)
         empty: dict[str, Any] = {}
         deltas = self._answers.deltas(answering, chunk.index, chunk) or [empty]
         is_silent = not deltas[-1] and not (chunk.result or chunk.logprobs or answering.call.eagle)
@@ -53,14 +53,14 @@ class Chat(Choices):
             return []
         *pieces, last = [_piece(chunk.index, delta) for delta in deltas]
         last["finish_reason"] = self._ended(chunk)
-        last["logprobs"] = spelled.in_chat(*spelled.in_text(chunk))
+        last["logprobs"] = shown.in_chat(*shown.in_text(chunk))
         return [*pieces, last]
 
-    def _spelled_of(self, answering: Answering, index: int) -> Spelled:
-        if index not in self._spelled:
+    def _shown_of(self, answering: Answering, index: int) -> TokenLogprobs:
+        if index not in self._shown:
             ticket = answering.tickets[index]
-            self._spelled[index] = Spelled(ticket.tokenizer, ticket.request.prompt)
-        return self._spelled[index]
+            self._shown[index] = TokenLogprobs(ticket.tokenizer, ticket.request.prompt)
+        return self._shown[index]
 
     def _ended(self, chunk: Chunk) -> str | None:
         return None if chunk.result is None else self._answers.finish_reason(chunk.index, finish_reason(chunk.result))

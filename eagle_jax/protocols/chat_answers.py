@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagle_jax.fields import wrong
-from eagle_jax.protocols.answering import AnswerFormats, Answering, Shape
+from eagle_jax.protocols.answering import AnswerFormats, Answering, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.scheduling.results import Chunk, Result
 from eagle_jax.scheduling.structured import FORMS
@@ -102,7 +102,7 @@ class ChatAnswers:
         return sum(answer.reasoning_tokens for answer in self._answers.values())
 
 
-class ChatAnswersShape(Shape):
+class ChatFormat(ResponseFormat):
     """A shape whose answers may reason and call functions."""
 
     def __init__(self) -> None:

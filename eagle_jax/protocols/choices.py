@@ -5,13 +5,13 @@ import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from eagle_jax.protocols.answering import Answering, Shape, event
+from eagle_jax.protocols.answering import Answering, ResponseFormat, event
 from eagle_jax.scheduling.results import CANCELLED, Chunk, Result, without_nan
 
 DONE = b"data: [DONE]\n\n"
 
 
-class Choices(Shape):
+class Choices(ResponseFormat):
     """What completions and chats have in common."""
 
     whole: str

@@ -6,7 +6,7 @@ from eagle_jax.protocols.answering import AnswerFormats, Answering
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
 from eagle_jax.protocols.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
-from eagle_jax.protocols.logprobs import Spelled
+from eagle_jax.protocols.logprobs import TokenLogprobs
 from eagle_jax.scheduling.results import Chunk, Result
 
 
@@ -17,7 +17,7 @@ class Completion(Choices):
     defaults: ClassVar[dict[str, Any]] = {"max_new_tokens": 16}  # OpenAI's
 
     def __init__(self) -> None:
-        self._spelled: dict[int, Spelled] = {}  # each answer's tokens as far as they were told
+        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were told
         self._echoes: dict[int, Echo] = {}
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
@@ -28,8 +28,8 @@ class Completion(Choices):
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         begun = self.first(answering, index) or {"text": "", "logprobs": None}
-        spelled = self._told(answering, index)
-        logprobs = spelled.in_completion(*spelled.in_text(result))
+        shown = self._told(answering, index)
+        logprobs = shown.in_completion(*shown.in_text(result))
         choice = {
             "index": index,
             "text": begun["text"] + self._text(index, result),
@@ -50,21 +50,21 @@ class Completion(Choices):
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
         if not (chunk.text or chunk.logprobs or chunk.result is not None or answering.call.eagle):
             return []
-        spelled = self._told(answering, chunk.index)
+        shown = self._told(answering, chunk.index)
         piece = {
             "index": chunk.index,
             "text": self._text(chunk.index, chunk),
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": spelled.in_completion(*spelled.in_text(chunk)),
+            "logprobs": shown.in_completion(*shown.in_text(chunk)),
         }
         return [piece]
 
-    def _told(self, answering: Answering, index: int) -> Spelled:
-        if index not in self._spelled:
+    def _told(self, answering: Answering, index: int) -> TokenLogprobs:
+        if index not in self._shown:
             ticket = answering.tickets[index]
-            before = () if answering.call.echo else ticket.request.prompt  # an echoed prompt is spelled first
-            self._spelled[index] = Spelled(ticket.tokenizer, before)
-        return self._spelled[index]
+            before = () if answering.call.echo else ticket.request.prompt  # an echoed prompt is shown first
+            self._shown[index] = TokenLogprobs(ticket.tokenizer, before)
+        return self._shown[index]
 
     def _text(self, index: int, piece: Chunk | Result) -> str:
         echo = self._echoes.get(index)

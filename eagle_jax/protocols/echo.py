@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eagle_jax.protocols.answering import Answering
-from eagle_jax.protocols.logprobs import Spelled
+from eagle_jax.protocols.logprobs import TokenLogprobs
 from eagle_jax.text.detokenize import INCOMPLETE, decode
 
 
@@ -36,14 +36,14 @@ class Echo:
         return both[len(self.prompt()) :] + text
 
 
-def echoed_logprobs(answering: Answering, index: int, spelled: Spelled) -> dict[str, Any] | None:
+def echoed_logprobs(answering: Answering, index: int, shown: TokenLogprobs) -> dict[str, Any] | None:
     """The prompt's part of a completion's log-probabilities; None where none were asked for."""
     scored, asked = answering.scored(index), answering.call.options
     if scored is None or not asked["logprobs"]:
         return None
     count = asked["top_logprobs"]
     top = None if scored.top_logprobs is None else [place and place[:count] for place in scored.top_logprobs]
-    return spelled.in_completion(scored.token_ids, scored.logprobs, top if count else None)
+    return shown.in_completion(scored.token_ids, scored.logprobs, top if count else None)
 
 
 def joined(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:

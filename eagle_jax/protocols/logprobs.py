@@ -11,7 +11,7 @@ from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer
 Top = Sequence[Sequence[tuple[int, float]] | None]
 
 
-class Spelled:
+class TokenLogprobs:
     """The tokens of one answer to a prompt as its responses show them, told piece by piece."""
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int] = ()):
@@ -63,19 +63,19 @@ class Spelled:
         if logprobs is None:
             return None
         tops: list[dict[str, float] | None] = []
-        spelled = []
+        tokens = []
         for place, token_id in enumerate(token_ids):
             if top:
                 entries = [self._in_place(*pair) for pair in top[place] or ()]
                 found = {entry["token"]: entry["logprob"] for entry in entries}
                 own, logprob = self._in_place(token_id, 0.0)["token"], logprobs[place]
                 tops.append(found | ({} if own in found or logprob is None else {own: logprob}) or None)
-            spelled.append(self._next(token_id))
+            tokens.append(self._next(token_id))
         return {
-            "tokens": [shown for shown, _, _ in spelled],
+            "tokens": [shown for shown, _, _ in tokens],
             "token_logprobs": list(logprobs),
             "top_logprobs": tops or None,
-            "text_offset": [offset for _, _, offset in spelled],
+            "text_offset": [offset for _, _, offset in tokens],
         }
 
     def _in_place(self, token_id: int, logprob: float) -> dict[str, Any]:

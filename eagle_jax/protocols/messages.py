@@ -24,7 +24,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 def messages_of(request: Fields) -> list[dict[str, Any]]:
     """The messages of a request."""
-    return [_message(fields) for fields in request.each("messages", request.must("messages", listed))]
+    return [_message(fields) for fields in request.each("messages", request.require("messages", listed))]
 
 
 def _message(fields: Fields) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _message(fields: Fields) -> dict[str, Any]:
     if role == "assistant":
         message |= _calls(fields) | ({"prefix": True} if fields.take("prefix", flag, False) else {})
     if role == "tool":
-        message |= {"tool_call_id": fields.must("tool_call_id", text)}
+        message |= {"tool_call_id": fields.require("tool_call_id", text)}
         message |= {"name": name} if (name := fields.take("name", text, None)) else {}
     thought = fields.take("reasoning_content", text, "") or fields.take("reasoning", text, "")
     fields.ignore({"reasoning": text})
@@ -48,7 +48,7 @@ def _message(fields: Fields) -> dict[str, Any]:
 
 def role_of(fields: Fields) -> str:
     """The role of a message."""
-    role = fields.must("role", text)
+    role = fields.require("role", text)
     if role not in ROLES:
         raise fields.wrong("role", f"={role[:40]!r}; expected one of {', '.join(ROLES)}")
     return role
@@ -59,9 +59,9 @@ def _calls(fields: Fields) -> dict[str, Any]:
     calls = []
     entries = fields.each("tool_calls", fields.take("tool_calls", anything, []))
     for entry in entries:
-        function = entry.inside("function", entry.must("function", mapping))
-        called = {"name": function.must("name", text), "arguments": function.must("arguments", _arguments)}
-        calls.append({"id": entry.must("id", text), "type": "function", "function": called})
+        function = entry.inside("function", entry.require("function", mapping))
+        called = {"name": function.require("name", text), "arguments": function.require("arguments", _arguments)}
+        calls.append({"id": entry.require("id", text), "type": "function", "function": called})
         entry.only({"type": ["function"]})
         function.ignore({"parsed_arguments": anything})
         entry.ignore(IGNORED_CALL)

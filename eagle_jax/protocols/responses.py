@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from eagle_jax.protocols.answering import Answering, event
-from eagle_jax.protocols.chat_answers import ChatAnswersShape
+from eagle_jax.protocols.chat_answers import ChatFormat
 from eagle_jax.protocols.choices import finish_reason
 from eagle_jax.scheduling.results import FAILED, Chunk, Result
 from eagle_jax.text.reasoning import Thought
@@ -12,7 +12,7 @@ from eagle_jax.text.reasoning import Thought
 NOT_A_NUMBER = "the model's logits became NaN, so no further token can be drawn"
 
 
-class Responses(ChatAnswersShape):
+class Responses(ChatFormat):
     """A response with messages and calls."""
 
     prefix = "resp"

@@ -35,7 +35,7 @@ def responses_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Cal
     fields = Fields(body, ignore_unknown=ignore_unknown)
     instructions = fields.take("instructions", text, None)
     messages = [{"role": "system", "content": instructions}] if instructions else []
-    messages += _messages(fields, fields.must("input", anything))
+    messages += _messages(fields, fields.require("input", anything))
     chat = {name: fields.take(name, anything, None) for name in AS_IN_CHATS}
     chat |= {"max_completion_tokens": fields.take("max_output_tokens", anything, None)}
     chat |= _form(fields.object("text")) | _tools(fields)
@@ -72,13 +72,13 @@ def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
                 messages.append({"role": "assistant", "content": None})
             messages[-1] |= _reasoning(messages[-1].get("reasoning_content", "") + thought)
             thought = ""
-            function = {"name": item.must("name", text), "arguments": item.must("arguments", text)}
-            call = {"id": item.must("call_id", text), "type": "function", "function": function}
+            function = {"name": item.require("name", text), "arguments": item.require("arguments", text)}
+            call = {"id": item.require("call_id", text), "type": "function", "function": function}
             messages[-1]["tool_calls"] = [*messages[-1].get("tool_calls", []), call]
         elif kind == "function_call_output":
-            told = {"content": item.must("output", anything)}
+            told = {"content": item.require("output", anything)}
             content = content_of(item.inside("output", told)) or ""
-            messages.append({"role": "tool", "tool_call_id": item.must("call_id", text), "content": content})
+            messages.append({"role": "tool", "tool_call_id": item.require("call_id", text), "content": content})
         elif kind == "reasoning":
             parts = item.each("content", item.take("content", anything, []))
             thought += "".join(part.take("text", text, "") for part in parts)
@@ -113,7 +113,7 @@ def _tools(fields: Fields) -> dict[str, Any]:
     """Functions and the choice among them, as chats have them."""
     tools = []
     for tool in fields.each("tools", fields.take("tools", anything, [])):
-        kind = tool.must("type", text)
+        kind = tool.require("type", text)
         if kind != "function":
             raise tool.wrong("type", f"={kind[:40]!r}; only functions can be called here")
         known = ("name", "description", "parameters", "strict")

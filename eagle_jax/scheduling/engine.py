@@ -14,8 +14,8 @@ from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.admission import admit
 from eagle_jax.scheduling.batch_shape import shape_for_any
+from eagle_jax.scheduling.engine_load import Load
 from eagle_jax.scheduling.intake import Intake
-from eagle_jax.scheduling.load import Load
 from eagle_jax.scheduling.options import stop_strings
 from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 from eagle_jax.sharding import placement
 from eagle_jax.struct import Packed
 
-FULL, MORE = 0.6, 0.1  # share of all maps with which room is made, and that must be new since it was made
+FULL_SHARE, NEW_SHARE = 0.6, 0.1  # share of all maps with which room is made, and that must be new since it was made
 MAPS = (  # how many a process may have, and how many this one has
     ("/proc/sys/vm/max_map_count", lambda file: int(file.read())),
     ("/proc/self/maps", lambda file: sum(1 for _ in file)),
@@ -30,14 +30,14 @@ _compiled = 0
 _left = 0  # maps that there were after room was made
 
 
-class _Here(threading.local):
+class _CompileTimes(threading.local):
     """Of one thread: from when to when it compiled, by `time.perf_counter`."""
 
     def __init__(self) -> None:
         self.compiling: list[tuple[float, float]] = []
 
 
-_here = _Here()
+_compile_times = _CompileTimes()
 
 
 def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
@@ -68,7 +68,7 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     start = time.perf_counter()
     program = function.lower(*_each(args), **fixed).compile()
     seconds = time.perf_counter() - start
-    _here.compiling.append((start, start + seconds))
+    _compile_times.compiling.append((start, start + seconds))
     with _lock:
         _compiled += 1
         _programs[key] = program
@@ -181,7 +181,7 @@ def _make_room() -> None:
     """
     global _left
     most, there = (_count_in(*place) for place in MAPS)
-    if most is None or there is None or there <= max(FULL * most, _left + MORE * most):
+    if most is None or there is None or there <= max(FULL_SHARE * most, _left + NEW_SHARE * most):
         return
     with _lock:
         _forget(-(-len(_programs) // 2))
@@ -211,5 +211,5 @@ def compiled() -> int:
 
 def seconds_since(moment: float) -> float:
     """Seconds since a moment of `time.perf_counter`, without those that this thread spent on compiling."""
-    compiling = sum(end - max(start, moment) for start, end in _here.compiling if end > moment)
+    compiling = sum(end - max(start, moment) for start, end in _compile_times.compiling if end > moment)
     return time.perf_counter() - moment - compiling

@@ -10,7 +10,7 @@ from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.options import Options
 from eagle_jax.scheduling.processing import bad_word_ids, check_ids
 from eagle_jax.scheduling.results import Step
-from eagle_jax.scheduling.structured import Made, make_automaton
+from eagle_jax.scheduling.structured import CompiledAutomaton, make_automaton
 from eagle_jax.scheduling.table_sizes import Words
 from eagle_jax.text.detokenize import has_text, special_ids
 from eagle_jax.text.prompts import TooLong, encode
@@ -39,7 +39,7 @@ class Request:
     seed: int
     sample: int
     bad_words: Words = ()
-    structured: Made | None = dataclasses.field(default=None, compare=False)
+    structured: CompiledAutomaton | None = dataclasses.field(default=None, compare=False)
     cache_salt: str = ""
     submitted: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
 

@@ -25,7 +25,7 @@ KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class CompiledAutomaton:
     """An automaton, and the seconds that making it took: 0 if it was kept from an earlier request."""
 
     automaton: TokenAutomaton
@@ -173,7 +173,7 @@ def make_automaton(
     stopping: threading.Event | None = None,
     *,
     begins_text: bool = False,
-) -> Made:
+) -> CompiledAutomaton:
     """The automaton of a form.
 
     Args:
@@ -194,7 +194,7 @@ def make_automaton(
     made, was_kept = _kept.get(
         key, lambda: _workers.make(form, token_bytes(tokenizer, vocab_size), stop_ids, until), tokenizer, until
     )
-    return Made(made, 0.0 if was_kept else time.perf_counter() - start)
+    return CompiledAutomaton(made, 0.0 if was_kept else time.perf_counter() - start)
 
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int, sizes: TableSizes) -> Automata:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import Chunk, EngineError, Result, Ticket, achunks
 from eagle_jax.fields import FieldError
-from eagle_jax.protocols.answering import Answering, Shape
+from eagle_jax.protocols.answering import Answering, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, log
@@ -28,7 +28,7 @@ MOST_HEADER = 2000  # characters of the header that names ignored fields
 IGNORED_HEADER = "x-eagle-jax-ignored"  # names the fields of a request that were passed over
 
 
-def endpoint(shape: Callable[[], Shape], parse: Parse) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+def endpoint(shape: Callable[[], ResponseFormat], parse: Parse) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     """Answers requests that `parse` reads with responses of one form."""
 
     async def respond(request: Request) -> Response:
@@ -44,7 +44,7 @@ def endpoint(shape: Callable[[], Shape], parse: Parse) -> Callable[[Request], Co
     return respond
 
 
-async def answer(request: Request, shape: Shape, parse: Parse) -> Response:
+async def answer(request: Request, shape: ResponseFormat, parse: Parse) -> Response:
     """The response to one request. Raises `Refused`, and `FieldError`."""
     service: Service = request.app.state.service
     limits = service.limits
@@ -162,7 +162,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _events(answering: Answering, shape: Shape, submitted: Submitted) -> AsyncIterator[bytes]:
+async def _events(answering: Answering, shape: ResponseFormat, submitted: Submitted) -> AsyncIterator[bytes]:
     """A stream's events; an error is one too, and ends it."""
     try:
         await _scores(submitted)

@@ -83,7 +83,7 @@ def create_app(
         # Starlette would answer unexpected errors outside of the door, where they are neither numbered nor counted.
         middleware=[
             *([pages] if origins else []),
-            Middleware(Door, service=service),
+            Middleware(AuthMiddleware, service=service),
             Middleware(ExceptionMiddleware, handlers={Exception: on_unexpected}),
         ],
         exception_handlers=HANDLERS,
@@ -138,7 +138,7 @@ async def metrics(request: Request) -> Response:
     return Response(service.metrics.text(), headers={"content-type": service.metrics.content_type})
 
 
-class Door:
+class AuthMiddleware:
     """Every request passes here: it gets a number, shows its key, and is counted."""
 
     def __init__(self, app: ASGIApp, service: Service):

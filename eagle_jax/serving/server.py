@@ -127,7 +127,7 @@ def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class Closing:
+class AbortingTransport:
     """A transport that does not wait for ever for a client that reads nothing, least of all once it is closed."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop):
@@ -163,7 +163,7 @@ class _Patient(H11Protocol):
     waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        self._closing = Closing(transport, self.loop)
+        self._closing = AbortingTransport(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, self._closing))
         self._wait_for_head()
 

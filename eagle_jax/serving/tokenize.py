@@ -40,7 +40,7 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens included."""
     fields, engine = await _asked(request)
     last, tokenizer = engine.model.target.config.vocab_size - 1, engine.model.tokenizer
-    ids = [whole(0, min(last, LARGEST))(f"tokens[{i}]", id_) for i, id_ in enumerate(fields.must("tokens", listed))]
+    ids = [whole(0, min(last, LARGEST))(f"tokens[{i}]", id_) for i, id_ in enumerate(fields.require("tokens", listed))]
     headers = ignored_header(fields.end())
     if tokenizer is None:
         raise Refused(400, "the model's folder holds no tokenizer, and tokens have no text without one")

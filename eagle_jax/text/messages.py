@@ -48,14 +48,14 @@ def content_of(fields: Fields) -> str | None:
 
 
 def _part(fields: Fields) -> str:
-    kind = fields.must("type", text)
+    kind = fields.require("type", text)
     if kind in THOUGHTS:
         fields.ignore(dict.fromkeys((*THOUGHTS, "text", "signature", "data", "summary", "index", "id"), anything))
         return ""
     if kind not in (*TEXTS, "refusal"):
         raise fields.wrong("type", f"={kind[:40]!r}; this model reads text only")
     fields.ignore(IGNORED_IN_PARTS)
-    return fields.must("refusal" if kind == "refusal" else "text", text)
+    return fields.require("refusal" if kind == "refusal" else "text", text)
 
 
 def for_template(messages: Sequence[Message], where: str, template: str = "") -> list[dict[str, Any]]:

@@ -22,8 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.lm import LM
 from eagle_jax.training.edges_loss import choices, confidence_loss, logits_given_text, selector_loss
-from eagle_jax.training.objective import Objective
-from eagle_jax.training.parts import (
+from eagle_jax.training.loss_parts import (
     Parts,
     Report,
     Truth,
@@ -36,6 +35,7 @@ from eagle_jax.training.parts import (
     text_cross_entropy,
     weighted,
 )
+from eagle_jax.training.objective import Objective
 
 
 def dflash_loss(

@@ -21,8 +21,8 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
 from eagle_jax.training.loss import drafted
+from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 from eagle_jax.training.objective import Objective
-from eagle_jax.training.parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 
 
 def heads_loss(

@@ -27,8 +27,8 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.training.earlier_steps import sight, with_step
+from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 from eagle_jax.training.objective import Objective
-from eagle_jax.training.parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 
 
 def loss(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.durable import replacing
-from eagle_jax.training.parts import Report
+from eagle_jax.training.loss_parts import Report
 
 
 class Metrics:

@@ -27,8 +27,8 @@ from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree, static
 from eagle_jax.training.dflash_loss import choose_anchors
 from eagle_jax.training.loss import drafted
+from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 from eagle_jax.training.objective import Objective
-from eagle_jax.training.parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 
 
 @pytree

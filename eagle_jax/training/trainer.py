@@ -22,7 +22,7 @@ from eagle_jax.training.feature_files import FeatureFiles
 from eagle_jax.training.metrics import Metrics, numbers
 from eagle_jax.training.order import Order
 from eagle_jax.training.update import TrainState, accepted_length, evaluate, on_devices, update
-from eagle_jax.training.watch import Flight, Watch
+from eagle_jax.training.watch import StartedUpdate, Watch
 
 STOPPING = signal.SIGINT, signal.SIGTERM
 
@@ -67,7 +67,7 @@ class Trainer:
                 up = bool(signals) or time.monotonic() >= deadline
                 enough = step == self.config.steps or any_says(up)
                 if enough or step % self.config.checkpoint.every == 0:
-                    watch.land()
+                    watch.finish()
                     self._save(state, order)
                     watch.pause()
                 if enough:
@@ -85,7 +85,7 @@ class Trainer:
         text = (on_devices(part, self.sharding, axis=1) for part in parts)
         options: dict[str, Any] = {"rule": self.rule, "objective": self.config.objective, "remat": self.config.remat}
         state, outcome = update(state, self.head, self.target, *text, **options, sharding=self.sharding)
-        watch.add(Flight(step, outcome, rows, int(self.rows.filled[rows].sum())))
+        watch.add(StartedUpdate(step, outcome, rows, int(self.rows.filled[rows].sum())))
         return state
 
     def _save(self, state: TrainState, order: Order) -> None:

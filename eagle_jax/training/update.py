@@ -23,9 +23,9 @@ from eagle_jax.training.dflash_loss import dflash_loss
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads_loss import heads_loss
 from eagle_jax.training.loss import loss
+from eagle_jax.training.loss_parts import Report
 from eagle_jax.training.objective import Objective
 from eagle_jax.training.optimizer import norm_of
-from eagle_jax.training.parts import Report
 from eagle_jax.training.peagle_loss import peagle_loss
 from eagle_jax.workarounds import exact_reduction_options
 

@@ -1,4 +1,4 @@
-"""Looks at every update: is it a number, how fast, what to write down. One update stays in flight meanwhile."""
+"""Looks at every update: is it a number, how fast, what to write down. One update is computed meanwhile."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ class Diverged(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Flight:
+class StartedUpdate:
     """An update that has been started: its number, its outcome to be, its rows, and their tokens."""
 
     step: int
@@ -34,23 +34,23 @@ class Watch:
     def __init__(self, config: TrainConfig, metrics: Metrics, observe: Observe):
         self._config, self._metrics, self._observe = config, metrics, observe
         self._rate = rate_at(config.optimizer, config.steps)
-        self._flying: Flight | None = None
+        self._started: StartedUpdate | None = None
         self._outcomes: list[Outcome] = []
         self._tokens, self._since, self._speed = 0, math.nan, math.nan
 
-    def add(self, flight: Flight) -> None:
+    def add(self, update: StartedUpdate) -> None:
         """Takes note of a started update and looks at the one before."""
-        before, self._flying = self._flying, flight
+        before, self._started = self._started, update
         if before is not None:
             self._look(before)
 
-    def land(self) -> None:
-        """Waits for the update in flight.
+    def finish(self) -> None:
+        """Waits for the update that is being computed.
 
         Raises:
             Diverged: it, or the one before, gave no number.
         """
-        last, self._flying = self._flying, None
+        last, self._started = self._started, None
         if last is not None:
             self._look(last)
 
@@ -58,22 +58,22 @@ class Watch:
         """Other work comes in between: the clock stops until the next update is done."""
         self._tokens, self._since = 0, math.nan
 
-    def _look(self, flight: Flight) -> None:
-        outcome = jax.device_get(flight.outcome)
-        _check(flight, outcome)
+    def _look(self, update: StartedUpdate) -> None:
+        outcome = jax.device_get(update.outcome)
+        _check(update, outcome)
         self._outcomes.append(outcome)
         if math.isnan(self._since):  # the first update compiles
             self._since = time.monotonic()
         else:
-            self._tokens += flight.tokens
-        if flight.step % self._config.log_every == 0:
-            self._log(flight.step)
+            self._tokens += update.tokens
+        if update.step % self._config.log_every == 0:
+            self._log(update.step)
         values = numbers(float(outcome.loss), outcome.report)
         speed = None if math.isnan(self._speed) else self._speed
-        self._observe(Updated(flight.step, values["loss"], tuple(values["agreement"]), speed))
+        self._observe(Updated(update.step, values["loss"], tuple(values["agreement"]), speed))
 
     def _log(self, step: int) -> None:
-        now = time.monotonic()  # the rate below waits for the update in flight
+        now = time.monotonic()  # the rate below waits for the update that is being computed
         if self._tokens:
             self._speed = self._tokens / (now - self._since)
         mean = jax.tree.map(lambda *parts: np.mean(np.stack(parts), axis=0), *self._outcomes)
@@ -88,9 +88,9 @@ class Watch:
         self._tokens, self._since = 0, now
 
 
-def _check(flight: Flight, outcome: Outcome) -> None:
+def _check(update: StartedUpdate, outcome: Outcome) -> None:
     if not (math.isfinite(outcome.loss) and math.isfinite(outcome.gradient_norm)):
         raise Diverged(
-            f"update {flight.step} gave a loss of {float(outcome.loss):g} and a gradient of norm "
-            f"{float(outcome.gradient_norm):g}, on rows {', '.join(map(str, flight.rows[:8]))}"
+            f"update {update.step} gave a loss of {float(outcome.loss):g} and a gradient of norm "
+            f"{float(outcome.gradient_norm):g}, on rows {', '.join(map(str, update.rows[:8]))}"
         )

@@ -21,7 +21,7 @@ from eagle_jax.decoding.sampling import (
     scores,
     warp,
 )
-from eagle_jax.decoding.threshold import outweighed_by_less
+from eagle_jax.decoding.threshold import within_top_weight
 
 FILTERED = Sampling(sampled=True, filtered=True)
 UNFILTERED = Sampling(sampled=True, filtered=False)
@@ -246,7 +246,7 @@ def test_warp_is_huggingfaces():
 def test_thresholds_are_exact_for_every_float():
     values = jnp.array([[[3.0, -0.5, -jnp.inf, 3.0, 1e-30, -1e-30, -2.0, jnp.inf]]])
     for k in range(1, 10):
-        kept = outweighed_by_less(values, jnp.ones_like(values), jnp.array([[k]], jnp.float32))
+        kept = within_top_weight(values, jnp.ones_like(values), jnp.array([[k]], jnp.float32))
         expected = [int((np.asarray(values) > value).sum()) < k for value in values[0, 0]]
         assert kept[0, 0].tolist() == expected
 

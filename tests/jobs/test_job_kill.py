@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from eagle_jax.jobs.parts import part_of
+from eagle_jax.jobs.output_parts import part_of
 
 WORKER = pathlib.Path(__file__).with_name("job_worker.py")
 ROWS, KILLS = 300, 10

@@ -9,11 +9,11 @@ from caller import CALLER, PIECES
 from speller import DYNAMIC, RANDOM, SPELLED, SPELLER, TOKENIZER, spelled_from
 
 from eagle_jax.api import Model, check_processing, generate
-from eagle_jax.jobs import Defaults, Job, job, merge, together
+from eagle_jax.jobs import Defaults, Job, job, merge, processes
 from eagle_jax.jobs.journal import Journal, entries
 from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.jobs.manifest import fingerprint
-from eagle_jax.jobs.parts import part_of
+from eagle_jax.jobs.output_parts import part_of
 from eagle_jax.jobs.rows import Refused, Row, read
 from eagle_jax.scheduling import offline
 
@@ -330,7 +330,7 @@ def told(monkeypatch) -> list[list[int]]:
         seen.append(values.tolist())
         return values
 
-    monkeypatch.setattr(together, "from_first", from_first)
+    monkeypatch.setattr(processes, "from_first", from_first)
     return seen
 
 
@@ -342,7 +342,7 @@ def test_who_cannot_begin_tells_the_others(questions, tmp_path, told, monkeypatc
             Job([questions], output, one_model=True)
         assert told.pop()[:2] == [False, False]
 
-    monkeypatch.setattr(together, "any_says", lambda so: True)  # of the other process
+    monkeypatch.setattr(processes, "any_says", lambda so: True)  # of the other process
     with pytest.raises(ValueError, match="the processes have different inputs; give each of them the same files"):
         Job([questions], output, one_model=True)
 

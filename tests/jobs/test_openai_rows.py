@@ -9,7 +9,7 @@ from speller import DYNAMIC
 from starlette.testclient import TestClient
 
 from eagle_jax.api import Engine, Job, generate
-from eagle_jax.jobs.parts import part_of
+from eagle_jax.jobs.output_parts import part_of
 from eagle_jax.serving import create_app
 
 CHAT, COMPLETION, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"

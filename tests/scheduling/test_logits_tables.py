@@ -15,7 +15,7 @@ from eagle_jax.scheduling.batch_inputs import processor_for
 from eagle_jax.scheduling.logits_tables import LogitsTables
 from eagle_jax.scheduling.processing import check_processing
 from eagle_jax.scheduling.request import DUMMY_OPTIONS, DUMMY_REQUEST, Request
-from eagle_jax.scheduling.structured import Made
+from eagle_jax.scheduling.structured import CompiledAutomaton
 from eagle_jax.sharding import sharding_of, to_host
 from eagle_jax.text.forms import Form
 from eagle_jax.text.token_automaton import token_automaton
@@ -29,7 +29,7 @@ def asked(words: tuple[tuple[int, ...], ...] = (), **options: Any) -> Request:
     options = dataclasses.replace(DUMMY_OPTIONS, **check_processing(options))
     made = None
     if options.regex is not None:
-        made = Made(token_automaton(Form("regex", options.regex).automaton(), SPELT, [END]), 0.0)
+        made = CompiledAutomaton(token_automaton(Form("regex", options.regex).automaton(), SPELT, [END]), 0.0)
     return dataclasses.replace(DUMMY_REQUEST, options=options, bad_words=words, structured=made)
 
 

@@ -23,12 +23,12 @@ from eagle_jax.protocols.calls import chat_call
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.ui import Page
 from eagle_jax.serving.ui import engines as engines_module
-from eagle_jax.serving.ui.engines import Engines, Way
+from eagle_jax.serving.ui.engines import DraftMethod, Engines
 from eagle_jax.serving.ui.routes import FILES
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "ui.md"
-WAY = Way("auto", DYNAMIC["tree"])
-ASKED = {"messages": asked("Spell!"), "temperature": 0, "drafter": "eagle", "tree": list(WAY.tree)}
+METHOD = DraftMethod("auto", DYNAMIC["tree"])
+ASKED = {"messages": asked("Spell!"), "temperature": 0, "drafter": "eagle", "tree": list(METHOD.tree)}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_the_page_is_told_what_the_model_has(served):
     assert names == ["eagle", "token-recycling", "hybrid"] and about["drafter"] == "eagle"
     assert {"medusa", "draft-model", "rest"}.isdisjoint(drafter["name"] for drafter in about["drafters"])
     assert (about["model"], about["device"], about["max_tokens"]) == ("speller", "a desk", 48)
-    assert about["tree"] == list(WAY.tree)
+    assert about["tree"] == list(METHOD.tree)
 
 
 def test_a_chat_tells_each_token_and_each_tree(served):
@@ -141,7 +141,7 @@ def test_of_two_races_at_once_one_is_refused(served, monkeypatch):
     page = Page(served.engines["speller"], name="speller", device="a desk", **DYNAMIC)
 
     async def asked_for(request):
-        return WAY, chat_call({"messages": ASKED["messages"]})
+        return METHOD, chat_call({"messages": ASKED["messages"]})
 
     async def gone(*_):
         raise OSError("the client is gone")
@@ -206,25 +206,25 @@ def test_engines_make_room_for_each_other(monkeypatch):
     monkeypatch.setattr(FakeEngine, "closed", [])
 
     async def story() -> None:
-        engines = Engines(SPELLER, most=3, first={WAY: FakeEngine(SPELLER, drafter="first", tree=None)})
-        ways = [engines.way(name, "auto") for name in ("none", "lookahead", "prompt-lookup")]
-        assert engines.way("auto", WAY.tree) in engines and ways[0] not in engines
-        async with engines.using(ways[0]) as one, engines.using(ways[1]):
+        engines = Engines(SPELLER, most=3, first={METHOD: FakeEngine(SPELLER, drafter="first", tree=None)})
+        methods = [engines.method(name, "auto") for name in ("none", "lookahead", "prompt-lookup")]
+        assert engines.method("auto", METHOD.tree) in engines and methods[0] not in engines
+        async with engines.using(methods[0]) as one, engines.using(methods[1]):
             assert isinstance(one, FakeEngine) and one.name == "none"
             with pytest.raises(Refused, match="as many ways to draft are in use as fit"):
-                async with engines.using(ways[2]):
+                async with engines.using(methods[2]):
                     pass
-        async with engines.using(ways[0]):  # used again, so that the other one is older
+        async with engines.using(methods[0]):  # used again, so that the other one is older
             pass
-        async with engines.using(ways[2]):
-            assert FakeEngine.closed == ["lookahead"] and ways[0] in engines and ways[1] not in engines
+        async with engines.using(methods[2]):
+            assert FakeEngine.closed == ["lookahead"] and methods[0] in engines and methods[1] not in engines
         with pytest.raises(Refused, match="the memory does not hold another engine for eagle; choose another drafter"):
-            async with engines.using(engines.way("eagle", (1, 1, 1))):
+            async with engines.using(engines.method("eagle", (1, 1, 1))):
                 pass
         assert FakeEngine.closed == ["lookahead", "none", "prompt-lookup"]
-        async with engines.using(ways[0]) as one:
+        async with engines.using(methods[0]) as one:
             one._broken = "it ran out of memory"
-        async with engines.using(ways[0]) as other:
+        async with engines.using(methods[0]) as other:
             assert other is not one and FakeEngine.closed[-1] == "none"
 
     asyncio.run(story())

@@ -4,12 +4,12 @@ from speller import DYNAMIC, SPELLER, asked
 from thinker import ANSWER, THINKER, THOUGHT
 
 from eagle_jax.api import encode, stream
-from eagle_jax.serving.ui.told import Telling
+from eagle_jax.serving.ui.step_events import StepEvents
 
 
 def events(model) -> list[dict]:
     prompt = encode(model.tokenizer, asked("?"), 272, "it")
-    telling = Telling(model.tokenizer, prompt)
+    telling = StepEvents(model.tokenizer, prompt)
     return [telling.event(chunk) for chunk in stream(model, prompt, max_new_tokens=12, steps=1, **DYNAMIC)]
 
 

@@ -13,7 +13,7 @@ from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.training import loss as L
-from eagle_jax.training import parts
+from eagle_jax.training import loss_parts
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.objective import EAGLE3, Objective
 
@@ -35,7 +35,7 @@ def test_smooth_l1_is_the_published_formula():
             for h in range(5):
                 d = abs(float(guess[b, n, h]) - float(truth[b, n, h]))
                 expected[b, n] += (0.5 * d * d if d < 1 else d - 0.5) / 5
-    np.testing.assert_allclose(parts.smooth_l1(jnp.asarray(guess), jnp.asarray(truth)), expected, rtol=1e-5)
+    np.testing.assert_allclose(loss_parts.smooth_l1(jnp.asarray(guess), jnp.asarray(truth)), expected, rtol=1e-5)
 
 
 def test_soft_cross_entropy_against_numpy():
@@ -45,7 +45,7 @@ def test_soft_cross_entropy_against_numpy():
     guessed = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     expected = -(distribution * np.log(guessed)).sum(-1)
     np.testing.assert_allclose(
-        parts.soft_cross_entropy(jnp.asarray(logits), jnp.asarray(true_logits)), expected, rtol=1e-5
+        loss_parts.soft_cross_entropy(jnp.asarray(logits), jnp.asarray(true_logits)), expected, rtol=1e-5
     )
 
 
@@ -137,7 +137,7 @@ def test_cross_entropy_is_bounded_by_the_entropy_of_the_true_law():
     answer = jnp.ones((1, 10), bool)
     exact = Objective(noise=0.0, feature_weight=0.0, distribution_weight=1.0)
     value, report = loss(head, target, tokens, answer, features, jax.random.key(0), exact)
-    entropy = parts.soft_cross_entropy(target.logits(features), target.logits(features))
+    entropy = loss_parts.soft_cross_entropy(target.logits(features), target.logits(features))
     assert float(value) > float(jnp.mean(entropy)) - 1e-5, (
         "a cross-entropy is never below the true distribution's entropy"
     )
@@ -158,7 +158,7 @@ def test_eagle3_steps_are_the_published_ones():
     @jax.jit
     def run(features: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         out = head.causal(head.embed(target, tokens[:, 1:]), features)
-        return out[0], head.logits(target, out)[0], parts.smooth_l1(head.guess(out), hidden[:, 1:])[0]
+        return out[0], head.logits(target, out)[0], loss_parts.smooth_l1(head.guess(out), hidden[:, 1:])[0]
 
     true_features = np.asarray(head.features(hidden, tuple(taps)))[:, :-1]
     true_logits = np.asarray(target.logits(hidden))[0, 1:]

@@ -14,15 +14,15 @@ MOST = 4
 MOST_NODES, MOST_DEPTH = 256, 16  # of trees; every level is a part of the program to compile
 
 
-class Way(NamedTuple):
-    """One way to draft: a name of `api.DRAFTERS`, and a tree as `generate` takes it, in a form that can be hashed."""
+class DraftMethod(NamedTuple):
+    """A drafter, a name of `api.DRAFTERS`, and its tree, as `generate` takes it but hashable."""
 
     drafter: str
     tree: Tree
 
 
 class Engines:
-    """An engine for each way to draft: made when it is first asked for, and kept as long as there is room.
+    """An engine for each method to draft: made when it is first asked for, and kept as long as there is room.
 
     Args:
         model: from `load`.
@@ -31,104 +31,106 @@ class Engines:
         first: engines that are there already; they are never closed here.
     """
 
-    def __init__(self, model: Model, *, most: int = MOST, first: Mapping[Way, Engine] | None = None, **room: Any):
+    def __init__(
+        self, model: Model, *, most: int = MOST, first: Mapping[DraftMethod, Engine] | None = None, **room: Any
+    ):
         self.model, self._most, self._room = model, most, room
-        self._first = {self._usual(*way): engine for way, engine in (first or {}).items()}
-        self._made: dict[Way, Engine] = {}  # the one that was used last is the last
-        self._users: dict[Way, int] = {}
+        self._first = {self._usual(*method): engine for method, engine in (first or {}).items()}
+        self._made: dict[DraftMethod, Engine] = {}  # the one that was used last is the last
+        self._users: dict[DraftMethod, int] = {}
         self._making = asyncio.Lock()
 
-    def way(self, drafter: str, tree: Tree) -> Way:
-        """The same way for everything that means it.
+    def method(self, drafter: str, tree: Tree) -> DraftMethod:
+        """The same method for everything that means it.
 
         Raises:
-            Refused: there is no such way for this model, or its trees are too large.
+            Refused: there is no such method for this model, or its trees are too large.
         """
-        way = self._usual(drafter, tree)
-        if way in self:
-            return way
+        method = self._usual(drafter, tree)
+        if method in self:
+            return method
         try:
-            shape = tree_shape(self.model, way.drafter, tree_given(way))
+            shape = tree_shape(self.model, method.drafter, tree_given(method))
         except (ValueError, TypeError) as error:
             raise Refused(400, str(error)) from None
         if shape.nodes > MOST_NODES or shape.depth > MOST_DEPTH:
             size = f"a tree of {shape.nodes} nodes and depth {shape.depth}"
             raise Refused(400, f"{size}; expected {MOST_NODES} and {MOST_DEPTH} at most")
-        return way
+        return method
 
-    def _usual(self, drafter: str, tree: Tree) -> Way:
+    def _usual(self, drafter: str, tree: Tree) -> DraftMethod:
         """ "auto" is what the model has, and not every method has trees."""
         name = method_of(self.model, drafter)
-        return Way(name, tree if name not in METHODS or METHODS[name].trees else "auto")
+        return DraftMethod(name, tree if name not in METHODS or METHODS[name].trees else "auto")
 
-    def __contains__(self, way: Way) -> bool:
-        return way in self._first or way in self._made
+    def __contains__(self, method: DraftMethod) -> bool:
+        return method in self._first or method in self._made
 
     @contextlib.asynccontextmanager
-    async def using(self, way: Way) -> AsyncIterator[Engine]:
-        """The engine of one way, which stays at least as long as the block.
+    async def using(self, method: DraftMethod) -> AsyncIterator[Engine]:
+        """The engine of one method, which stays at least as long as the block.
 
         Raises:
             Refused: there is no room for another engine.
         """
-        self._users[way] = self._users.get(way, 0) + 1
+        self._users[method] = self._users.get(method, 0) + 1
         try:
             # a reader who leaves meanwhile does not stop the compiler; the engine is there for the next
-            yield self._first[way] if way in self._first else await asyncio.shield(self._one(way))
+            yield self._first[method] if method in self._first else await asyncio.shield(self._one(method))
         finally:
-            self._users[way] -= 1
-            if not self._users[way]:
-                del self._users[way]
+            self._users[method] -= 1
+            if not self._users[method]:
+                del self._users[method]
 
-    async def _one(self, way: Way) -> Engine:
+    async def _one(self, method: DraftMethod) -> Engine:
         async with self._making:
-            engine = self._made.pop(way, None)
+            engine = self._made.pop(method, None)
             if engine is not None and not engine.alive:  # it broke down; another one may do better
                 await asyncio.to_thread(engine.close)
                 engine = None
-            self._made[way] = engine = engine or await self._new(way)
+            self._made[method] = engine = engine or await self._new(method)
             return engine
 
-    async def _new(self, way: Way) -> Engine:
+    async def _new(self, method: DraftMethod) -> Engine:
         while len(self._first) + len(self._made) >= self._most:
             if not await self._make_room():
                 raise Refused(429, "as many ways to draft are in use as fit at a time; ask again later")
         try:
-            return await asyncio.to_thread(self._make, way)
+            return await asyncio.to_thread(self._make, method)
         except MemoryError:
             pass
         while await self._make_room():
             pass
         try:
-            return await asyncio.to_thread(self._make, way)
+            return await asyncio.to_thread(self._make, method)
         except MemoryError as error:
             raise Refused(503, f"{error}; choose another drafter, or a smaller tree") from None
 
-    def _make(self, way: Way) -> Engine:
+    def _make(self, method: DraftMethod) -> Engine:
         """Compiles an engine, which takes a while.
 
         Raises:
             MemoryError: it does not fit beside the others.
         """
-        drafting = {"drafter": way.drafter, "tree": tree_given(way)}
+        drafting = {"drafter": method.drafter, "tree": tree_given(method)}
         try:
-            return Engine(self.model, steps=1, record=way.drafter != "none", **drafting, **self._room)
+            return Engine(self.model, steps=1, record=method.drafter != "none", **drafting, **self._room)
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
         gc.collect()  # what was allocated before the memory ran out
-        raise MemoryError(f"the memory does not hold another engine for {way.drafter}")
+        raise MemoryError(f"the memory does not hold another engine for {method.drafter}")
 
     async def _make_room(self) -> bool:
         """Closes the engine that was used longest ago and is not in use; False if there is none."""
-        for way in self._made:
-            if not self._users.get(way):
-                await asyncio.to_thread(self._made.pop(way).close)
+        for method in self._made:
+            if not self._users.get(method):
+                await asyncio.to_thread(self._made.pop(method).close)
                 gc.collect()
                 return True
         return False
 
 
-def tree_given(way: Way) -> Any:
+def tree_given(method: DraftMethod) -> Any:
     """The tree as the api takes it."""
-    return way.tree if isinstance(way.tree, str) else list(way.tree)
+    return method.tree if isinstance(method.tree, str) else list(method.tree)

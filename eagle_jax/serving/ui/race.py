@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from eagle_jax.api import Chunk, Model, Result, encode, stream
-from eagle_jax.serving.ui.told import Telling, summary
+from eagle_jax.serving.ui.step_events import StepEvents, summary
 
 WARM = 2  # chunks of an answer that is thrown away, so that nothing is compiled while a clock runs
 
@@ -21,7 +21,7 @@ class Lane:
     def __init__(self, model: Model, prompt: Any, options: dict[str, Any]):
         self._chunks = stream(model, prompt, **options)
         ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, "the prompt")
-        self._telling = Telling(model.tokenizer, ids)
+        self._telling = StepEvents(model.tokenizer, ids)
         self.seconds = 0.0
         self.result: Result | None = None
 

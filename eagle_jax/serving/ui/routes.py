@@ -19,9 +19,9 @@ from eagle_jax.serving.answering import EventStream
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, log
 from eagle_jax.serving.service import Service, openai_defaults
-from eagle_jax.serving.ui.engines import MOST_NODES, Engines, Tree, Way, tree_given
+from eagle_jax.serving.ui.engines import MOST_NODES, DraftMethod, Engines, Tree, tree_given
 from eagle_jax.serving.ui.race import race
-from eagle_jax.serving.ui.told import Telling, summary
+from eagle_jax.serving.ui.step_events import StepEvents, summary
 
 FILES = importlib.resources.files("eagle_jax.serving.ui") / "files"
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -54,20 +54,20 @@ class Page:
         self._model, self._engine, self._racing = engine.model, engine, asyncio.Lock()
         if self._model.tokenizer is None:
             raise ValueError("the page shows text, but the model's folder holds no tokenizer; add its tokenizer files")
-        default_way = Way(drafter, tree if isinstance(tree, str) else tuple(tree))
-        self._engines = Engines(self._model, first={default_way: engine}, rows=1, max_tokens=engine.max_tokens)
-        way = self._engines.way(*default_way)
+        default_method = DraftMethod(drafter, tree if isinstance(tree, str) else tuple(tree))
+        self._engines = Engines(self._model, first={default_method: engine}, rows=1, max_tokens=engine.max_tokens)
+        method = self._engines.method(*default_method)
         self._about = {
             "model": name,
             "device": device,
             "max_tokens": engine.max_tokens,
             "drafters": [
-                {"name": drafter_name, "title": method.title, "trees": method.trees is not None}
-                for drafter_name, method in METHODS.items()
-                if method.title and method.has(self._model)
+                {"name": name, "title": listed.title, "trees": listed.trees is not None}
+                for name, listed in METHODS.items()
+                if listed.title and listed.has(self._model)
             ],
-            "drafter": None if way.drafter == "none" else way.drafter,
-            "tree": tree_given(way),
+            "drafter": None if method.drafter == "none" else method.drafter,
+            "tree": tree_given(method),
             "suggestions": SUGGESTIONS,
         }
 
@@ -90,54 +90,56 @@ class Page:
 
     async def chat(self, request: Request) -> Response:
         """An answer, step by step."""
-        way, call = await self._asked(request)
+        method, call = await self._asked(request)
         tickets: list[Ticket] = []
-        events = self._answer(request.app.state.service, way, call, tickets)
+        events = self._answer(request.app.state.service, method, call, tickets)
         return EventStream(_told(events), tickets, request.app.state.service.limits.answer_seconds)
 
     async def race(self, request: Request) -> Response:
         """An answer with a draft beside the same without."""
-        way, call = await self._asked(request)
+        method, call = await self._asked(request)
         if self._racing.locked():
             raise Refused(429, "another race is on; start this one when it is over")
         await self._racing.acquire()  # at once, since nobody has it: no other request comes between
         seconds = request.app.state.service.limits.answer_seconds
-        return _Holding(self._racing, _told(self._race(way, call, seconds)), seconds)
+        return _Holding(self._racing, _told(self._race(method, call, seconds)), seconds)
 
-    async def _asked(self, request: Request) -> tuple[Way, Call]:
+    async def _asked(self, request: Request) -> tuple[DraftMethod, Call]:
         """A request of the page: one for a chat as OpenAI has it, with a drafter and a tree."""
         _door(request)
         limits = request.app.state.service.limits
         body = await read_json(request, limits.body_bytes, limits.body_seconds)
         fields = Fields({name: body.pop(name, None) for name in ("drafter", "tree")}, ignore_unknown=False)
         usual: Tree = "auto"
-        way = self._engines.way(fields.take("drafter", text, "auto"), fields.take("tree", _tree, usual))
+        method = self._engines.method(fields.take("drafter", text, "auto"), fields.take("tree", _tree, usual))
         call = chat_call(body)
         if call.samples > 1:
             raise wrong("n", f"n={call.samples}; the page shows one answer at a time, so leave it out")
         if not self._model.tokenizer.chat_template:
             call.prompts[:] = [call.prompts[0].messages[-1]["content"]]
-        return way, call
+        return method, call
 
-    async def _answer(self, service: Service, way: Way, call: Call, tickets: list[Ticket]) -> AsyncIterator[Any]:
-        if way not in self._engines:
+    async def _answer(
+        self, service: Service, method: DraftMethod, call: Call, tickets: list[Ticket]
+    ) -> AsyncIterator[Any]:
+        if method not in self._engines:
             yield {"preparing": True}
-        async with self._engines.using(way) as engine:
+        async with self._engines.using(method) as engine:
             tickets += (await service.submit(engine, call)).every
-            telling = Telling(self._model.tokenizer, tickets[0].request.prompt)
+            telling = StepEvents(self._model.tokenizer, tickets[0].request.prompt)
             async for chunk in achunks(tickets, by_step=True):
                 if chunk.token_ids:
                     yield telling.event(chunk)
                 if chunk.result is not None:
                     yield {"done": summary(chunk.result)}
 
-    async def _race(self, way: Way, call: Call, seconds: float) -> AsyncIterator[Any]:
+    async def _race(self, method: DraftMethod, call: Call, seconds: float) -> AsyncIterator[Any]:
         until = time.monotonic() + seconds
         yield {"preparing": True}
         options = openai_defaults() | call.options
         prompt_and_limit = call.prompts[0], options.get("max_new_tokens")
         options["max_new_tokens"] = await asyncio.to_thread(self._engine.room_for, *prompt_and_limit)
-        events = race(self._model, call.prompts[0], drafter=way.drafter, tree=tree_given(way), **options)
+        events = race(self._model, call.prompts[0], drafter=method.drafter, tree=tree_given(method), **options)
         while (update := await asyncio.to_thread(next, events, None)) is not None:
             yield update
             if time.monotonic() > until and "verdict" not in update:

@@ -10,7 +10,7 @@ from eagle_jax.api import ChatAnswer, Chunk, Result, Step, decode, reasoning_for
 BEFORE = 16  # tokens that a new one is decoded with: more than any character is made of
 
 
-class Telling:
+class StepEvents:
     """Turns the chunks of one answer, one for each step, into the page's events.
 
     Example of an event, of a step that committed two guesses and the model's own token:

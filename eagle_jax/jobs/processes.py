@@ -9,7 +9,7 @@ import numpy as np
 from eagle_jax.sharding import any_says, from_first
 
 
-class Bystander:
+class NullJournal:
     """The journal of a process that writes nothing."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Bystander:
         """Nothing was opened."""
 
 
-def is_bystander(one_model: bool) -> bool:
+def writes_no_files(one_model: bool) -> bool:
     """Whether this process leaves the files to another."""
     return one_model and jax.process_index() > 0
 
@@ -38,7 +38,7 @@ def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
         ValueError: process 0 refused, or the processes have different inputs.
     """
     complete, error = False, None
-    if not is_bystander(True):
+    if not writes_no_files(True):
         try:
             complete = begin()
         except (ValueError, OSError) as refused:
