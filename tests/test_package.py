@@ -23,6 +23,7 @@ LAYERS = (
         "decoding.policy",
         "decoding.threshold",
         "decoding.processor",
+        "decoding.gumbel",
         "decoding.rows",
         "decoding.scores",
         "decoding.sampling",
