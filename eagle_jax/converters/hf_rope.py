@@ -204,7 +204,7 @@ def _partial(
 
 
 def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, original: int) -> dict[str, Any]:
-    """Divisors of the frequencies, and the factor of cos and sin, given or by the stretch (Ding et al. 2024)."""
+    """Divisors of the frequencies, and the factor of cos and sin, given or by the stretch."""
     divisors = {}
     for name in ("short_factor", "long_factor"):
         values = settings.get(name)
@@ -213,8 +213,13 @@ def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, origina
         divisors[name] = tuple(map(float, values))
     stated, stretch = settings.get("attention_factor"), settings.get("factor")
     stretch = max_position_embeddings / original if stretch is None else _number("factor", stretch)
-    factor = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
-    return divisors | {"attention_factor": factor if stated is None else _number("attention_factor", stated)}
+    factor = longrope_scale(stretch, original) if stated is None else _number("attention_factor", stated)
+    return divisors | {"attention_factor": factor}
+
+
+def longrope_scale(stretch: float, original: int) -> float:
+    """The factor of cos and sin that follows from the stretch of a context (Ding et al. 2024)."""
+    return 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
 
 
 def _kind(settings: Mapping[str, Any], extras: frozenset[str] = frozenset()) -> str:
