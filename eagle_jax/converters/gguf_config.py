@@ -11,6 +11,7 @@ from eagle_jax.converters import gguf_gemma4, gguf_rope
 from eagle_jax.converters.gguf_file import GgufFile, plain, read_gguf
 from eagle_jax.converters.gguf_tensors import head_counts, hf_names
 from eagle_jax.converters.hf_families import FAMILIES
+from eagle_jax.converters.hf_rope import in_one_spelling
 
 # Architecture -> `model_type`.
 MODEL_TYPES = {
@@ -153,7 +154,8 @@ def _entries(file: GgufFile) -> dict[str, Any]:
             raise ValueError(f"{file.path} has {architecture}.{name} {stated[name]}; expected {entries['head_dim']}")
     entries |= own or gguf_rope.rope_entries(file, stated, entries)
     entries = dict(_UNSAID.get(architecture, {})) | entries
-    return entries | _family(architecture, entries, stated) | _tokens(file)
+    entries |= _family(architecture, entries, stated) | _tokens(file)
+    return in_one_spelling(entries, FAMILIES[entries["model_type"]].absent)
 
 
 def _check_known(file: GgufFile, stated: Mapping[str, Any]) -> None:

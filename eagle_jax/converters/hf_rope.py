@@ -109,13 +109,19 @@ def of_local_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"rope_theta": entries.get("rope_local_base_freq"), "rope_parameters": local}
 
 
-def in_one_spelling(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries without the older spelling where `rope_parameters` has the settings of each kind of layer: a
-    `rope_scaling` beside it, even null, takes its place in transformers 5."""
-    settings = entries.get("rope_parameters")
-    by_kind = isinstance(settings, Mapping) and settings.keys() & _NESTED
-    older = {"rope_theta", "rope_scaling", "partial_rotary_factor"} if by_kind else set()
-    return {key: value for key, value in entries.items() if key not in older}
+def in_one_spelling(entries: Mapping[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries with either `rope_scaling` or `rope_parameters`, of which transformers 5 reads one.
+
+    Args:
+        absent: what the family takes where a key is left out; if that is scaling, a model without says so.
+    """
+    settings, old = entries.get("rope_parameters"), ("rope_theta", "rope_scaling", "partial_rotary_factor")
+    if settings is None and "rope_parameters" in absent and entries["rope_scaling"] is None:
+        own = {key: entries[key] for key in ("rope_theta", "partial_rotary_factor") if key in entries}
+        settings = {"rope_type": "default", **own}
+    if settings is None:
+        return dict(entries)
+    return {key: value for key, value in entries.items() if key not in old} | {"rope_parameters": settings}
 
 
 def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
