@@ -105,16 +105,17 @@ def family_in(entries: Mapping[str, Any]) -> str:
 def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config under its family's name: of the part that reads text, where a config describes several."""
     kind = entries.get("model_type")
-    whole = {name: family for name, family in FAMILIES.items() if family.whole is not None and family.whole[0] == kind}
+    wholes = {name: family.whole for name, family in FAMILIES.items() if family.whole is not None}
+    whole = {name: classes for name, (own, classes) in wholes.items() if own == kind}
     if not whole:
         name = next((name for name, family in FAMILIES.items() if kind in family.also), kind)
         return entries if name == kind else {**entries, "model_type": name}
     text = entries.get("text_config")
     inner = text.get("model_type", next(iter(whole))) if isinstance(text, Mapping) else None
-    name = next((name for name, family in whole.items() if inner in (name, *family.also)), None)
+    name = next((name for name in whole if inner in (name, *FAMILIES[name].also)), None)
     if name is None or not isinstance(text, Mapping):
         raise ValueError(f"text_config={reprlib.repr(text)} in a {kind}; expected the config of a {' or '.join(whole)}")
-    expected = [whole[name].whole[1]]
+    expected = [whole[name]]
     if (classes := entries.get("architectures") or expected) != expected:
         raise ValueError(f"architectures {classes!r} are not supported; expected {expected!r}")
     log.info("the parts of this %s that read no text are left unread", kind)
