@@ -10,7 +10,7 @@ import eagle_jax
 from benchmarks.common.command import begin, parser, prompts
 from benchmarks.common.tables import show
 from benchmarks.common.turns import in_turns, ours
-from eagle_jax.cli.options import parse_tree
+from eagle_jax.cli.parsing import parse_tree
 
 TREES = ("4,2,1", "6,2,2", "6,0.15", "4,2,2,0.1", "8,3,2,0.03")
 

@@ -8,7 +8,7 @@ import jax
 import typer
 
 from eagle_jax import api
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import err, load, one_sentence, out
 from eagle_jax.cli.meter import meter
 
@@ -96,7 +96,7 @@ def batch(
         raise ValueError(f"only {output} was given; expected IN.jsonl... and then OUT.jsonl")
     sharding = _mesh(mesh, coordinator, one_model)
     host, hosts = _meet(coordinator, processes, process, timeout, one_model)
-    drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    drafting: dict[str, Any] = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
     defaults = api.Defaults(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -105,7 +105,7 @@ def batch(
         min_p=min_p,
         seed=seed,
         stop=tuple(stop or ()),
-        **options.parse_set(settings),
+        **parsing.parse_set(settings),
     )
     made_with = {
         **api.fingerprints(target, head, draft=draft_model, datastore=datastore),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
 from eagle_jax.cli.report import as_dict, bench_table, differences, nothing_fits, spent_table, surroundings
 from eagle_jax.evaluation import (
@@ -60,13 +60,13 @@ def bench(
     - `eagle-jax bench --questions question.jsonl --temperature 1 --tree 60,7,10 --json`
     """
     selected = read_questions(questions, limit)
-    methods = (PLAIN, dataclasses.replace(EAGLE, tree=options.parse_tree(tree)))
+    methods = (PLAIN, dataclasses.replace(EAGLE, tree=parsing.parse_tree(tree)))
     model = load(
         target, head, dtype, target_config=target_config, head_config=head_config, quantize=quantize, mesh=mesh
     )
     if model.head is None:
         raise ValueError("bench compares with an EAGLE head, and none was loaded; name one with --head")
-    prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens)
+    prompter = Prompter(model, parsing.wants_chat(model, chat), max_new_tokens)
     skipped = too_long(prompter, selected)
     if len(skipped) == len(selected):
         raise ValueError(nothing_fits(len(selected), prompter))

@@ -9,7 +9,7 @@ import typer
 
 from eagle_jax import api
 from eagle_jax.api import encode
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.answers import AnswerWriter, Thinking, as_chat
 from eagle_jax.cli.console import err, load, one_sentence, out, stats_line, waiting, write
 
@@ -86,7 +86,7 @@ def chat(
 
     - `eagle-jax chat --target llama-3.1-8b-instruct --temperature 0.7 --system "Answer in one sentence."`
     """
-    drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    drafting: dict[str, Any] = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
     model = load(
         target,
         head,
@@ -106,10 +106,10 @@ def chat(
         top_p=top_p,
         min_p=min_p,
         seed=seed,
-        **options.parse_set(settings),
+        **parsing.parse_set(settings),
     )
     if generation_config:
-        request = options.recommended(model, request)
+        request = parsing.recommended(model, request)
     if not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(
             "a conversation needs a chat template, and the model's tokenizer has none; put one into its folder as "

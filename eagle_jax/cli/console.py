@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eagle_jax import api
 from eagle_jax.api import without_nan
-from eagle_jax.cli import options
+from eagle_jax.cli import parsing
 
 # Answers and tables go to stdout; everything said about them goes to stderr, so that a pipe carries only the text.
 out = Console(highlight=False, soft_wrap=True)
@@ -89,7 +89,7 @@ def load(
     """
     for name, entries in (("target_config", target_config), ("head_config", head_config)):
         if entries is not None:
-            more[name] = options.parse_entries(entries, f"--{name.replace('_', '-')}")
+            more[name] = parsing.parse_entries(entries, f"--{name.replace('_', '-')}")
     target = api.default_target(head) if target is None else target  # before the spinner: it may show a download
     with err.status(f"Loading {target}"):
         return api.load(target, head, dtype=dtype, **{name: path for name, path in more.items() if path is not None})

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from eagle_jax import api
-from eagle_jax.cli import options
+from eagle_jax.cli import parsing
 from eagle_jax.cli.console import one_sentence, out, writing
 
 
@@ -75,7 +75,7 @@ def convert(
             f"{source or 'an empty name'} does not end in .gguf as such files do; a head is converted with --to "
             "safeailab, sglang, speculators or dflash, and without --dtype"
         )
-    changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
+    changes = None if head_config is None else parsing.parse_entries(head_config, "--head-config")
     with writing(folder, "Converting") as to_folder:
         api.convert(source, to_folder, to, target=target, changes=changes)
     out.print(f"Wrote {to_folder} for {to}.", markup=False)

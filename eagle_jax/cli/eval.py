@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from eagle_jax import api
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
 from eagle_jax.cli.eval_compare import compare_files
 from eagle_jax.cli.eval_methods import parse_methods, refuse_idle, with_models
@@ -115,7 +115,7 @@ def run(
     parsed = parse_methods(methods)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; expected a folder, new or of a run to go on with")
-    changes = None if head_config is None else options.parse_entries(head_config, "--head-config")
+    changes = None if head_config is None else parsing.parse_entries(head_config, "--head-config")
     if changes is not None and not heads:
         raise ValueError("--head-config without a --head; name the heads whose config it changes")
     target = target or api.default_target(next(iter(heads or ()), None))
@@ -126,7 +126,7 @@ def run(
     suited = with_models(parsed, others, model)
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
     refuse_idle(chosen, others, draft, datastore)
-    prompter = Prompter(model, options.wants_chat(model, chat), max_new_tokens, cut)
+    prompter = Prompter(model, parsing.wants_chat(model, chat), max_new_tokens, cut)
     skipped = too_long(prompter, selected)
     if len(skipped) == len(selected):
         raise ValueError(nothing_fits(len(selected), prompter))

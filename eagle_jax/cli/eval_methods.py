@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from eagle_jax import api
 from eagle_jax.api import METHODS
-from eagle_jax.cli import options
+from eagle_jax.cli import parsing
 from eagle_jax.evaluation import Method
 
 
@@ -31,7 +31,7 @@ def parse_methods(text: str) -> list[ParsedMethod]:
             raise ValueError(f"--methods has {name}, but {drafter} drafts nothing; write {drafter} alone")
         if at and not head:
             raise ValueError(f"--methods has {name}, with nothing behind the @; name one of the --head there")
-        shape = options.parse_tree(tree, f"the tree of {drafter},") if colon else "auto"
+        shape = parsing.parse_tree(tree, f"the tree of {drafter},") if colon else "auto"
         parsed.append(ParsedMethod(Method(name, "none" if drafter == "plain" else drafter, shape), head or None))
     names = [method.name for method, _ in parsed]
     twice = [name for name in names if names.count(name) > 1]

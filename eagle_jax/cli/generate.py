@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from eagle_jax import api
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.answers import AnswerWriter, Thinking, as_chat
 from eagle_jax.cli.console import err, load, one_sentence, out, print_json, stats_line, waiting, write
 
@@ -60,7 +60,7 @@ def generate(
     - `cat prompt.txt | eagle-jax generate --target ./llama --head ./eagle --raw --json`
     """
     words = read_prompt(prompt, file)
-    drafting = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    drafting = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
     model = load(
         target,
         head,
@@ -73,7 +73,7 @@ def generate(
         draft=draft_model,
         datastore=datastore,
     )
-    is_chat = options.wants_chat(model, chat)
+    is_chat = parsing.wants_chat(model, chat)
     question = as_chat([{"role": "user", "content": words}], thinking) if is_chat else words
     request: dict[str, Any] = dict(
         max_new_tokens=max_new_tokens,
@@ -84,10 +84,10 @@ def generate(
         seed=seed,
         stop=stop or None,
         **drafting,
-        **options.parse_set(settings),
+        **parsing.parse_set(settings),
     )
     if generation_config:
-        request = options.recommended(model, request)
+        request = parsing.recommended(model, request)
     if as_json or num_samples != 1:
         _whole(model, question, request, num_samples, as_json)
     else:

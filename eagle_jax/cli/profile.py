@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from eagle_jax import api
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import err, load, one_sentence, out, print_json
 from eagle_jax.cli.report import new_table, surroundings
 
@@ -50,7 +50,7 @@ def profile(
 
     - `eagle-jax profile ./llama ./eagle --trace traces`
     """
-    asked_tree = options.parse_tree(tree)
+    asked_tree = parsing.parse_tree(tree)
     model = load(
         target,
         head,
@@ -61,7 +61,7 @@ def profile(
         mesh=mesh,
         draft=draft_model,
     )
-    question: Any = [{"role": "user", "content": prompt}] if options.wants_chat(model, chat) else prompt
+    question: Any = [{"role": "user", "content": prompt}] if parsing.wants_chat(model, chat) else prompt
     with err.status("Compiling and running"):
         profiled = api.profile(
             model, question, drafter=drafter, tree=asked_tree, max_new_tokens=max_new_tokens, folder=trace

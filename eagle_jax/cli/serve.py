@@ -9,7 +9,7 @@ import jax
 import typer
 
 from eagle_jax import api
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import err, load, one_sentence, sentence, took
 
 SERVER = "Server"
@@ -114,7 +114,7 @@ def serve(
     _check_format("--reasoning-format", reasoning_format, api.REASONING_FORMATS)
     sockets = serving.bound(host, port)
     target = target or api.default_target(head)
-    drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    drafting: dict[str, Any] = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
     start = time.monotonic()
     model = load(
         target,

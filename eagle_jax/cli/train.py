@@ -14,7 +14,7 @@ from rich.text import Text
 
 from eagle_jax import api
 from eagle_jax.api import events, first_turns
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, progress_bar
 from eagle_jax.cli.tune import LEARNT
 from eagle_jax.evaluation import Acceptance, Prompter, Question, measure_acceptance, read_questions
@@ -155,7 +155,7 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
             asked,
             max_new_tokens=measure.max_new_tokens,
             temperature=measure.temperature,
-            chat=options.wants_chat(model, None),
+            chat=parsing.wants_chat(model, None),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if jax.process_index() == 0:
@@ -171,7 +171,7 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
 
 def _calibrate(model: api.Model, config: Any, finished: events.Finished) -> None:
     """Measures how often the head's guesses are right, on questions that it learnt from, and keeps it in its folder."""
-    prompter = Prompter(model, options.wants_chat(model, None), config.evaluation.max_new_tokens, cut=True)
+    prompter = Prompter(model, parsing.wants_chat(model, None), config.evaluation.max_new_tokens, cut=True)
     prompts = [prompter([{"role": "user", "content": said}]) for said in first_turns(config.data.train[0], LEARNT)]
     fitting = [prompt.ids for prompt in prompts if prompt is not None]
     if not fitting:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from eagle_jax import api
 from eagle_jax.api import numbers_of
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
 from eagle_jax.cli.report import new_table, surroundings
 from eagle_jax.evaluation import read_questions
@@ -75,10 +75,10 @@ def tune(
         mesh=mesh,
         draft=draft_model,
     )
-    prompts_to_time = None if prompts is None else questions(prompts, options.wants_chat(model, chat), TIMED)
+    prompts_to_time = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), TIMED)
     api.keep_budgets([])  # a folder that cannot be written into is told of before anything is measured
     if calibrate:
-        learnt = None if prompts is None else questions(prompts, options.wants_chat(model, chat), LEARNT)
+        learnt = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), LEARNT)
         with counting("Calibrating") as progress:
             model = api.calibrate_head(model, target, head, learnt, progress=progress)
     tuned = []

@@ -8,7 +8,7 @@ import jax
 import typer
 
 from eagle_jax import api
-from eagle_jax.cli import options
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import err, load, one_sentence, took
 from eagle_jax.cli.serve import SERVER, ApiKey, Host, Name, Port, serving_room, warn_of_open_doors
 
@@ -52,7 +52,7 @@ def ui(
 
     sockets = serving.bound(host, port)
     target = target or api.default_target(head)
-    drafting: dict[str, Any] = {"drafter": drafter, "tree": options.parse_tree(tree)}
+    drafting: dict[str, Any] = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
     start = time.monotonic()
     model = load(
         target,

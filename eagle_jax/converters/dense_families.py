@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import hf_facts, hf_gemma4
+from eagle_jax.converters import hf_facts
 from eagle_jax.converters.family import Family
 
 _QWEN = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
@@ -14,24 +14,6 @@ _QWEN_ABSENT: Mapping[str, Any] = {
     "sliding_window": 4096,
     "use_sliding_window": False,
     "max_window_layers": 28,
-}
-
-_GEMMA = frozenset({"attention_bias", "sliding_window", "layer_types", "query_pre_attn_scalar"}) | {
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-}
-_GEMMA_ALWAYS: Mapping[str, Any] = {"norms": "around", "norm_plus_one": True, "activation": "gelu_tanh"}
-_GEMMA_ABSENT: Mapping[str, Any] = {
-    "num_key_value_heads": 4,
-    "rms_norm_eps": 1e-6,
-    "head_dim": 256,
-    "tie_word_embeddings": True,
-    "sliding_window": 4096,
-    "query_pre_attn_scalar": 256,
-}
-_GEMMA_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "hidden_activation": ("gelu_pytorch_tanh",),
-    "use_bidirectional_attention": (False, None),
 }
 
 GRANITE = frozenset({"attention_bias", "attention_multiplier", "embedding_multiplier"}) | {
@@ -53,6 +35,7 @@ _OLMO_ABSENT: Mapping[str, Any] = {
     "rms_norm_eps": 1e-5,
 }
 _OLMO_ALWAYS: Mapping[str, Any] = {"norms": "behind", "qk_norm": True, "qk_norm_over": "projection"}
+MISTRAL3 = ("mistral3", "Mistral3ForConditionalGeneration")
 _YARN_MINISTRAL: Mapping[str, Any] = {
     "type": "yarn",
     "rope_theta": 1000000.0,
@@ -77,6 +60,7 @@ DENSE: Mapping[str, Family] = {
         title="Mistral",
         differs="sliding window",
         architecture="MistralForCausalLM",
+        whole=MISTRAL3,
         keys=frozenset({"sliding_window"}),
         absent={
             "max_position_embeddings": 131072,
@@ -100,58 +84,6 @@ DENSE: Mapping[str, Family] = {
         keys=_QWEN | {"attention_bias"},
         absent={**_QWEN_ABSENT, "head_dim": 128},
         always={"qk_norm": True},
-    ),
-    "gemma2": Family(
-        title="Gemma 2",
-        differs="norms that multiply by 1 + scale, and behind attention and MLP too; tanh-GELU; scaled "
-        "embeddings; soft caps on scores and logits; every second layer with a window",
-        architecture="Gemma2ForCausalLM",
-        keys=_GEMMA,
-        absent={
-            **_GEMMA_ABSENT,
-            "max_position_embeddings": 8192,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-            "sliding_window_pattern": 2,
-        },
-        always=_GEMMA_ALWAYS,
-        fixed=_GEMMA_FIXED,
-        read=hf_facts.gemma,
-    ),
-    "gemma3_text": Family(
-        title="Gemma 3 (text)",
-        differs="as Gemma 2 without caps; normed heads; layers with a window have a rotary embedding of their own",
-        architecture="Gemma3ForCausalLM",
-        whole=("gemma3", "Gemma3ForConditionalGeneration"),
-        keys=_GEMMA | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
-        absent={
-            **_GEMMA_ABSENT,
-            "vocab_size": 262208,
-            "num_attention_heads": 8,
-            "max_position_embeddings": 131072,
-            "rope_theta": 1e6,
-            "rope_local_base_freq": 1e4,
-            "sliding_window_pattern": 6,
-        },
-        always={**_GEMMA_ALWAYS, "qk_norm": True},
-        fixed=_GEMMA_FIXED,
-        read=hf_facts.gemma,
-    ),
-    "gemma4_text": Family(
-        title="Gemma 4 (text)",
-        differs="norms around attention and MLP, and of values; scores without a scale; layers without a window have "
-        "heads of another size, of which a part is rotated, and may make values of keys; the last layers attend to "
-        "keys and values of earlier ones; embeddings by layer (E2B, E4B); sparse experts beside the MLP (26B)",
-        architecture="Gemma4ForCausalLM",
-        whole=("gemma4", "Gemma4ForConditionalGeneration"),
-        keys=hf_gemma4.KEYS,
-        absent=hf_gemma4.ABSENT,
-        always=hf_gemma4.ALWAYS,
-        fixed=hf_gemma4.FIXED,
-        rope=frozenset({"proportional"}),
-        experts=hf_gemma4.experts,
-        read=hf_gemma4.read,
-        write=hf_gemma4.write,
     ),
     "smollm3": Family(
         title="SmolLM3",
@@ -237,6 +169,7 @@ DENSE: Mapping[str, Family] = {
         title="Ministral 3 (text)",
         differs="queries grow with the position (`llama_4_scaling_beta`); yarn; sliding window",
         architecture="Ministral3ForCausalLM",
+        whole=MISTRAL3,
         keys=frozenset({"sliding_window"}),
         absent={
             "max_position_embeddings": 262144,

@@ -110,7 +110,7 @@ _MTP = (r"mtp\..*",)
 # Parts of multimodal models that read no text.
 _OTHER_PARTS = (
     r"(model\.)?(visual|vision_model|vision_tower|multi_modal_projector|mm_projector)\..*",
-    r"(model\.)?(audio_tower|embed_vision|embed_audio)\..*",
+    r"(model\.)?(audio_tower|embed_vision|embed_audio|vision_embedder)\..*",
 )
 
 TENSORS: Mapping[str, Tensors] = {
@@ -155,6 +155,7 @@ TENSORS: Mapping[str, Tensors] = {
         joined=(Joined(f"{_GEMMA4}gate_up_proj", (f"{_GEMMA4}gate_proj", f"{_GEMMA4}up_proj")),),
         shared=("mlp", "mlp.gate"),
     ),
+    "gemma4_unified": Tensors(),
     "gpt_oss": Tensors(
         router="mlp.router",
         experts=_OSS_EXPERTS

@@ -7,13 +7,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from eagle_jax.config import Rope
-from eagle_jax.converters.gguf_file import GgufFile, read_gguf
-from eagle_jax.converters.gguf_tensors import ROPE_FACTORS, head_counts, hf_names
+from eagle_jax.converters import gguf_gemma4, gguf_rope
+from eagle_jax.converters.gguf_file import GgufFile, plain, read_gguf
+from eagle_jax.converters.gguf_tensors import head_counts, hf_names
 from eagle_jax.converters.hf_families import FAMILIES
-from eagle_jax.models.rope import frequencies
+from eagle_jax.converters.hf_rope import in_one_spelling
 
 # Architecture -> `model_type`.
 MODEL_TYPES = {
@@ -22,6 +20,7 @@ MODEL_TYPES = {
         for name in ("llama", "qwen2", "qwen3", "gemma2", "olmo2", "exaone4", "granite", "smollm3", "ernie4_5")
     },
     **{name: name for name in ("seed_oss", "phi3", "granitemoe", "olmoe")},
+    **{"mistral3": "ministral3", "gemma4": "gemma4_text", "glm4moe": "glm4_moe"},
     **{"gemma3": "gemma3_text", "hunyuan-dense": "hunyuan_v1_dense", "minimax-m2": "minimax_m2", "gpt-oss": "gpt_oss"},
 }
 
@@ -50,6 +49,18 @@ _EXPERTS = {"expert_count": "num_local_experts", "expert_used_count": "num_exper
 _WIDE = {"expert_feed_forward_length": "intermediate_size"}
 # The same for entries that only some architectures have.
 _OWN: Mapping[str, Mapping[str, str]] = {
+    "glm4moe": {
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "n_shared_experts",
+        "expert_group_count": "n_group",
+        "expert_group_used_count": "topk_group",
+        "expert_weights_scale": "routed_scaling_factor",
+        "expert_weights_norm": "norm_topk_prob",
+        "leading_dense_block_count": "first_k_dense_replace",
+        "nextn_predict_layers": "num_nextn_predict_layers",
+    },
     "granite": _GRANITE,
     "granitemoe": _GRANITE | _EXPERTS,
     "olmoe": _EXPERTS | {"expert_count": "num_experts"},
@@ -57,34 +68,34 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "gpt-oss": _EXPERTS | _WIDE,
 }
 # Entries that say what the architecture does anyway: experts by sigmoids.
-_USUAL: Mapping[str, Mapping[str, Any]] = {"minimax-m2": {"expert_gating_func": 2}}
+_USUAL: Mapping[str, Mapping[str, Any]] = dict.fromkeys(("minimax-m2", "glm4moe"), {"expert_gating_func": 2})
 # What is meant where no entry says otherwise, as keys of config.json.
 _UNSAID: Mapping[str, Mapping[str, Any]] = {
     "gpt-oss": {"swiglu_limit": 7.0},
     "olmoe": {"norm_topk_prob": False},
     "exaone4": {"sliding_window": None},
     "phi3": {"sliding_window": None},
+    "mistral3": {"sliding_window": None},
+    "glm4moe": {"first_k_dense_replace": 0, "norm_topk_prob": False},
 }
 _CHECKED = {"attention.head_count", "attention.head_count_kv", "attention.value_length", "rope.dimension_count"}
-_SCALING = {
-    "rope.scaling.type": "rope_type",
-    "rope.scaling.factor": "factor",
-    "rope.scaling.original_context_length": "original_max_position_embeddings",
-    "rope.scaling.yarn_beta_fast": "beta_fast",
-    "rope.scaling.yarn_beta_slow": "beta_slow",
-}
-_YARN: Mapping[str, Mapping[str, Any]] = {"gpt-oss": {"truncate": False}}  # in no entry
 # vocab_size is the number of rows of the embedding; the others tell how the file came about.
 _IGNORED = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"}
-_NO_NUMBERS = {"rope.scaling.type", "rope.scaling.finetuned", "tensor_data_layout"}
+_NO_NUMBERS = {"rope.scaling.type", "rope.scaling.finetuned", "tensor_data_layout", "expert_weights_norm"}
 # Entries of other models, in files of these only where they change nothing.
 _ABSENT = {"expert_count": 0, "expert_used_count": 0}
 
-# Llama 3.1 and later state their scaling as factors of the frequencies; the factor itself is the largest of them.
-_LLAMA3: Mapping[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-
 # Numbers of layers of the Gemmas that scale queries by hidden size / heads, as llama.cpp tells them apart.
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
+
+# Keys that follow from the tensors of a layer.
+_HELD = {
+    "attention_bias": "self_attn.q_proj.bias",
+    "mlp_bias": "mlp.up_proj.bias",
+    "use_bias": "self_attn.q_proj.bias",
+    "attention_out_bias": "self_attn.o_proj.bias",
+    "use_qk_norm": "self_attn.q_norm.weight",
+}
 
 _END_TOKENS = ("eos", "eot", "eom")
 
@@ -102,15 +113,8 @@ def config_entries(path: pathlib.Path) -> dict[str, Any]:
     except KeyError as error:
         raise ValueError(f"{path} has no {error.args[0]}; expected all sizes of the model in its metadata") from error
     entries["tie_word_embeddings"] = "lm_head.weight" not in own_names
-    if "attention_bias" in FAMILIES[entries["model_type"]].keys:
-        entries["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in own_names
-    if "mlp_bias" in FAMILIES[entries["model_type"]].keys:
-        entries["mlp_bias"] = "model.layers.0.mlp.up_proj.bias" in own_names
-    if "use_bias" in FAMILIES[entries["model_type"]].keys:
-        entries["use_bias"] = "model.layers.0.self_attn.q_proj.bias" in own_names
-    if "attention_out_bias" in FAMILIES[entries["model_type"]].keys:
-        entries["attention_out_bias"] = "model.layers.0.self_attn.o_proj.bias" in own_names
-    return entries
+    keys = FAMILIES[entries["model_type"]].keys
+    return entries | {key: f"model.layers.0.{name}" in own_names for key, name in _HELD.items() if key in keys}
 
 
 def end_ids(path: pathlib.Path) -> list[int]:
@@ -121,20 +125,25 @@ def end_ids(path: pathlib.Path) -> list[int]:
 
 
 def _entries(file: GgufFile) -> dict[str, Any]:
-    architecture = file.metadata["general.architecture"]
-    stated = _stated(file, architecture)
+    architecture, stated, own = file.architecture, file.stated(), dict[str, Any]()
+    if architecture == gguf_gemma4.ARCHITECTURE:
+        stated, own = gguf_gemma4.split(file, stated, hf_names(file))
+    _check_known(file, stated)
     known = _KEYS | dict(_OWN.get(architecture, {}))
     entries: dict[str, Any] = {}
     for name, key in known.items():
-        if name in stated and entries.setdefault(key, _plain(stated[name])) != _plain(stated[name]):
+        if name in stated and entries.setdefault(key, plain(stated[name])) != plain(stated[name]):
             raise ValueError(
                 f"{file.path} has {architecture}.{name} {stated[name]} beside {entries[key]} under another name; "
                 "expected the two to agree"
             )
-    heads, kv_heads = head_counts(file)
+    heads, kv_heads = head_counts(file, stated)
     entries.setdefault("head_dim", stated["embedding_length"] // heads)
     entries |= {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
     entries["vocab_size"] = file.tensors["token_embd.weight"].shape[0]
+    entries["num_hidden_layers"] -= entries.get("num_nextn_predict_layers", 0)  # which come after the model's own
+    if not entries.get("sliding_window", 1):
+        entries["sliding_window"] = None  # Phi-4
     rotated = stated.get("rope.dimension_count", entries["head_dim"])
     if "partial" in FAMILIES[MODEL_TYPES[architecture]].rope:
         is_count = "rotary_dim" in FAMILIES[MODEL_TYPES[architecture]].keys
@@ -143,34 +152,37 @@ def _entries(file: GgufFile) -> dict[str, Any]:
     for name in ("attention.value_length", "rope.dimension_count"):
         if stated.get(name, entries["head_dim"]) != entries["head_dim"]:
             raise ValueError(f"{file.path} has {architecture}.{name} {stated[name]}; expected {entries['head_dim']}")
-    entries["rope_scaling"] = _scaling(file, stated, entries)
+    entries |= own or gguf_rope.rope_entries(file, stated, entries)
     entries = dict(_UNSAID.get(architecture, {})) | entries
-    entries |= _family(architecture, entries)
-    return entries | _tokens(file)
+    entries |= _family(architecture, entries, stated) | _tokens(file)
+    return in_one_spelling(entries, FAMILIES[entries["model_type"]].absent)
 
 
-def _stated(file: GgufFile, architecture: str) -> dict[str, Any]:
-    """The entries about the model, each of them known."""
-    prefix = f"{architecture}."
-    stated = {name.removeprefix(prefix): value for name, value in file.metadata.items() if name.startswith(prefix)}
-    own = _OWN.get(architecture, {}).keys()
+def _check_known(file: GgufFile, stated: Mapping[str, Any]) -> None:
+    """Refuses entries about the model that are not known."""
+    architecture = file.architecture
+    own = _OWN.get(architecture, {}).keys() | gguf_rope.OWN.get(architecture, {}).keys()
     for name, value in stated.items():
         usual = _ABSENT | dict(_USUAL.get(architecture, {}))
         if name not in own and name in usual and value == usual[name]:
             continue
-        if name not in _KEYS.keys() | own | _CHECKED | _SCALING.keys() | _IGNORED:
-            raise ValueError(f"{file.path} has {prefix}{name} {value!r}, which is not known and might change the model")
+        if name not in _KEYS.keys() | own | _CHECKED | gguf_rope.SETTINGS.keys() | _IGNORED:
+            raise ValueError(
+                f"{file.path} has {architecture}.{name} {value!r}, which is not known and might change the model"
+            )
         if name not in _NO_NUMBERS | _CHECKED and type(value) not in (int, float):
-            raise ValueError(f"{file.path} has {prefix}{name} {value!r}; expected a number")
-    return stated
+            raise ValueError(f"{file.path} has {architecture}.{name} {value!r}; expected a number")
 
 
-def _family(architecture: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+def _family(architecture: str, entries: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     """What the architecture says besides."""
     name = MODEL_TYPES[architecture]
-    if name == "llama" and entries.get("sliding_window"):
+    grows = "attention.temperature_scale" in stated
+    if (name == "llama" and entries.get("sliding_window")) or (name == "ministral3" and not grows):
         name = "mistral"
     specific: dict[str, Any] = {"model_type": name, "architectures": [FAMILIES[name].architecture]}
+    if architecture == gguf_gemma4.ARCHITECTURE:
+        return specific | {"hidden_activation": "gelu_pytorch_tanh"}
     if architecture not in _LARGEST_GEMMA:
         return specific | {"hidden_act": "silu"}
     largest = entries["num_hidden_layers"] == _LARGEST_GEMMA[architecture]
@@ -178,42 +190,7 @@ def _family(architecture: str, entries: Mapping[str, Any]) -> dict[str, Any]:
     return specific | {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scalar}
 
 
-def _scaling(file: GgufFile, stated: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any] | None:
-    """`rope_scaling`, from the metadata or from the factors of Llama 3.1."""
-    scaling = {key: _plain(stated[name]) for name, key in _SCALING.items() if name in stated}
-    kind = scaling.get("rope_type", "none")
-    if ROPE_FACTORS in file.tensors:
-        if kind != "none":
-            raise ValueError(f"{file.path} has {ROPE_FACTORS} and rope scaling of kind {kind!r}; expected one of them")
-        return _llama3(file, entries)
-    if kind == "none":
-        return None
-    if kind == "yarn":
-        return scaling | dict(_YARN.get(file.metadata["general.architecture"], {}))
-    return {key: scaling[key] for key in ("rope_type", "factor") if key in scaling}
-
-
-def _llama3(file: GgufFile, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the factors follow from, if they do.
-
-    Raises:
-        ValueError: the factors are others.
-    """
-    factors = file.tensors[ROPE_FACTORS].data.view(np.float32)
-    plain = Rope(theta=entries["rope_theta"])
-    scaled = Rope(theta=plain.theta, kind="llama3", factor=float(factors.max()), **_LLAMA3)
-    expected = frequencies(plain, entries["head_dim"]) / frequencies(scaled, entries["head_dim"])
-    if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-4):
-        raise ValueError(f"{file.path} has rotary factors in {ROPE_FACTORS} unlike those of Llama 3.1; expected these")
-    return {"rope_type": "llama3", "factor": scaled.factor, **_LLAMA3}
-
-
 def _tokens(file: GgufFile) -> dict[str, Any]:
     """The tokens that begin and end a text, which every `config.json` names."""
     ids = {f"{name}_token_id": file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
     return {key: id for key, id in ids.items() if id is not None}
-
-
-def _plain(value: Any) -> Any:
-    """A number as it was before it was stored in 32 bits: 1e-6, not 9.999999974752427e-07."""
-    return float(str(np.float32(value))) if isinstance(value, float) else value

@@ -59,6 +59,16 @@ class GgufFile:
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GgufTensor]
 
+    @property
+    def architecture(self) -> str:
+        """What kind of model it says it is."""
+        return str(self.metadata.get("general.architecture"))
+
+    def stated(self) -> dict[str, Any]:
+        """Entries about the model, by their names after the architecture's."""
+        prefix = f"{self.architecture}."
+        return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
+
 
 def read_gguf(path: pathlib.Path) -> GgufFile:
     """The header of a GGUF file, or of all parts of a model by the first one's name, read once for as long as the files
@@ -87,6 +97,11 @@ def _read(parts: tuple[tuple[pathlib.Path, int, int], ...]) -> GgufFile:
             "download them again"
         )
     return GgufFile(parts[0][0], headers[0].metadata, tensors)
+
+
+def plain(value: Any) -> Any:
+    """A number as it was before it was stored in 32 bits: 1e-6, not 9.999999974752427e-07."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _header(path: pathlib.Path, number: int, count: int, size: int) -> "_Header":

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters import llama, names
+from eagle_jax.converters import family_tensors, llama, mtp, names
 from eagle_jax.converters.files import Weights, is_gguf
 from eagle_jax.converters.gguf_config import config_entries, end_ids
 from eagle_jax.converters.gguf_tokenizer import tokenizer_of
@@ -37,7 +37,10 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
     refuse_model(folder)
     chosen = names.float_dtype(dtype)
     weights = Weights(source)
-    llama.check_target(weights, llama.read_config(source))
+    config = llama.read_config(source)
+    llama.check_target(weights, config)
+    if mtp.holds(weights.info):
+        mtp.divide(weights, config)
     tokenizer = tokenizer_of(source)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
@@ -52,5 +55,8 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
         generation["eos_token_id"] = end_ids(source)
         (pathlib.Path(temporary) / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
         write_folder(
-            folder, entries | {"torch_dtype": chosen.name}, tensors(), extra_files=pathlib.Path(temporary).iterdir()
+            folder,
+            entries | {"torch_dtype": chosen.name},
+            family_tensors.join(config, tensors()),
+            extra_files=pathlib.Path(temporary).iterdir(),
         )

@@ -9,6 +9,7 @@ import math
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,16 +17,18 @@ import numpy as np
 from eagle_jax.converters.family_tensors import TENSORS, stack_of
 from eagle_jax.converters.gguf_blocks import BLOCK_TYPES, read_blocks
 from eagle_jax.converters.gguf_file import GgufFile, GgufTensor, read_gguf
+from eagle_jax.converters.gguf_rope import FACTORS
+from eagle_jax.converters.gguf_rope import TENSORS as ROPE_TENSORS
 from eagle_jax.converters.packed import QuantizedTensor
 from eagle_jax.converters.tensor_file import TensorInfo
-
-# Scaling of the rotary frequencies; `gguf_config` reads it.
-ROPE_FACTORS = "rope_freqs.weight"
 
 _AROUND = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
+    "per_layer_token_embd.weight": "model.embed_tokens_per_layer.weight",
+    "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
+    "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight",
 }
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -59,9 +62,32 @@ def _experts(layout: str) -> dict[str, str]:
             own[f"ffn_{part}_exps.weight"] = stack_of(part)
         else:
             own[f"ffn_{part.removesuffix('_bias')}_exps.bias"] = name
-    router = {f"ffn_gate_inp.{kind}": f"{tensors.router}.{kind}" for kind in ("weight", "bias")}
-    return own | router | {"exp_probs_b.bias": tensors.correction, "attn_sinks.weight": "self_attn.sinks"}
+    own |= {f"ffn_gate_inp.{kind}": f"{tensors.router}.{kind}" for kind in ("weight", "bias")}
+    own |= {f"ffn_{part}_shexp.weight": f"{tensors.shared[0]}.{part}_proj.weight" for part in ("gate", "up", "down")}
+    return own | {"exp_probs_b.bias": tensors.correction, "attn_sinks.weight": "self_attn.sinks"}
 
+
+_GEMMA4_LAYER = {
+    "layer_output_scale.weight": "layer_scalar",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_gate_up_exps.weight": "experts.gate_up_proj",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+}
+# A layer for multi-token prediction, after the last.
+_MTP_LAYER = {
+    "nextn.eh_proj": "eh_proj",
+    "nextn.enorm": "enorm",
+    "nextn.hnorm": "hnorm",
+    "nextn.embed_tokens": "embed_tokens",
+    "nextn.shared_head_head": "shared_head.head",
+    "nextn.shared_head_norm": "shared_head.norm",
+}
 
 # Architecture -> the modules of a layer, and single parameters. Mistral's files call themselves llama.
 LAYERS: Mapping[str, Mapping[str, str]] = {
@@ -70,6 +96,8 @@ LAYERS: Mapping[str, Mapping[str, str]] = {
     "qwen3": _LLAMA_LAYER,
     "gemma2": _GEMMA_LAYER,
     "gemma3": _GEMMA_LAYER,
+    "gemma4": _GEMMA_LAYER | _experts("gemma4") | _GEMMA4_LAYER,
+    "mistral3": _LLAMA_LAYER,
     "olmo2": _BEHIND_LAYER,
     "exaone4": _BEHIND_LAYER,
     "granite": _LLAMA_LAYER,
@@ -82,10 +110,11 @@ LAYERS: Mapping[str, Mapping[str, str]] = {
     "granitemoe": _LLAMA_LAYER | _experts("granitemoe"),
     "olmoe": _LLAMA_LAYER | _experts("olmoe"),
     "minimax-m2": _LLAMA_LAYER | _experts("minimax_m2"),
+    "glm4moe": _LAYER | {"post_attention_norm": "post_attention_layernorm"} | _experts("glm4_moe") | _MTP_LAYER,
     "gpt-oss": _LAYER | {"post_attention_norm": "post_attention_layernorm"} | _experts("gpt_oss"),
 }
 # Architectures whose rows of q and k llama.cpp has in its own order.
-_PERMUTED = ("llama", "granite", "granitemoe", "smollm3")
+_PERMUTED = ("llama", "mistral3", "granite", "granitemoe", "smollm3")
 _GEMMA = ("gemma2", "gemma3")
 
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -105,7 +134,7 @@ class GgufTensors:
     def take(self, name: str) -> np.ndarray:
         """The values as floats; of blocks as float32."""
         value = _floats(self._tensor(name))
-        if self._architecture in _GEMMA and name.endswith("norm.weight"):
+        if self._file.architecture in _GEMMA and name.endswith("norm.weight"):
             value = value - np.ones((), value.dtype)
         return self._in_order(name, value)
 
@@ -115,10 +144,6 @@ class GgufTensors:
         parts = read_blocks(tensor.data, tensor.shape[-1], tensor.type)
         minima = None if parts.minima is None else self._in_order(name, parts.minima)
         return QuantizedTensor(self._in_order(name, parts.codes), self._in_order(name, parts.scales), minima)
-
-    @property
-    def _architecture(self) -> str:
-        return self._file.metadata["general.architecture"]
 
     def _tensor(self, name: str) -> GgufTensor:
         return self._file.tensors[self._own_names[name]]
@@ -147,9 +172,9 @@ class GgufTensors:
         j * c / 2 + i here, for heads of c rows.
         """
         projection = re.search(r"self_attn\.([qk])_proj\.", name)
-        if self._architecture not in _PERMUTED or projection is None:
+        if self._file.architecture not in _PERMUTED or projection is None:
             return value
-        heads = head_counts(self._file)[projection[1] == "k"]
+        heads = head_counts(self._file, self._file.stated())[projection[1] == "k"]
         if len(value) % (2 * heads):
             raise ValueError(f"{name} has {len(value)} rows; expected an even number for each of {heads} heads")
         return value.reshape(heads, -1, 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
@@ -161,19 +186,19 @@ def hf_names(file: GgufFile) -> dict[str, str]:
     Raises:
         ValueError: an architecture or a name that is not known.
     """
-    architecture = str(file.metadata.get("general.architecture"))
+    architecture = file.architecture
     if architecture not in LAYERS:
         raise ValueError(f"{file.path} has architecture {architecture!r}; expected one of {', '.join(LAYERS)}")
     names = {}
     for own in file.tensors:
-        if own == ROPE_FACTORS:
+        if own in ROPE_TENSORS.get(architecture, (FACTORS,)):
             continue
-        layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", own)
+        layer = re.fullmatch(r"blk\.(\d+)\.([\w.]+)\.(weight|bias|scale)", own)
         name = _AROUND.get(own)
         if layer is not None:
             table = LAYERS[architecture]
             module = table.get(layer[2])
-            inner = table.get(f"{layer[2]}.{layer[3]}") or (module and f"{module}.{layer[3]}")
+            inner = table.get(f"{layer[2]}.{layer[3]}") or (module and layer[3] != "scale" and f"{module}.{layer[3]}")
             name = f"model.layers.{layer[1]}.{inner}" if inner else None
         if name is None:
             raise ValueError(f"{file.path} has a tensor {own}, which is not known in a model of kind {architecture}")
@@ -181,18 +206,21 @@ def hf_names(file: GgufFile) -> dict[str, str]:
     return names
 
 
-def head_counts(file: GgufFile) -> tuple[int, int]:
+def head_counts(file: GgufFile, stated: Mapping[str, Any]) -> tuple[int, int]:
     """Numbers of query heads and of key/value heads.
+
+    Args:
+        stated: entries about the model, by their names after the architecture's.
 
     Raises:
         ValueError: they are not stated, or not one number for all layers.
     """
-    prefix = f"{file.metadata['general.architecture']}.attention"
-    heads = file.metadata.get(f"{prefix}.head_count")
-    kv_heads = file.metadata.get(f"{prefix}.head_count_kv", heads)
+    heads = stated.get("attention.head_count")
+    kv_heads = stated.get("attention.head_count_kv", heads)
     if not isinstance(heads, int) or not isinstance(kv_heads, int) or heads < 1 or kv_heads < 1:
         raise ValueError(
-            f"{file.path} has {prefix}.head_count and head_count_kv {heads} and {kv_heads}; expected numbers"
+            f"{file.path} has {file.architecture}.attention.head_count and head_count_kv {heads} and {kv_heads}; "
+            "expected numbers"
         )
     return heads, kv_heads
 

@@ -2,6 +2,7 @@
 
 tokenizer.ggml.model   "gpt2": BPE over bytes; tokenizer.ggml.pre names how text is split before
                        "llama": SentencePiece's BPE, whose merges follow from the scores of the tokens
+                       "gemma4": the same, with its merges
 tokens, token_type     what each id is: 1 text, 2 unknown, 3 control, 4 defined by the user, 5 unused, 6 a byte
 """
 
@@ -15,14 +16,18 @@ _CONTROL, _USER_DEFINED = 3, 4
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _SPACE = "▁"  # SentencePiece's
 
-_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_SHORT_FORMS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_WORD = rf"{_BEFORE}\p{{L}}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3 = rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{_WORD}|\p{{N}}{{1,3}}|{_REST}"
-_QWEN2 = rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{_WORD}|\p{{N}}|{_REST}"
+_LLAMA3 = rf"{_SHORT_FORMS}|{_WORD}|\p{{N}}{{1,3}}|{_REST}"
+_QWEN2 = rf"{_SHORT_FORMS}|{_WORD}|\p{{N}}|{_REST}"
 _LOWER, _UPPER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
-_TEKKEN = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_WITH_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN = rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}|{_REST_WITH_SLASH}"
+_O200K = (
+    rf"{_BEFORE}{_UPPER}*{_LOWER}+{_SHORT_FORMS}?|{_BEFORE}{_UPPER}+{_LOWER}*{_SHORT_FORMS}?"
+    rf"|\p{{N}}{{1,3}}|{_REST_WITH_SLASH}"
 )
 
 
@@ -65,6 +70,10 @@ _SPLITS: Mapping[str, _Split] = {
     "dbrx": _Split(_LLAMA3),
     "qwen2": _OF_QWEN2,
     "deepseek-r1-qwen": _OF_QWEN2,
+    "glm4": _Split(_LLAMA3),
+    "chatglm-bpe": _Split(_LLAMA3),
+    "gpt-4o": _Split(_O200K),
+    "minimax-m2": _Split(_O200K),
     "tekken": _Split(_TEKKEN, ignore_merges=True, adds_bos=True),
 }
 
@@ -153,16 +162,20 @@ def _sentencepiece(entries: Mapping[str, Any]) -> Any:
     tokens = [_SPACE * len(token) if token and not token.strip(" ") else token for token in entries["tokens"]]
     vocabulary = {token: id for id, token in enumerate(tokens)}
     unknown = entries.get("unknown_token_id")
+    if has_merges := entries.get("model") == "gemma4":
+        merges = [_pair(merge, vocabulary) for merge in entries["merges"]]
+    else:
+        merges = _merges(tokens, entries["scores"], entries["token_type"])
     backend = Tokenizer(
         models.BPE(
             vocab=vocabulary,
-            merges=_merges(tokens, entries["scores"], entries["token_type"]),
+            merges=merges,
             unk_token=None if unknown is None else tokens[unknown],
             fuse_unk=True,
             byte_fallback=True,
         )
     )
-    prefix = entries.get("add_space_prefix", True)
+    prefix = entries.get("add_space_prefix", not has_merges)
     replace = normalizers.Replace(" ", _SPACE)
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace]) if prefix else replace
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -170,7 +183,11 @@ def _sentencepiece(entries: Mapping[str, Any]) -> Any:
     return _with_added(backend, entries, tokens, adds_bos=True)
 
 
-_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {"gpt2": _byte_level, "llama": _sentencepiece}
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "gpt2": _byte_level,
+    "llama": _sentencepiece,
+    "gemma4": _sentencepiece,
+}
 
 
 def _pair(merge: Any, vocabulary: Mapping[str, int]) -> tuple[str, str]:

@@ -122,12 +122,10 @@ def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:
     entries |= {key: getattr(config, key) for key in (*SIZES, "num_key_value_heads", "head_dim")}
     entries |= {key: getattr(config, key) for key in ("max_position_embeddings", "rms_norm_eps")}
     entries |= hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)
-    if entries["rope_scaling"] is None and "rope_parameters" in family.absent:
-        entries["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rope.theta}
     entries["tie_word_embeddings"] = config.tie_word_embeddings
     specific = _specific(config)
     entries |= {key: specific[key] for key in sorted(family.keys) if key in specific}
-    return hf_rope.in_one_spelling(entries | dict(family.write(config)))
+    return hf_rope.in_one_spelling(entries | dict(family.write(config)), family.absent)
 
 
 def _specific(config: LlamaConfig) -> dict[str, Any]:

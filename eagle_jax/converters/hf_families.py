@@ -104,20 +104,21 @@ def family_in(entries: Mapping[str, Any]) -> str:
 
 def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config under its family's name: of the part that reads text, where a config describes several."""
-    for name, family in FAMILIES.items():
-        if entries.get("model_type") in family.also:
-            return {**entries, "model_type": name}
-        if family.whole is None or entries.get("model_type") != family.whole[0]:
-            continue
-        text, classes = entries.get("text_config"), entries.get("architectures") or [family.whole[1]]
-        if not isinstance(text, Mapping) or text.get("model_type", name) not in (name, *family.also):
-            raise ValueError(
-                f"text_config={reprlib.repr(text)} in a {family.whole[0]}; expected the config of a {name}"
-            )
-        if classes != [family.whole[1]]:
-            raise ValueError(f"architectures {classes!r} are not supported; expected {[family.whole[1]]!r}")
-        log.info("the parts of this %s that read no text are left unread", family.whole[0])
-        tied = {"tie_word_embeddings": entries["tie_word_embeddings"]} if "tie_word_embeddings" in entries else {}
-        own = {key: value for key, value in text.items() if key != "architectures"}
-        return {**tied, **own, "model_type": name}
-    return entries
+    kind = entries.get("model_type")
+    wholes = {name: family.whole for name, family in FAMILIES.items() if family.whole is not None}
+    whole = {name: classes for name, (own, classes) in wholes.items() if own == kind}
+    if not whole:
+        name = next((name for name, family in FAMILIES.items() if kind in family.also), kind)
+        return entries if name == kind else {**entries, "model_type": name}
+    text = entries.get("text_config")
+    inner = text.get("model_type", next(iter(whole))) if isinstance(text, Mapping) else None
+    name = next((name for name in whole if inner in (name, *FAMILIES[name].also)), None)
+    if name is None or not isinstance(text, Mapping):
+        raise ValueError(f"text_config={reprlib.repr(text)} in a {kind}; expected the config of a {' or '.join(whole)}")
+    expected = [whole[name]]
+    if (classes := entries.get("architectures") or expected) != expected:
+        raise ValueError(f"architectures {classes!r} are not supported; expected {expected!r}")
+    log.info("the parts of this %s that read no text are left unread", kind)
+    tied = {"tie_word_embeddings": entries["tie_word_embeddings"]} if "tie_word_embeddings" in entries else {}
+    own = {key: value for key, value in text.items() if key != "architectures"}
+    return {**tied, **own, "model_type": name}

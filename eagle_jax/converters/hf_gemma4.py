@@ -9,10 +9,11 @@ from eagle_jax.converters.family import FULL, WINDOWED, Stated
 from eagle_jax.converters.hf_facts import layer_types
 from eagle_jax.converters.hf_values import flag, integer
 
-_MOE = frozenset({"enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"})
+MOE = frozenset({"enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"})
+OF_LAYERS = frozenset({"hidden_size_per_layer_input", "vocab_size_per_layer_input"})
 _HEADS = frozenset({"global_head_dim", "num_global_key_value_heads", "per_layer_config", "attention_k_eq_v"})
-KEYS = frozenset({"attention_bias", "sliding_window", "layer_types", "final_logit_softcapping"}) | _MOE | _HEADS
-KEYS |= {"num_kv_shared_layers", "use_double_wide_mlp", "hidden_size_per_layer_input", "vocab_size_per_layer_input"}
+KEYS = frozenset({"attention_bias", "sliding_window", "layer_types", "final_logit_softcapping"}) | _HEADS
+KEYS |= {"num_kv_shared_layers", "use_double_wide_mlp"}
 ABSENT: Mapping[str, Any] = {
     "num_key_value_heads": 4,
     "head_dim": 256,
@@ -26,17 +27,15 @@ ABSENT: Mapping[str, Any] = {
     "sliding_window": 512,
     "sliding_window_pattern": 6,
     "global_head_dim": 512,
-    "vocab_size_per_layer_input": 262144,
-    "hidden_size_per_layer_input": 256,
     "num_kv_shared_layers": 0,
 }
+ABSENT_OF_LAYERS: Mapping[str, Any] = {"vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256}
 ALWAYS: Mapping[str, Any] = {
     "norms": "around",
     "activation": "gelu_tanh",
     "qk_norm": True,
     "v_norm": True,
     "attention_multiplier": 1.0,
-    "layout": "gemma4",
 }
 FIXED: Mapping[str, tuple[Any, ...]] = {
     "hidden_activation": ("gelu_pytorch_tanh",),
@@ -109,13 +108,29 @@ def write(config: LlamaConfig) -> dict[str, Any]:
     part, moe = config.by_layer, config.experts
     if part is None:
         return {}
+    routed = {} if moe is None else {"num_experts": moe.num_experts, "top_k_experts": moe.num_experts_per_tok}
+    return (
+        write_heads(config)
+        | routed
+        | {
+            "hidden_size_per_layer_input": part.input_size,
+            "vocab_size_per_layer_input": part.input_vocab_size or config.vocab_size,
+            "enable_moe_block": moe is not None,
+        }
+    )
+
+
+def write_heads(config: LlamaConfig) -> dict[str, Any]:
+    """What `read` reads of a model without embeddings by layer."""
+    part = config.by_layer
+    if part is None:
+        return {}
     full = hf_rope.rope_to_hf(config.rope, config.max_position_embeddings)
     settings = {"rope_type": "default", **(full.pop("rope_scaling") or {}), **full}
     if config.rope.factor == 1:  # transformers' rope of this kind reads it, and warns of it
         settings.pop("factor", None)
     ropes = {FULL: settings, WINDOWED: {"rope_type": "default", "rope_theta": (config.local_rope or config.rope).theta}}
-    routed = {} if moe is None else {"num_experts": moe.num_experts, "top_k_experts": moe.num_experts_per_tok}
-    return routed | {
+    return {
         "rope_parameters": ropes,
         "sliding_window": config.sliding_window or ABSENT["sliding_window"],
         "global_head_dim": part.head_dim,
@@ -123,9 +138,6 @@ def write(config: LlamaConfig) -> dict[str, Any]:
         "attention_k_eq_v": part.keys_as_values,
         "num_kv_shared_layers": part.num_kv_shared_layers,
         "use_double_wide_mlp": part.wide_mlp,
-        "hidden_size_per_layer_input": part.input_size,
-        "vocab_size_per_layer_input": part.input_vocab_size or config.vocab_size,
-        "enable_moe_block": moe is not None,
     }
 
 

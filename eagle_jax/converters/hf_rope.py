@@ -109,13 +109,19 @@ def of_local_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"rope_theta": entries.get("rope_local_base_freq"), "rope_parameters": local}
 
 
-def in_one_spelling(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries without the older spelling where `rope_parameters` has the settings of each kind of layer: a
-    `rope_scaling` beside it, even null, takes its place in transformers 5."""
-    settings = entries.get("rope_parameters")
-    by_kind = isinstance(settings, Mapping) and settings.keys() & _NESTED
-    older = {"rope_theta", "rope_scaling", "partial_rotary_factor"} if by_kind else set()
-    return {key: value for key, value in entries.items() if key not in older}
+def in_one_spelling(entries: Mapping[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries with either `rope_scaling` or `rope_parameters`, of which transformers 5 reads one.
+
+    Args:
+        absent: what the family takes where a key is left out; if that is scaling, a model without says so.
+    """
+    settings, old = entries.get("rope_parameters"), ("rope_theta", "rope_scaling", "partial_rotary_factor")
+    if settings is None and "rope_parameters" in absent and entries["rope_scaling"] is None:
+        own = {key: entries[key] for key in ("rope_theta", "partial_rotary_factor") if key in entries}
+        settings = {"rope_type": "default", **own}
+    if settings is None:
+        return dict(entries)
+    return {key: value for key, value in entries.items() if key not in old} | {"rope_parameters": settings}
 
 
 def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
@@ -204,7 +210,7 @@ def _partial(
 
 
 def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, original: int) -> dict[str, Any]:
-    """Divisors of the frequencies, and the factor of cos and sin, given or by the stretch (Ding et al. 2024)."""
+    """Divisors of the frequencies, and the factor of cos and sin, given or by the stretch."""
     divisors = {}
     for name in ("short_factor", "long_factor"):
         values = settings.get(name)
@@ -213,8 +219,13 @@ def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, origina
         divisors[name] = tuple(map(float, values))
     stated, stretch = settings.get("attention_factor"), settings.get("factor")
     stretch = max_position_embeddings / original if stretch is None else _number("factor", stretch)
-    factor = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
-    return divisors | {"attention_factor": factor if stated is None else _number("attention_factor", stated)}
+    factor = longrope_scale(stretch, original) if stated is None else _number("attention_factor", stated)
+    return divisors | {"attention_factor": factor}
+
+
+def longrope_scale(stretch: float, original: int) -> float:
+    """The factor of cos and sin that follows from the stretch of a context (Ding et al. 2024)."""
+    return 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
 
 
 def _kind(settings: Mapping[str, Any], extras: frozenset[str] = frozenset()) -> str:

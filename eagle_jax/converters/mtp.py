@@ -22,7 +22,7 @@ import jax
 
 from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import family_tensors, llama, names, reading, window
-from eagle_jax.converters.files import Weights, is_gguf
+from eagle_jax.converters.files import Weights
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.head_configs import EagleConfig
 from eagle_jax.models.eagle import Head
@@ -61,8 +61,6 @@ _BEHIND = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
 
 def check(folder: pathlib.Path) -> None:
     """Refuses with ValueError a target without such a layer, by the names of its tensors."""
-    if is_gguf(folder):
-        raise ValueError(f"{folder} is a GGUF file, whose layer for multi-token prediction is not read; name a head")
     if not holds(Weights(folder).info):
         raise ValueError(f"{folder} has no layer for multi-token prediction (MTP); name a head, or leave it out")
 
@@ -102,6 +100,13 @@ def config_of(target: LlamaConfig) -> EagleConfig:
     return EagleConfig(layers=layers, fc_bias=False, normed=True)
 
 
+def divide(weights: Weights, target: LlamaConfig) -> None:
+    """Lets the parts of tensors of this layer that hold several be read as tensors of their own."""
+    config, spelling = config_of(target), spelling_of(target, weights.info)
+    expected = names.expected(_rules(config, spelling), _shapes(config))
+    family_tensors.divide_layer(weights, config.layers, expected, spelling.layer)
+
+
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> Head:
     """The head in these files; see `heads.load_head`.
 
@@ -115,8 +120,8 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     stored = dataclasses.replace(target.config, num_key_value_heads=heads)
     config, spelling = config_of(stored), spelling_of(stored, weights.info)
     config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
+    divide(weights, stored)
     table, needed = _rules(config, spelling), _shapes(config)
-    family_tensors.divide_layer(weights, config.layers, names.expected(table, needed), spelling.layer)
     names.check(weights, table, needed, (spelling.others,))
     chosen = names.stored_dtype(weights, f"{spelling.fc}.weight") if dtype is None else dtype
     return Head(params=reading.read_params(weights, table, needed, chosen, scheme=scheme), config=config)

@@ -2,7 +2,6 @@
 
 import atexit
 import collections
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -13,28 +12,24 @@ from eagle_jax.converters.errors import in_a_line
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.admission import admit
-from eagle_jax.scheduling.batch_shape import shape_for_any
-from eagle_jax.scheduling.engine_load import Load
+from eagle_jax.scheduling.always_on import PREFILL_TOKENS, scheduler_for_any
+from eagle_jax.scheduling.engine_load import Load, Pace
 from eagle_jax.scheduling.intake import Intake
 from eagle_jax.scheduling.options import stop_strings
 from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.processing import Processing
-from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput
-from eagle_jax.scheduling.results import CANCELLED, Result
-from eagle_jax.scheduling.row import Row, result_of
-from eagle_jax.scheduling.scheduler import Event, Scheduler
+from eagle_jax.scheduling.results import Result
+from eagle_jax.scheduling.row import cancelled_result
+from eagle_jax.scheduling.scheduler import Event
 from eagle_jax.scheduling.scoring_queue import COMPILING_SECONDS, ScoringQueue
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
 from eagle_jax.tuning.budgets import Budget
-from eagle_jax.tuning.by_load import by_load
-from eagle_jax.tuning.measured import Measured, Spent
+from eagle_jax.tuning.measured import Spent
 from eagle_jax.tuning.methods import choose
-from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
 
 log = logging.getLogger("eagle_jax.scheduling")
 LONGEST = 4096  # default for tokens of a request: caches for a whole context may be larger than the model
-PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
 
 
 class Engine:
@@ -85,25 +80,15 @@ class Engine:
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ):
         self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
-        self.max_queue, steps = whole("max_queue", max_queue, 1), whole("steps", steps, 1)
-        sizes, rows = (self.max_tokens - 1, self.max_tokens, chunk_tokens()), whole("rows", rows, 1)
+        self.max_queue, steps, rows = whole("max_queue", max_queue, 1), whole("steps", steps, 1), whole("rows", rows, 1)
         self.model, self._choice = model, choose(model, drafter, tree)
-        self.by_load = by_load(self._choice, rows, steps, slots_beside(0, *sizes), always=record)
-        self.drafter = Recorder(self.by_load.deepest) if record else self.by_load.deepest
-        self._scheduler = Scheduler(
-            model,
-            self.drafter,
-            shape_for_any(model, rows, slots_beside(self.by_load.most_rows - 1, *sizes)),
-            steps=steps,
-            prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
-            prefix_cache_bytes=whole("prefix_cache_bytes", prefix_cache_bytes, 0),
-            measured=None if record else Measured(self.by_load),
-        )
+        sizes = rows, self.max_tokens, steps, whole("prefix_cache_bytes", prefix_cache_bytes, 0)
+        self.by_load, self._scheduler = scheduler_for_any(model, self._choice, *sizes, record=record)
+        self.drafter = self._scheduler.drafter
         self._scheduler.warm_up()
         self.intake = Intake(model, self.max_tokens)
-
         self._watchers: list[Callable[[Ticket], None]] = []
-        self._mean_seconds = 0.0
+        self._pace = Pace()
         # What threads share, under the lock of `_changed`:
         self._changed = threading.Condition()
         self._waiting: collections.deque[Ticket] = collections.deque()
@@ -167,9 +152,7 @@ class Engine:
 
     def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
         """Tokens that an answer may have here: `max_new_tokens`, or all that there is room for; raises as `encode`."""
-        how = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-        [request] = self.intake.requests([prompt], max_new_tokens, 0, "", [0], **how)
-        return request.options.max_new_tokens
+        return self.intake.room_for(prompt, max_new_tokens)
 
     def encode(self, prompt: Any) -> list[int]:
         """Token ids of a prompt; raises what `submit_all` raises of it."""
@@ -178,9 +161,8 @@ class Engine:
     @property
     def load(self) -> Load:
         """What there is to do at this moment."""
-        waiting, rows = len(self._waiting), self._scheduler.shape.rows
-        seconds = self._mean_seconds * (waiting + 1) / rows
-        return Load(rows, len(self._running), waiting, seconds, prefix_bytes=self._scheduler.prefixes.bytes)
+        rows, used = self._scheduler.shape.rows, self._scheduler.prefixes.bytes
+        return self._pace.load(rows, len(self._running), len(self._waiting), used)
 
     @property
     def spent(self) -> list[tuple[int, Spent]]:
@@ -239,8 +221,8 @@ class Engine:
                 self._waiting.remove(ticket)
             self._changed.notify_all()
         if waits:
-            nothing = result_of(Row(ticket.request), self.model.tokenizer, self.drafter.shape.depth)
-            self._finish(ticket, NO_OUTPUT, dataclasses.replace(nothing, finish_reason=CANCELLED))
+            nothing = cancelled_result(ticket.request, self.model.tokenizer, self.drafter.shape.depth)
+            self._finish(ticket, NO_OUTPUT, nothing)
 
     # What the engine's own thread does
 
@@ -290,7 +272,7 @@ class Engine:
     ) -> None:
         ticket.update(output, result, error)
         if result is not None and ticket.seconds is not None and ticket.waited is not None:
-            self._mean_seconds += 0.1 * (ticket.seconds - ticket.waited - self._mean_seconds)
+            self._pace.add(ticket.seconds - ticket.waited)
         for watcher in self._watchers:
             watcher(ticket)
 

@@ -54,6 +54,12 @@ class Intake:
         answers = itertools.product(fitted, map(sample_number, samples))
         return [dataclasses.replace(request, sample=sample, cache_salt=cache_salt) for request, sample in answers]
 
+    def room_for(self, prompt: Any, max_new_tokens: int | None) -> int:
+        """Tokens that an answer may have."""
+        how = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+        [request] = self.requests([prompt], max_new_tokens, 0, "", [0], **how)
+        return request.options.max_new_tokens
+
     def stop_forms(self) -> None:
         """Refuses requests whose forms are not made soon."""
         self._stopping.set()

@@ -8,7 +8,7 @@ from typing import Any
 from eagle_jax.scheduling.growing_output import GrowingOutput
 from eagle_jax.scheduling.new_columns import Columns
 from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
-from eagle_jax.scheduling.results import FAILED, BudgetUse, Result, Stats, Step, sum_spent
+from eagle_jax.scheduling.results import CANCELLED, FAILED, BudgetUse, Result, Stats, Step, sum_spent
 from eagle_jax.text.detokenize import AnswerText
 
 
@@ -85,6 +85,11 @@ def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
         prompt_tokens=len(row.request.prompt),
         stats=_stats(row, depth),
     )
+
+
+def cancelled_result(request: Request, tokenizer: Any, depth: int) -> Result:
+    """The answer of a request that was cancelled before it was begun."""
+    return dataclasses.replace(result_of(Row(request), tokenizer, depth), finish_reason=CANCELLED)
 
 
 def _stats(row: Row, depth: int) -> Stats:

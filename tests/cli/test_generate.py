@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from eagle_jax.cli.options import parse_tree
+from eagle_jax.cli.parsing import parse_tree
 
 
 def test_streams_the_text_to_stdout_and_statistics_to_stderr(fake, run):

@@ -305,6 +305,14 @@ LLAMA3 = "I|'LL| pay| | $|123|4|.|5|\n\n|now|,| don|'t| fooBar|!"
         ("llama-bpe", LLAMA3, True, True, False),
         ("smaug-bpe", LLAMA3, False, False, False),
         ("qwen2", LLAMA3.replace("123|4", "1|2|3|4"), False, False, True),
+        ("glm4", LLAMA3, False, False, False),
+        (
+            "gpt-4o",
+            LLAMA3.replace("I|'LL", "I'LL").replace("n|'t", "n't").replace("oB", "o|B"),
+            False,
+            False,
+            False,
+        ),
         ("tekken", LLAMA3.replace("123|4", "1|2|3|4").replace("fooBar", "foo|Bar"), True, True, False),
     ],
 )
@@ -322,10 +330,10 @@ def test_pre_tokenizers(tmp_path, llama, pre, pieces, bos, whole, composed):
     assert (tokenizer("e\u0301").input_ids == tokenizer("\u00e9").input_ids) == composed
 
 
-@pytest.mark.parametrize("prefix", [True, False])
-def test_sentencepiece_tokenizer(tmp_path, llama, monkeypatch, prefix):
-    """Merges follow the scores, spaces become ▁, and what no token has falls apart into bytes."""
-    monkeypatch.setattr(f"{__name__}.add_byte_level", lambda writer, *_: add_sentencepiece(writer, prefix))
+@pytest.mark.parametrize(("prefix", "kind"), [(True, "llama"), (False, "llama"), (False, "gemma4")])
+def test_sentencepiece_tokenizer(tmp_path, llama, monkeypatch, prefix, kind):
+    """Merges follow the scores or are stated, spaces become ▁, and what no token has falls apart into bytes."""
+    monkeypatch.setattr(f"{__name__}.add_byte_level", lambda writer, *_: add_sentencepiece(writer, prefix, kind))
     tokenizer = tokenizer_in(write(tmp_path / "m.gguf", llama))
     ids = tokenizer("ab  aé").input_ids
     words = ["▁", "ab"] if prefix else ["ab"]
@@ -363,10 +371,12 @@ def test_tokenizers_whose_parts_do_not_fit(monkeypatch):
                 gguf_tokenizer.tokenizer_of(pathlib.Path("m.gguf"))
 
 
-def add_sentencepiece(writer: Any, prefix: bool) -> None:
+def add_sentencepiece(writer: Any, prefix: bool, kind: str = "llama") -> None:
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     tokens = ["<unk>", "<s>", "</s>", "  ", *bytes_, "ab", "▁a", "▁", "a", "b"]
-    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_model(kind)
+    if kind == "gemma4":
+        writer.add_token_merges(["▁ ▁", "a b", "▁ a"])
     writer.add_token_list(tokens)
     writer.add_token_scores([-1000.0] * 4 + [0.0] * 256 + [-1.0, -2.0, -3.0, -4.0, -5.0])
     writer.add_token_types([2, 3, 3, 4, *[6] * 256, *[1] * 5])

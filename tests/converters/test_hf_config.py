@@ -333,7 +333,7 @@ def test_every_key_that_transformers_modeling_code_reads_is_accounted_for(family
     if FAMILIES[family].whole is not None:
         others = re.compile(
             r"\w*(Vision|Audio|Multi[Mm]odal|Unfold|ForConditionalGeneration|SequenceClassification)|"
-            r"(Qwen3_5|Qwen3_5Moe|Gemma4)Model\b|Gemma4(PreTrainedModel|ClippableLinear)\b"
+            r"(Qwen3_5|Qwen3_5Moe|Gemma4|Gemma4Unified)Model\b|Gemma4(Unified)?(PreTrainedModel|ClippableLinear)\b"
         )
         own = "\nclass ".join(part for part in own.split("\nclass ") if not others.match(part))
     shared = "".join((root / file).read_text() for file in ("cache_utils.py", "masking_utils.py"))

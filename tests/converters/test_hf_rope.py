@@ -7,6 +7,7 @@ import pytest
 from folders import refused
 
 from eagle_jax.config import Rope
+from eagle_jax.converters import config_from_hf, config_to_hf
 from eagle_jax.converters.hf_rope import rope_from_hf, rope_to_hf, unread_settings
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
@@ -155,3 +156,36 @@ def test_dynamic_from_another_length_cannot_be_written():
 )
 def test_settings_that_their_kind_does_not_read(entries: dict[str, Any], unread: dict[str, Any]):
     assert unread_settings(entries) == unread
+
+
+SIZES = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2, "head_dim": 8} | {
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
+OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2}
+MINISTRAL = {"model_type": "ministral3", "rope_parameters": YARN | {"llama_4_scaling_beta": 0.1, "rope_theta": 5.0}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "written"),
+    [
+        (OSS, "rope_scaling"),
+        (OSS | {"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, "rope_parameters"),
+        (MINISTRAL, "rope_scaling"),
+        ({"model_type": "llama"}, "rope_scaling"),
+        ({"model_type": "gemma4_unified_text"}, "rope_parameters"),
+    ],
+)
+def test_one_spelling_is_written(entries: dict[str, Any], written: str):
+    """transformers 5 takes scaling for granted in some families, unless a config says that there is none."""
+    read = config_from_hf(SIZES | entries)
+    again = config_to_hf(read)
+    assert again.keys() & {"rope_scaling", "rope_parameters"} == {written}
+    assert config_from_hf(again) == read
+
+
+def test_null_beside_the_newer_spelling():
+    """As published configs of Ministral 3 have it."""
+    entries = SIZES | MINISTRAL
+    assert config_from_hf(entries | {"rope_scaling": None}) == config_from_hf(entries)
+    assert config_from_hf(entries).rope.theta == 5.0

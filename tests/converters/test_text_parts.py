@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from eagle_jax.config import Experts, Latent, LlamaConfig, Rope
-from eagle_jax.converters import load_target, save_target
+from eagle_jax.converters import config_from_hf, load_target, save_target
 from eagle_jax.models.lm import LM
 from eagle_jax.testing import TINY
 
@@ -107,9 +107,31 @@ LATENT = dataclasses.replace(
 )
 
 
+MISTRAL = dataclasses.replace(TINY, num_hidden_layers=2, sliding_window=8)
+MINISTRAL = dataclasses.replace(
+    MISTRAL,
+    sliding_window=None,
+    rope=Rope(theta=1e4, kind="yarn", factor=4.0, original_max_position_embeddings=16, query_beta=0.1),
+)
+UNIFIED = config_from_hf(
+    {"model_type": "gemma4_unified_text", "vocab_size": 20, "hidden_size": 8, "intermediate_size": 8}
+    | {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4}
+    | {"global_head_dim": 8, "layer_types": ["sliding_attention", "full_attention"]}
+)
+
+
 @pytest.mark.parametrize(
     "config, whole, inner, prefix, other",
     [
+        (MISTRAL, ("mistral3", "Mistral3"), "mistral", "language_model.", "vision_tower.ln_pre.weight"),
+        (MINISTRAL, ("mistral3", "Mistral3"), "ministral3", "language_model.", "multi_modal_projector.norm.weight"),
+        (
+            UNIFIED,
+            ("gemma4_unified", "Gemma4Unified"),
+            "gemma4_unified_text",
+            "model.language_model.",
+            "model.vision_embedder.patch_dense.weight",
+        ),
         (GEMMA3, ("gemma3", "Gemma3"), "gemma3_text", "language_model.", "vision_tower.vision_model.head.weight"),
         (GEMMA3, ("gemma3", "Gemma3"), "gemma3_text", "model.language_model.", "model.vision_tower.head.weight"),
         (LATENT, ("kimi_k25", "KimiK25"), "kimi_k2", "language_model.", "mm_projector.proj.0.weight"),
@@ -128,6 +150,12 @@ def test_the_text_part_of_other_folders(tmp_path, config, whole, inner, prefix, 
     loaded = load_target(tmp_path)
     assert loaded.config == config
     jax.tree.map(np.testing.assert_array_equal, loaded.params, made.params)
+
+
+def test_another_text_part_is_refused():
+    text = {"model_type": "mistral4", "hidden_size": 8}
+    with pytest.raises(ValueError, match="'mistral4'.* in a mistral3; expected the config of a mistral or ministral3"):
+        config_from_hf({"model_type": "mistral3", "text_config": text})
 
 
 def test_a_tensor_of_no_part_is_refused(folder):

@@ -310,6 +310,16 @@ _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
             "embeddings by layer": by_layer(input_size=0),
         },
     ),
+    "gemma4_unified_text": (
+        {key: value for key, value in _GEMMA4.items() if key != "vocab_size_per_layer_input"}
+        | {"num_hidden_layers": 3, "layer_types": [WINDOWED, FULL, FULL]}
+        | {"num_global_key_value_heads": 1, "attention_k_eq_v": True, "model_type": "gemma4_unified_text"},
+        _OF_GEMMA4
+        | {
+            "number of heads in layers without a window": by_layer(num_key_value_heads=2),
+            "values that are keys": by_layer(keys_as_values=False),
+        },
+    ),
     "gemma4_text with experts": (
         _GEMMA4
         | {"num_hidden_layers": 3, "layer_types": [WINDOWED, FULL, FULL], "hidden_size_per_layer_input": 0}
@@ -344,7 +354,7 @@ _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
 
 # Weights whose greedy text does not say one token again and again; a case's name is the seed of its weights.
 _DRAWS = {"smollm3": "m", "olmo2": "m", "seed_oss": "d", "hunyuan_v1_dense": "c"}
-_DRAWS |= {"ernie4_5": "m", "olmoe": "f", "glm4_moe": "e", "gpt_oss": "e"}
+_DRAWS |= {"ernie4_5": "m", "olmoe": "f", "glm4_moe": "e", "gpt_oss": "e", "gemma4_unified_text": "a"}
 
 FAMILIES = {
     name: Case(f"family_{name.replace(' ', '_')}{_DRAWS.get(name, '')}", _BASE | {"model_type": name} | entries)

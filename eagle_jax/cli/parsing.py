@@ -1,0 +1,72 @@
+"""How the text of options becomes the api's values."""
+
+import contextlib
+import dataclasses
+import json
+from typing import Any
+
+from eagle_jax import api
+
+
+def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...] | list[int]:
+    """The api's `tree` for what was typed: a name, the numbers of a tree, of which the last may be a probability, or
+    parents, which start with -1.
+
+    `what` names the option in messages.
+    """
+    if text in ("auto", "published", "eagle1"):
+        return text
+    *first, last = text.split(",")
+    with contextlib.suppress(ValueError):
+        sizes, is_whole = [int(part) for part in first], last.strip().lstrip("-").isdigit()
+        if is_whole and [*sizes, int(last)][0] == -1:
+            return [*sizes, int(last)]
+        if is_whole and (len(sizes) == 2 or (len(sizes) == 3 and int(last))):
+            return *sizes, int(last)
+        if len(sizes) in (1, 3) and not (is_whole and int(last)):
+            return *sizes, float(last)
+    raise ValueError(
+        f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
+        "the same with a beam such as 60,7,10,59 or with the least probable path such as 8,3,2,0.03, nodes,least of a "
+        "chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
+    )
+
+
+def parse_set(settings: list[str] | None) -> dict[str, Any]:
+    """The api's `Processing` for what was typed as `--set`."""
+    values = {}
+    for setting in settings or []:
+        name, equals, text = setting.partition("=")
+        if name not in api.Processing.__annotations__ or not equals:
+            names = ", ".join(api.Processing.__annotations__)
+            raise ValueError(f"--set {setting}; expected NAME=VALUE with one of the names {names}")
+        try:
+            values[name] = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(
+                f"--set {setting}: the value is not valid JSON ({error}); text wants quotes: --set '{name}=\"...\"'"
+            ) from None
+    return values
+
+
+def recommended(model: api.Model, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a request, as the model recommends them where they have their defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(api.Defaults)}
+    unsaid = {name for name in model.generation if given.get(name, defaults[name]) == defaults[name]}
+    return given | {name: model.generation[name] for name in unsaid}
+
+
+def parse_entries(text: str, what: str) -> dict[str, Any]:
+    """The entries of a `config.json` that were typed for the option `what`, as a JSON object."""
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{what} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f'{what} {text} is no JSON object; expected one such as {{"rope_theta": 10000}}')
+    return value
+
+
+def wants_chat(model: Any, chat: bool | None) -> bool:
+    """What `--chat/--raw` means for this model: without the option, chat where the tokenizer has a template."""
+    return bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat

@@ -1,0 +1,33 @@
+"""The scheduler of an engine: a batch that any request fits, and a drafter for each number of running requests."""
+
+from eagle_jax.loading.model import Model
+from eagle_jax.scheduling.batch_shape import shape_for_any
+from eagle_jax.scheduling.recorder import Recorder
+from eagle_jax.scheduling.scheduler import Scheduler
+from eagle_jax.tuning.by_load import ByLoad, by_load
+from eagle_jax.tuning.measured import Measured
+from eagle_jax.tuning.methods import Choice
+from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
+
+PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
+
+
+def scheduler_for_any(
+    model: Model, choice: Choice, rows: int, max_tokens: int, steps: int, prefix_cache_bytes: int, *, record: bool
+) -> tuple[ByLoad, Scheduler]:
+    """The drafters by load, and a scheduler with the deepest of them.
+
+    Args:
+        choice: what `choose` gives; the rest is as in `Engine`.
+    """
+    sizes = max_tokens - 1, max_tokens, chunk_tokens()
+    drafters = by_load(choice, rows, steps, slots_beside(0, *sizes), always=record)
+    return drafters, Scheduler(
+        model,
+        Recorder(drafters.deepest) if record else drafters.deepest,
+        shape_for_any(model, rows, slots_beside(drafters.most_rows - 1, *sizes)),
+        steps=steps,
+        prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
+        prefix_cache_bytes=prefix_cache_bytes,
+        measured=None if record else Measured(drafters),
+    )
