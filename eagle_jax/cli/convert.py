@@ -43,15 +43,20 @@ def convert(
     ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
-        typer.Option("--dtype", help="Of a .gguf file: type of the weights, bfloat16 by default."),
+        typer.Option(
+            "--dtype",
+            help="Type of the weights, those of a .gguf file bfloat16 by default, those of a head as they are stored. "
+            "Quantized ones become floats.",
+        ),
     ] = None,
 ) -> None:
     """Write a draft head in the format of another library, or the model in a GGUF file as a folder.
 
     A name that `eagle-jax models` lists stands for the pair's head with --to, and without it for SmolLM2's file.
 
-    A head's tensors keep their values, bit for bit. The folder of a GGUF file has its weights expanded to floats, its
-    tokenizer, chat template and generation config, and is read by transformers too.
+    A head's tensors keep their values, bit for bit; with --dtype all become floats of that type, for readers that do
+    not know how they are quantized. The folder of a GGUF file has its weights expanded to floats, its tokenizer,
+    chat template and generation config, and is read by transformers too.
 
     EAGLE-3 heads whose config does not name the target layers that they read need `--target` too. A head that the
     other library would run as a different one is refused, with the reason.
@@ -62,6 +67,8 @@ def convert(
 
     - `eagle-jax convert ./my-head ./for-sglang --to sglang`
 
+    - `eagle-jax convert ./my-int8-head ./for-vllm --to speculators --target ./llama-3.1-8b --dtype bfloat16`
+
     - `eagle-jax convert ./SmolLM2-135M-Instruct.Q8_0.gguf ./smollm2`
 
     - `eagle-jax convert smollm2-135m-instruct ./smollm2`
@@ -70,14 +77,14 @@ def convert(
     if file is not None:
         _convert_gguf(file, folder, dtype, {"--to": to, "--target": target, "--head-config": head_config})
         return
-    if to is None or dtype is not None:
+    if to is None:
         raise ValueError(
             f"{source or 'an empty name'} does not end in .gguf as such files do; a head is converted with --to "
-            "safeailab, sglang, speculators or dflash, and without --dtype"
+            "safeailab, sglang, speculators or dflash"
         )
     changes = None if head_config is None else parsing.parse_entries(head_config, "--head-config")
     with writing(folder, "Converting") as to_folder:
-        api.convert(source, to_folder, to, target=target, changes=changes)
+        api.convert(source, to_folder, to, target=target, changes=changes, dtype=dtype)
     out.print(f"Wrote {to_folder} for {to}.", markup=False)
 
 

@@ -1,4 +1,4 @@
-"""A head's folder to another format: tensors are renamed, their bytes stay."""
+"""A head's folder to another format: tensors are renamed, and their bytes stay unless floats are asked for."""
 
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -27,6 +27,7 @@ def convert(
     *,
     target: str | pathlib.Path | None = None,
     changes: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
 ) -> None:
     """Writes the head in `source` to `folder` in another format.
 
@@ -38,6 +39,8 @@ def convert(
             `speculators` needs it, to name it; so does an EAGLE-3 head whose config names no tapped layers, for their
             default.
         changes: entries that take the place of those in the source's `config.json`.
+        dtype: of all its floats; quantized weights become floats too, for readers that do not know their format. None:
+            everything is written as it is stored.
 
     Raises:
         FileNotFoundError, FileExistsError: the source is not there, or the folder holds a model already.
@@ -56,7 +59,7 @@ def convert(
     weights = Weights(resolved)
     kind = heads.kind_of(weights.info)
     if kind == heads.DFLASH:
-        _convert_dflash(weights, folder, format, changes or {}, _verifier(name, facts))
+        _convert_dflash(weights, folder, format, changes or {}, _verifier(name, facts), dtype)
         return
     if kind is not None:
         raise ValueError(
@@ -70,7 +73,7 @@ def convert(
     )
     if facts:
         eagle.check_fit(checkpoint, *(facts[size] for size in TARGET_SIZES))
-    entries = entries_for(format, checkpoint.config, checkpoint.dtype, _verifier(name, facts))
+    entries = entries_for(format, checkpoint.config, dtype or checkpoint.dtype, _verifier(name, facts))
     shapes = eagle.shapes(checkpoint.config)
     into = names.slots((form.eagle3 if checkpoint.spelling.eagle3 else form.eagle1).rules, shapes)
     keys = [
@@ -78,22 +81,29 @@ def convert(
         for path, slot in names.slots(checkpoint.spelling.rules, shapes).items()
         for key, new in zip(slot.keys, into[path].keys, strict=True)
     ]
-    entries |= quant_config.entry({new: weights.info[key].quant_type for path, key, new, _ in keys if is_matrix(path)})
+    if dtype is None:
+        matrices = {new: weights.info[key].quant_type for path, key, new, _ in keys if is_matrix(path)}
+        entries |= quant_config.entry(matrices)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for _, key, new, slot in keys:
-            for part, value in weights.parts(key):
-                yield new + part.removeprefix(key), value.reshape(slot.shape) if slot.ones else value
+            for name, value in _written(weights, key, new, dtype):
+                yield name, value.reshape(slot.shape) if slot.ones else value
         if checkpoint.vocabulary is not None:
             yield from mapping_tensors(checkpoint.vocabulary, checkpoint.config.layers.vocab_size)
         if not checkpoint.spelling.eagle3 and EMBEDDING in weights.info and format == "safeailab":
-            yield EMBEDDING, weights.take(EMBEDDING)
+            yield from _written(weights, EMBEDDING, EMBEDDING, dtype)
 
     write_folder(folder, entries, tensors())
 
 
 def _convert_dflash(
-    weights: Weights, folder: pathlib.Path, format: str, changes: Mapping[str, Any], verifier: Verifier
+    weights: Weights,
+    folder: pathlib.Path,
+    format: str,
+    changes: Mapping[str, Any],
+    verifier: Verifier,
+    dtype: str | None,
 ) -> None:
     """Its tensors are called the same in both formats, but for older names; those of the target are left behind."""
     if format not in dflash.FORMATS:
@@ -104,21 +114,30 @@ def _convert_dflash(
     shapes, stored = dflash.shapes(config), dflash_edges.stored(dflash.RULES, weights.info)
     into = names.slots(dflash.RULES, shapes)
     keys = [(path, slot.keys[0], into[path].keys[0]) for path, slot in names.slots(stored, shapes).items()]
-    entries = dflash.entries_of(format, config, names.stored_dtype(weights, "fc.weight").name, verifier)
-    entries |= quant_config.entry({new: weights.info[key].quant_type for path, key, new in keys if is_matrix(path)})
+    entries = dflash.entries_of(format, config, dtype or names.stored_dtype(weights, "fc.weight").name, verifier)
+    if dtype is None:
+        entries |= quant_config.entry({new: weights.info[key].quant_type for path, key, new in keys if is_matrix(path)})
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for _, key, new in keys:
             if key != dflash.MASK:
-                for part, value in weights.parts(key):
-                    yield new + part.removeprefix(key), value
+                yield from _written(weights, key, new, dtype)
         mask = dflash.mask_embedding(weights, config.layers.hidden_size)
         if mask is not None:
-            yield dflash.MASK, mask
+            yield dflash.MASK, mask if dtype is None else mask.astype(np.dtype(dtype))
         if ids is not None:
             yield from mapping_tensors(ids, config.layers.vocab_size)
 
     write_folder(folder, entries, tensors())
+
+
+def _written(weights: Weights, key: str, new: str, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors that a tensor of the source becomes, by their names: as it is stored, or as floats of a dtype."""
+    if dtype is not None:
+        yield new, weights.take(key).astype(np.dtype(dtype))
+        return
+    for part, value in weights.parts(key):
+        yield new + part.removeprefix(key), value
 
 
 def _check_places(source: pathlib.Path, folder: pathlib.Path, target: str | pathlib.Path | None) -> None:

@@ -229,8 +229,8 @@ class Fake:
     def convert_gguf(self, source, folder, *, dtype):
         self.conversions.append((source, str(folder), dtype))
 
-    def convert(self, source, folder, format, *, target=None, changes=None):
-        self.conversions.append((source, str(folder), format, target, changes))
+    def convert(self, source, folder, format, *, target=None, changes=None, dtype=None):
+        self.conversions.append((source, str(folder), format, target, changes, dtype))
 
     def train(self, config, observe):
         if self.error:

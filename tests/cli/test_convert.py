@@ -25,10 +25,12 @@ def test_arguments(fake, run):
         "owner/model",
         "--head-config",
         '{"rope_theta": 1e4}',
+        "--dtype",
+        "float16",
     )
     shown = run(*asked)
     assert (shown.exit_code, shown.stdout) == (0, "Wrote dst for speculators.\n")
-    assert fake.conversions == [("src", "dst", "speculators", "owner/model", {"rope_theta": 10000.0})]
+    assert fake.conversions == [("src", "dst", "speculators", "owner/model", {"rope_theta": 10000.0}, "float16")]
 
 
 @pytest.mark.parametrize(
@@ -38,10 +40,8 @@ def test_arguments(fake, run):
         ([], "a head is converted with --to safeailab, sglang, speculators or dflash"),
         (["--to", "sglang", "--head-config", "{"], "--head-config is not valid JSON"),
         (["--to", "sglang", "--head-config", "[" * 100_000], "--head-config is not valid JSON"),
-        (
-            ["--to", "sglang", "--dtype", "float32"],
-            "a head is converted with --to safeailab, sglang, speculators or dflash",
-        ),
+        (["--dtype", "float32"], "a head is converted with --to safeailab, sglang, speculators or dflash"),
+        (["--to", "sglang", "--dtype", "int8"], "'int8' is not one of 'float32', 'bfloat16', 'float16'"),
         (["--to", "sglang", "--head-config", "[1]"], "--head-config [1] is no JSON object"),
     ],
 )

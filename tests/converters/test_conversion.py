@@ -3,15 +3,17 @@
 import json
 import pathlib
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 from folders import ENTRIES, assert_same, entries, head, head3, refused, target, tensors, write
 from safetensors.numpy import load_file
 
-from eagle_jax.converters import convert, load_head, save_head
+from eagle_jax.converters import convert, load_head, quantize, save_head
 from eagle_jax.converters.formats import FORMATS
 from eagle_jax.models.draft_head import DraftHead
+from eagle_jax.ops.quantized import QuantArray, dense
 
 HEADS = {"eagle1": head(), "eagle3": head3()}
 
@@ -49,6 +51,27 @@ def test_each_tensor_keeps_its_dtype(tmp_path: pathlib.Path):
     assert {name: value.dtype for name, value in written.items()} == {name: v.dtype for name, v in values.items()}
     convert(tmp_path, tmp_path / "served", "sglang")
     assert "embed_tokens.weight" not in load_file(tmp_path / "served" / "model.safetensors")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_quantized_head_as_floats(tmp_path: pathlib.Path, the_target: pathlib.Path, dtype: str):
+    """For a reader that does not know integers: every tensor is a float, the value that is computed with."""
+    save_head(head3(), tmp_path / "head")
+    quantize(tmp_path / "head", tmp_path / "int8", "int8")
+    convert(tmp_path / "int8", tmp_path / "new", "speculators", target=the_target, dtype=dtype)
+    assert "quantization_config" not in json.loads((tmp_path / "new" / "config.json").read_text())
+    written = load_file(tmp_path / "new" / "model.safetensors")
+    floats = {value.dtype for name, value in written.items() if name not in ("d2t", "t2d")}
+    assert floats == {np.dtype(dtype)} and set(written) == set(tensors(head3(), "speculators"))
+    as_stored = load_head(tmp_path / "int8", target())
+    expanded = load_head(tmp_path / "new", target())
+    difference = jax.tree.map(
+        lambda a, b: np.abs(np.asarray(dense(a), np.float32) - np.asarray(b, np.float32)).max(),
+        as_stored.params,
+        expanded.params,
+        is_leaf=lambda leaf: isinstance(leaf, QuantArray),
+    )
+    assert max(jax.tree.leaves(difference)) <= (0 if dtype == "float32" else 2**-8)
 
 
 def test_an_embedding_stays_with_an_eagle3_head(tmp_path: pathlib.Path):
