@@ -29,7 +29,9 @@ from eagle_jax.sharding.tracing import current_sharding
 
 VARIABLE, REFERENCE = "EAGLE_JAX_OPS", "xla"
 ACTIVATIONS = "EAGLE_JAX_ACTIVATIONS"  # bits that the CPU backend rounds rows to as they meet quantized weights
-BACKENDS = {name: f"eagle_jax.ops.{name}.backend" for name in ("cpu", "tpu", "gpu")}
+BACKENDS = {name: f"eagle_jax.ops.{name}.backend" for name in ("cpu", "tpu", "gpu")} | {
+    "prefix": "eagle_jax.ops.prefix"
+}
 DEFAULTS = {"cpu": "cpu"}  # platform: backend
 OPERATIONS = ("linear", "rms_norm", "tree_attention", "attention_block", "mlp_block", "top_k", "argmax")
 
