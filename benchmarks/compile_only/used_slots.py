@@ -33,6 +33,7 @@ from eagle_jax.decoding.prefill import prefill
 from eagle_jax.ops import VARIABLE, tree_attention
 from eagle_jax.ops.attention_reference import prefixes
 from eagle_jax.sharding import AXES, Sharding
+from eagle_jax.tuning import plan
 from eagle_jax.workarounds import loop_options
 
 HEADS, KV_HEADS, SIZE = 32, 8, 128  # of Llama 3.1 8B
@@ -101,7 +102,7 @@ def memory(options: argparse.Namespace) -> None:
                 for nodes in options.nodes:
                     rows.append((name, way, requests, nodes, *facts(name, requests, nodes, options)))
     columns = ("chip", "attention", "requests", "nodes", "prefill on top, MB", "largest in it", "step on top, MB")
-    more = ("largest in it", "conditionals", "kernels", "copies of caches")
+    more = ("largest in it", "conditionals", "kernels", "copies of caches", "planned by needed")
     show(f"{options.target}, {options.layers} layers, {options.slots} slots", (*columns, *more), rows)
 
 
@@ -126,7 +127,18 @@ def facts(name: str, requests: int, nodes: int, options: argparse.Namespace) -> 
     most = [f"{size / 1e6:.0f} MB {shape}" for size, shape in sizes]
     conditionals = text.count(" conditional(")
     copies = shapes.copies_of_caches(text, options.slots)
-    return found[0], most[0], found[1], most[1], conditionals, launches(text), copies
+    planned = plan.of_configs(
+        config, head if nodes else None, here.sizes, requests, options.slots, max(nodes, 1), "bfloat16"
+    )
+    needed = max(_whole(program) for program in (read, loop))
+    return found[0], most[0], found[1], most[1], conditionals, launches(text), copies, f"{planned.total / needed:.2f}"
+
+
+def _whole(program: jax.stages.Compiled) -> int:
+    """Bytes of all that a program is given, makes and keeps meanwhile."""
+    memory = program.memory_analysis()
+    made = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return memory.argument_size_in_bytes + made + memory.temp_size_in_bytes
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def weight_shape(weight: Any) -> str | None:
 
 def _attention(case: Case) -> str:
     heads, size = case.q.shape[1], case.q.shape[3]
-    more = {"window": case.first, "softcap": case.softcap, "sinks": case.sinks, "rows": case.cache_rows}
+    more = {"window": case.first, "softcap": case.softcap, "sinks": case.sinks}
     named = "".join(f", {name}" for name, value in more.items() if value is not None)
     return f"{heads} x {case.group} heads of {size}, {case.q.dtype} and {case.prefix[0].dtype}{named}"
 
