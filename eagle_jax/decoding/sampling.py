@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key, UInt32
 
+from eagle_jax.decoding.gumbel import gumbel
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.threshold import outweighed_by_less
 from eagle_jax.ops import argmax
@@ -97,8 +98,7 @@ def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> 
     """
 
     def at_position(key: Key[Array, ""], position: Int[Array, ""]) -> Float[Array, " v"]:
-        # mode="high": noise up to 32 instead of 16, so that tokens rarer than e^-16 keep their probability
-        return jax.random.gumbel(jax.random.fold_in(key, position), (vocab_size,), jnp.float32, mode="high")
+        return gumbel(jax.random.key_data(jax.random.fold_in(key, position)), vocab_size)
 
     return jax.vmap(jax.vmap(at_position, in_axes=(None, 0)))(_keys(settings.key), positions)
 

@@ -77,7 +77,7 @@ class CommittedRows:
         taps: the residual streams that the drafter asked for.
         checked: the tree that these rows are the accepted path of; None for rows of a prompt, and of several steps of
             plain decoding.
-        is_prefill_chunk: further rows of the prompt follow before the drafter proposes, so what only `propose` needs
+        is_prefill_chunk: further rows of the text follow before the drafter proposes, so what only `propose` needs
             can wait.
     """
 

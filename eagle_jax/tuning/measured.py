@@ -15,8 +15,8 @@ from eagle_jax.tuning.by_load import ByLoad
 from eagle_jax.tuning.methods import TUNED, Choice
 
 FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
-COST_OF_TRIALS = 0.01  # of the time, of each slower drafter
-SOONEST, LATEST = 24, 500  # runs between two of its trials in any case
+COST_OF_TRIALS = 0.003  # of the time, of each slower drafter
+SOONEST, LATEST = 24, 1500  # runs between two of its trials in any case
 MEMORY = 0.9  # weight of a run beside that of the next
 ENOUGH = 300  # runs of all drafters for a number of rows, from which it is known which one is fastest
 

@@ -33,7 +33,7 @@ def test_the_fastest_runs_nearly_always(speeds):
     contest, best = Contest([TREE, SMALL, PLAIN]), speeds.index(max(speeds))
     first = played(contest, speeds, 3 * FIRST_TRIALS)
     assert sorted(first) == sorted(FIRST_TRIALS * [0, 1, 2]), "each is tried"
-    ran = played(contest, speeds, 1000)
+    ran = played(contest, speeds, 3 * LATEST)
     share = ran.count(best) / len(ran)
     assert share > 0.95 and set(ran) == {0, 1, 2}, "the others are tried now and then"
     took = sum(1 / speeds[index] for index in ran) / (len(ran) / max(speeds))
@@ -54,7 +54,7 @@ def test_another_text_or_load_is_noticed():
 def test_what_loses_by_far_is_tried_less_often(speed, runs):
     contest = Contest([TREE, PLAIN])
     played(contest, [speed, 100.0], 2 * FIRST_TRIALS)
-    ran = played(contest, [speed, 100.0], 2000)
+    ran = played(contest, [speed, 100.0], 4 * LATEST)
     tried = [at for at in range(len(ran)) if ran[at] == 0]
     gaps = [later - at for at, later in zip(tried, tried[1:], strict=False)]
     assert all(gap == pytest.approx(runs + 1, rel=0.05) for gap in gaps)
