@@ -68,6 +68,7 @@ def test_prompts_are_read_with_few_scores(in_parts: bool, fused, monkeypatch):
     monkeypatch.setenv(VARIABLE, "xla")
     if not in_parts:
         monkeypatch.setattr(attention_parts, "MOST", 2**40)
+    jax.clear_caches()  # layers that were traced with another bound
     target, head = synthetic_pair(dataclasses.replace(TINY, head_dim=16, num_attention_heads=4))
     rows, slots = 8, 65536
     of = target, Plain(), *given_to_loop(target, head, DynamicTree(4, 2, 1), rows=rows, slots=slots)[2:4]
