@@ -13,7 +13,10 @@ from eagle_jax.loading.dtypes import dtype_name
 from eagle_jax.loading.folders import at_hand, default_target, describe, download, gguf_of, tokenizer_of
 from eagle_jax.loading.load_model import load, with_head
 from eagle_jax.loading.model import Model
+from eagle_jax.loading.operations import measure_operations
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
+from eagle_jax.ops.choice.findings import Finding, fastest
+from eagle_jax.ops.choice.findings import read as operation_findings
 from eagle_jax.ops.dispatch import settings as operation_settings
 from eagle_jax.scheduling.engine import Engine
 from eagle_jax.scheduling.engine_load import Load
@@ -71,6 +74,7 @@ __all__ = [
     "Engine",
     "EngineClosed",
     "EngineError",
+    "Finding",
     "IncrementalDetokenizer",
     "Job",
     "Line",
@@ -116,8 +120,10 @@ __all__ = [
     "dtype_name",
     "encode",
     "events",
+    "fastest",
     "fingerprints",
     "gguf_of",
+    "operation_findings",
     "operation_settings",
     "first_turns",
     "generate",
@@ -126,6 +132,7 @@ __all__ = [
     "load",
     "make_datastore",
     "merge",
+    "measure_operations",
     "method_of",
     "numbers_of",
     "plan",

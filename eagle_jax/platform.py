@@ -68,7 +68,7 @@ def _keeps() -> bool:
 
 def _folder_of_programs(maker: str) -> pathlib.Path:
     """A folder for programs of this processor."""
-    folder = cache_folder() / "compiled" / f"{maker}-{_processor()}"
+    folder = cache_folder() / "compiled" / f"{maker}-{processor()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may write there decides what is run
     return folder
 
@@ -102,7 +102,7 @@ def cache_folder() -> pathlib.Path:
         raise FileNotFoundError("this user has no home; let XDG_CACHE_HOME name a folder to keep things in") from None
 
 
-def _processor() -> str:
+def processor() -> str:
     """What programs for this processor have in common, as sixteen hexadecimal digits."""
     facts = _cpu_facts()
     kind = [platform.machine(), *(facts.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name"))]

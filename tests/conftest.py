@@ -52,6 +52,7 @@ os.environ["EAGLE_JAX_TARGET"] = "toy"
 
 # What the user measured on this machine is not for tests.
 os.environ["XDG_CACHE_HOME"] = str(_here / "user")
+os.environ["EAGLE_JAX_MEASURE"] = "off"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -52,9 +52,11 @@ def main() -> int:
     kept, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     asked = options.requests, options.slots, policy.nodes if policy else 1, jnp.bfloat16
     planned = plan.of_configs(config, head, sizes, *asked, *schemes_of(options.quantize))
+    exact = planned.total - planned.buffers
+    step = exact + planned.step
     rows = [
-        ("weights and caches", gigabytes(kept), gigabytes(planned.total - planned.buffers)),
-        ("everything", gigabytes(kept + temporary), gigabytes(planned.total)),
+        ("weights and caches", gigabytes(kept), gigabytes(exact)),
+        ("everything", gigabytes(kept + temporary), gigabytes(step)),
         ("caches, updated in place", gigabytes(memory.alias_size_in_bytes), gigabytes(planned.cache)),
     ]
     show(f"{options.target} on {options.topology}, {options.mesh}", ("per chip", "compiled", "planned"), rows)
@@ -67,7 +69,7 @@ def main() -> int:
         show("Collectives of a step", ("count", "kind", "shape"), counted)
     dims = [numbers(part) for _, shape in collectives for part in re.findall(r"\[([\d,]+)\]", shape)]
     stray = [shape for shape in dims if (len(shape) == 4 and shape[2] == options.slots) or config.vocab_size in shape]
-    off = abs(kept + temporary - planned.total) / planned.total
+    off = abs(kept + temporary - step) / step
     print(f"\noff the plan by {off:.1%}; on top of weights and caches {temporary / kept:.1%}")
     print(f"copies of a cache: {copies}; caches or whole vocabularies that are communicated: {stray or 'none'}")
     return int(off > 0.1 or bool(stray) or copies > 0)

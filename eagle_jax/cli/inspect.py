@@ -11,11 +11,17 @@ from rich.text import Text
 from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import one_sentence, out, print_json
+from eagle_jax.cli.operations import operations
 
 
 @one_sentence
 def inspect(
-    path: Annotated[str, typer.Argument(help="A folder with config.json and weights, a .gguf file, or a pair's name.")],
+    path: Annotated[
+        str | None, typer.Argument(help="A folder with config.json and weights, a .gguf file, or a pair's name.")
+    ] = None,
+    ops: Annotated[
+        bool, typer.Option("--ops", help="Show what was measured about operations on this machine instead.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Show what a folder holds: target or head and of which kind, its sizes, its files, and whether it would load.
@@ -31,7 +37,15 @@ def inspect(
     - `eagle-jax inspect ./Llama-3.1-8B-Instruct-Q8_0.gguf`
 
     - `eagle-jax inspect ./EAGLE-LLaMA3.1-Instruct-8B --json`
+
+    - `eagle-jax inspect --ops`
     """
+    if ops:
+        found = api.operation_findings()
+        print_json([dataclasses.asdict(one) for one in found]) if as_json else out.print(operations(found))
+        return
+    if path is None:
+        raise ValueError("nothing to inspect; name a folder, a .gguf file or a pair, or give --ops")
     description = api.describe(path)
     if as_json:
         print_json(dataclasses.asdict(description))

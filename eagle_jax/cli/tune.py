@@ -11,6 +11,7 @@ from eagle_jax import api
 from eagle_jax.api import numbers_of
 from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
+from eagle_jax.cli.operations import operations
 from eagle_jax.cli.report import new_table, surroundings
 from eagle_jax.evaluation import read_questions
 
@@ -48,6 +49,9 @@ def tune(
         bool,
         typer.Option("--calibrate", help="First measure how often the head's guesses are right; kept in its folder."),
     ] = False,
+    ops: Annotated[
+        bool, typer.Option("--ops", help="Measure which candidate computes each operation fastest, and nothing else.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Measure what draft trees cost here, choose one for each batch size, and keep the choice.
@@ -63,7 +67,12 @@ def tune(
     - `eagle-jax tune ./llama ./eagle --batch-sizes 1,2,8,32 --prompts question.jsonl`
 
     - `eagle-jax tune ./llama ./eagle --calibrate --prompts question.jsonl`
+
+    - `eagle-jax tune ./llama --ops`
     """
+    if ops:
+        tune_operations(target, dtype, target_config=target_config, quantize=quantize, as_json=as_json)
+        return
     sizes = parse_sizes(batch_sizes)
     model = load(
         target,
@@ -97,6 +106,18 @@ def tune(
     out.print(acceptance(tuned[0]))
     out.print(choices(tuned))
     err.print(f"Kept in {api.budgets_path()}; --tree auto goes by it from now on.", style="dim", markup=False)
+
+
+def tune_operations(target: str | None, dtype: str | None, *, as_json: bool, **how: Any) -> None:
+    """Tries all candidates for a model's operations anew; later loads go by what is found."""
+    model = load(target, None, dtype, **how)
+    with counting("Measuring") as progress:
+        found = api.measure_operations(model, anew=True, progress=lambda done, total, _: progress(done, total))
+    if as_json:
+        print_json(surroundings() | {"operations": [dataclasses.asdict(one) for one in found]})
+        return
+    out.print(operations(found))
+    err.print("Kept; models loaded from now on go by it.", style="dim", markup=False)
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -17,6 +17,7 @@ from eagle_jax.decoding.active import params_at, state_at, with_rows
 from eagle_jax.decoding.automata import Guide
 from eagle_jax.decoding.budget import within
 from eagle_jax.decoding.flat_nodes import ByRequest, NodeRows, OneRow
+from eagle_jax.decoding.greedy import greedy_draws, is_large
 from eagle_jax.decoding.logprobs import record_logprobs
 from eagle_jax.decoding.processor import LogitsAdjustment, Prefix, adjustment_at
 from eagle_jax.decoding.rows import append
@@ -45,7 +46,12 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
     with jax.named_scope("accept"):
         prefix = prefix_at_nodes(params, state, tree, ancestors, height)
-        draws = draws_at_nodes(rows, output, logits, params, prefix, noise, mode)
+        spared = spares_logits(target, drafter, params, state, output, mode)
+        draws = (
+            drawn_greedily(target, rows, output)
+            if spared
+            else draws_at_nodes(rows, output, logits, params, prefix, noise, mode)
+        )
         accepted, stopped, failed = _until_stop(walk(tree, draws, height, ancestors), params, state)
         nodes, count = accepted.nodes, accepted.count
 
@@ -146,6 +152,20 @@ def draws_at_nodes(
     noise_by_node = None if noise is None else rows.noise(noise, depth)
     adjusted = adjust_logits(rows.to_draw(logits), params, prefix, rows)
     draws = sampling.draw(adjusted, noise_by_node, rows.settings(params.settings), mode)
+    return rows.collect(jnp.where(rows.to_draw(is_finite(output.hidden)), draws, NO_TOKEN))
+
+
+def spares_logits(
+    target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, output: Output, mode: Sampling
+) -> bool:
+    """Whether nothing reads the step's logits but the draws, and they are so large that this matters."""
+    greedy = not mode.sampled and params.processor is None and state.logprobs is None
+    return greedy and not drafter.reads_logits and is_large(target, output.hidden)
+
+
+def drawn_greedily(target: Target, rows: NodeRows, output: Output) -> Int[Array, "b n"]:
+    """`draws_at_nodes` of a greedy step whose logits nobody else reads: the compiler leaves those out."""
+    draws = rows.to_draw(greedy_draws(target, output.hidden))
     return rows.collect(jnp.where(rows.to_draw(is_finite(output.hidden)), draws, NO_TOKEN))
 
 

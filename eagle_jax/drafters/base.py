@@ -116,6 +116,11 @@ class Drafter(abc.ABC):
         return None
 
     @property
+    def reads_logits(self) -> bool:
+        """Whether `observe` reads the target's logits at all nodes (`Verification.logits`)."""
+        return False
+
+    @property
     @abc.abstractmethod
     def taps(self) -> tuple[int, ...]:
         """Target layers whose entering residual stream it reads."""
@@ -150,6 +155,10 @@ class Wrapper(Drafter):
     @property
     def budget(self) -> int | None:
         return self.drafter.budget
+
+    @property
+    def reads_logits(self) -> bool:
+        return self.drafter.reads_logits
 
     @property
     def taps(self) -> tuple[int, ...]:

@@ -58,6 +58,10 @@ class Hybrid(Drafter):
     def taps(self) -> tuple[int, ...]:
         return (*self.first.taps, *self.second.taps)
 
+    @property
+    def reads_logits(self) -> bool:
+        return self.first.reads_logits or self.second.reads_logits
+
     def init(self, target: Target, batch: int, slots: int) -> HybridState:
         nothing = jnp.zeros((batch, self.second.shape.nodes), jnp.int32)
         return HybridState(

@@ -82,6 +82,10 @@ class TokenRecycling(Drafter):
             )
 
     @property
+    def reads_logits(self) -> bool:
+        return True
+
+    @property
     def shape(self) -> TreeShape:
         return self.policy
 

@@ -25,6 +25,7 @@ from eagle_jax.loading.dtypes import dtype_of, dtype_of_draft, known_dtype
 from eagle_jax.loading.folders import folder_of_head, folders_of
 from eagle_jax.loading.generation_config import generation_options
 from eagle_jax.loading.model import Model
+from eagle_jax.loading.operations import measure_at_load
 from eagle_jax.models import layout
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.draft_head import DraftHead
@@ -53,7 +54,9 @@ def load(
 
     Without arguments it is SmolLM2-135M-Instruct, downloaded once (93 MB), with the EAGLE-3 head that comes with the
     package; without network the package's toy pair, `load("toy")`, which a line on stderr says. From here on compiled
-    programs are kept on disk, unless JAX was told where to keep them, or EAGLE_JAX_COMPILATION_CACHE is "off".
+    programs are kept on disk, unless JAX was told where to keep them, or EAGLE_JAX_COMPILATION_CACHE is "off". The
+    first load on a GPU or TPU measures which candidate computes each operation fastest there, in half a minute at most,
+    unless EAGLE_JAX_MEASURE is "off"; docs/performance.md tells more.
 
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
@@ -112,8 +115,11 @@ def load(
     lm = _load_target(folder, dtype_of(dtype), sharding, scheme, target_config)
     how: dict[str, Any] = dict(dtype=dtype_of_draft(draft_dtype, lm.dtype), scheme=draft_scheme)
     drafting = None if head_folder is None else load_head(head_folder, lm, changes=head_config, **how)
+    ready = _target_for_decoding(lm, sharding)
+    if sharding is None:
+        measure_at_load(ready, _context(ready))
     return Model(
-        target=_target_for_decoding(lm, sharding),
+        target=ready,
         head=None if drafting is None else _head_for_decoding(drafting, sharding),
         tokenizer=tokenizer,
         stop_ids=tuple(id_ for id_ in stop_ids if 0 <= id_ < lm.config.vocab_size),  # others are never drawn

@@ -4,17 +4,24 @@ On CPUs a cache that is mostly empty is read in blocks up to the longest row of 
 used of the cache and not what is reserved. A few fresh tokens are read together with the first block, since starting a
 small product takes as long as computing it. A cache that is mostly full is read at once, since blocks have to be copied
 out of it; so is any cache on other platforms, where a loop costs more than it saves.
+
+`by_prefix` is the same for platforms without that loop: of the sizes 256, 512, 1,024, ... it reads the smallest that
+holds the longest row of the batch.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.ops.attention_case import UNSEEN, Case, Sums, absorb, scores
+from eagle_jax.ops.attention_parts import in_parts
 from eagle_jax.ops.types import KV, CachedKV
 
 BLOCK = 128
 FEW = 32  # fresh tokens that are read together with the first block
+SMALLEST = 256  # slots of the smallest prefix
 
 
 def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
@@ -25,16 +32,42 @@ def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
     """
     if block is None and jax.default_backend() == "cpu":
         block = BLOCK
-    sums = case.begin()
-    if case.fresh[0].shape[2] > case.named:
-        sums = _aligned(case, sums)
     if block is None or case.slots == 0 or (case.slots <= block and case.nodes > FEW):
-        sums = _whole(case, sums)
-    elif case.slots <= block:
-        sums = _with_fresh(case, sums, jnp.zeros((), jnp.int32), case.slots)
-    else:
-        empty = jnp.max(case.length) * 2 <= case.slots
-        sums = jax.lax.cond(empty, lambda: _by_blocks(case, sums, block), lambda: _whole(case, sums))
+        return in_parts(_whole, case)
+    if case.slots <= block:
+        return _mixed(case, _with_fresh(case, _begun(case), jnp.zeros((), jnp.int32), case.slots))
+    empty = jnp.max(case.length) * 2 <= case.slots
+    return jax.lax.cond(empty, lambda: _by_blocks(case, block), lambda: in_parts(_whole, case))
+
+
+def by_prefix(case: Case) -> Float[Array, "b k r c"]:
+    """The same, of the first slots of the cache alone: of several sizes the smallest that holds the longest row."""
+    sizes = prefixes(case.slots)
+    longest = jnp.max(case.length)
+    index = sum(((longest > size).astype(jnp.int32) for size in sizes[:-1]), jnp.zeros((), jnp.int32))
+    reads = [lambda size=size: in_parts(_whole, _beginning(case, size)) for size in sizes]
+    return jax.lax.switch(index, reads)
+
+
+def prefixes(slots: int) -> list[int]:
+    """Sizes of the prefixes of a cache that are read: powers of two, and all of it."""
+    sizes = [size for size in (SMALLEST << power for power in range(slots.bit_length())) if size < slots]
+    return [*sizes, slots]
+
+
+def _beginning(case: Case, slots: int) -> Case:
+    """The case over the first slots of its cache, which hold all that is committed."""
+    keys, values = case.prefix
+    return dataclasses.replace(case, prefix=(keys[:, :, :slots], values[:, :, :slots]))
+
+
+def _begun(case: Case) -> Sums:
+    """The state of each row before the keys that `visible` names and those of the cache."""
+    sums = case.begin()
+    return _aligned(case, sums) if case.fresh[0].shape[2] > case.named else sums
+
+
+def _mixed(case: Case, sums: Sums) -> Float[Array, "b k r c"]:
     return (sums[2] / sums[1]).astype(case.q.dtype)
 
 
@@ -56,27 +89,28 @@ def _aligned(case: Case, sums: Sums) -> Sums:
     return new, total, mixed
 
 
-def _whole(case: Case, sums: Sums) -> Sums:
-    """Adds the fresh tokens, and all of the cache at once."""
-    sums = _read(case, sums, _named(case), case.visible)
+def _whole(case: Case) -> Float[Array, "b k r c"]:
+    """Over the fresh tokens, and all of the cache at once."""
+    sums = _read(case, _begun(case), _named(case), case.visible)
     if case.slots:
         sums = _read(case, sums, _of_requests(case, case.prefix), _seen(case, jnp.arange(case.slots, dtype=jnp.int32)))
-    return sums
+    return _mixed(case, sums)
 
 
-def _by_blocks(case: Case, sums: Sums, block: int) -> Sums:
-    """Adds the fresh tokens and, block by block, the committed prefix, which ends in the first half of the cache."""
+def _by_blocks(case: Case, block: int) -> Float[Array, "b k r c"]:
+    """Over the fresh tokens and, block by block, the committed prefix, which ends in the first half of the cache."""
 
     def read(index: Int[Array, ""], sums: Sums) -> Sums:
         part, slot = _block(case, index, block)
         return _read(case, sums, part, _seen(case, slot))
 
+    sums = _begun(case)
     low = jnp.zeros((), jnp.int32) if case.first is None else jnp.maximum(jnp.min(case.first), 0) // block
     if case.nodes <= FEW:
         sums, low = _with_fresh(case, sums, low, block), low + 1
     else:  # the cache may be empty: the first chunk of a prompt
         sums = _read(case, sums, _named(case), case.visible)
-    return jax.lax.fori_loop(low, -(-jnp.max(case.length) // block), read, sums)
+    return _mixed(case, jax.lax.fori_loop(low, -(-jnp.max(case.length) // block), read, sums))
 
 
 def _with_fresh(case: Case, sums: Sums, index: Int[Array, ""], block: int) -> Sums:

@@ -8,6 +8,10 @@ has the reference alone.
 | `cpu` | machine code for all of them | on CPUs |
 | `tpu` | a Pallas kernel for tree_attention | never: not measured on a TPU yet |
 | `gpu` | Pallas kernels for tree_attention and int4 linear maps | never: not measured on a GPU yet |
+| `prefix` | XLA over a prefix of the cache, for tree_attention | never |
+
+Where candidates were measured on this device (`ops.choice`), the fastest right one is taken for calls of that class,
+in programs for one device.
 
 The environment variable `EAGLE_JAX_OPS` chooses, for all operations (`xla`) or for one (`tree_attention:tpu`), with
 commas between several. It is read when a program is traced. An implementation that cannot compute a call raises
@@ -15,25 +19,40 @@ NotImplementedError with the reason; then the next one is tried, `xla` at last. 
 reason once: as a warning if the backend was asked for by name, else as information.
 """
 
+import contextlib
+import contextvars
 import functools
 import importlib
 import logging
 import os
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.sharding.tracing import current_sharding
+from eagle_jax.ops.choice.findings import REFERENCE, table
+from eagle_jax.ops.choice.recorded import Call, record, recorder
+from eagle_jax.ops.choice.shapes import shape_of, weight_shape
+from eagle_jax.sharding.tracing import current_sharding, is_sharded
 
-VARIABLE, REFERENCE = "EAGLE_JAX_OPS", "xla"
+VARIABLE = "EAGLE_JAX_OPS"
 ACTIVATIONS = "EAGLE_JAX_ACTIVATIONS"  # bits that the CPU backend rounds rows to as they meet quantized weights
-BACKENDS = {name: f"eagle_jax.ops.{name}.backend" for name in ("cpu", "tpu", "gpu")}
+BACKENDS = {name: f"eagle_jax.ops.{name}.backend" for name in ("cpu", "tpu", "gpu")} | {
+    "prefix": "eagle_jax.ops.prefix"
+}
 DEFAULTS = {"cpu": "cpu"}  # platform: backend
 OPERATIONS = ("linear", "rms_norm", "tree_attention", "attention_block", "mlp_block", "top_k", "argmax")
 
+
+class _Trial(NamedTuple):
+    operation: str
+    candidate: str
+    refused: dict[str, str]
+
+
 log = logging.getLogger("eagle_jax.ops")
+_forced: contextvars.ContextVar[_Trial | None] = contextvars.ContextVar("forced", default=None)
 _logged: set[tuple[str, str, str]] = set()
 
 
@@ -54,27 +73,45 @@ def dispatch(
         args: pytrees of arrays.
         fixed: arguments that are not differentiated, such as Python numbers.
     """
-    for name in candidates(operation):
+    shape = None if is_sharded() else shape_of(operation, args, fixed)
+    if (calls := recorder()) is not None:
+        record(calls, Call(operation, shape or _unpacked_shape(operation, args), reference, args, fixed))
+        return reference(*args, **fixed)
+    for name in candidates(operation, shape):
         try:
             implementation = _implementation(name, operation)
             source = functools.partial(differentiable or reference, **fixed)
             return _with_gradient_of(source, implementation, fixed)(*args)
         except NotImplementedError as reason:
-            log_once(name, operation, str(reason))
+            if (trial := _forced.get()) is not None:
+                trial.refused[name] = str(reason)
+            else:
+                log_once(name, operation, str(reason))
     return reference(*args, **fixed)
 
 
-def candidates(operation: str) -> list[str]:
+def candidates(operation: str, shape: str | None = None) -> list[str]:
     """Backends to try, in order; the reference comes after them.
+
+    Args:
+        shape: class of the call, of which something may have been measured; None is a call without one.
 
     Raises:
         ValueError: `EAGLE_JAX_OPS` names something unknown.
     """
     choice = asked(operation)
+    if choice is None and shape is not None:
+        choice = table().get((operation, shape))
     if choice == REFERENCE:
         return []
     names = (choice, DEFAULTS.get(jax.default_backend()))
     return list(dict.fromkeys(name for name in names if name))
+
+
+def candidates_here(operation: str) -> list[str]:
+    """All that can be tried for an operation on this device, the reference first."""
+    names = [name for name in BACKENDS if name in (jax.default_backend(), "prefix")]
+    return [REFERENCE, *(name for name in names if hasattr(_module(name), operation))]
 
 
 def is_first(name: str, operation: str) -> bool:
@@ -83,8 +120,21 @@ def is_first(name: str, operation: str) -> bool:
 
 
 def asked(operation: str) -> str | None:
-    """The backend that `EAGLE_JAX_OPS` names for an operation, if any."""
+    """The backend that `EAGLE_JAX_OPS` names for an operation, if any; on trial the one that is tried."""
+    if (trial := _forced.get()) is not None and trial.operation == operation:
+        return trial.candidate
     return _parsed(os.environ.get(VARIABLE, "")).get(operation)
+
+
+@contextlib.contextmanager
+def forced(operation: str, candidate: str) -> Iterator[dict[str, str]]:
+    """What is traced inside is computed by this candidate; the dictionary tells who refused what, and why."""
+    trial = _Trial(operation, candidate, {})
+    token = _forced.set(trial)
+    try:
+        yield trial.refused
+    finally:
+        _forced.reset(token)
 
 
 def settings() -> dict[str, str]:
@@ -94,7 +144,10 @@ def settings() -> dict[str, str]:
 
 def tracing_context() -> Hashable:
     """All that operations read while they are traced and that is no argument: a key for what was traced before."""
-    return tuple(settings().items()), tuple(DEFAULTS.items()), jax.default_backend(), current_sharding()
+    trial, calls = _forced.get(), recorder()
+    on_trial = None if trial is None else (trial.operation, trial.candidate), None if calls is None else id(calls)
+    read = tuple(settings().items()), tuple(DEFAULTS.items()), tuple(table().items()), on_trial
+    return *read, jax.default_backend(), current_sharding()
 
 
 @functools.cache
@@ -126,6 +179,11 @@ def _implementation(name: str, operation: str) -> Callable[..., Any]:
     if (function := getattr(module, operation, None)) is None:
         raise NotImplementedError(f"it has no {operation}")
     return function
+
+
+def _unpacked_shape(operation: str, args: tuple[Any, ...]) -> str:
+    """The class of a product with a packed weight."""
+    return str(weight_shape(jax.eval_shape(args[1].unpack))) if operation == "linear" else ""
 
 
 def _with_gradient_of(

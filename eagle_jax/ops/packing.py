@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from eagle_jax.ops.choice.shapes import weight_shape
 from eagle_jax.ops.dispatch import BACKENDS, candidates
 from eagle_jax.ops.quantized import INT, QuantArray
 from eagle_jax.struct import pytree
@@ -117,7 +118,7 @@ def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantA
 
 def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
     """The weight in the layout of the first backend that packs it; None if none does."""
-    for name in candidates("linear"):
+    for name in candidates("linear", weight_shape(weight)):
         try:
             backend = importlib.import_module(BACKENDS[name])
         except ImportError:

@@ -14,6 +14,7 @@ from eagle_jax.config import LlamaConfig
 from eagle_jax.converters import Pair, dflash, heads, known_pair, mtp, quant_types, target_config
 from eagle_jax.converters.eagle import default_taps, read_head
 from eagle_jax.converters.files import Weights
+from eagle_jax.decoding.greedy import MOST as LOGITS
 from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
 from eagle_jax.loading.dtypes import dtype_of
 from eagle_jax.loading.folders import is_own_layer
@@ -23,6 +24,7 @@ from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, empty_cache
 from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, schemes_of
+from eagle_jax.ops.attention_parts import MOST as SCORES
 from eagle_jax.ops.quantized import QuantArray, QuantType, zeros
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
 from eagle_jax.sharding.rules import map_paths
@@ -36,15 +38,16 @@ _KINDS: Mapping[type, Any] = {EagleConfig: Head, Eagle3Config: Head3, DFlashConf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Bytes on each device while decoding.
+    """Bytes on each device while prompts are read and answers decoded.
 
     Attributes:
         mesh: devices along each axis.
         requests: decoded together, over all devices.
         target, head: weights.
         cache: keys and values of the committed tokens, the head's among them.
-        buffers: the most that one pass over a tree needs at a time: logits, attention scores, the tree's own keys and
-            values. An estimate from above; the rest is exact.
+        buffers: the most that a greedy step, or a chunk of all prompts, needs at a time: logits, attention scores, the
+            inside of an MLP, the tokens' own keys and values. An estimate; the rest is exact.
+        step: the part of `buffers` that a step needs.
     """
 
     mesh: Mapping[str, int]
@@ -53,6 +56,7 @@ class Plan:
     head: int
     cache: int
     buffers: int
+    step: int
 
     @property
     def total(self) -> int:
@@ -183,8 +187,9 @@ def of_configs(
         head = dataclasses.replace(head, layers=widened(head.layers, sizes))
         drafting = bytes_per_device(head_shapes(head, dtype, head_scheme).params, HEAD, sizes)
         cache += bytes_per_device(_cache(head.layers, rows, slots, dtype), STATE, sizes)
-    buffers = _buffers(config, sizes, requests * nodes, slots, dtype)
-    return Plan(mesh=dict(sizes), requests=rows, target=weights, head=drafting, cache=cache, buffers=buffers)
+    step = _step(config, sizes, requests * nodes, slots, dtype)
+    buffers = max(step, _prefill(config, sizes, requests, slots, dtype))
+    return Plan(mesh=dict(sizes), requests=rows, target=weights, head=drafting, cache=cache, buffers=buffers, step=step)
 
 
 @functools.lru_cache(maxsize=16)
@@ -241,13 +246,35 @@ def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:
     return jax.eval_shape(lambda: empty_cache(config, rows, slots, dtype))
 
 
-def _buffers(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, dtype: Any) -> int:
-    """What the largest moments of one pass over a tree take on a device, in bytes."""
+def _step(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, dtype: Any) -> int:
+    """What the largest moment of a greedy step over so many nodes takes on a device, in bytes."""
     parts, item = sizes[MODEL], jnp.dtype(dtype).itemsize
     logits = 4 * rows * config.vocab_size // (parts if config.vocab_size % parts == 0 else 1)
-    scores = 4 * rows * config.num_attention_heads // parts * slots
+    if parts * sizes[DATA] == 1:
+        logits = min(logits, LOGITS)
+    return max(logits, _pass(config, parts, rows, slots, item)) + _own(config, parts, rows, item)
+
+
+def _prefill(config: LlamaConfig, sizes: Mapping[str, int], requests: int, slots: int, dtype: Any) -> int:
+    """What a chunk of every prompt takes."""
+    parts, item, rows = sizes[MODEL], jnp.dtype(dtype).itemsize, requests * CHUNK
+    return _pass(config, parts, rows, slots, item) + _own(config, parts, rows, item)
+
+
+def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> int:
+    """The most that a layer needs at a time, and the residual stream beside it: gate, up and their product, or scores
+    in float32 and the weights made of them, queries and what they attend to.
+    """
+    mlp = 3 * item * rows * config.intermediate_size // parts
+    queries = 2 * item * rows * config.num_attention_heads * config.head_dim // parts
+    scores = min(4 * rows * config.num_attention_heads // parts * slots, SCORES)
+    return max(mlp, scores + scores * item // 4 + queries) + 2 * item * rows * config.hidden_size
+
+
+def _own(config: LlamaConfig, parts: int, rows: int, item: int) -> int:
+    """What the tokens of a pass add to the states of all layers, before it is written there."""
     own = rows * sum(_added(config, layer, item) for layer in range(config.num_hidden_layers))
-    return max(2 * logits, 2 * scores) + own // (1 if config.latent is not None else parts)
+    return own // (1 if config.latent is not None else parts)
 
 
 def _added(config: LlamaConfig, layer: int, item: int) -> int:

@@ -290,6 +290,21 @@ class Fake:
         self.requests.append((None, request))
         yield self.tuned
 
+    @property
+    def findings(self) -> list[api.Finding]:
+        """A product for which the reference is slower than one candidate, and another is wrong."""
+        of = dict(device="cpu 0, jax 0", operation="linear", shape="8 x 4 of float32")
+        return [
+            api.Finding(**of, candidate="xla", seconds=(2e-6, 3e-6), error=0.0),
+            api.Finding(**of, candidate="cpu", seconds=(1e-6, 2e-6), error=1e-7),
+            api.Finding(**of, candidate="gpu", error=0.5, reason="it is wrong"),
+        ]
+
+    def measure_operations(self, model, *, anew, progress):
+        assert anew
+        progress(0, 3, "linear")
+        return self.findings
+
     def engine(self, model, **how):
         self.engines.append(how)
         plain = how["drafter"] == "none" or how["tree"] == "auto" and how["rows"] > 4
@@ -350,10 +365,12 @@ def fake(monkeypatch) -> Fake:
         "default_target",
     )
     monkeypatch.setattr(api, "keep_budgets", fake.kept.extend)
+    monkeypatch.setattr(api, "operation_findings", lambda: fake.findings)
     for name in (
         *commands,
         "tune",
         "calibrate_head",
+        "measure_operations",
         "profile",
         "tokenizer_of",
         "make_datastore",

@@ -51,3 +51,22 @@ def test_prompts_of_a_file_are_asked_as_chats(fake, run, tmp_path):
 def test_wrong_options_are_one_sentence(fake, run, given, said):
     shown = run("tune", *given)
     assert shown.exit_code == 2 and said in shown.stderr and not fake.kept
+
+
+@pytest.mark.parametrize("command", [("tune", "./llama", "--ops"), ("inspect", "--ops")])
+def test_the_table_of_operations_has_times_errors_and_reasons(fake, run, command):
+    lines = [line.split() for line in run(*command).stdout.splitlines()]
+    linear = ["linear", "8", "x", "4", "of", "float32"]
+    assert [*linear, "xla", "2", "3", "0.0e+00"] in lines and [*linear, "cpu", "1", "2", "1.0e-07", "taken"] in lines
+    assert [*linear, "gpu", "5.0e-01", "it", "is", "wrong"] in lines
+    told = json.loads(run(*command, "--json").stdout)
+    found = told["operations"] if command[0] == "tune" else told
+    assert [one["candidate"] for one in found] == ["xla", "cpu", "gpu"]
+
+
+def test_nothing_to_inspect(fake, run):
+    shown = run("inspect")
+    assert (
+        shown.exit_code == 2
+        and "nothing to inspect; name a folder, a .gguf file or a pair, or give --ops" in shown.stderr
+    )

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import logging
+import math
+import re
 from collections.abc import Callable
 from unittest import mock
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from for_cuda import lowered
 
-from eagle_jax.ops import VARIABLE, Case, dispatch, tree_attention
+from eagle_jax.ops import VARIABLE, Case, attention_parts, dispatch, tree_attention
 from eagle_jax.ops import attention_reference as xla
 from eagle_jax.ops.gpu import tree_attention as pallas_gpu
 from eagle_jax.ops.tpu import tree_attention as pallas_tpu
@@ -164,6 +166,49 @@ class TestXLAWhole(Contract):
     def attend(case: Case) -> jax.Array:
         with mock.patch.object(jax, "default_backend", lambda: "gpu"):
             return xla.attend(case)
+
+
+class TestPrefix(Contract):
+    """XLA over the smallest of several prefixes that holds the longest row."""
+
+    attend = staticmethod(xla.by_prefix)
+
+    def test_the_smallest_that_holds_the_longest_row_is_read(self):
+        """Masked values would show: nothing times what is no number is none."""
+        case = made(Asked(3, 1100, (500, 10), group=2))
+        assert xla.prefixes(case.slots) == [256, 512, 1024, 1100]
+        beyond = (jnp.arange(case.slots) >= 512)[None, None, :, None]
+        spoilt = dataclasses.replace(case, prefix=tuple(jnp.where(beyond, jnp.nan, part) for part in case.prefix))
+        run = jax.jit(self.attend)
+        np.testing.assert_array_equal(run(spoilt), run(case))
+        longer = dataclasses.replace(spoilt, length=jnp.asarray([513, 10], jnp.int32))
+        assert np.isnan(run(longer)).any(), "the next larger one is read from 513 slots on"
+
+
+class TestParts(Contract):
+    """As `TestXLAWhole`, with so little room for scores that nodes of one request are read some at a time."""
+
+    most = 2**14
+
+    @classmethod
+    def attend(cls, case: Case) -> jax.Array:
+        with mock.patch.object(attention_parts, "MOST", cls.most):
+            return TestXLAWhole.attend(case)
+
+    def test_scores_are_never_larger(self):
+        case = made(CASES["a chunk of a prompt, of a cache mostly empty"])
+        assert attention_parts.scores_size(case) > self.most
+        found = re.findall(r"f32\[([\d,]+)\]", str(jax.make_jaxpr(self.attend)(case)))
+        sizes = {4 * math.prod(map(int, dims.split(","))) for dims in found if dims.endswith(str(case.slots))}
+        assert sizes and max(sizes) <= max(self.most, 4 * case.q.shape[1] * case.group * case.slots)
+        whole = re.findall(r"f32\[([\d,]+)\]", str(jax.make_jaxpr(TestXLAWhole.attend)(case)))
+        assert any(4 * math.prod(map(int, dims.split(","))) > self.most for dims in whole if dims.endswith("700"))
+
+
+class TestPartsOfRequests(TestParts):
+    """With room for the scores of one request of these cases, not for those of several."""
+
+    most = 2**19
 
 
 @pytest.mark.skipif(cpu_backend() is None, reason="the CPU backend is not used")

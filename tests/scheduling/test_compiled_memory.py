@@ -14,10 +14,12 @@ import pytest
 import eagle_jax
 from eagle_jax.decoding.decode import advance, compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import prefill
+from eagle_jax.decoding.prefill import init_prefill, prefill, read_prompts
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams
+from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.ops import VARIABLE, attention_parts
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.tuning import plan
 from eagle_jax.workarounds import loop_options
@@ -58,6 +60,22 @@ def test_a_copied_cache_would_show(copied: bool, fused):
     given = given_to_loop(target, head, DynamicTree(4, 2, 1), rows=2, slots=4096)
     copying = jax.jit(advance, static_argnames=("mode", "sharding"), compiler_options=loop_options())
     assert (on_top(copying if copied else compiled_advance(), given, fused) > 0.15) == copied
+
+
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_prompts_are_read_with_few_scores(in_parts: bool, fused, monkeypatch):
+    """Eight chunks of 64 tokens over 65,536 slots have 537 MB of float32 scores."""
+    monkeypatch.setenv(VARIABLE, "xla")
+    if not in_parts:
+        monkeypatch.setattr(attention_parts, "MOST", 2**40)
+    jax.clear_caches()  # layers that were traced with another bound
+    target, head = synthetic_pair(dataclasses.replace(TINY, head_dim=16, num_attention_heads=4))
+    rows, slots = 8, 65536
+    of = target, Plain(), *given_to_loop(target, head, DynamicTree(4, 2, 1), rows=rows, slots=slots)[2:4]
+    reading = jax.eval_shape(lambda *of: init_prefill(*of, slots=slots), *of[:3])
+    program = jax.jit(lambda *of: read_prompts(*of, chunk=64), donate_argnums=4, compiler_options=loop_options())
+    temporary = program.lower(*of[:3], of[3].tokens, reading).compile(fused).memory_analysis().temp_size_in_bytes
+    assert (temporary < 3 * 2**28) == in_parts, f"{temporary / 1e6:.0f} MB"
 
 
 @pytest.mark.proof

@@ -1,0 +1,31 @@
+"""Greedy draws without the logits of all nodes: 960 rows of 128,256 float32 numbers are 492 MB, of which a step needs
+the places of 960 maxima.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle_jax.models.target import Target
+from eagle_jax.ops import argmax
+from eagle_jax.sharding.tracing import is_sharded
+
+MOST = (
+    2**27
+)  # bytes of logits at a time: 261 rows of 128,256, more than an H200 needs to be busy while it reads weights
+
+
+def is_large(target: Target, hidden: Float[Array, "b n h"]) -> bool:
+    """Whether the logits of these rows are made in parts; those of several devices lie in parts already."""
+    return not is_sharded() and 4 * hidden.shape[0] * hidden.shape[1] * target.config.vocab_size > MOST
+
+
+def greedy_draws(target: Target, hidden: Float[Array, "b n h"]) -> Int[Array, "b n"]:
+    """`argmax(target.logits(hidden))`, of some rows at a time."""
+    batch, nodes, size = hidden.shape
+    most = max(MOST // (4 * target.config.vocab_size), 1)
+    parts = -(-batch * nodes // most)
+    rows = -(-batch * nodes // parts)
+    padded = jnp.pad(hidden.reshape(-1, size), ((0, parts * rows - batch * nodes), (0, 0)))
+    draws = jax.lax.map(lambda part: argmax(target.logits(part[None]))[0], padded.reshape(parts, rows, size))
+    return draws.reshape(-1)[: batch * nodes].reshape(batch, nodes)

@@ -1,0 +1,83 @@
+"""The choice among candidates for a model's operations: on its first load on a device, and on `eagle-jax tune --ops`.
+
+On a CPU nothing is measured as a model is loaded. Its machine code was seen to win on the kinds of processors that it
+is written for, and what a load takes is what a user waits for: SmolLM2 is there in a few seconds, and measuring its
+operations takes half a minute. `eagle-jax tune --ops` measures there too, and what it finds is gone by.
+"""
+
+import os
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax import ops
+from eagle_jax.loading.model import Model
+from eagle_jax.models.lm import LM, causal
+from eagle_jax.ops.choice import measure as choice
+from eagle_jax.ops.choice.findings import Finding
+from eagle_jax.ops.choice.recorded import Call, recording
+
+VARIABLE = "EAGLE_JAX_MEASURE"
+SECONDS = 30.0  # of the first load on a device
+SLOTS = 4096  # at most, of the caches
+GUESSES = 10  # of a top-k
+
+
+def calls_of(target: LM, context: int) -> list[Call]:
+    """The calls that decoding makes: one token and a tree of one request, a token of several requests."""
+    on_cpu = jax.default_backend() == "cpu"
+    slots = min(context, SLOTS // 4 if on_cpu else SLOTS) // 128 * 128 or context
+    with recording() as calls:
+        for requests, nodes in ((1, 1), (1, 8 if on_cpu else 60), (8, 1)):
+            jax.eval_shape(lambda target, n=nodes, b=requests: _pass(target, b, n, slots), target)
+    return calls
+
+
+def _pass(target: LM, requests: int, nodes: int, slots: int) -> Any:
+    steps, visible = causal(requests, nodes)
+    cache = target.empty_cache(requests, slots)
+    output = target.forward(jnp.zeros((requests, nodes), jnp.int32), steps + slots // 2, visible, cache)
+    logits = target.logits(output.hidden)
+    return ops.argmax(logits), ops.top_k(logits, min(GUESSES, logits.shape[-1]), logit_scale=1.0)
+
+
+def measure_operations(model: Model, **how: Any) -> list[Finding]:
+    """Tries every candidate for the model's operations here; `how` is as in `ops.choice.measure.measure`.
+
+    Raises:
+        ValueError: the model is spread over devices, or of another package's making; or another process measures.
+    """
+    if model.sharding is not None or not isinstance(model.target, LM):
+        raise ValueError("operations are measured for targets of this package on one device; load one without a mesh")
+    return choice.measure(calls_of(model.target, model.context), **how)
+
+
+def measure_at_load(target: LM, context: int) -> None:
+    """Measures what is not known yet, off CPUs, in half a minute at most, and says so on stderr.
+
+    Raises:
+        RuntimeError: the device does not answer any more.
+        ValueError: EAGLE_JAX_MEASURE is neither "auto" nor "off".
+    """
+    setting = os.environ.get(VARIABLE, "auto")
+    if setting not in ("auto", "off"):
+        raise ValueError(f'{VARIABLE}={setting!r} is not known; expected "auto" or "off"')
+    if setting == "off" or jax.default_backend() == "cpu" or os.environ.get(ops.VARIABLE):
+        return
+    try:
+        if not choice.missing(calls_of(target, context)):
+            return
+        start = time.monotonic()
+        print(f"eagle-jax: measuring operations on this device, once, {SECONDS:.0f} s at most", file=sys.stderr)
+        choice.measure(calls_of(target, context), seconds=SECONDS, progress=_show)
+        took = time.monotonic() - start
+        print(f"\reagle-jax: measured in {took:.0f} s; eagle-jax inspect --ops shows it\033[K", file=sys.stderr)
+    except (OSError, ValueError) as error:  # a folder that cannot be written, or another process that measures
+        print(f"eagle-jax: operations are not measured: {error}", file=sys.stderr)
+
+
+def _show(done: int, total: int, what: str) -> None:
+    print(f"\r{done} of {total}: {what[:70]}\033[K", end="", file=sys.stderr, flush=True)

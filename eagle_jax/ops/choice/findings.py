@@ -1,0 +1,119 @@
+"""What was found about candidates, on disk, and the table of choices that programs are traced by."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+
+from eagle_jax.durable import hold, replacing
+from eagle_jax.platform import cache_folder, processor
+
+VERSION = 1
+REFERENCE = "xla"
+ENDED = "the process ended, or was ended, while it was tried"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was found about one candidate for one class of calls.
+
+    Attributes:
+        device: kind of the device, and the versions of JAX and its library.
+        operation, shape: the class.
+        candidate: name of a backend, or of the reference.
+        seconds: of a call, for each of the numbers of rows that were tried; None was not timed.
+        error: largest deviation from the reference, as a part of its largest number; None was not compared.
+        reason: why it is not taken; "" is right.
+    """
+
+    device: str
+    operation: str
+    shape: str
+    candidate: str
+    seconds: tuple[float, ...] | None = None
+    error: float | None = None
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.device, self.operation, self.shape, self.candidate
+
+
+@functools.cache
+def device() -> str:
+    """What findings are for: the device's kind and the versions of what compiles for it; of CPUs the instructions."""
+    first = jax.devices()[0]
+    kind = f"cpu {processor()}" if first.platform == "cpu" else f"{first.platform} {first.device_kind}"
+    return f"{kind}, jax {jax.__version__}, jaxlib {jaxlib.__version__}"
+
+
+def path() -> Path:
+    """The file of findings."""
+    return cache_folder() / "operations.json"
+
+
+def read() -> list[Finding]:
+    """All findings; a file that is not there, damaged or of another version holds none."""
+    try:
+        content = json.loads(path().read_text())
+        if not isinstance(content, dict) or content.get("version") != VERSION:
+            return []
+        return [one for entry in content["findings"] if (one := _finding(entry)) is not None]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _finding(entry: Any) -> Finding | None:
+    """An entry of the file; None if it is none that this version writes."""
+    try:
+        one = Finding(**{**entry, "seconds": entry["seconds"] and tuple(map(float, entry["seconds"]))})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return one if all(isinstance(text, str) for text in (*one.key, one.reason)) else None
+
+
+def keep(findings: Iterable[Finding]) -> None:
+    """Adds findings to the file, in one step; a later one about the same takes an earlier one's place."""
+    to = path()
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with to.with_suffix(".lock").open("ab") as lock:
+        hold(lock, to, wait=True)
+        by_key = {one.key: one for one in (*read(), *findings)}
+        content = {"version": VERSION, "findings": [dataclasses.asdict(one) for one in by_key.values()]}
+        with replacing(to) as file:
+            file.write(json.dumps(content, indent=1).encode())
+
+
+def fastest(findings: Iterable[Finding]) -> dict[tuple[str, str], str]:
+    """For each operation and shape the right candidate that took least, all numbers of rows together."""
+    best: dict[tuple[str, str], Finding] = {}
+    for one in findings:
+        if one.reason or one.seconds is None:
+            continue
+        place = one.operation, one.shape
+        if place not in best or sum(one.seconds) < sum(best[place].seconds or ()):
+            best[place] = one
+    return {place: one.candidate for place, one in best.items()}
+
+
+_table: dict[tuple[str, str], str] | None = None
+
+
+def table() -> Mapping[tuple[str, str], str]:
+    """The choices of this process: what was on disk as it was first asked for, and what `refresh` added."""
+    if _table is None:
+        refresh()
+    assert _table is not None
+    return _table
+
+
+def refresh(*, anew: bool = False) -> None:
+    """Takes in what is on disk now. A choice that programs may have been traced by stays, unless `anew`."""
+    global _table
+    found = fastest(one for one in read() if one.device == device())
+    _table = found if anew or _table is None else found | _table

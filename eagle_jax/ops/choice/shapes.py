@@ -1,0 +1,52 @@
+"""The class of a call: what it has in common with all others that the same candidate computes."""
+
+from typing import Any
+
+import jax
+
+from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.quantized import QuantArray
+
+
+def shape_of(operation: str, args: tuple[Any, ...], fixed: dict[str, Any]) -> str | None:
+    """The class of a call, rows and slots left out; None where nothing is chosen by class.
+
+    Weights that are packed for a backend have none in `linear`: who multiplies them was chosen as they were packed.
+    """
+    if operation == "tree_attention":
+        return _attention(args[0])
+    if operation == "linear":
+        return weight_shape(args[1])
+    if operation in ("top_k", "argmax"):
+        return f"{args[0].shape[-1]} of {args[0].dtype}"
+    if operation == "rms_norm":
+        return f"{args[0].shape[-1]} of {args[0].dtype}"
+    if operation == "mlp_block":
+        return f"{args[0].shape[-1]} of {args[0].dtype}, {_matrices(args[1])}"
+    if operation == "attention_block":
+        (_, heads, _, size), window = args[4][0].shape, ", window" if args[3].first is not None else ""
+        return f"{heads} heads of {size}{window}, {_matrices(args[2])}"
+    return None
+
+
+def weight_shape(weight: Any) -> str | None:
+    """The class of a product with a weight that is not packed."""
+    if hasattr(weight, "unpack"):
+        return None
+    kind = str(weight.quant_type) if isinstance(weight, QuantArray) else ""
+    return f"{weight.size // weight.shape[-1]} x {weight.shape[-1]} of {weight.dtype}{kind and f', {kind}'}"
+
+
+def _attention(case: Case) -> str:
+    heads, size = case.q.shape[1], case.q.shape[3]
+    more = {"window": case.first, "softcap": case.softcap, "sinks": case.sinks}
+    named = "".join(f", {name}" for name, value in more.items() if value is not None)
+    return f"{heads} x {case.group} heads of {size}, {case.q.dtype} and {case.prefix[0].dtype}{named}"
+
+
+def _matrices(weights: Any) -> str:
+    """Sizes and kinds of the matrices of a block."""
+    from eagle_jax.ops.packing import is_leaf  # it asks the dispatcher, which asks this module
+
+    leaves = jax.tree.leaves(weights, is_leaf=is_leaf)
+    return ", ".join(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in leaves if one.ndim > 1)

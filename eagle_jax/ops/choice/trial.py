@@ -1,0 +1,186 @@
+"""One candidate for one class of calls: run, compared with the reference, timed, and given up after a time.
+
+Before it is run it is written down as one that ended the process. Whatever it does, what is on disk is true: a process
+that it hung or killed has left the refusal, and the next one does not try it.
+"""
+
+import contextvars
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eagle_jax.ops.choice.findings import ENDED, Finding, device, keep
+from eagle_jax.ops.choice.recorded import Call
+from eagle_jax.ops.dispatch import dispatch, forced
+from eagle_jax.ops.packing import is_leaf, pack
+from eagle_jax.ops.quantized import QuantArray
+
+LIMIT = 20.0  # seconds of a candidate, its compiling included
+ANSWERS = 10.0  # seconds in which a device that works adds two numbers
+LOOP, ROUNDS = 8, 5  # calls in one program, and runs of it, of which the fastest counts
+# Largest deviation, as a part of the largest number. Rows that meet quantized weights may be rounded to 8 bits.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 1e-2}
+QUANTIZED = 5e-2
+WITH_WEIGHTS = {"linear": 1, "mlp_block": 1, "attention_block": 2}  # operations, and which argument holds weights
+
+T = TypeVar("T")
+
+
+class Hung(Exception):
+    """No answer in time."""
+
+
+def within(seconds: float, run: Callable[[], T]) -> T:
+    """What `run` returns or raises, from a thread that is left alone after so many seconds.
+
+    Raises:
+        Hung: it has not ended by then.
+    """
+    found: list[Any] = []
+
+    def body() -> None:
+        try:
+            found.append((run(), None))
+        except BaseException as error:  # whatever it raises is told
+            found.append((None, error))
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not found:
+        raise Hung(f"no answer within {seconds:.0f} s")
+    result, error = found[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, wanted: list[Any] | None) -> Finding:
+    """What is found of a candidate for calls of one class, with their arrays; it is kept on disk.
+
+    Args:
+        wanted: what the reference makes of them; None where the candidate is the reference.
+
+    Raises:
+        RuntimeError: the device does not answer any more.
+    """
+    call = calls[0][0]
+    finding = Finding(device=device(), operation=call.operation, shape=call.shape, candidate=candidate, reason=ENDED)
+    keep([finding])
+    try:
+        finding = dataclasses.replace(finding, **within(LIMIT, lambda: _measured(calls, candidate, wanted)))
+    except Hung as error:
+        finding = dataclasses.replace(finding, reason=f"it hangs: {error}")
+        keep([finding])
+        _check_device(finding)
+    except Exception as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        finding = dataclasses.replace(finding, reason=f"it fails: {told}")
+    keep([finding])
+    return finding
+
+
+def results(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str) -> list[Any]:
+    """What a candidate makes of the calls, as arrays of the host; None for one that it does not compute."""
+    made: list[Any] = []
+    for call, arrays in calls:
+        with forced(call.operation, candidate) as refused:
+            out = jax.jit(lambda *args, call=call: _run(call, args))(*_laid_out(call, arrays))
+        made.append(None if candidate in refused else jax.tree.map(np.asarray, out))
+    return made
+
+
+def _measured(calls: Sequence[Any], candidate: str, wanted: list[Any] | None) -> dict[str, Any]:
+    """The changed fields of a `Finding`."""
+    made, error = results(calls, candidate), 0.0
+    if all(one is None for one in made):
+        with forced(calls[0][0].operation, candidate) as refused:
+            jax.eval_shape(lambda *args: _run(calls[0][0], args), *_laid_out(*calls[0]))
+        return {"reason": f"it does not compute this: {refused.get(candidate, '')}"}
+    if wanted is not None:
+        error = max(_error(ours, theirs) for ours, theirs in zip(made, wanted, strict=True) if ours is not None)
+        most = _tolerance(calls[0][1])
+        if not error <= most:
+            return {
+                "error": error,
+                "reason": f"it is wrong: off by {error:.1e} of the largest number, allowed {most:g}",
+            }
+    return {"error": error, "seconds": tuple(_seconds(call, arrays, candidate) for call, arrays in calls), "reason": ""}
+
+
+def _run(call: Call, args: tuple[Any, ...]) -> Any:
+    return dispatch(call.operation, call.reference, *args, **call.fixed)
+
+
+def _laid_out(call: Call, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with weights as they are packed under the present choices."""
+
+    def packed(leaf: Any) -> Any:
+        return pack(leaf) if leaf.ndim > 1 else leaf
+
+    at = WITH_WEIGHTS.get(call.operation)
+    if at is None:
+        return arrays
+    return (*arrays[:at], jax.tree.map(packed, arrays[at], is_leaf=is_leaf), *arrays[at + 1 :])
+
+
+def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
+    """Of a call in a loop, where each waits for the one before."""
+    with forced(call.operation, candidate):
+        args = _laid_out(call, arrays)
+        leaves, tree = jax.tree.flatten(args)
+
+        def loop(first: jax.Array, *rest: jax.Array) -> jax.Array:
+            def once(_: Any, carry: jax.Array) -> jax.Array:
+                out = _run(call, jax.tree.unflatten(tree, [first + carry.astype(first.dtype), *rest]))
+                sums = (jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(out))
+                return carry + 1e-30 * sum(sums, jnp.zeros((), jnp.float32))
+
+            return jax.lax.fori_loop(0, LOOP, once, jnp.zeros((), jnp.float32))
+
+        run = jax.jit(loop).lower(*leaves).compile()
+    best = float("inf")
+    for _ in range(ROUNDS + 1):
+        start = time.perf_counter()
+        jax.block_until_ready(run(*leaves))
+        best = min(best, time.perf_counter() - start)
+    return best / LOOP
+
+
+def _error(ours: Any, theirs: Any) -> float:
+    """The largest deviation as a part of the largest number; infinite where indices differ or one is no number."""
+    worst = 0.0
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return float("inf")
+        if np.issubdtype(one.dtype, np.integer):
+            if not np.array_equal(one, other):
+                return float("inf")
+            continue
+        wide, right = np.asarray(one, np.float32), np.asarray(other, np.float32)
+        off = np.max(np.abs(wide - right), initial=0.0) / max(float(np.max(np.abs(right), initial=0.0)), 1e-30)
+        worst = max(worst, float(off) if np.isfinite(off) else float("inf"))
+    return worst
+
+
+def _tolerance(arrays: tuple[Any, ...]) -> float:
+    if any(isinstance(leaf, QuantArray) for leaf in jax.tree.leaves(arrays, is_leaf=is_leaf)):
+        return QUANTIZED
+    dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(arrays)}
+    return max(most for dtype, most in TOLERANCE.items() if dtype in dtypes)
+
+
+def _check_device(finding: Finding) -> None:
+    try:
+        within(ANSWERS, lambda: jax.block_until_ready(jnp.ones(()) + jnp.ones(())))
+    except Hung:
+        raise RuntimeError(
+            f"{finding.candidate} hangs in {finding.operation} ({finding.shape}), and the device does not answer any "
+            "more; it will not be tried again: start the program once more"
+        ) from None

@@ -1,0 +1,13 @@
+"""Attention by XLA that reads a prefix of the cache instead of all of it: a candidate beside the reference."""
+
+from jaxtyping import Array, Float
+
+from eagle_jax.ops import attention_reference
+from eagle_jax.ops.attention_case import Case
+
+
+def tree_attention(case: Case) -> Float[Array, "b k r c"]:
+    """Of several sizes of prefixes the smallest that holds the longest row, chosen while the program runs."""
+    if len(attention_reference.prefixes(case.slots)) == 1:
+        raise NotImplementedError(f"a cache of {case.slots} slots has no smaller prefixes")
+    return attention_reference.by_prefix(case)
