@@ -10,9 +10,8 @@ from eagle_jax.models.target import Target
 from eagle_jax.ops import argmax
 from eagle_jax.sharding.tracing import is_sharded
 
-MOST = (
-    2**27
-)  # bytes of logits at a time: 261 rows of 128,256, more than an H200 needs to be busy while it reads weights
+# Bytes of logits at a time: 261 rows of 128,256, more than an H200 needs to be busy while it reads weights.
+MOST = 2**27
 
 
 def is_large(target: Target, hidden: Float[Array, "b n h"]) -> bool:

@@ -15,7 +15,7 @@ backends: each is imported where it is chosen, and can be deleted, and everythin
 """
 
 from eagle_jax.ops.attention_block import added, attention_block, keys_and_values
-from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.ops.dispatch import VARIABLE, tracing_context
 from eagle_jax.ops.embed import embed
 from eagle_jax.ops.flat_attention import flat_attention
@@ -56,7 +56,7 @@ __all__ = [
     "AttentionInputs",
     "AttentionWeights",
     "CachedKV",
-    "Case",
+    "AttentionCall",
     "CosSin",
     "DeltaRows",
     "FlatRows",

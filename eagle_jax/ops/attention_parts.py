@@ -19,13 +19,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.sharding.tracing import by_head
 
 MOST = 2**28  # bytes of scores: 32 prompts of 256 tokens over 4,096 slots, with 32 heads, have 16 times as many
 
 
-def in_parts(attend: Callable[[Case], Float[Array, "b k r c"]], case: Case) -> Float[Array, "b k r c"]:
+def in_parts(
+    attend: Callable[[AttentionCall], Float[Array, "b k r c"]], case: AttentionCall
+) -> Float[Array, "b k r c"]:
     """`attend(case)`, by parts whose scores take at most `MOST` bytes; one node's scores are not divided.
 
     Cases with fresh rows that `visible` does not name, as training has them, are whole.
@@ -35,20 +37,20 @@ def in_parts(attend: Callable[[Case], Float[Array, "b k r c"]], case: Case) -> F
     return by_head(lambda own: _parts_on_device(attend, own), case)
 
 
-def scores_size(case: Case) -> int:
+def scores_size(case: AttentionCall) -> int:
     """Bytes of the larger of the scores over the cache and over the fresh rows."""
     batch, heads, rows, _ = case.q.shape
     return 4 * batch * heads * rows * max(case.slots, case.named)
 
 
-def _parts_on_device(attend: Callable[[Case], Array], case: Case) -> Float[Array, "b k r c"]:
+def _parts_on_device(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> Float[Array, "b k r c"]:
     of_request = scores_size(case) // len(case.q)
     if of_request <= MOST:
         return _by_requests(attend, case, MOST // of_request)
     return _by_requests(functools.partial(_by_nodes, attend), case, 1)
 
 
-def _by_requests(attend: Callable[[Case], Array], case: Case, most: int) -> Float[Array, "b k r c"]:
+def _by_requests(attend: Callable[[AttentionCall], Array], case: AttentionCall, most: int) -> Float[Array, "b k r c"]:
     """`attend` of as many requests at a time as divide them, at most `most`."""
     batch = len(case.q)
     size = next(size for size in range(min(most, batch), 0, -1) if batch % size == 0)
@@ -68,7 +70,7 @@ def _by_requests(attend: Callable[[Case], Array], case: Case, most: int) -> Floa
     return jax.lax.map(one, begins).reshape(case.q.shape)
 
 
-def _by_nodes(attend: Callable[[Case], Array], case: Case) -> Float[Array, "b k r c"]:
+def _by_nodes(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> Float[Array, "b k r c"]:
     """`attend` of some nodes at a time, for requests whose nodes are too many; the last part may hold some again."""
     batch, heads, _, size = case.q.shape
     nodes = case.nodes

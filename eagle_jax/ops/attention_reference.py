@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.ops.attention_case import UNSEEN, Case, Sums, absorb, scores
+from eagle_jax.ops.attention_call import UNSEEN, AttentionCall, Sums, absorb, scores
 from eagle_jax.ops.attention_parts import in_parts
 from eagle_jax.ops.types import KV, CachedKV
 
@@ -24,7 +24,7 @@ FEW = 32  # fresh tokens that are read together with the first block
 SMALLEST = 256  # slots of the smallest prefix
 
 
-def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
+def attend(case: AttentionCall, block: int | None = None) -> Float[Array, "b k r c"]:
     """The attention of each row over the keys that it attends to.
 
     Args:
@@ -40,7 +40,7 @@ def attend(case: Case, block: int | None = None) -> Float[Array, "b k r c"]:
     return jax.lax.cond(empty, lambda: _by_blocks(case, block), lambda: in_parts(_whole, case))
 
 
-def by_prefix(case: Case) -> Float[Array, "b k r c"]:
+def by_prefix(case: AttentionCall) -> Float[Array, "b k r c"]:
     """The same, of the first slots of the cache alone: of several sizes the smallest that holds the longest row."""
     sizes = prefixes(case.slots)
     longest = jnp.max(case.length)
@@ -55,23 +55,23 @@ def prefixes(slots: int) -> list[int]:
     return [*sizes, slots]
 
 
-def _beginning(case: Case, slots: int) -> Case:
+def _beginning(case: AttentionCall, slots: int) -> AttentionCall:
     """The case over the first slots of its cache, which hold all that is committed."""
     keys, values = case.prefix
     return dataclasses.replace(case, prefix=(keys[:, :, :slots], values[:, :, :slots]))
 
 
-def _begun(case: Case) -> Sums:
+def _begun(case: AttentionCall) -> Sums:
     """The state of each row before the keys that `visible` names and those of the cache."""
     sums = case.begin()
     return _aligned(case, sums) if case.fresh[0].shape[2] > case.named else sums
 
 
-def _mixed(case: Case, sums: Sums) -> Float[Array, "b k r c"]:
+def _mixed(case: AttentionCall, sums: Sums) -> Float[Array, "b k r c"]:
     return (sums[2] / sums[1]).astype(case.q.dtype)
 
 
-def _aligned(case: Case, sums: Sums) -> Sums:
+def _aligned(case: AttentionCall, sums: Sums) -> Sums:
     """Adds the fresh rows without a column in `visible`: of each group of `n`, one for each node."""
     batch, heads, _, size = case.q.shape
     top, total, mixed = (part.reshape(batch, heads, case.group, 1, case.nodes, -1) for part in sums)
@@ -89,7 +89,7 @@ def _aligned(case: Case, sums: Sums) -> Sums:
     return new, total, mixed
 
 
-def _whole(case: Case) -> Float[Array, "b k r c"]:
+def _whole(case: AttentionCall) -> Float[Array, "b k r c"]:
     """Over the fresh tokens, and all of the cache at once."""
     sums = _read(case, _begun(case), _named(case), case.visible)
     if case.slots:
@@ -97,7 +97,7 @@ def _whole(case: Case) -> Float[Array, "b k r c"]:
     return _mixed(case, sums)
 
 
-def _by_blocks(case: Case, block: int) -> Float[Array, "b k r c"]:
+def _by_blocks(case: AttentionCall, block: int) -> Float[Array, "b k r c"]:
     """Over the fresh tokens and, block by block, the committed prefix, which ends in the first half of the cache."""
 
     def read(index: Int[Array, ""], sums: Sums) -> Sums:
@@ -113,33 +113,33 @@ def _by_blocks(case: Case, block: int) -> Float[Array, "b k r c"]:
     return _mixed(case, jax.lax.fori_loop(low, -(-jnp.max(case.length) // block), read, sums))
 
 
-def _with_fresh(case: Case, sums: Sums, index: Int[Array, ""], block: int) -> Sums:
+def _with_fresh(case: AttentionCall, sums: Sums, index: Int[Array, ""], block: int) -> Sums:
     """Adds one block of the cache and the fresh tokens in one product."""
     part, slot = _block(case, index, block)
     keys, values = (jnp.concatenate(both, axis=2) for both in zip(part, _named(case), strict=True))
     return _read(case, sums, (keys, values), jnp.concatenate([_seen(case, slot), case.visible], axis=2))
 
 
-def _named(case: Case) -> KV:
+def _named(case: AttentionCall) -> KV:
     """The fresh rows that `visible` has a column for."""
     keys, values = case.fresh
     return keys[:, :, : case.named], values[:, :, : case.named]
 
 
-def _block(case: Case, index: Int[Array, ""], block: int) -> tuple[KV, Int[Array, "s"]]:
+def _block(case: AttentionCall, index: Int[Array, ""], block: int) -> tuple[KV, Int[Array, "s"]]:
     """Block number `index` of the cache, and its slots."""
     at = index * block
     keys, values = (jax.lax.dynamic_slice_in_dim(part, at, block, axis=2) for part in case.prefix)
     return _of_requests(case, (keys, values)), at + jnp.arange(block, dtype=jnp.int32)
 
 
-def _of_requests(case: Case, cached: CachedKV) -> KV:
+def _of_requests(case: AttentionCall, cached: CachedKV) -> KV:
     """The requests' rows of (a part of) the cache."""
     keys, values = cached
     return cached if case.cache_rows is None else (keys[case.cache_rows], values[case.cache_rows])
 
 
-def _seen(case: Case, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
+def _seen(case: AttentionCall, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
     """Which of the slots `slot` each node attends to."""
     seen = slot[None, None] < case.length[:, None, None]
     if case.first is not None:
@@ -147,7 +147,7 @@ def _seen(case: Case, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
     return jnp.broadcast_to(seen, (*case.visible.shape[:2], len(slot)))
 
 
-def _read(case: Case, sums: Sums, part: KV, seen: Bool[Array, "b n s"]) -> Sums:
+def _read(case: AttentionCall, sums: Sums, part: KV, seen: Bool[Array, "b n s"]) -> Sums:
     """Adds keys and values under a mask."""
     return absorb(sums, _masked(scores(case.q, part[0], case.softcap), seen), part[1])
 

@@ -3,10 +3,10 @@
 from jaxtyping import Array, Float
 
 from eagle_jax.ops import attention_reference
-from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.attention_call import AttentionCall
 
 
-def tree_attention(case: Case) -> Float[Array, "b k r c"]:
+def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
     """Of several sizes of prefixes the smallest that holds the longest row, chosen while the program runs."""
     if len(attention_reference.prefixes(case.slots)) == 1:
         raise NotImplementedError(f"a cache of {case.slots} slots has no smaller prefixes")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.ops import attention_reference
-from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.ops.dispatch import dispatch
 from eagle_jax.ops.types import KV, CachedKV
 
@@ -59,7 +59,7 @@ def tree_attention(
     scaled = q * (1 / math.sqrt(size) if scale is None else scale)
     rows = scaled.reshape(batch, fresh[0].shape[1], -1, size)
     by_row = _by_row(sinks, fresh, q.shape[2])
-    case = Case(rows, fresh, visible, prefix, length, first, softcap, cache_rows, count, by_row)
+    case = AttentionCall(rows, fresh, visible, prefix, length, first, softcap, cache_rows, count, by_row)
     if not case.slots:  # without a cache nothing is lost
         return attention_reference.attend(case).reshape(q.shape)
     whole = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient

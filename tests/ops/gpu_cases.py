@@ -13,17 +13,17 @@ from test_tree_attention import CASES, made
 sys.path.append(str(pathlib.Path(__file__).parents[2]))
 
 from benchmarks.compile_only import gpu_loop
-from eagle_jax.ops import Case
+from eagle_jax.ops import AttentionCall
 from eagle_jax.ops.gpu import tree_attention as pallas_gpu
 
 
-def of_8b(requests: int, nodes: int, slots: int = 2048) -> Case:
+def of_8b(requests: int, nodes: int, slots: int = 2048) -> AttentionCall:
     """A case of shapes: 8 kv heads of 128, four queries each, bfloat16."""
 
     def rows(count: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((requests, 8, count, 128), jnp.bfloat16)
 
-    return Case(
+    return AttentionCall(
         q=rows(4 * nodes),
         fresh=(rows(nodes), rows(nodes)),
         visible=jax.ShapeDtypeStruct((requests, nodes, nodes), jnp.bool_),

@@ -15,9 +15,9 @@ from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.ops import VARIABLE, Case
+from eagle_jax.ops import VARIABLE, AttentionCall
 from eagle_jax.ops import attention_reference as xla
-from eagle_jax.ops.attention_case import Backend
+from eagle_jax.ops.attention_call import Backend
 from eagle_jax.ops.tpu import backend as tpu
 from eagle_jax.testing import TINY, cpu_backend, synthetic_pair
 
@@ -48,7 +48,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What computes attention over a cache from now on, by name; what is left to `xla` is told apart."""
     ran: list[str] = []
 
-    def noted(name: str, backend: Backend, case: Case) -> jax.Array:
+    def noted(name: str, backend: Backend, case: AttentionCall) -> jax.Array:
         if case.slots:
             ran.append(name)
         return backend(case)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from for_cuda import lowered
 
-from eagle_jax.ops import VARIABLE, Case, attention_parts, dispatch, tree_attention
+from eagle_jax.ops import VARIABLE, AttentionCall, attention_parts, dispatch, tree_attention
 from eagle_jax.ops import attention_reference as xla
 from eagle_jax.ops.gpu import tree_attention as pallas_gpu
 from eagle_jax.ops.tpu import tree_attention as pallas_tpu
@@ -67,7 +67,7 @@ CASES = {
 
 
 @functools.cache
-def made(asked: Asked) -> Case:
+def made(asked: Asked) -> AttentionCall:
     rng, batch, fresh = np.random.default_rng(0), len(asked.lengths), asked.beside + asked.nodes
 
     def normal(*shape: int) -> jax.Array:
@@ -80,7 +80,7 @@ def made(asked: Asked) -> Case:
     visible = np.concatenate([rng.random((batch, asked.nodes, asked.beside)) < 0.5, np.tile(seen, (batch, 1, 1))], 2)
     lengths = np.asarray(asked.lengths, np.int32)
     first = None if asked.window is None else lengths[:, None] + np.arange(asked.nodes)[None] // 3 - asked.window + 1
-    return Case(
+    return AttentionCall(
         q=normal(batch, asked.heads, asked.group * asked.nodes, asked.size),
         fresh=tuple(normal(batch, asked.heads, fresh, asked.size) for _ in "kv"),
         visible=jnp.asarray(visible),
@@ -123,7 +123,7 @@ class Contract:
     alone = {"atol": 1e-6}
 
     @staticmethod
-    def attend(case: Case) -> jax.Array:
+    def attend(case: AttentionCall) -> jax.Array:
         raise NotImplementedError
 
     @pytest.mark.parametrize("name", CASES)
@@ -163,7 +163,7 @@ class TestXLAWhole(Contract):
     """As it is off CPUs."""
 
     @staticmethod
-    def attend(case: Case) -> jax.Array:
+    def attend(case: AttentionCall) -> jax.Array:
         with mock.patch.object(jax, "default_backend", lambda: "gpu"):
             return xla.attend(case)
 
@@ -191,7 +191,7 @@ class TestParts(Contract):
     most = 2**14
 
     @classmethod
-    def attend(cls, case: Case) -> jax.Array:
+    def attend(cls, case: AttentionCall) -> jax.Array:
         with mock.patch.object(attention_parts, "MOST", cls.most):
             return TestXLAWhole.attend(case)
 
@@ -218,7 +218,7 @@ class TestCPU(Contract):
     alone = {"atol": 0, "rtol": 0}
 
     @staticmethod
-    def attend(case: Case) -> jax.Array:
+    def attend(case: AttentionCall) -> jax.Array:
         try:
             return cpu_backend().tree_attention(case)
         except NotImplementedError as reason:
@@ -290,14 +290,14 @@ class TestPallasGPU(Contract):
 
 
 @pytest.mark.parametrize("kernel", [pallas_tpu.attend, pallas_gpu.attend])
-def test_kernels_are_for_caches(kernel: Callable[[Case], jax.Array]):
+def test_kernels_are_for_caches(kernel: Callable[[AttentionCall], jax.Array]):
     case = made(CASES["a chunk of a prompt"])
     empty = dataclasses.replace(case, prefix=tuple(part[:, :, :0] for part in case.prefix))
     with pytest.raises(NotImplementedError, match="no committed prefix"):
         kernel(empty)
 
 
-def attend(case: Case) -> jax.Array:
+def attend(case: AttentionCall) -> jax.Array:
     whole = functools.partial(xla.attend, block=case.slots)
     return dispatch.dispatch("tree_attention", xla.attend, case, differentiable=whole)
 
@@ -323,7 +323,7 @@ def test_on_a_mesh_each_device_takes_its_own_rows_and_heads(monkeypatch):
     sharding = sharding_of("data:2,model:2", dataclasses.replace(TINY, num_key_value_heads=2))
     assert sharding is not None and parse("data:2,model:2") == sharding.sizes
 
-    def program(case: Case, sharding: object = None) -> dict[str, list[dict[str, jax.Array]]]:
+    def program(case: AttentionCall, sharding: object = None) -> dict[str, list[dict[str, jax.Array]]]:
         return {"layers": [{"k": attend(case)}]}  # lies as a cache does
 
     placed = sharding.put(case, sharding.state)

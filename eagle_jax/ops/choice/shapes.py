@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.ops.quantized import QuantArray
 
 
@@ -37,7 +37,7 @@ def weight_shape(weight: Any) -> str | None:
     return f"{weight.size // weight.shape[-1]} x {weight.shape[-1]} of {weight.dtype}{kind and f', {kind}'}"
 
 
-def _attention(case: Case) -> str:
+def _attention(case: AttentionCall) -> str:
     heads, size = case.q.shape[1], case.q.shape[3]
     more = {"window": case.first, "softcap": case.softcap, "sinks": case.sinks}
     named = "".join(f", {name}" for name, value in more.items() if value is not None)

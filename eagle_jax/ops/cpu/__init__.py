@@ -14,7 +14,7 @@ logits are the same in any tree and batch.
     float_products      rows times a packed float weight
     quantized_products  rows times a packed quantized weight
     packed_linear       rows and packed weights as the blocks use them; `arguments` of the blocks
-    blocks, attention   attention over a block of keys; `ops.attention_case.Case`
+    blocks, attention   attention over a block of keys; `ops.attention_call.AttentionCall`
     attention_block     norm, projections, rotation, attention, output projection; its tasks in `attention_tasks`
     mlp_block           norm, MLP
     norms, ranking      root mean square norms, top-k

@@ -1,4 +1,4 @@
-"""Tree attention of an `attention_case.Case` in float32; each kv head of each request is a task."""
+"""Tree attention of an `attention_call.AttentionCall` in float32; each kv head of each request is a task."""
 
 import functools
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from llvmlite import ir
 
-from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.ops.cpu.arguments import cache_rows
 from eagle_jax.ops.cpu.blocks import BLOCK, MAX_WIDTH, SUMS, KeyMask, Rows, attend_keys, cached_head
 from eagle_jax.ops.cpu.calls import Call, add_handler
@@ -19,7 +19,7 @@ from eagle_jax.ops.cpu.threads import Phase, run_phases
 NAME, WINDOWED = "eagle_jax_attention", "eagle_jax_attention_windowed"
 
 
-def attend(case: Case) -> Float[Array, "b k r c"]:
+def attend(case: AttentionCall) -> Float[Array, "b k r c"]:
     """The attention of each row over the keys it attends to.
 
     Raises:
@@ -42,7 +42,7 @@ def attend(case: Case) -> Float[Array, "b k r c"]:
     return _spread(case, jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(case.q.shape, jnp.float32), sums])(*buffers)[0])
 
 
-def _compact(case: Case) -> Float[Array, "b k r c"]:
+def _compact(case: AttentionCall) -> Float[Array, "b k r c"]:
     """The queries of nodes that are not padding first: row `g count + i` is query g at node i."""
     if case.count is None:
         return case.q
@@ -51,7 +51,7 @@ def _compact(case: Case) -> Float[Array, "b k r c"]:
     return jnp.take_along_axis(case.q, source[:, None, :, None], axis=2)
 
 
-def _spread(case: Case, rows: Float[Array, "b k r c"]) -> Float[Array, "b k r c"]:
+def _spread(case: AttentionCall, rows: Float[Array, "b k r c"]) -> Float[Array, "b k r c"]:
     """Results in the order of `case.q`; zeros for nodes of padding."""
     if case.count is None:
         return rows

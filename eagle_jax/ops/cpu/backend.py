@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.ops.cpu import panels, quantized_panels
 from eagle_jax.ops.cpu.panels import Panels
 from eagle_jax.ops.cpu.product_kind import ProductKind
@@ -82,7 +82,7 @@ def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) ->
     return norms.rms_norm(x, scale, eps)
 
 
-def tree_attention(case: Case) -> Float[Array, "b k r c"]:
+def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
     """In float32."""
     if case.sinks is not None:
         raise NotImplementedError("it has no sinks")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from eagle_jax.ops.attention_case import NOTHING_SEEN, UNSEEN
+from eagle_jax.ops.attention_call import NOTHING_SEEN, UNSEEN
 from eagle_jax.ops.cpu.addressing import Addresses, Strides
 from eagle_jax.ops.cpu.arithmetic import Float32Arithmetic
 from eagle_jax.ops.cpu.code import (

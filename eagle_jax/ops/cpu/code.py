@@ -14,7 +14,7 @@ import llvmlite
 from llvmlite import binding, ir
 
 from eagle_jax.durable import replacing
-from eagle_jax.ops import attention_case as base
+from eagle_jax.ops import attention_call as base
 from eagle_jax.ops.cpu import hardware, symbols
 from eagle_jax.ops.cpu.hardware import is_x86, l1_data_cache
 from eagle_jax.platform import programs_folder

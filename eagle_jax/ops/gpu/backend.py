@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.ops.gpu import int4
 from eagle_jax.ops.gpu.tree_attention import attend
 from eagle_jax.ops.quantized import QuantArray
@@ -14,7 +14,7 @@ from eagle_jax.sharding import by_head
 from eagle_jax.sharding.tracing import is_sharded
 
 
-def tree_attention(case: Case) -> Float[Array, "b k r c"]:
+def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
     if jax.default_backend() != "gpu":
         raise NotImplementedError("there is no GPU")
     if case.sinks is not None:

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from eagle_jax.ops.attention_case import UNSEEN, Case, Sums, absorb, merged, nothing, scores
+from eagle_jax.ops.attention_call import UNSEEN, AttentionCall, Sums, absorb, merged, nothing, scores
 
 ROWS, BLOCK = 64, 64  # rows of a program, and slots it reads at a time
 SPAN, SPANS = 512, 16  # fewest slots of a program, and most programs along the slots
 
 
-def attend(case: Case, interpret: bool = False) -> Float[Array, "b k r c"]:
+def attend(case: AttentionCall, interpret: bool = False) -> Float[Array, "b k r c"]:
     """The average over all that each row sees.
 
     Args:

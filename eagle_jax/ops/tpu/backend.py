@@ -2,12 +2,12 @@
 
 from jaxtyping import Array, Float
 
-from eagle_jax.ops.attention_case import Case
+from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.ops.tpu.tree_attention import attend
 from eagle_jax.sharding import by_head
 
 
-def tree_attention(case: Case) -> Float[Array, "b k r c"]:
+def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
     if case.sinks is not None:
         raise NotImplementedError("it has no sinks")
     return by_head(attend, case)

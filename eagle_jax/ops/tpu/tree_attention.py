@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.ops.attention_case import UNSEEN, Case, absorb, nothing, scores
+from eagle_jax.ops.attention_call import UNSEEN, AttentionCall, absorb, nothing, scores
 
 LANES, SUBLANES = 128, 32  # of a register tile of bytes, as masks have them
 ROWS, SCORES = 1024, 1 << 18  # most rows, and most scores, in VMEM at a time
@@ -30,7 +30,7 @@ TINY = float(jnp.finfo(jnp.float32).tiny)  # keeps rows of padding, which see no
 LEAST = 8  # fresh rows: Mosaic makes no product with a single one
 
 
-def attend(case: Case, interpret: bool | None = None) -> Float[Array, "b k r c"]:
+def attend(case: AttentionCall, interpret: bool | None = None) -> Float[Array, "b k r c"]:
     """The average over all that each row sees.
 
     Args:
@@ -100,7 +100,7 @@ class Tiling:
     ragged: bool
 
     @staticmethod
-    def of(case: Case) -> "Tiling":
+    def of(case: AttentionCall) -> "Tiling":
         most = ROWS if case.visible.shape[2] <= ROWS // 2 else ROWS // 2
         if case.group * case.nodes <= most:
             rows, tiles, nodes = case.group * case.nodes, 1, case.nodes
@@ -164,7 +164,7 @@ def _keep(refs: list[Any], head: int, sums: Any) -> None:
         ref[head] = value
 
 
-def _steps(case: Case, block: int) -> tuple[Int[Array, ""], Int[Array, "b"]]:
+def _steps(case: AttentionCall, block: int) -> tuple[Int[Array, ""], Int[Array, "b"]]:
     """Blocks of the row that has most, at least 1, and the block that each row begins with."""
     start = jnp.zeros_like(case.length, jnp.int32)
     if case.first is not None:
@@ -173,7 +173,7 @@ def _steps(case: Case, block: int) -> tuple[Int[Array, ""], Int[Array, "b"]]:
     return jnp.maximum(jnp.max(blocks), 1), start
 
 
-def _inputs(case: Case, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]]:
+def _inputs(case: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]]:
     """Arrays with their padding, and which part of each a step reads."""
     size, fresh = case.q.shape[3], max(case.visible.shape[2], LEAST)
     q = _pad(case.q.reshape(*case.q.shape[:2], case.group, case.nodes, size), 3, tiling.nodes)
@@ -202,12 +202,12 @@ def _inputs(case: Case, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]
     return [*arrays, *case.prefix], [*specs, streamed, streamed]
 
 
-def _unpadded(mixed: Float[Array, "b k p c"], case: Case) -> Float[Array, "b k r c"]:
+def _unpadded(mixed: Float[Array, "b k p c"], case: AttentionCall) -> Float[Array, "b k r c"]:
     batch, heads, _, size = mixed.shape
     return mixed.reshape(batch, heads, case.group, -1, size)[:, :, :, : case.nodes].reshape(case.q.shape)
 
 
-def _cost(case: Case, tiling: Tiling) -> pl.CostEstimate:
+def _cost(case: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
     """What the compiler is told: a full cache, read once for every tile of rows."""
     batch, heads, rows, size = case.q.shape
     columns = case.slots + case.visible.shape[2]

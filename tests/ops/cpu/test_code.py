@@ -29,7 +29,7 @@ from eagle_jax.ops.cpu import tiles
 tiles.features = code.features
 code.binding.get_host_cpu_name = lambda: "x86-64-v3"
 import jax, jax.numpy as jnp, numpy as np
-from eagle_jax.ops import Affine, Case, MLPWeights, Norm, mlp_block, matmul
+from eagle_jax.ops import Affine, AttentionCall, MLPWeights, Norm, mlp_block, matmul
 from eagle_jax.ops import attention_reference as xla
 from eagle_jax.ops.cpu import backend
 from eagle_jax.ops.cpu.backend import pack
@@ -61,7 +61,8 @@ for size in (16, 32, 48, 64):
     see = jnp.broadcast_to(jnp.tril(jnp.ones((7, 7), bool)), (2, 7, 7))
     length = jnp.array([70, 3], jnp.int32)
     for first in (None, jnp.broadcast_to(length[:, None] - 9, (2, 7))):
-        case = Case(q=q, fresh=(k, v), visible=see, prefix=(old, older), length=length, first=first, softcap=None)
+        prefix = old, older
+        case = AttentionCall(q, (k, v), see, prefix=prefix, length=length, first=first, softcap=None)
         np.testing.assert_allclose(jax.jit(backend.tree_attention)(case), jax.jit(xla.attend)(case), atol=1e-5)
 from eagle_jax.ops.mlp_block import reference
 for dtype, close in ((jnp.float32, 1e-4), (jnp.bfloat16, 5e-2)):
@@ -260,7 +261,7 @@ def test_attention_weighs_scores_that_lie_far_apart():
     keys = jnp.stack([jnp.zeros((len(lower), 16)), jnp.tile(-lower[:, None] / 16, (1, 16))], axis=1)[:, None]
     values = jnp.stack([jnp.zeros((len(lower), 16)), jnp.ones((len(lower), 16))], axis=1)[:, None]
     fresh = jnp.zeros((len(lower), 1, 1, 16))
-    case = ops.Case(
+    case = ops.AttentionCall(
         q=q, fresh=(fresh - 100, fresh), visible=jnp.ones((len(lower), 1, 1), bool), prefix=(keys, values),
         length=jnp.full(len(lower), 2, jnp.int32), first=None, softcap=None,
     )  # fmt: skip

@@ -19,7 +19,7 @@ Sums = tuple[Float[Array, "*b r 1"], Float[Array, "*b r 1"], Float[Array, "*b r 
 
 
 @pytree
-class Case:
+class AttentionCall:
     """One call: `n` fresh tokens of each of `b` requests over their committed prefix and over each other.
 
     Query heads that share keys (GQA) are rows of one kv head: row `g n + i` is the head's query g at node i. So keys
@@ -87,7 +87,7 @@ class Case:
 
 # The attention `[b k r c]` of a case, in the dtype of its queries. A backend raises NotImplementedError, with the
 # reason, for a case that it does not support.
-Backend = Callable[[Case], Float[Array, "b k r c"]]
+Backend = Callable[[AttentionCall], Float[Array, "b k r c"]]
 
 
 def nothing(shape: tuple[int, ...]) -> Sums:
