@@ -188,12 +188,13 @@ class Choice:
 
     def others(self, rows: int, expected: Drafter) -> list[Drafter]:
         """What may be faster than what is expected to be for a batch of `rows` rows, with `tree="auto"`: the default
-        tree where another was found, plain decoding, and for few rows on a CPU the smallest tree.
+        tree where another was found, or where nodes are shared, plain decoding, and for few rows on a CPU the smallest
+        tree.
         """
         if not self.by_batch or self.method not in TUNED:
             return []
         default = default_tree(self.model, self.method, rows)
-        trees = [default] if default is not None and expected.budget is None else []
+        trees = [] if default is None else [default]
         trees += [SMALLEST] if on_cpu() and rows <= FEW_ROWS else []
         drafting = [_made(self.model, self.method, tree, on_cpu()) for tree in trees]
         return [one for one in (*drafting, Plain()) if one.shape != expected.shape]
