@@ -5,11 +5,11 @@ from typing import Any
 
 from eagle_jax.converters.family import FULL, WINDOWED
 from eagle_jax.converters.gguf_file import GgufFile, plain
-from eagle_jax.converters.gguf_rope import rotated_part
+from eagle_jax.converters.gguf_rope import SETTINGS, rotated_part
 
 ARCHITECTURE = "gemma4"
 _PATTERN = "attention.sliding_window_pattern"
-_SAME = (  # what is stated of heads, and of those of layers with a window
+_SAME = (  # entries that state the size of a head: in layers without a window, and with one
     ("attention.key_length", "attention.value_length", "rope.dimension_count"),
     ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"),
 )
@@ -21,7 +21,7 @@ _COUNTS = {
 
 
 def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The entries that every architecture has, those of layers with a window, and Gemma 4's own as `config.json`'s.
+    """The entries that other architectures have too, and Gemma 4's own under the names of `config.json`.
 
     Args:
         stated: entries about the model, by their names after the architecture's.
@@ -32,6 +32,8 @@ def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> 
         ValueError: entries that do not fit each other.
     """
     layers, left = stated["block_count"], dict(stated)
+    if scaling := {name: left[name] for name in SETTINGS if left.get(name, "none") != "none"}:
+        raise ValueError(f"{file.path} has {scaling} in {ARCHITECTURE}; expected no rope scaling")
     windowed = _by_layer(file, _PATTERN, left.pop(_PATTERN), layers, bool)
     kv_heads = _by_layer(file, "attention.head_count_kv", left["attention.head_count_kv"], layers, int)
     widths = _by_layer(file, "feed_forward_length", left["feed_forward_length"], layers, int)

@@ -38,7 +38,7 @@ _YARN: Mapping[str, Mapping[str, Any]] = {"gpt-oss": {"truncate": False}, "mistr
 # Llama 3.1 and later state their scaling as factors of the frequencies; the factor itself is the largest of them.
 _LLAMA3: Mapping[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
-_UNTURNED = 1e30  # the divisor of a frequency that is 0
+_NOT_ROTATED = 1e30  # the divisor of a frequency that is 0
 
 
 def rope_entries(file: GgufFile, stated: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,6 +60,9 @@ def rope_entries(file: GgufFile, stated: Mapping[str, Any], entries: Mapping[str
             raise ValueError(f"{file.path} has {factors} and rope scaling of kind {kind!r}; expected one of them")
     if LONG in file.tensors or SHORT in file.tensors:
         return _longrope(file, settings, entries)
+    unread = [] if kind == "yarn" else ["attention_factor", "mscale_all_dim"]
+    if of_others := {name: settings[key] for name, key in names.items() if key in unread and key in settings}:
+        raise ValueError(f"{file.path} has {of_others} and rope scaling of kind {kind!r}, which does not have them")
     return {"rope_scaling": _scaling(file, settings, entries, kind)}
 
 
@@ -86,12 +89,12 @@ def rotated_part(file: GgufFile) -> float:
         ValueError: no factors, or others than 1 in the first pairs and 1e30 in the rest.
     """
     factors = _floats(file, FACTORS)
-    turned = int(np.sum(factors == 1))
-    if not turned or np.any(factors[:turned] != 1) or np.any(factors[turned:] < _UNTURNED):
+    rotated = int(np.sum(factors == 1))
+    if not rotated or np.any(factors[:rotated] != 1) or np.any(factors[rotated:] < _NOT_ROTATED):
         raise ValueError(
-            f"{file.path} has rotary factors in {FACTORS} other than 1 and then {_UNTURNED}; expected these"
+            f"{file.path} has rotary factors in {FACTORS} other than 1 and then {_NOT_ROTATED}; expected these"
         )
-    return turned / len(factors)
+    return rotated / len(factors)
 
 
 def _longrope(file: GgufFile, settings: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:

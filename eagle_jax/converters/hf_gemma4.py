@@ -166,7 +166,12 @@ def _heads(stated: Stated, full: tuple[int, ...]) -> dict[str, Any]:
     changes = layers.values() if isinstance(layers, Mapping) else [None]
     if not all(isinstance(one, Mapping) and one.keys() <= own.keys() for one in changes):
         raise ValueError(f"per_layer_config={layers!r}; expected head_dim and num_key_value_heads by layer")
-    by_layer = [own | dict(layers.get(str(i), {})) for i in range(integer(stated, "num_hidden_layers"))]
+    if not all(str(key).isdecimal() for key in layers):
+        raise ValueError(f"per_layer_config={layers!r}; expected the numbers of layers as keys")
+    numbered = {
+        int(key): dict(one) for key, one in layers.items()
+    }  # transformers writes "05" where there are ten and more
+    by_layer = [own | numbered.get(i, {}) for i in range(integer(stated, "num_hidden_layers"))]
     of_full = by_layer[full[-1]]
     if any(one != (of_full if i in full else own) for i, one in enumerate(by_layer)):
         raise ValueError(f"per_layer_config={layers!r}; expected changes in layers without a window, the same in each")

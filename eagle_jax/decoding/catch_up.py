@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Shaped
+from jaxtyping import Array, Int
 
 from eagle_jax.decoding.active import state_at, with_rows
 from eagle_jax.decoding.state import DecodeState
@@ -21,22 +21,12 @@ def catch_up(target: Target, drafter: Ready, state: DecodeState, rows: Int[Array
     """The state in which the drafter has read all rows of some requests."""
     part = state_at(state, rows)
     unread: Unread = part.draft
-    # Of a request without unread rows padding is written beyond all that is read, the root's slot included.
+    # For requests without unread rows padding is written beyond everything that is read, the root's slot included.
     start = jnp.where(unread.count > 0, unread.start, part.length + 1)
-    rows_read = unread.tokens, unread.following, unread.hidden, unread.taps
-    # Of all rows but the last only what stays in caches is needed, as of a prompt's.
-    before = jnp.maximum(unread.count - 1, 0)
-    most = CommittedRows(start, before, *rows_read, is_prefill_chunk=True)
-    last = jax.tree.map(lambda rows: _row_at(rows, before), rows_read)
-    read = drafter.drafter.observe(target, unread.state, most)
-    read = drafter.drafter.observe(target, read, CommittedRows(start + before, unread.count - before, *last))
+    rows_read = start, unread.count, unread.tokens, unread.following, unread.hidden, unread.taps
+    read = drafter.drafter.observe(target, unread.state, CommittedRows(*rows_read))
     draft = dataclasses.replace(unread, state=read, count=jnp.zeros_like(unread.count))
     return with_rows(state, dataclasses.replace(part, draft=draft), rows)
-
-
-def _row_at(rows: Shaped[Array, "a w ..."], index: Int[Array, "a"]) -> Shaped[Array, "a 1 ..."]:
-    """One of the rows of each request."""
-    return jax.vmap(lambda line, at: jax.lax.dynamic_slice_in_dim(line, at, 1))(rows, index)
 
 
 @functools.cache

@@ -4,8 +4,9 @@ import abc
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from eagle_jax.decoding.automata import Guide
 from eagle_jax.decoding.calibration import Calibration
@@ -89,6 +90,17 @@ class CommittedRows:
     taps: tuple[Float[Array, "b r h"], ...]
     checked: Verification | None = None
     is_prefill_chunk: bool = static(default=False)
+
+    def split_last(self) -> "tuple[CommittedRows, CommittedRows]":
+        """All true rows but the last one, as a chunk before it, and that one."""
+        before = jnp.maximum(self.count - 1, 0)
+
+        def row_at(rows: Shaped[Array, "b r ..."]) -> Shaped[Array, "b 1 ..."]:
+            return jax.vmap(lambda line, at: jax.lax.dynamic_slice_in_dim(line, at, 1))(rows, before)
+
+        rows = self.tokens, self.following, self.hidden, self.taps
+        chunk = CommittedRows(self.start, before, *rows, is_prefill_chunk=True)
+        return chunk, CommittedRows(self.start + before, self.count - before, *jax.tree.map(row_at, rows))
 
     def last(self, rows: Float[Array, "b r h"], before: Float[Array, "b h"]) -> Float[Array, "b h"]:
         """Of values made of the rows those of the last true one; `before` where there is none."""

@@ -77,8 +77,12 @@ class EagleDrafter(Drafter):
     def observe(self, target: Target, state: EagleState, observed: CommittedRows) -> EagleState:
         """Feeds slots of true features: slot i has the feature of row i and the embedding of the token after it.
 
-        Of a chunk of the prompt only keys and values are needed: the last layer's attention and MLP are not computed.
+        Of a chunk of the text only keys and values are needed: the last layer's attention and MLP are not computed.
+        Many rows, read after a pause, are a chunk and the last row.
         """
+        if observed.checked is None and not observed.is_prefill_chunk and observed.following.shape[1] > 1:
+            chunk, last = observed.split_last()
+            return self.observe(target, self.observe(target, state, chunk), last)
         steps, chain = causal(*observed.following.shape)
         positions = jnp.where(steps < observed.count[:, None], observed.start[:, None] + steps, PADDING_POSITION)
         with jax.named_scope("draft_observe"):

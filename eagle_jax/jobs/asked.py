@@ -32,13 +32,13 @@ class Asked:
 
     Attributes:
         row: it.
-        shape: the form of its answer.
+        response_format: of its answer.
         answering: its requests, each with a ticket.
         left: answers that are missing.
     """
 
     row: Row
-    shape: ResponseFormat | None
+    response_format: ResponseFormat | None
     answers: ChatAnswers
     answering: Answering
     left: int
@@ -67,9 +67,9 @@ class Asked:
         results = [ticket.result(0.0) for ticket in tickets]
         made = [_made(ticket.request, result) for ticket, result in zip(tickets, results, strict=True)]
         ids = [{"token_ids": result.token_ids} if token_ids else {} for result in results]
-        if self.shape is None:
+        if self.response_format is None:
             return {"id": self.row.id} | self._own(results[0], ids[0]) | made[0]
-        body = self.shape.content(self.answering, results)
+        body = self.response_format.content(self.answering, results)
         for choice, one, more in zip(body.get("choices", [body]), made, ids, strict=True):
             choice["eagle"] = one | more
         return openai.response_line(self.row, body)
@@ -93,12 +93,12 @@ def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
 
 def refused(row: Row, error: Exception) -> Refused:
     """A row that cannot be answered, and why."""
-    said = sentence(error) if row.shape is None else row.shape.in_own_names(sentence(error))
-    return Refused(row.number, row.id, said, row.shape is not None)
+    said = sentence(error) if row.response_format is None else row.response_format.in_own_names(sentence(error))
+    return Refused(row.number, row.id, said, row.response_format is not None)
 
 
 def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
-    shape, answers, call = prepared(row, model.tokenizer)
+    response_format, answers, call = prepared(row, model.tokenizer)
     top = call.scored
     scores = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
     requests = [score for score in scores for _ in range(call.samples)]
@@ -108,20 +108,20 @@ def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
         requests = [with_form(model, request) for request in several]
     tickets = _tickets(model, requests)
     scored = _tickets(model, scores) if call.is_answered else tickets[:: call.samples]
-    answering = answering_of(row, call, shape, tickets, scored)
-    return Asked(row, shape, answers, answering, len(requests) if call.is_answered else 0)
+    answering = answering_of(row, call, response_format, tickets, scored)
+    return Asked(row, response_format, answers, answering, len(requests) if call.is_answered else 0)
 
 
 def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswers, Call]:
     """The form of a row's answer, what reads it, and the row as a model with this tokenizer is
     asked. Raises `FieldError`.
     """
-    shape, answers = row.shape() if row.shape else None, ChatAnswers()
-    if shape is not None:
-        return shape, answers, shape.prepare(row.call, tokenizer, AnswerFormats())
+    response_format, answers = row.response_format() if row.response_format else None, ChatAnswers()
+    if response_format is not None:
+        return response_format, answers, response_format.prepare(row.call, tokenizer, AnswerFormats())
     if not isinstance(row.call.prompts[0], Chat):
-        return shape, answers, row.call
-    return shape, answers, answers.prepare(row.call, tokenizer, AnswerFormats())
+        return response_format, answers, row.call
+    return response_format, answers, answers.prepare(row.call, tokenizer, AnswerFormats())
 
 
 def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Options, list[int]]:
@@ -136,10 +136,10 @@ def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Opt
 
 
 def answering_of(
-    row: Row, call: Call, shape: ResponseFormat | None, tickets: Sequence[Ticket], scores: Sequence[Ticket]
+    row: Row, call: Call, response_format: ResponseFormat | None, tickets: Sequence[Ticket], scores: Sequence[Ticket]
 ) -> Answering:
     """The requests of a row, named so that the same row has the same names whenever it is answered."""
-    id_ = f"{shape.prefix}-{row.number}" if shape else str(row.number)
+    id_ = f"{response_format.prefix}-{row.number}" if response_format else str(row.number)
     return Answering(id=id_, created=0, name=call.model, call=call, tickets=tickets, scores=scores)
 
 

@@ -51,7 +51,7 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> Asked | Re
         return row
     scores: list[Ticket] = []
     try:
-        shape, answers, call = prepared(row, engine.model.tokenizer)
+        response_format, answers, call = prepared(row, engine.model.tokenizer)
         scores = [] if call.scored is None else engine.submit_scores(call.prompts, top_logprobs=call.scored)
         tickets = [ticket for ticket in scores for _ in range(call.samples)]
         if call.is_answered:
@@ -63,7 +63,7 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> Asked | Re
     except Exception:
         _cancel(scores)
         raise
-    return Asked(row, shape, answers, answering_of(row, call, shape, tickets, scores), 0)
+    return Asked(row, response_format, answers, answering_of(row, call, response_format, tickets, scores), 0)
 
 
 def _submit(
@@ -97,7 +97,7 @@ async def _record(engine: Engine, row: Asked | Refused, token_ids: bool) -> dict
     except EngineError as error:
         if not engine.alive:
             raise
-        return error_record(Refused(row.row.number, row.row.id, sentence(error), row.shape is not None))
+        return error_record(Refused(row.row.number, row.row.id, sentence(error), row.response_format is not None))
     return row.record(token_ids)
 
 

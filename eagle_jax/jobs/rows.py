@@ -71,13 +71,13 @@ class Row:
         number: which of all rows it is, from 0.
         id: the one it came with, or its place.
         call: what it asks for; options under `generate`'s names.
-        shape: the form of the answer to a row in OpenAI's form; None of the others.
+        response_format: of the answer to a row in OpenAI's form; None of the others.
     """
 
     number: int
     id: str | int
     call: Call
-    shape: type[ResponseFormat] | None = None
+    response_format: type[ResponseFormat] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +104,8 @@ def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
         id_ = _id(fields, line.place)
         if not is_openai:
             return Row(line.number, id_, _own_call(fields, ignore_unknown))
-        shape, call = _openai_call(fields, ignore_unknown)
-        return Row(line.number, id_, call, shape)
+        response_format, call = _openai_call(fields, ignore_unknown)
+        return Row(line.number, id_, call, response_format)
     except (ValueError, RecursionError) as error:
         return Refused(line.number, id_, sentence(error), is_openai)
 
@@ -153,7 +153,7 @@ def _id(fields: dict[str, Any], place: str) -> str | int:
 
 
 def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[ResponseFormat], Call]:
-    """The request in an OpenAI envelope, as the server reads it, and the form of its answer."""
+    """The request in an OpenAI envelope, as the server reads it, and of its answer."""
     unknown = [name for name in envelope if name not in ENVELOPE]
     if unknown and not ignore_unknown:
         raise ValueError(f"field {as_json(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
@@ -163,16 +163,16 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
     if not isinstance(body, dict):
         raise ValueError(f"body is {as_json(body)}; expected an object with messages or a prompt")
     inferred = "completions" if "prompt" in body else "responses" if "input" in body else "chat/completions"
-    shape, parse = ENDPOINTS[url or f"/v1/{inferred}"]
+    response_format, parse = ENDPOINTS[url or f"/v1/{inferred}"]
     try:
         call = parse(body, ignore_unknown)
     except ValueError as error:
-        raise ValueError(shape.in_own_names(str(error))) from None
+        raise ValueError(response_format.in_own_names(str(error))) from None
     if call.stream:
         raise ValueError("stream=true, and nobody reads a batch job as it goes; leave it out")
     if call.samples * len(call.prompts) > MOST_ANSWERS:
         raise ValueError(f"n={call.samples}; expected {MOST_ANSWERS} answers to a row at most in all")
-    return shape, dataclasses.replace(call, eagle=False)  # what it would add is written for every row
+    return response_format, dataclasses.replace(call, eagle=False)  # what it would add is written for every row
 
 
 def _own_call(row: dict[str, Any], ignore_unknown: bool) -> Call:

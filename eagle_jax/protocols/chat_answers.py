@@ -103,7 +103,7 @@ class ChatAnswers:
 
 
 class ChatFormat(ResponseFormat):
-    """A shape whose answers may reason and call functions."""
+    """A response format whose answers may reason and call functions."""
 
     def __init__(self) -> None:
         self._answers = ChatAnswers()

@@ -12,8 +12,8 @@ from eagle_jax.converters.errors import in_a_line
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.scheduling.admission import admit
-from eagle_jax.scheduling.always_on import PREFILL_TOKENS, scheduler_for_any
 from eagle_jax.scheduling.engine_load import Load, Pace
+from eagle_jax.scheduling.engine_scheduler import PREFILL_TOKENS, scheduler_for_any
 from eagle_jax.scheduling.intake import Intake
 from eagle_jax.scheduling.options import stop_strings
 from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES

@@ -28,11 +28,13 @@ MOST_HEADER = 2000  # characters of the header that names ignored fields
 IGNORED_HEADER = "x-eagle-jax-ignored"  # names the fields of a request that were passed over
 
 
-def endpoint(shape: Callable[[], ResponseFormat], parse: Parse) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+def endpoint(
+    response_format: Callable[[], ResponseFormat], parse: Parse
+) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     """Answers requests that `parse` reads with responses of one form."""
 
     async def respond(request: Request) -> Response:
-        form = shape()
+        form = response_format()
         try:
             return await answer(request, form, parse)
         except FieldError as error:
@@ -44,18 +46,18 @@ def endpoint(shape: Callable[[], ResponseFormat], parse: Parse) -> Callable[[Req
     return respond
 
 
-async def answer(request: Request, shape: ResponseFormat, parse: Parse) -> Response:
+async def answer(request: Request, response_format: ResponseFormat, parse: Parse) -> Response:
     """The response to one request. Raises `Refused`, and `FieldError`."""
     service: Service = request.app.state.service
     limits = service.limits
     call = parse(await read_json(request, limits.body_bytes, limits.body_seconds), service.ignore_unknown)
     name = service.name_of(call.model)
     engine = service.engines[name]
-    call = dataclasses.replace(call, options=shape.defaults | call.options)
-    call = shape.prepare(call, engine.model.tokenizer, service.formats)
+    call = dataclasses.replace(call, options=response_format.defaults | call.options)
+    call = response_format.prepare(call, engine.model.tokenizer, service.formats)
     submitted = await service.submit(engine, call)
     answering = Answering(
-        id=f"{shape.prefix}-{request.state.id}",
+        id=f"{response_format.prefix}-{request.state.id}",
         created=int(time.time()),
         name=name,
         call=call,
@@ -64,12 +66,14 @@ async def answer(request: Request, shape: ResponseFormat, parse: Parse) -> Respo
     )
     headers = ignored_header(call.ignored)
     if call.stream:
-        return EventStream(_events(answering, shape, submitted), submitted.every, limits.answer_seconds, headers)
+        return EventStream(
+            _events(answering, response_format, submitted), submitted.every, limits.answer_seconds, headers
+        )
     results = await _while_there(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
     # spelling thousands of tokens takes a tenth of a second, for which no stream has to wait
     if submitted.scores:
-        return Json(await asyncio.to_thread(shape.content, answering, results), headers=headers)
-    return Json(shape.content(answering, results), headers=headers)
+        return Json(await asyncio.to_thread(response_format.content, answering, results), headers=headers)
+    return Json(response_format.content(answering, results), headers=headers)
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
@@ -162,20 +166,20 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _events(answering: Answering, shape: ResponseFormat, submitted: Submitted) -> AsyncIterator[bytes]:
+async def _events(answering: Answering, response_format: ResponseFormat, submitted: Submitted) -> AsyncIterator[bytes]:
     """A stream's events; an error is one too, and ends it."""
     try:
         await _scores(submitted)
-        async for sent in shape.events(answering, _chunks(answering)):
+        async for sent in response_format.events(answering, _chunks(answering)):
             yield sent
     except Refused as refused:
-        yield shape.error(refused.status, refused.body)
+        yield response_format.error(refused.status, refused.body)
     except EngineError as error:
-        yield shape.error(500, Refused(500, str(error)).body)
+        yield response_format.error(500, Refused(500, str(error)).body)
     except Exception as error:
         log.exception("a stream failed")
         failed = Refused(500, f"the server failed at this answer ({type(error).__name__})")
-        yield shape.error(500, failed.body)
+        yield response_format.error(500, failed.body)
 
 
 async def _chunks(answering: Answering) -> AsyncIterator[Chunk]:

@@ -80,7 +80,7 @@ def create_app(
     )
     app = Starlette(
         routes=[*_own_routes(), *routes],
-        # Starlette would answer unexpected errors outside of the door, where they are neither numbered nor counted.
+        # Starlette would answer unexpected errors outside of it, where they are neither numbered nor counted.
         middleware=[
             *([pages] if origins else []),
             Middleware(AuthMiddleware, service=service),

@@ -163,8 +163,8 @@ class _Patient(H11Protocol):
     waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        self._closing = AbortingTransport(transport, self.loop)
-        super().connection_made(cast(asyncio.Transport, self._closing))
+        self._aborting = AbortingTransport(transport, self.loop)
+        super().connection_made(cast(asyncio.Transport, self._aborting))
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
@@ -174,19 +174,19 @@ class _Patient(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_waiting()
-        self._closing.forget()
+        self._aborting.forget()
 
     def eof_received(self) -> None:
-        self._closing.close()  # or asyncio closes the bare transport
+        self._aborting.close()  # or asyncio closes the bare transport
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._closing.abort_in(self.limits.answer_seconds)
+        self._aborting.abort_in(self.limits.answer_seconds)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if not self.transport.is_closing():
-            self._closing.forget()
+            self._aborting.forget()
 
     def send_400_response(self, msg: str) -> None:
         self._end_with(Refused(400, f"this is no HTTP/1.1: {msg}"))

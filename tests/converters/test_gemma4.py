@@ -71,7 +71,17 @@ def test_heads_in_the_spelling_that_transformers_writes():
     changes = {str(i): {"head_dim": 8, "num_key_value_heads": 1} for i in (1, 3)}
     entries = {name: value for name, value in ENTRIES.items() if "global" not in name}
     assert config_from_hf(entries | {"per_layer_config": changes}) == config_from_hf(ENTRIES)
-    for wrong in ({"0": changes["1"]} | changes, {"1": changes["1"]}, {"1": {"sliding_window": 3}}, [1]):
+    padded = {
+        f"{int(i):02}": one for i, one in changes.items()
+    }  # as transformers writes the numbers of ten layers and more
+    assert config_from_hf(entries | {"per_layer_config": padded}) == config_from_hf(ENTRIES)
+    for wrong in (
+        {"0": changes["1"]} | changes,
+        {"first": changes["1"]},
+        {"1": changes["1"]},
+        {"1": {"sliding_window": 3}},
+        [1],
+    ):
         with pytest.raises(ValueError, match="per_layer_config="):
             config_from_hf(entries | {"per_layer_config": wrong})
 

@@ -41,6 +41,8 @@ def test_what_is_not_known_is_refused_by_name(tmp_path, architecture):
         ("gemma4", {"feed_forward_length": [96, 192, 192, 192]}, r"expected \[96, 96, 192, 192\]"),
         ("gemma4", {"attention.sliding_window_pattern": [True, False]}, "expected one for each of 4 layers"),
         ("mistral3", {"rope.scaling.type": "linear", "rope.scaling.factor": "4"}, "factor '4'; expected a number"),
+        ("gemma4", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, "in gemma4; expected no rope scaling"),
+        ("mistral3", {"rope.scaling.type": "none"}, "scaling of kind 'none', which does not have them"),
         ("glm4moe", {"expert_gating_func": 1}, "glm4moe.expert_gating_func 1, which is not known"),
     ],
 )

@@ -15,7 +15,7 @@ from eagle_jax.api import generate
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.paused import Paused, Ready
-from eagle_jax.scheduling import always_on, chunked_prefill, programs, scheduler
+from eagle_jax.scheduling import chunked_prefill, engine_scheduler, programs, scheduler
 from eagle_jax.scheduling.engine import Engine
 from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, achunks, chunks
 from eagle_jax.sharding import sharding_of
@@ -76,7 +76,7 @@ def test_load_changes_trees_and_no_answer(monkeypatch):
     head = RANDOM.head
     tree, chain = Eagle(head=head, policy=DynamicTree(8, 2, 2)), Eagle(head=head, policy=DynamicTree(3, 1, 1))
     loads = ByLoad(((1, Ready(tree, 5)), (2, Ready(chain, 5)), (4, Paused(tree, 5))))
-    monkeypatch.setattr(always_on, "by_load", lambda *asked, **how: loads)
+    monkeypatch.setattr(engine_scheduler, "by_load", lambda *asked, **how: loads)
     used, rows_for = [], ByLoad.rows_for
     monkeypatch.setattr(ByLoad, "rows_for", lambda loads, count: (used.append(count), rows_for(loads, count))[1])
     with Engine(RANDOM, rows=4, max_tokens=64, steps=2) as engine:
@@ -172,8 +172,8 @@ def test_what_does_not_fit_is_refused(random):
 
 def test_others_wait_for_one_piece_of_a_long_prompt_at_most(monkeypatch):
     monkeypatch.setattr(chunked_prefill, "chunk_tokens", lambda: 8)
-    monkeypatch.setattr(always_on, "chunk_tokens", lambda: 8)
-    monkeypatch.setattr(always_on, "PREFILL_TOKENS", 16)
+    monkeypatch.setattr(engine_scheduler, "chunk_tokens", lambda: 8)
+    monkeypatch.setattr(engine_scheduler, "PREFILL_TOKENS", 16)
     with Engine(RANDOM, **ROOM) as engine:
         turns = []
         prefill, batch = chunked_prefill.ChunkedPrefill, engine._scheduler._batch

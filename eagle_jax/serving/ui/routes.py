@@ -85,7 +85,7 @@ class Page:
 
     async def about(self, request: Request) -> Response:
         """What the page has to know of the model."""
-        _door(request)
+        _check_access(request)
         return Json(self._about)
 
     async def chat(self, request: Request) -> Response:
@@ -106,7 +106,7 @@ class Page:
 
     async def _asked(self, request: Request) -> tuple[DraftMethod, Call]:
         """A request of the page: one for a chat as OpenAI has it, with a drafter and a tree."""
-        _door(request)
+        _check_access(request)
         limits = request.app.state.service.limits
         body = await read_json(request, limits.body_bytes, limits.body_seconds)
         fields = Fields({name: body.pop(name, None) for name in ("drafter", "tree")}, ignore_unknown=False)
@@ -177,7 +177,7 @@ async def _told(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
         yield event(Refused(500, f"the server failed at this answer ({type(error).__name__})").body)
 
 
-def _door(request: Request) -> None:
+def _check_access(request: Request) -> None:
     """Raises `Refused` for those without the key, and when the server is about to stop."""
     service: Service = request.app.state.service
     if not service.knows(request.headers.get("authorization", "")):
