@@ -23,8 +23,8 @@ def gumbel(key: UInt32[Array, "2"], size: int) -> Float[Array, "{size}"]:
     Args:
         key: words of a Threefry key.
     """
-    index = jnp.arange(2 * size, dtype=jnp.uint32)
-    high, low = (_uniform(_threefry(key, index[start : start + size])) for start in (0, size))
+    index = jnp.arange(size, dtype=jnp.uint32)  # no slices of a longer one, which devices would have to exchange
+    high, low = (_uniform(_threefry(key, index + jnp.uint32(start))) for start in (0, size))
     refined = high + 2.0**-MANTISSA * low + 2.0 ** -(2 * MANTISSA + 1)
     return -jnp.log(-jnp.log1p(-jnp.where(high >= 0.5, high, refined)))
 

@@ -118,7 +118,7 @@ def test_a_draw_depends_on_its_own_logits_seed_and_position_only(getkey):
 
 def test_noise_is_a_function_of_key_and_position(getkey):
     settings = rows(request_keys([1, 1, 2], [0, 0, 0]))
-    drawn = noise(settings, jnp.array([[3, 4], [4, 3], [3, 4]]), 20)
+    drawn = jax.jit(noise, static_argnums=2)(settings, jnp.array([[3, 4], [4, 3], [3, 4]]), 20)
     np.testing.assert_array_equal(drawn[0], drawn[1, ::-1])
     assert len(np.unique(drawn[jnp.array([0, 2])])) == 80
     expected = jax.random.gumbel(jax.random.fold_in(jax.random.key(1), 4), (20,), jnp.float32, mode="high")
