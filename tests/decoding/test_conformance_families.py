@@ -212,11 +212,28 @@ def loaded(name: str) -> LM:
         return load_target(folder)
 
 
+LOADED = ("qwen3_5", "deepseek_v3", "gpt_oss", "gemma4")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["xla"], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "drafter"),
+    [("qwen3_5", "suffix decoding"), ("deepseek_v3", "draft model"), ("gpt_oss", "medusa"), ("gemma4", "eagle2")],
+)
+def test_a_loaded_target(name: str, drafter: str, backend: str, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+    same_text_as_loaded(name, drafter, monkeypatch)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("backend", ["xla"], indirect=True)
 @pytest.mark.parametrize("drafter", conformance.DRAFTERS)
-@pytest.mark.parametrize("name", ["qwen3_5", "deepseek_v3", "gpt_oss", "gemma4"])
-def test_every_drafter(name: str, drafter: str, backend: str, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+@pytest.mark.parametrize("name", LOADED)
+def test_every_drafter_in_every_way(name: str, drafter: str, backend: str, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+    same_text_as_loaded(name, drafter, monkeypatch)
+
+
+def same_text_as_loaded(name: str, drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads of another target of this size guess badly here, which changes no text."""
     laid = conformance.for_decoding(loaded(name))
     monkeypatch.setattr(conformance, "target", lambda _: laid)
