@@ -82,8 +82,9 @@ async def client(number: int, api: openai.AsyncOpenAI, asked: list[Request], unt
         request, number = asked[number % len(asked)], number + 7
         try:
             await send(api, request, counts)
-        except openai.APIError:
+        except openai.APIError as error:
             counts.lost += 1
+            print(f"lost: {type(error).__name__}: {error} ({error.__cause__!r})", file=sys.stderr)
 
 
 async def send(api: openai.AsyncOpenAI, request: Request, counts: Counts) -> None:

@@ -16,8 +16,9 @@ from eagle_jax.protocols.calls import LARGEST_SEED, Call
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 
-# Requests whose forms are made, or wait for that (`scheduling.form_workers`); others are refused before they are read.
-FORM_THREADS = 22
+# Requests whose forms are made, or wait for that; others are refused before they are read.
+# Different forms are 22 at most (`scheduling.form_workers`), but many clients may begin with the same one.
+FORM_THREADS = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What goes wrong at the door: every such request gets a 4xx in OpenAI's form, and the server goes on."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -16,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
+from eagle_jax.protocols.calls import Call
 from eagle_jax.serving import Limits, create_app, server
 from eagle_jax.serving.service import Service
 
@@ -314,6 +316,22 @@ def test_who_reads_nothing_is_cut_off_some_time_after_the_end(engines, monkeypat
         left = len(served.server.server_state.connections)
     served.stop()
     assert not left
+
+
+def test_nobody_is_refused_because_many_wait_for_one_form(engines, monkeypatch):
+    """As when many clients with the same schema find a server that has just started."""
+    service, made = Service(engines, Limits(), None), threading.Event()
+    monkeypatch.setattr(service, "_submit", lambda engine, call: made.wait(30))
+    nothing = dict(stream=False, include_usage=False, continuous_usage=False, eagle=False, ignored=())
+    call = Call(model=None, prompts=["a"], samples=1, options={"regex": "a+"}, **nothing)
+
+    async def all_of_them() -> list[bool]:
+        asking = [asyncio.ensure_future(service.submit(engines["speller"], call)) for _ in range(100)]
+        await asyncio.sleep(0.1)
+        made.set()
+        return await asyncio.gather(*asking)
+
+    assert asyncio.run(all_of_them()) == [True] * 100
 
 
 def test_a_key_may_have_any_letters(engines):
