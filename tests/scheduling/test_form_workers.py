@@ -135,7 +135,8 @@ def test_only_so_many_wait(workers: FormWorkers):
     with pytest.raises(FormsStopped):
         workers.make(SMALL, TOKENS, [END], stopping)
     assert len(workers._quick._queue) == form_workers.QUICK_WAITING
-    assert FORM_THREADS == form_workers.QUICK_WAITING + form_workers.SLOW_WAITING + 2, "a server has no further threads"
+    different = form_workers.QUICK_WAITING + form_workers.SLOW_WAITING + 2
+    assert FORM_THREADS > 2 * different, "a server has threads for these, and for clients that wait for one of them"
 
 
 def test_requests_with_the_same_form_wait_for_one_that_makes_it():
