@@ -2,11 +2,12 @@
 
 import contextlib
 import errno
+import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 try:
     import fcntl
@@ -71,3 +72,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def rewrite(to: Path, content: Callable[[], Any]) -> None:
+    """Replaces a file by `content()` as JSON, in one step: who reads it sees all of it or what was there before, and of
+    two processes that add something at a time neither loses it, as `content` reads the file while no other writes.
+    """
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with to.with_suffix(".lock").open("ab") as lock:
+        hold(lock, to, wait=True)
+        made = json.dumps(content(), indent=1).encode()
+        with replacing(to) as file:
+            file.write(made)

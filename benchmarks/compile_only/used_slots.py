@@ -4,9 +4,9 @@ Compiles for an H200 and a TPU v6e that are not there (`make build/cuda build/li
 targets install), in the shapes of an 8B target. Weights and caches are only shapes.
 
 `attention` compiles the attention of one layer in a loop, as decoding has it; bytes are those that its operations read
-and write, in the branch that is taken, beside those of the keys and values that are used.
+and write, in the branch that is taken, next to the bytes of the keys and values that are used.
 `memory` compiles the step of the loop and the prefill of prompts in chunks of 256 tokens, and prints what they keep
-beside weights and caches, the largest array among it, and conditionals and kernels of a step.
+besides weights and caches, the largest array among it, and conditionals and kernels of a step.
 
     python -m benchmarks.compile_only.used_slots attention
     python -m benchmarks.compile_only.used_slots memory --requests 1,32 --nodes 0,60

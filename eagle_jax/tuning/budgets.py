@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.durable import hold, replacing
+from eagle_jax.durable import rewrite
 from eagle_jax.loading.model import Model
 from eagle_jax.ops.dispatch import settings
 from eagle_jax.platform import cache_folder
@@ -177,18 +177,14 @@ def _read(path: Path, *facts: int) -> tuple[Budget, ...]:
 
 
 def keep(budgets: Iterable[Budget]) -> Path:
-    """Adds findings to the file, in one step: who reads it sees all of them or none, and none of two that keep theirs
-    at the same time loses them.
-    """
-    to = path()
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with to.with_suffix(".lock").open("ab") as lock:
-        hold(lock, to, wait=True)
+    """Adds findings to the file, in one step."""
+
+    def content() -> dict[str, Any]:
         by_key = {one.key: one for one in (*read(), *budgets)}
-        content = {"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}
-        with replacing(to) as file:
-            file.write(json.dumps(content, indent=1).encode())
-    return to
+        return {"version": VERSION, "budgets": [dataclasses.asdict(one) for one in by_key.values()]}
+
+    rewrite(path(), content)
+    return path()
 
 
 def _budget(entry: Any) -> Budget | None:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jaxlib
 
-from eagle_jax.durable import hold, replacing
+from eagle_jax.durable import rewrite
 from eagle_jax.platform import cache_folder, processor
 
 VERSION = 1
@@ -79,14 +79,12 @@ def _finding(entry: Any) -> Finding | None:
 
 def keep(findings: Iterable[Finding]) -> None:
     """Adds findings to the file, in one step; a later one about the same takes an earlier one's place."""
-    to = path()
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with to.with_suffix(".lock").open("ab") as lock:
-        hold(lock, to, wait=True)
+
+    def content() -> dict[str, Any]:
         by_key = {one.key: one for one in (*read(), *findings)}
-        content = {"version": VERSION, "findings": [dataclasses.asdict(one) for one in by_key.values()]}
-        with replacing(to) as file:
-            file.write(json.dumps(content, indent=1).encode())
+        return {"version": VERSION, "findings": [dataclasses.asdict(one) for one in by_key.values()]}
+
+    rewrite(path(), content)
 
 
 def fastest(findings: Iterable[Finding]) -> dict[tuple[str, str], str]:
