@@ -178,9 +178,13 @@ def _tolerance(arrays: tuple[Any, ...]) -> float:
 
 def _check_device(finding: Finding) -> None:
     try:
-        within(ANSWERS, lambda: jax.block_until_ready(jnp.ones(()) + jnp.ones(())))
+        within(ANSWERS, _add_two_numbers)
     except Hung:
         raise RuntimeError(
             f"{finding.candidate} hangs in {finding.operation} ({finding.shape}), and the device does not answer any "
             "more; it will not be tried again: start the program once more"
         ) from None
+
+
+def _add_two_numbers() -> jax.Array:
+    return jax.block_until_ready(jnp.ones(()) + jnp.ones(()))

@@ -98,7 +98,8 @@ def test_one_that_hangs_is_given_up(monkeypatch):
 def test_a_device_that_hangs_with_it_is_told(monkeypatch):
     ended = threading.Event()
     monkeypatch.setattr(trial, "LIMIT", 5.0)
-    monkeypatch.setattr(trial, "ANSWERS", 0.0)
+    monkeypatch.setattr(trial, "ANSWERS", 0.1)
+    monkeypatch.setattr(trial, "_add_two_numbers", ended.wait)
     offer(monkeypatch, hanging=lambda x, scale, *, eps: ended.wait() and x)
     with pytest.raises(RuntimeError, match="hanging hangs in rms_norm .* it will not be tried again"):
         measure(calls())
