@@ -1,10 +1,15 @@
 """The public names: all that the command line, the server and the evaluation import."""
 
+from eagle_jax.chat.chat_answer import ChatAnswer
+from eagle_jax.chat.prompts import Chat, Text, TooLong, encode
+from eagle_jax.chat.reasoning import NAMES as REASONING_FORMATS
+from eagle_jax.chat.reasoning import ReasoningFormat, reasoning_format_for
+from eagle_jax.chat.tool_formats import FORMATS, ToolFormat, tool_format_for
+from eagle_jax.chat.tools import Tools, call_options, call_schema, read_tools
 from eagle_jax.converters import PAIRS, convert, convert_gguf, quantize
-from eagle_jax.inspection.calibrate import calibrate, calibrate_head
+from eagle_jax.inspection.plan import Plan, plan
 from eagle_jax.inspection.profile import Profile, profile
 from eagle_jax.inspection.trace import Parts, closest_draws, time_parts, trace, tree_shape
-from eagle_jax.inspection.tune import Tuned, tune
 from eagle_jax.jobs import Defaults, Job, Line, Tally, answer_lines, fingerprints, merge
 from eagle_jax.jobs.regenerate import Regenerated, regenerate
 from eagle_jax.jobs.training import first_turns, read_config, train
@@ -15,15 +20,16 @@ from eagle_jax.loading.load_model import load, with_head
 from eagle_jax.loading.model import Model
 from eagle_jax.loading.operations import measure_operations
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
+from eagle_jax.methods.budgets import keep as keep_budgets
+from eagle_jax.methods.budgets import numbers_of
+from eagle_jax.methods.budgets import path as budgets_path
+from eagle_jax.methods.registry import METHODS, method_of
+from eagle_jax.methods.registry import NAMES as DRAFTERS
 from eagle_jax.ops.choice.findings import Finding, fastest
 from eagle_jax.ops.choice.findings import read as operation_findings
 from eagle_jax.ops.dispatch import settings as operation_settings
-from eagle_jax.scheduling.engine import Engine
-from eagle_jax.scheduling.engine_load import Load
-from eagle_jax.scheduling.generate import generate, stream
-from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
-from eagle_jax.scheduling.processing import Processing, check_processing
-from eagle_jax.scheduling.results import (
+from eagle_jax.requests.processing import Processing, check_processing
+from eagle_jax.requests.results import (
     CANCELLED,
     BudgetUse,
     Chunk,
@@ -34,25 +40,19 @@ from eagle_jax.scheduling.results import (
     sum_spent,
     without_nan,
 )
+from eagle_jax.requests.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
+from eagle_jax.scheduling.engine import Engine
+from eagle_jax.scheduling.engine_load import Load
+from eagle_jax.scheduling.generate import generate, stream
+from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.scoring import prompt_logprobs
-from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_at, schema_of_response_format
-from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, Ticket, achunks, chunks
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
-from eagle_jax.text.chat_answer import ChatAnswer
+from eagle_jax.structured.row_automaton import ANY_OBJECT, FORMS, schema_at, schema_of_response_format
 from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer, decode, settled
-from eagle_jax.text.prompts import Chat, Text, TooLong, encode
-from eagle_jax.text.reasoning import NAMES as REASONING_FORMATS
-from eagle_jax.text.reasoning import ReasoningFormat, reasoning_format_for
-from eagle_jax.text.tool_formats import FORMATS, ToolFormat, tool_format_for
-from eagle_jax.text.tools import Tools, call_options, call_schema, read_tools
 from eagle_jax.training import events
-from eagle_jax.tuning.budgets import keep as keep_budgets
-from eagle_jax.tuning.budgets import numbers_of
-from eagle_jax.tuning.budgets import path as budgets_path
-from eagle_jax.tuning.methods import METHODS, method_of
-from eagle_jax.tuning.methods import NAMES as DRAFTERS
-from eagle_jax.tuning.plan import Plan, plan
+from eagle_jax.tuning.calibrate import calibrate, calibrate_head
+from eagle_jax.tuning.tune import Tuned, tune
 
 __all__ = [
     "ANY_OBJECT",

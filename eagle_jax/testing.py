@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
+from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
+from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.eagle import Head

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.text.byte_automaton import ByteAutomaton
-from eagle_jax.text.json_regexes import FORMATS
+from eagle_jax.structured.byte_automaton import ByteAutomaton
+from eagle_jax.structured.json_regexes import FORMATS
 
 BOUNDED = ("date", "uuid", "ipv4", "ipv6", "duration")
 NAMES = ("name", "age", "tags", "price", "is_ok", "größe", "a b", 'q"t')

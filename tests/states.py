@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from eagle_jax.decoding.state import DecodeState
+from eagle_jax.loop.state import DecodeState
 
 
 def steps_by_row(state: DecodeState) -> np.ndarray:

@@ -18,18 +18,20 @@ import pytest
 from jax import P
 
 import eagle_jax
-from eagle_jax.config import Experts
+from eagle_jax.configs.dflash import ConvolutionConfig, MarkovConfig, SelectorConfig
+from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, MaskConfig
+from eagle_jax.configs.target import Experts
 from eagle_jax.converters import load_target, save_head, save_target
-from eagle_jax.converters.sizes import HeadSizes, TargetSizes
-from eagle_jax.decoding.decode import compiled_advance
+from eagle_jax.converters.hub.sizes import HeadSizes, TargetSizes
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import BatchParams
-from eagle_jax.dflash_parts import ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, MaskConfig
+from eagle_jax.inspection import plan
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams
+from eagle_jax.methods.registry import METHODS
 from eagle_jax.models import layout
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle3 import Head3
@@ -38,8 +40,6 @@ from eagle_jax.models.quant import quantize_params, scheme_of
 from eagle_jax.scheduling import programs
 from eagle_jax.sharding import HEAD, TARGET, Sharding, fitting, parse, placement, sharding_of, spec_of
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_hydra, synthetic_pair
-from eagle_jax.tuning import plan
-from eagle_jax.tuning.methods import METHODS
 
 CONFIG = dataclasses.replace(TINY, vocab_size=64, num_hidden_layers=1)
 MIXTURE = dataclasses.replace(

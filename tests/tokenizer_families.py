@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from eagle_jax.converters import gguf_tokenizer
+from eagle_jax.converters.gguf import tokenizer
 
 WORDS = (
     "The capital of France is Paris. The sea is deep, and the sky is blue! def f(x):\n    return x + 1\n\n"
@@ -137,12 +137,12 @@ def from_gguf(kind: str) -> PreTrainedTokenizerFast:
         "eos_token_id": 2,
         "unknown_token_id": 0,
     }
-    return gguf_tokenizer._wrapped(gguf_tokenizer._KINDS[kind](entries), entries, TIGHT_CHAT)
+    return tokenizer._wrapped(tokenizer._KINDS[kind](entries), entries, TIGHT_CHAT)
 
 
 _FIRST = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-_LLAMA3 = pre_tokenizers.Split(Regex(gguf_tokenizer._LLAMA3), behavior="isolated")
-_QWEN2 = pre_tokenizers.Split(Regex(gguf_tokenizer._QWEN2), behavior="isolated")
+_LLAMA3 = pre_tokenizers.Split(Regex(tokenizer._LLAMA3), behavior="isolated")
+_QWEN2 = pre_tokenizers.Split(Regex(tokenizer._QWEN2), behavior="isolated")
 _DIGITS = pre_tokenizers.Digits(individual_digits=True)
 _FALCON = pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), _DIGITS])
 _TEXT_ONLY = HEAD[:3]  # brackets around instructions are text

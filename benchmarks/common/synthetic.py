@@ -31,10 +31,10 @@ from jaxtyping import Array, Float, Int
 
 import eagle_jax
 from benchmarks.common.chart import Chart, Error
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.heads import Eagle3Config
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import known_pair
-from eagle_jax.converters.sizes import HeadSizes, TargetSizes
-from eagle_jax.head_configs import Eagle3Config
+from eagle_jax.converters.hub.sizes import HeadSizes, TargetSizes
 from eagle_jax.models import layout
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM

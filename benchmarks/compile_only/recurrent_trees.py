@@ -17,10 +17,10 @@ from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.tpu_step import TOPOLOGIES, predicted
 from benchmarks.decode.recurrent_trees import DEPTH, verify
-from eagle_jax.config import DeltaNet, LlamaConfig, Rope
+from eagle_jax.configs.target import DeltaNet, LlamaConfig, Rope
+from eagle_jax.inspection.plan import target_shapes
 from eagle_jax.models.lm import empty_cache
 from eagle_jax.sharding import Sharding
-from eagle_jax.tuning.plan import target_shapes
 
 
 def config(layers: int) -> LlamaConfig:

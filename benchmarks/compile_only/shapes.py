@@ -15,23 +15,23 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
 import eagle_jax  # noqa: F401  # its guard comes before the first computation
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.dflash import ConvolutionConfig, MarkovConfig, SelectorConfig
+from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, MaskConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import known_pair
-from eagle_jax.converters.sizes import HeadSizes
-from eagle_jax.decoding.decode import advance
+from eagle_jax.converters.hub.sizes import HeadSizes
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import BatchParams
-from eagle_jax.dflash_parts import ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.peagle import PEagle
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, MaskConfig
+from eagle_jax.inspection import plan
+from eagle_jax.loop.decode import advance
+from eagle_jax.loop.prefill import prefill
+from eagle_jax.loop.state import BatchParams
 from eagle_jax.models.quant import schemes_of
 from eagle_jax.sharding import AXES, DATA, Sharding, widened
-from eagle_jax.tuning import plan
 
 # libtpu asks the machine for these otherwise, when it is loaded.
 os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}

@@ -19,9 +19,9 @@ from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.shapes import gigabytes
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.inspection import plan
 from eagle_jax.models.quant import schemes_of
 from eagle_jax.sharding import AXES, parse
-from eagle_jax.tuning import plan
 
 COLLECTIVE = r"= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 

@@ -31,13 +31,13 @@ from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.shapes import PARALLEL, TREES
-from eagle_jax.decoding.decode import step
-from eagle_jax.decoding.flat_nodes import OneRow
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.shared import Shared
+from eagle_jax.loop.decode import step
+from eagle_jax.loop.flat_nodes import OneRow
+from eagle_jax.methods.default_trees import shrink_to
 from eagle_jax.ops import VARIABLE
 from eagle_jax.sharding import Sharding, sharded
-from eagle_jax.tuning.default_trees import shrink_to
 
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
 # Bytes a second, as the compiler has it; of a 7x those of one of a chip's two cores, each a device of its own.

@@ -29,11 +29,11 @@ from benchmarks.compile_only import gpu_loop, shapes
 from benchmarks.compile_only.launches import launches
 from benchmarks.compile_only.touched import largest, touched
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import prefill
+from eagle_jax.inspection import plan
+from eagle_jax.loop.prefill import prefill
 from eagle_jax.ops import VARIABLE, tree_attention
 from eagle_jax.ops.attention_reference import prefixes
 from eagle_jax.sharding import AXES, Sharding
-from eagle_jax.tuning import plan
 from eagle_jax.workarounds import loop_options
 
 HEADS, KV_HEADS, SIZE = 32, 8, 128  # of Llama 3.1 8B

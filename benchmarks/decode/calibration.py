@@ -26,10 +26,10 @@ from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.decoding.verify import walk
 from eagle_jax.drafters.base import CommittedRows, Wrapper
 from eagle_jax.evaluation import drawing
-from eagle_jax.inspection.calibrate import after_answers, calibrate
+from eagle_jax.methods.registry import drafter_for
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree
-from eagle_jax.tuning.methods import drafter_for
+from eagle_jax.tuning.calibrate import after_answers, calibrate
 
 DEPTHS, BUCKETS = 8, 10
 BOUND, ENOUGH = 0.05, 1000  # error, in buckets with as many cases

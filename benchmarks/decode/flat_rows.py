@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
-from eagle_jax.config import LlamaConfig
-from eagle_jax.decoding.flat_nodes import OneRow
+from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.loop.flat_nodes import OneRow
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM

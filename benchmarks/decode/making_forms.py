@@ -14,8 +14,8 @@ import eagle_jax
 from benchmarks.common.command import begin, parser
 from benchmarks.common.schemas import bounded_schema
 from benchmarks.common.tables import progress, show
-from eagle_jax.text.forms import Form
-from eagle_jax.text.token_automaton import token_automaton
+from eagle_jax.structured.forms import Form
+from eagle_jax.structured.token_automaton import token_automaton
 from eagle_jax.text.token_bytes import token_bytes
 
 LONG = 2.0  # CPU seconds

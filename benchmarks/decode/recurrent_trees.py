@@ -17,9 +17,9 @@ import numpy as np
 
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
-from eagle_jax.config import DeltaNet, LlamaConfig, Rope
-from eagle_jax.decoding.flat_nodes import ByRequest
+from eagle_jax.configs.target import DeltaNet, LlamaConfig, Rope
 from eagle_jax.decoding.tree import depth_below
+from eagle_jax.loop.flat_nodes import ByRequest
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM

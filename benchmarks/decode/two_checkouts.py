@@ -47,8 +47,8 @@ def make_head(model: str, folder: str) -> None:
     """A random EAGLE-3 head of a target's sizes, which drafts 8,192 tokens."""
     import jax
 
+    from eagle_jax.configs.heads import Eagle3Config
     from eagle_jax.converters import load_target, save_head
-    from eagle_jax.head_configs import Eagle3Config
     from eagle_jax.models.eagle3 import Head3
 
     target = load_target(pathlib.Path(model))

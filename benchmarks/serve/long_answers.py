@@ -23,14 +23,14 @@ import eagle_jax
 from benchmarks.common.command import begin, parser, tree
 from benchmarks.common.tables import show
 from eagle_jax import api
+from eagle_jax.chat.tool_calls import CallReader
+from eagle_jax.chat.tool_formats import FORMATS
 from eagle_jax.protocols.answering import Answering
 from eagle_jax.protocols.calls import chat_call
 from eagle_jax.protocols.chat import Chat
-from eagle_jax.scheduling.options import options_for
-from eagle_jax.scheduling.request import requests_for
-from eagle_jax.scheduling.ticket import Ticket
-from eagle_jax.text.tool_calls import CallReader
-from eagle_jax.text.tool_formats import FORMATS
+from eagle_jax.requests.options import options_for
+from eagle_jax.requests.request import requests_for
+from eagle_jax.requests.ticket import Ticket
 
 PART = 512  # tokens of a line
 PROMPT = "Tell me a long story."

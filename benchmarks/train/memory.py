@@ -19,7 +19,7 @@ from benchmarks.common import command
 from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.shapes import gigabytes, placed
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import PAIRS
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import AXES, DATA, HEAD, TARGET, Sharding, bytes_per_device, parse, widened

@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.converters import dflash, dflash_edges, eagle, formats, heads, names, quant_config
+from eagle_jax.converters import names, quant_config
 from eagle_jax.converters.files import Weights, read_entries
-from eagle_jax.converters.formats import EMBEDDING
-from eagle_jax.converters.head_writing import Verifier, entries_for
-from eagle_jax.converters.hf_values import integer
-from eagle_jax.converters.hub import read_config, resolve
-from eagle_jax.converters.pairs import CARRIED, at_hand, head_folder, known_pair, target_folder
-from eagle_jax.converters.vocabulary import mapping_tensors
+from eagle_jax.converters.heads import dflash, dflash_edges, eagle
+from eagle_jax.converters.heads import eagle_formats as formats
+from eagle_jax.converters.heads import kinds as heads
+from eagle_jax.converters.heads.eagle_entries import Verifier, entries_for
+from eagle_jax.converters.heads.eagle_formats import EMBEDDING
+from eagle_jax.converters.heads.vocabulary import mapping_tensors
+from eagle_jax.converters.hf.values import integer
+from eagle_jax.converters.hub.pairs import CARRIED, at_hand, head_folder, known_pair, target_folder
+from eagle_jax.converters.hub.resolving import read_config, resolve
 from eagle_jax.converters.writing import refuse_model, write_folder
 from eagle_jax.models.quant import is_matrix
 

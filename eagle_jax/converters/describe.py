@@ -8,9 +8,12 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from eagle_jax.converters import dflash, eagle, formats, heads, llama
+from eagle_jax.converters import llama
 from eagle_jax.converters.files import Weights, read_entries
-from eagle_jax.converters.head_entries import KIND
+from eagle_jax.converters.heads import dflash, eagle
+from eagle_jax.converters.heads import eagle_formats as formats
+from eagle_jax.converters.heads import kinds as heads
+from eagle_jax.converters.heads.entries import KIND
 from eagle_jax.converters.weight_kinds import weight_kinds
 
 TARGET = "target"

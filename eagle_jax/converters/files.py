@@ -11,7 +11,7 @@ import numpy as np
 from eagle_jax.converters import packed
 from eagle_jax.converters.dividing import WHOLE, Part
 from eagle_jax.converters.errors import listed
-from eagle_jax.converters.gguf_split import part_paths
+from eagle_jax.converters.gguf.split import part_paths
 from eagle_jax.converters.pickles import TorchFile
 from eagle_jax.converters.quantized import RawTensors, fold, unpacking
 from eagle_jax.converters.tensor_file import GGUF, TensorFile, TensorInfo
@@ -211,7 +211,7 @@ class Weights:
 def opened(path: pathlib.Path) -> TensorFile:
     """One file of tensors, as it is stored."""
     if path.suffix == GGUF:
-        from eagle_jax.converters.gguf_tensors import GgufTensors
+        from eagle_jax.converters.gguf.tensors import GgufTensors
 
         return GgufTensors(path)
     return SafetensorsFile(path) if path.suffix == ".safetensors" else TorchFile(path)
@@ -262,7 +262,7 @@ def check_folder(folder: pathlib.Path) -> None:
 def read_entries(folder: pathlib.Path) -> dict[str, Any]:
     """The `config.json` of a model folder, or what a GGUF file says in its place."""
     if is_gguf(folder):
-        from eagle_jax.converters.gguf_config import config_entries
+        from eagle_jax.converters.gguf.config import config_entries
 
         return config_entries(folder)
     return read_json(folder / "config.json")

@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import family_tensors, hf_gemma4, names, quant_config, reading
+from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.converters import names, quant_config, reading
 from eagle_jax.converters.errors import listed
+from eagle_jax.converters.families import gemma4
+from eagle_jax.converters.families import tensors as family_tensors
+from eagle_jax.converters.families.config import config_from_hf, config_to_hf
+from eagle_jax.converters.families.lookup import IGNORED, text_part
 from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entries
-from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
-from eagle_jax.converters.hf_families import IGNORED, text_part
 from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
@@ -178,7 +180,7 @@ def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
     return (
         names.Rule(EMBEDDING, "embed_tokens/embedding"),
         *family_tensors.rules_of(config),
-        *(names.Rule(key, path) for key, path in hf_gemma4.LAYER_INPUTS.items()),
+        *(names.Rule(key, path) for key, path in gemma4.LAYER_INPUTS.items()),
         names.Rule("model.norm.weight", "norm/scale"),
         names.Rule(OUTPUT, "lm_head/weight"),
     )

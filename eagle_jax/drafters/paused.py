@@ -1,7 +1,7 @@
 """Plain decoding that keeps a drafter ready: it reads the text later, many rows at a time.
 
 A pass of the head for every step of plain decoding would cost several per cent of it. `Paused` keeps the rows of up to
-`room` steps, and `decoding.catch_up` reads them together: when there is no room for more, and before `Ready` drafts.
+`room` steps, and `loop.catch_up` reads them together: when there is no room for more, and before `Ready` drafts.
 """
 
 import dataclasses

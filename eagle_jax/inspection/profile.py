@@ -16,11 +16,11 @@ from typing import Any
 
 import jax
 
+from eagle_jax.chat.prompts import Prompt
 from eagle_jax.drafters.base import Plain
 from eagle_jax.inspection.start import Start, greedy_requests
 from eagle_jax.loading.model import Model
-from eagle_jax.text.prompts import Prompt
-from eagle_jax.tuning.methods import drafter_for
+from eagle_jax.methods.registry import drafter_for
 
 STEPS = 32
 

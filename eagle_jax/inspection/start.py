@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.decoding.decode import compiled_advance
-from eagle_jax.decoding.state import DecodeState
+from eagle_jax.chat.prompts import Prompt
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 from eagle_jax.loading.model import Model
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.state import DecodeState
+from eagle_jax.requests.options import Options
+from eagle_jax.requests.request import Request, requests_for
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch import UNLIMITED, Batch
 from eagle_jax.scheduling.batch_shape import shape_for
-from eagle_jax.scheduling.options import Options
-from eagle_jax.scheduling.request import Request, requests_for
 from eagle_jax.sharding import to_host
-from eagle_jax.text.prompts import Prompt
 
 T = TypeVar("T")
 

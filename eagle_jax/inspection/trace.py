@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from eagle_jax.chat.prompts import Prompt
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.sampling import Sampling, Settings
 from eagle_jax.decoding.tree import TreeShape
@@ -17,17 +18,16 @@ from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 from eagle_jax.inspection.start import Start, seconds_per_step
 from eagle_jax.loading.model import Model
+from eagle_jax.methods.registry import drafter_for
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
+from eagle_jax.requests.options import Options, seeds_for, settings_of
+from eagle_jax.requests.request import Request, requests_for
+from eagle_jax.requests.results import Step
 from eagle_jax.scheduling import offline, programs
-from eagle_jax.scheduling.options import Options, seeds_for, settings_of
 from eagle_jax.scheduling.recorder import Recorder
-from eagle_jax.scheduling.request import Request, requests_for
-from eagle_jax.scheduling.results import Step
+from eagle_jax.scheduling.sizes import bucket
 from eagle_jax.sharding import Sharding, sharded
-from eagle_jax.text.prompts import Prompt
-from eagle_jax.tuning.methods import drafter_for
-from eagle_jax.tuning.sizes import bucket
 from eagle_jax.workarounds import loop_options
 
 UNFILTERED: dict[str, Any] = dict(top_k=0, top_p=1.0, min_p=0.0)

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from eagle_jax.chat.prompts import Chat
 from eagle_jax.jobs import openai
 from eagle_jax.jobs.rows import Defaults, Refused, Row, sentence
 from eagle_jax.loading.model import Model
 from eagle_jax.protocols.answering import AnswerFormats, Answering, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.chat_answers import ChatAnswers
-from eagle_jax.scheduling.options import Options, seeds_for, stop_strings
-from eagle_jax.scheduling.processing import check_processing
-from eagle_jax.scheduling.request import NO_OUTPUT, Request, requests_for, with_form
-from eagle_jax.scheduling.results import Result
+from eagle_jax.requests.options import Options, seeds_for, stop_strings
+from eagle_jax.requests.processing import check_processing
+from eagle_jax.requests.request import NO_OUTPUT, Request, requests_for, with_form
+from eagle_jax.requests.results import Result
+from eagle_jax.requests.ticket import Ticket
 from eagle_jax.scheduling.row import Row as EmptyAnswer
 from eagle_jax.scheduling.row import result_of
 from eagle_jax.scheduling.scoring import prompt_logprobs, requests_to_score
-from eagle_jax.scheduling.ticket import Ticket
-from eagle_jax.text.prompts import Chat
 
 UNANSWERABLE = (ValueError, TypeError, OverflowError)  # what is raised of a row that asks for what cannot be
 

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from eagle_jax.chat.prompts import TooLong
 from eagle_jax.jobs.asked import UNANSWERABLE, Asked, answering_of, drawn, error_record, prepared, refused
 from eagle_jax.jobs.lines import Line
 from eagle_jax.jobs.rows import Defaults, Refused, Row, read, sentence
+from eagle_jax.requests.options import Options
+from eagle_jax.requests.ticket import EngineError, Ticket
 from eagle_jax.scheduling.engine import Engine
-from eagle_jax.scheduling.options import Options
-from eagle_jax.scheduling.ticket import EngineError, Ticket
-from eagle_jax.text.prompts import TooLong
 
 
 async def answer_lines(

@@ -16,13 +16,13 @@ from eagle_jax.jobs.lines import contents_of, lines_of
 from eagle_jax.jobs.processes import NullJournal, agree_on, agree_to_begin, writes_no_files
 from eagle_jax.jobs.rows import Defaults, Refused, Row, check_unique_ids, read
 from eagle_jax.loading.model import Model
+from eagle_jax.methods.registry import drafter_for
 from eagle_jax.ops.dispatch import settings
+from eagle_jax.requests.request import Request
 from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.offline import Utilisation
-from eagle_jax.scheduling.request import Request
 from eagle_jax.scheduling.scheduler import Event
-from eagle_jax.tuning.methods import drafter_for
-from eagle_jax.tuning.sizes import rows_for, rows_of
+from eagle_jax.scheduling.sizes import rows_for, rows_of
 
 WINDOW = 256  # rows of the input that are in memory at once, for each row of the batch
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from eagle_jax.chat.conversations import Conversation, Skipped, read
+from eagle_jax.chat.prompts import Unfit, encode
 from eagle_jax.checks import differences, whole
 from eagle_jax.jobs import Defaults
 from eagle_jax.jobs.lines import contents_of
@@ -22,8 +24,6 @@ from eagle_jax.jsonl import JsonLines, Read, parsed
 from eagle_jax.loading.model import Model
 from eagle_jax.ops.dispatch import settings
 from eagle_jax.scheduling.generate import generate
-from eagle_jax.text.prompts import Unfit, encode
-from eagle_jax.training.formats import Conversation, Skipped, read
 
 GROUPS = 4  # batches between two writes, by default: rows whose answers are short take up those of the next batches
 START = b'{"id": 0, "messages": [{"role": "'  # of every line, whatever the number

@@ -36,7 +36,7 @@ def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
         FileNotFoundError: there is no such file.
         ValueError: the file is of no form that is known.
     """
-    from eagle_jax.training.formats import Conversation, read
+    from eagle_jax.chat.conversations import Conversation, read
 
     conversations = (item.messages for item in read(path) if isinstance(item, Conversation))
     said = ([message["content"] for message in messages if message["role"] == "user"] for messages in conversations)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from eagle_jax.converters.files import read_json
-from eagle_jax.converters.hf_values import is_number
+from eagle_jax.converters.hf.values import is_number
 from eagle_jax.decoding.calibration import DEPTHS, LOG_ODDS, Prior
 from eagle_jax.durable import replacing
 

@@ -9,10 +9,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from eagle_jax.chat.conversations import Conversation, Skipped, read
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.durable import replacing
 from eagle_jax.text.tokenizers import fingerprint
-from eagle_jax.training.formats import Conversation, Skipped, read
 
 KIND = "eagle_jax datastore"
 

@@ -9,17 +9,11 @@ from typing import Any
 
 from eagle_jax.converters import at_hand as pair_at_hand
 from eagle_jax.converters import describe as describe_folder
-from eagle_jax.converters import (
-    head_folder,
-    known_pair,
-    mtp,
-    resolve,
-    resolve_pair,
-    target_folder,
-)
+from eagle_jax.converters import head_folder, known_pair, resolve, resolve_pair, target_folder
 from eagle_jax.converters.describe import Description
 from eagle_jax.converters.files import is_gguf
-from eagle_jax.converters.pairs import CARRIED
+from eagle_jax.converters.heads import mtp
+from eagle_jax.converters.hub.pairs import CARRIED
 from eagle_jax.text.tokenizers import tokenizer_in
 
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"

@@ -15,9 +15,9 @@ from eagle_jax.converters import (
     resolve,
 )
 from eagle_jax.converters import target_config as read_target_config
+from eagle_jax.converters.families.lookup import text_part
 from eagle_jax.converters.files import is_gguf, read_json
-from eagle_jax.converters.gguf_config import end_ids
-from eagle_jax.converters.hf_families import text_part
+from eagle_jax.converters.gguf.config import end_ids
 from eagle_jax.drafters.rest import Datastore
 from eagle_jax.loading.calibration import read_prior
 from eagle_jax.loading.datastore import read_datastore

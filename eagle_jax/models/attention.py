@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle_jax import ops
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.layers import Linear, norm
 from eagle_jax.models.layout import QKV
 from eagle_jax.ops import KV, AttentionInputs, CachedKV, LayerRows

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.rope import cos_sin, query_scale
 from eagle_jax.ops import AttentionInputs, FlatRows

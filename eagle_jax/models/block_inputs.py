@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.configs.heads import DFlashConfig
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache
 from eagle_jax.ops import AttentionInputs

@@ -3,7 +3,7 @@
 import flax.linen as nn
 from jax.typing import DTypeLike
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.experts_beside_mlp import ExpertsBesideMLP
 from eagle_jax.models.layers import MLP
 from eagle_jax.models.moe import SparseMLP

@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.config import DeltaNet
+from eagle_jax.configs.target import DeltaNet
 from eagle_jax.models.cache import LayerState
 from eagle_jax.ops import LayerRows
 from eagle_jax.struct import pytree

@@ -33,7 +33,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.configs.heads import DFlashConfig
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.block_inputs import block_inputs

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.configs.heads import DFlashConfig
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.edges import CandidateSelector, ConfidenceHead, MarkovHead
 from eagle_jax.models.layers import Embedding, Linear, RMSNorm

@@ -8,8 +8,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.config import LlamaConfig
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig
+from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache

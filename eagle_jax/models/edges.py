@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.dflash_parts import ConfidenceConfig, MarkovConfig, SelectorConfig
+from eagle_jax.configs.dflash import ConfidenceConfig, MarkovConfig, SelectorConfig
 from eagle_jax.models.layers import Embedding, Linear, parameter
 
 

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.layers import MLP, Linear, norm
 from eagle_jax.models.moe import ExpertStacks, mixed, route
 

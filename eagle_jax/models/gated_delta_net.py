@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.attention_inputs import num_valid
 from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.layers import Linear, RMSNorm

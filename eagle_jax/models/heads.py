@@ -20,8 +20,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle_jax.config import LlamaConfig
-from eagle_jax.head_configs import HydraConfig, MedusaConfig
+from eagle_jax.configs.heads import HydraConfig, MedusaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle_jax import ops
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.layers import Linear, RMSNorm
 from eagle_jax.models.layout import UP
 from eagle_jax.ops import AttentionInputs, CachedKV

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.config import LlamaConfig, Rope
+from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache, joined
 from eagle_jax.models.channel_mixer import channel_mixer

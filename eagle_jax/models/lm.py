@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.cache import Cache, LayerState, NoState, empty_kv
 from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.layout import for_files

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
-from eagle_jax.config import Experts
+from eagle_jax.configs.target import Experts
 from eagle_jax.models.layers import MLP, Linear
 from eagle_jax.ops.experts import Activation, Stacks, apply_experts
 from eagle_jax.sharding import MODEL, added_up, by_row

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.config import Rope
+from eagle_jax.configs.facts import FamilyFacts
+from eagle_jax.configs.target import Rope
 from eagle_jax.ops import CosSin, computed_once
-from eagle_jax.target_parts import FamilyFacts
 
 
 def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope_length: Int[Array, "b"]) -> CosSin:

@@ -18,8 +18,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle_jax import ops
-from eagle_jax.config import LlamaConfig
-from eagle_jax.dflash_parts import ConvolutionConfig
+from eagle_jax.configs.dflash import ConvolutionConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.attention import Attention
 from eagle_jax.models.layers import MLP, Linear, RMSNorm
 from eagle_jax.ops import KV, AttentionInputs, CachedKV

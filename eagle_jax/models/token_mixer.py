@@ -2,7 +2,7 @@
 
 from jax.typing import DTypeLike
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.attention import Attention
 from eagle_jax.models.latent_attention import LatentAttention
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from eagle_jax.protocols.calls import Call
-from eagle_jax.scheduling.results import Chunk, PromptLogprobs, Result
-from eagle_jax.scheduling.ticket import Ticket
+from eagle_jax.requests.results import Chunk, PromptLogprobs, Result
+from eagle_jax.requests.ticket import Ticket
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,15 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
+from eagle_jax.chat.messages import content_of
+from eagle_jax.chat.reasoning import Thought
 from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, number, text
 from eagle_jax.protocols.answering import Answering, event
 from eagle_jax.protocols.calls import Call, chat_call
 from eagle_jax.protocols.chat_answers import ChatFormat
 from eagle_jax.protocols.choices import finish_reason
-from eagle_jax.scheduling.results import FAILED, Chunk, Result
+from eagle_jax.requests.results import FAILED, Chunk, Result
 from eagle_jax.text.detokenize import decode
-from eagle_jax.text.messages import content_of
-from eagle_jax.text.reasoning import Thought
 
 AS_IN_CHATS = ("model", "top_p", "top_k", "stream", "max_tokens")
 # Known fields, and the values of them that change nothing.

@@ -8,13 +8,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from eagle_jax.chat.prompts import Chat, Text
+from eagle_jax.chat.tools import Tools
 from eagle_jax.fields import Fields, anything, flag, listed, mapping, number, text, whole, wrong
 from eagle_jax.protocols.messages import messages_of
 from eagle_jax.protocols.structured import take_form
 from eagle_jax.protocols.tools import tools_of
-from eagle_jax.scheduling.processing import Processing, check_processing
-from eagle_jax.text.prompts import Chat, Text
-from eagle_jax.text.tools import Tools
+from eagle_jax.requests.processing import Processing, check_processing
 
 MOST_STOPS, LONGEST_STOP = 64, 500
 LARGEST_SEED = 2**63 - 1

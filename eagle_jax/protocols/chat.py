@@ -8,7 +8,7 @@ from eagle_jax.protocols.chat_answers import ChatAnswers
 from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
 from eagle_jax.protocols.echo import vllm_prompt_logprobs
 from eagle_jax.protocols.logprobs import TokenLogprobs
-from eagle_jax.scheduling.results import Chunk, Result
+from eagle_jax.requests.results import Chunk, Result
 
 
 class Chat(Choices):

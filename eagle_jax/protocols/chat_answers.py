@@ -4,19 +4,19 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eagle_jax.chat.chat_answer import ChatAnswer
+from eagle_jax.chat.harmony import ANALYSIS, FINAL, STOPS
+from eagle_jax.chat.messages import is_message
+from eagle_jax.chat.prompts import Chat, encode
+from eagle_jax.chat.reasoning import ReasoningFormat, Thought, is_open, reasoning_format_for
+from eagle_jax.chat.tool_formats import FORMATS, ToolFormat, tool_format_for
+from eagle_jax.chat.tools import ToolChoice, Tools, call_options
 from eagle_jax.fields import wrong
 from eagle_jax.protocols.answering import AnswerFormats, Answering, ResponseFormat
 from eagle_jax.protocols.calls import Call
-from eagle_jax.scheduling.results import Chunk, Result
-from eagle_jax.scheduling.structured import FORMS
-from eagle_jax.text.chat_answer import ChatAnswer
+from eagle_jax.requests.results import Chunk, Result
+from eagle_jax.structured.row_automaton import FORMS
 from eagle_jax.text.detokenize import special_ids
-from eagle_jax.text.harmony import ANALYSIS, FINAL, STOPS
-from eagle_jax.text.messages import is_message
-from eagle_jax.text.prompts import Chat, encode
-from eagle_jax.text.reasoning import ReasoningFormat, Thought, is_open, reasoning_format_for
-from eagle_jax.text.tool_formats import FORMATS, ToolFormat, tool_format_for
-from eagle_jax.text.tools import ToolChoice, Tools, call_options
 
 
 class ChatAnswers:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from eagle_jax.protocols.answering import Answering, ResponseFormat, event
-from eagle_jax.scheduling.results import CANCELLED, Chunk, Result, without_nan
+from eagle_jax.requests.results import CANCELLED, Chunk, Result, without_nan
 
 DONE = b"data: [DONE]\n\n"
 

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.scheduling.results import Chunk, Result
+from eagle_jax.requests.results import Chunk, Result
 from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer
 
 # In the place of each token the likeliest ones, with their log-probabilities; None for a prompt's first one.

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from eagle_jax.chat.messages import SAME_ROLES, arguments_of, content_of
 from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, text, wrong
-from eagle_jax.text.messages import SAME_ROLES, arguments_of, content_of
 
 NEUTRAL_MESSAGE: dict[str, list[Any]] = {
     "type": ["text", "message"],

@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
+from eagle_jax.chat.reasoning import Thought
 from eagle_jax.protocols.answering import Answering, event
 from eagle_jax.protocols.chat_answers import ChatFormat
 from eagle_jax.protocols.choices import finish_reason
-from eagle_jax.scheduling.results import FAILED, Chunk, Result
-from eagle_jax.text.reasoning import Thought
+from eagle_jax.requests.results import FAILED, Chunk, Result
 
 NOT_A_NUMBER = "the model's logits became NaN, so no further token can be drawn"
 

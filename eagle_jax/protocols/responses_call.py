@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from eagle_jax.chat.messages import content_of
 from eagle_jax.fields import Fields, anything, flag, text
 from eagle_jax.protocols.calls import IGNORED, Call, chat_call
 from eagle_jax.protocols.messages import role_of
-from eagle_jax.scheduling.processing import Processing
-from eagle_jax.text.messages import content_of
+from eagle_jax.requests.processing import Processing
 
 # Fields that mean in a chat what they mean here.
 AS_IN_CHATS = (

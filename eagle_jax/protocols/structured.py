@@ -4,8 +4,8 @@ import importlib.util
 from typing import Any
 
 from eagle_jax.fields import Check, Fields, flag, text, wrong
-from eagle_jax.scheduling.processing import check_processing
-from eagle_jax.scheduling.structured import ANY_OBJECT, FORMS, schema_at, schema_of_response_format
+from eagle_jax.requests.processing import check_processing
+from eagle_jax.structured.row_automaton import ANY_OBJECT, FORMS, schema_at, schema_of_response_format
 
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from eagle_jax.chat.tools import Tools, read_tools
 from eagle_jax.fields import Fields, anything, flag, wrong
-from eagle_jax.text.tools import Tools, read_tools
 
 FUNCTION = ("name", "description", "parameters", "strict")
 

@@ -2,8 +2,8 @@
 
 import collections
 
+from eagle_jax.requests.ticket import Ticket
 from eagle_jax.scheduling.scheduler import Scheduler
-from eagle_jax.scheduling.ticket import Ticket
 
 
 def admit(

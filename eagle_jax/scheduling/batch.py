@@ -10,28 +10,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.decoding.catch_up import compiled_catch_up
-from eagle_jax.decoding.decode import compiled_advance
-from eagle_jax.decoding.prefill import compiled_empty_state, compiled_prefill
-from eagle_jax.decoding.state import BatchParams, DecodeState, PrefillState, TopTokens
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.paused import Ready
 from eagle_jax.loading.model import Model
+from eagle_jax.loop.catch_up import compiled_catch_up
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_empty_state, compiled_prefill
+from eagle_jax.loop.state import BatchParams, DecodeState, PrefillState, TopTokens
+from eagle_jax.requests.request import DUMMY_REQUEST, Request
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.backlog import Backlog
 from eagle_jax.scheduling.batch_inputs import batch_inputs, processor_for, sharded_arrays
 from eagle_jax.scheduling.batch_shape import BatchShape, token_limit
+from eagle_jax.scheduling.by_load import ByLoad
 from eagle_jax.scheduling.insert import Running, compiled_insert
 from eagle_jax.scheduling.logits_tables import LogitsTables
+from eagle_jax.scheduling.measured import Measured
 from eagle_jax.scheduling.new_columns import Columns, fetch
 from eagle_jax.scheduling.recorder import Recorder, last_steps
-from eagle_jax.scheduling.request import DUMMY_REQUEST, Request
 from eagle_jax.scheduling.row import Row
-from eagle_jax.scheduling.table_sizes import TableSizes
+from eagle_jax.scheduling.sizes import chunk_tokens, rows_for
 from eagle_jax.sharding import to_host
-from eagle_jax.tuning.by_load import ByLoad
-from eagle_jax.tuning.measured import Measured
-from eagle_jax.tuning.sizes import chunk_tokens, rows_for
+from eagle_jax.structured.table_sizes import TableSizes
 
 UNLIMITED = 2**31 - 1
 STOP_STRING_STEPS = 8  # steps between two searches for stop strings, which only the host can find

@@ -7,15 +7,15 @@ import jax
 import numpy as np
 
 from eagle_jax.decoding.processor import LogitsParams
-from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
+from eagle_jax.loop.state import BatchParams
+from eagle_jax.requests.options import settings_of
+from eagle_jax.requests.request import DUMMY_REQUEST, Request
 from eagle_jax.scheduling.batch_shape import BatchShape, stop_ids, token_limit
 from eagle_jax.scheduling.logits_arrays import processor_of
-from eagle_jax.scheduling.options import settings_of
-from eagle_jax.scheduling.request import DUMMY_REQUEST, Request
-from eagle_jax.scheduling.table_sizes import TableSizes
-from eagle_jax.tuning.sizes import rows_for
+from eagle_jax.scheduling.sizes import rows_for
+from eagle_jax.structured.table_sizes import TableSizes
 
 T = TypeVar("T")
 

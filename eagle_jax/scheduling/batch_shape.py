@@ -7,9 +7,9 @@ from typing import Any
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.options import mode_of, options_for, seeds_for
-from eagle_jax.scheduling.request import Request, fitted, requests_for
-from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
+from eagle_jax.requests.options import mode_of, options_for, seeds_for
+from eagle_jax.requests.request import Request, fitted, requests_for
+from eagle_jax.scheduling.sizes import chunk_tokens, slots_beside
 
 OWN_STOP_IDS = 8  # that a request to an engine may have beside the model's
 

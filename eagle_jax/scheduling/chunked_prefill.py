@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from eagle_jax.decoding.prefill import (
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.drafters.base import Drafter
+from eagle_jax.loop.prefill import (
     compiled_init_prefill,
     compiled_read_prompts,
     compiled_restart_prefill,
     first_tokens,
 )
-from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import BatchParams, PrefillState
-from eagle_jax.drafters.base import Drafter
+from eagle_jax.loop.state import BatchParams, PrefillState
 from eagle_jax.models.target import Target
+from eagle_jax.requests.request import Request
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch import Batch, Row
 from eagle_jax.scheduling.batch_inputs import batch_inputs
@@ -31,10 +32,9 @@ from eagle_jax.scheduling.prefix_cache import (
     keys_of,
     state_interval,
 )
-from eagle_jax.scheduling.request import Request
-from eagle_jax.scheduling.table_sizes import TableSizes
+from eagle_jax.scheduling.sizes import chunk_tokens
 from eagle_jax.sharding import Sharding, sharded
-from eagle_jax.tuning.sizes import chunk_tokens
+from eagle_jax.structured.table_sizes import TableSizes
 from eagle_jax.workarounds import loop_options
 
 

@@ -11,22 +11,22 @@ from eagle_jax.checks import whole
 from eagle_jax.converters.errors import in_a_line
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
+from eagle_jax.methods.budgets import Budget
+from eagle_jax.methods.registry import choose
+from eagle_jax.requests.options import stop_strings
+from eagle_jax.requests.processing import Processing
+from eagle_jax.requests.request import NO_OUTPUT, PartialOutput
+from eagle_jax.requests.results import Result
+from eagle_jax.requests.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
 from eagle_jax.scheduling.admission import admit
 from eagle_jax.scheduling.engine_load import Load, Pace
 from eagle_jax.scheduling.engine_scheduler import PREFILL_TOKENS, scheduler_for_any
 from eagle_jax.scheduling.intake import Intake
-from eagle_jax.scheduling.options import stop_strings
+from eagle_jax.scheduling.measured import Spent
 from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
-from eagle_jax.scheduling.processing import Processing
-from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput
-from eagle_jax.scheduling.results import Result
 from eagle_jax.scheduling.row import cancelled_result
 from eagle_jax.scheduling.scheduler import Event
 from eagle_jax.scheduling.scoring_queue import COMPILING_SECONDS, ScoringQueue
-from eagle_jax.scheduling.ticket import EngineClosed, EngineError, Ticket, refuse_full_queue
-from eagle_jax.tuning.budgets import Budget
-from eagle_jax.tuning.measured import Spent
-from eagle_jax.tuning.methods import choose
 
 log = logging.getLogger("eagle_jax.scheduling")
 LONGEST = 4096  # default for tokens of a request: caches for a whole context may be larger than the model

@@ -1,13 +1,13 @@
 """The scheduler of an engine: a batch that any request fits, and a drafter for each number of running requests."""
 
 from eagle_jax.loading.model import Model
+from eagle_jax.methods.registry import Choice
 from eagle_jax.scheduling.batch_shape import shape_for_any
+from eagle_jax.scheduling.by_load import ByLoad, by_load
+from eagle_jax.scheduling.measured import Measured
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.scheduler import Scheduler
-from eagle_jax.tuning.by_load import ByLoad, by_load
-from eagle_jax.tuning.measured import Measured
-from eagle_jax.tuning.methods import Choice
-from eagle_jax.tuning.sizes import chunk_tokens, slots_beside
+from eagle_jax.scheduling.sizes import chunk_tokens, slots_beside
 
 PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
 

@@ -3,20 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
+from eagle_jax.chat.prompts import split
 from eagle_jax.checks import whole
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
+from eagle_jax.methods.registry import Choice, choose
+from eagle_jax.requests.options import options_for, seeds_for, stop_strings
+from eagle_jax.requests.processing import Processing
+from eagle_jax.requests.request import Request, requests_for, with_form
+from eagle_jax.requests.results import Chunk, Result
+from eagle_jax.requests.text_streamer import TextStreamer
 from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.batch_shape import slots_for
-from eagle_jax.scheduling.options import options_for, seeds_for, stop_strings
-from eagle_jax.scheduling.processing import Processing
-from eagle_jax.scheduling.request import Request, requests_for, with_form
-from eagle_jax.scheduling.results import Chunk, Result
 from eagle_jax.scheduling.scheduler import Event
-from eagle_jax.scheduling.text_streamer import TextStreamer
-from eagle_jax.text.prompts import split
-from eagle_jax.tuning.methods import Choice, choose
-from eagle_jax.tuning.sizes import rows_for, rows_of
+from eagle_jax.scheduling.sizes import rows_for, rows_of
 
 
 def generate(

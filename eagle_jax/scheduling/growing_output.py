@@ -6,9 +6,9 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from jaxtyping import Float, Int
 
+from eagle_jax.requests.request import PartialOutput
+from eagle_jax.requests.results import Step
 from eagle_jax.scheduling.new_columns import Columns
-from eagle_jax.scheduling.request import PartialOutput
-from eagle_jax.scheduling.results import Step
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from eagle_jax.decoding.state import BatchParams, DecodeState
+from eagle_jax.loop.state import BatchParams, DecodeState
 from eagle_jax.models.cache import KVState, is_by_position
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options

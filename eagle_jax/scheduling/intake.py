@@ -6,14 +6,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from eagle_jax.chat.prompts import encode
 from eagle_jax.loading.model import Model
+from eagle_jax.requests.options import sample_number
+from eagle_jax.requests.request import Request, with_form
+from eagle_jax.requests.ticket import EngineClosed, QueueFull
 from eagle_jax.scheduling.batch_shape import requests_that_fit
-from eagle_jax.scheduling.form_workers import FormsBusy, FormsStopped
-from eagle_jax.scheduling.options import sample_number
-from eagle_jax.scheduling.request import Request, with_form
 from eagle_jax.scheduling.scoring import requests_to_score
-from eagle_jax.scheduling.ticket import EngineClosed, QueueFull
-from eagle_jax.text.prompts import encode
+from eagle_jax.structured.form_workers import FormsBusy, FormsStopped
 
 
 class Intake:

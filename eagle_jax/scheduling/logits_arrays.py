@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.decoding.processor import BANNED, NOT_ALLOWED, LogitsParams
-from eagle_jax.scheduling import structured
-from eagle_jax.scheduling.processing import LogitsOptions
-from eagle_jax.scheduling.table_sizes import TableSizes, Words, sizes_for, smallest
-from eagle_jax.text.token_automaton import TokenAutomaton
+from eagle_jax.requests.processing import LogitsOptions
+from eagle_jax.structured import row_automaton
+from eagle_jax.structured.table_sizes import TableSizes, Words, sizes_for, smallest
+from eagle_jax.structured.token_automaton import TokenAutomaton
 
 AskedRow = tuple[LogitsOptions, Words, TokenAutomaton | None]  # with the tokens of bad words and the form's automaton
 
@@ -21,7 +21,7 @@ def processor_of(rows: Sequence[AskedRow], vocab_size: int, ready: Sequence[Tabl
     if not any(options.changes_logits for options, _, _ in rows):
         return None
     sizes, (bias, bans) = sizes_of(rows, ready), static_rows(rows, vocab_size)
-    automata = structured.automata_of([automaton for _, _, automaton in rows], vocab_size, sizes)
+    automata = row_automaton.automata_of([automaton for _, _, automaton in rows], vocab_size, sizes)
     return LogitsParams(bias, bans, **columns_of(rows, sizes), automata=automata)
 
 

@@ -14,14 +14,14 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.decoding.processor import LogitsParams
 from eagle_jax.loading.model import Model
+from eagle_jax.requests.request import Request
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch_inputs import placed
 from eagle_jax.scheduling.logits_arrays import AskedRow, columns_of, processor_of, sizes_of, static_rows
-from eagle_jax.scheduling.request import Request
-from eagle_jax.scheduling.structured import automata_of
-from eagle_jax.scheduling.table_sizes import TableSizes
 from eagle_jax.sharding import Sharding, sharded
-from eagle_jax.text.token_automaton import TokenAutomaton
+from eagle_jax.structured.row_automaton import automata_of
+from eagle_jax.structured.table_sizes import TableSizes
+from eagle_jax.structured.token_automaton import TokenAutomaton
 
 Static = tuple[Float[Array, "b v"], Float[Array, "b v"]]  # `LogitsParams.bias` and `static_bans`
 

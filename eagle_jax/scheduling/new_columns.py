@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.decoding.state import TopTokens
+from eagle_jax.loop.state import TopTokens
 from eagle_jax.scheduling import programs
 from eagle_jax.sharding import Sharding, sharded, to_host
 from eagle_jax.struct import pytree

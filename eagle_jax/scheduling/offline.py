@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
+from eagle_jax.requests.request import Request
 from eagle_jax.scheduling.batch_shape import shape_for, slots_for
-from eagle_jax.scheduling.request import Request
 from eagle_jax.scheduling.scheduler import Event, Scheduler
 
 

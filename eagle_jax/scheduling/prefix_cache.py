@@ -31,10 +31,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
-from eagle_jax.config import LlamaConfig
-from eagle_jax.decoding.state import PrefillState
+from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.loop.state import PrefillState
 from eagle_jax.models.cache import KVState, LayerState
-from eagle_jax.scheduling.request import Request
+from eagle_jax.requests.request import Request
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.struct import pytree
 from eagle_jax.workarounds import loop_options

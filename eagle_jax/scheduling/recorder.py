@@ -12,7 +12,7 @@ from eagle_jax.decoding.tree import Tree
 from eagle_jax.decoding.verify import walk
 from eagle_jax.drafters.base import CommittedRows, View, Wrapper
 from eagle_jax.models.target import Target
-from eagle_jax.scheduling.results import Step
+from eagle_jax.requests.results import Step
 from eagle_jax.sharding import to_host
 from eagle_jax.struct import pytree
 

@@ -5,10 +5,10 @@ import dataclasses
 import math
 from typing import Any
 
+from eagle_jax.requests.request import NO_OUTPUT, PartialOutput, Request
+from eagle_jax.requests.results import CANCELLED, FAILED, BudgetUse, Result, Stats, Step, sum_spent
 from eagle_jax.scheduling.growing_output import GrowingOutput
 from eagle_jax.scheduling.new_columns import Columns
-from eagle_jax.scheduling.request import NO_OUTPUT, PartialOutput, Request
-from eagle_jax.scheduling.results import CANCELLED, FAILED, BudgetUse, Result, Stats, Step, sum_spent
 from eagle_jax.text.detokenize import AnswerText
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
+from eagle_jax.requests.request import DUMMY_OPTIONS, NO_OUTPUT, PartialOutput, Request
+from eagle_jax.requests.results import CANCELLED, Result
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape
 from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
+from eagle_jax.scheduling.measured import Measured
 from eagle_jax.scheduling.prefix_cache import PrefixCache
-from eagle_jax.scheduling.request import DUMMY_OPTIONS, NO_OUTPUT, PartialOutput, Request
-from eagle_jax.scheduling.results import CANCELLED, Result
 from eagle_jax.scheduling.row import Row, result_of
+from eagle_jax.scheduling.sizes import chunk_tokens
 from eagle_jax.scheduling.table_programs import TablePrograms
-from eagle_jax.tuning.measured import Measured
-from eagle_jax.tuning.sizes import chunk_tokens
 
 MOST_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
 

@@ -8,16 +8,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.decoding.scoring import PromptScores, compiled_open_scores, compiled_score_chunks
-from eagle_jax.decoding.state import TOP
+from eagle_jax.chat.prompts import TooLong, encode, split
 from eagle_jax.loading.model import Model
+from eagle_jax.loop.scoring import PromptScores, compiled_open_scores, compiled_score_chunks
+from eagle_jax.loop.state import TOP
+from eagle_jax.requests.request import DUMMY_OPTIONS, Request
+from eagle_jax.requests.results import PromptLogprobs
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.growing_output import pairs_of
-from eagle_jax.scheduling.request import DUMMY_OPTIONS, Request
-from eagle_jax.scheduling.results import PromptLogprobs
+from eagle_jax.scheduling.sizes import chunk_tokens, rows_for, slots_beside
 from eagle_jax.sharding import to_host
-from eagle_jax.text.prompts import TooLong, encode, split
-from eagle_jax.tuning.sizes import chunk_tokens, rows_for, slots_beside
 
 
 def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any:

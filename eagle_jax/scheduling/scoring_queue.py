@@ -8,12 +8,12 @@ import threading
 
 from eagle_jax.converters.errors import in_a_line
 from eagle_jax.loading.model import Model
-from eagle_jax.scheduling.request import NO_OUTPUT
-from eagle_jax.scheduling.results import CANCELLED, PromptLogprobs, Result
+from eagle_jax.requests.request import NO_OUTPUT
+from eagle_jax.requests.results import CANCELLED, PromptLogprobs, Result
+from eagle_jax.requests.ticket import EngineError, Ticket
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scoring import Scoring
-from eagle_jax.scheduling.ticket import EngineError, Ticket
-from eagle_jax.tuning.sizes import chunk_tokens, rows_for
+from eagle_jax.scheduling.sizes import chunk_tokens, rows_for
 
 log = logging.getLogger("eagle_jax.scheduling")
 COMPILING_SECONDS = 0.05  # that an engine with nothing else to do waits for a program before it looks for new requests

@@ -6,11 +6,11 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from eagle_jax.requests.request import DUMMY_OPTIONS, DUMMY_REQUEST, Request
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
 from eagle_jax.scheduling.prefix_cache import PrefixCache
-from eagle_jax.scheduling.request import DUMMY_OPTIONS, DUMMY_REQUEST, Request
-from eagle_jax.scheduling.table_sizes import TableSizes, sizes_for
+from eagle_jax.structured.table_sizes import TableSizes, sizes_for
 
 log = logging.getLogger("eagle_jax.scheduling")
 WITH_TABLES = dataclasses.replace(DUMMY_REQUEST, options=dataclasses.replace(DUMMY_OPTIONS, presence_penalty=1.0))

@@ -10,15 +10,15 @@ import jax
 from eagle_jax.checks import is_whole, whole
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
+from eagle_jax.methods.registry import choose
+from eagle_jax.requests.options import Options, options_for
+from eagle_jax.requests.processing import Processing
+from eagle_jax.requests.request import Request
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape, shape_for
 from eagle_jax.scheduling.generate import drafter_for_requests
-from eagle_jax.scheduling.options import Options, options_for
-from eagle_jax.scheduling.processing import Processing
-from eagle_jax.scheduling.request import Request
-from eagle_jax.tuning.methods import choose
-from eagle_jax.tuning.sizes import rows_for
+from eagle_jax.scheduling.sizes import rows_for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
 
 # Requests whose forms are made, or wait for that; others are refused before they are read.
-# Different forms are 22 at most (`scheduling.form_workers`), but many clients may begin with the same one.
+# Different forms are 22 at most (`structured.form_workers`), but many clients may begin with the same one.
 FORM_THREADS = 256
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax import P
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.sharding.rules import AXES, DATA, HEAD, MODEL, STATE, TARGET, Rules, axes_of, fitting, map_paths, spec_of
 
 Tree = TypeVar("Tree")

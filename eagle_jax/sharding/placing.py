@@ -10,7 +10,7 @@ import numpy as np
 from jax import P
 from jax.sharding import Mesh, NamedSharding
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.sharding.mesh import Sharding, repeats
 from eagle_jax.sharding.rules import Rules, axes_of, map_paths
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from eagle_jax.converters.errors import first_sentence
 from eagle_jax.converters.files import is_gguf, read_json
-from eagle_jax.converters.gguf_tokenizer import tokenizer_of
+from eagle_jax.converters.gguf.tokenizer import tokenizer_of
 
 # Vocabularies that are not written as tokenizer.json, and what transformers reads each kind with: package -> module.
 _MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")

@@ -22,7 +22,7 @@ import numpy as np
 from jax import P
 from jaxtyping import Array, Float, Int, UInt
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.durable import PART, replacing
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Sharding, from_first, to_host, traced_over, wait_for_others

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from eagle_jax import head_configs
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs import heads as head_configs
+from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
+from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import load_head, resolve
-from eagle_jax.converters.eagle import default_taps
-from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
+from eagle_jax.converters.heads.eagle import default_taps
 from eagle_jax.models.any_head import AnyHead, Params
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head

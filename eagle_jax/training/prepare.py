@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eagle_jax.training.formats import Skipped, read
+from eagle_jax.chat.conversations import Skipped, read
 from eagle_jax.training.masks import Example, tokenize
 
 SHOWN = 3  # places named for each reason

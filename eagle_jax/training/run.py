@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import save_head
 from eagle_jax.durable import hold, replacing
 from eagle_jax.models.any_head import AnyHead

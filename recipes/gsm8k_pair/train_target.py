@@ -19,7 +19,7 @@ import optax
 import transformers
 
 import eagle_jax  # noqa: F401  (sets XLA flags before JAX starts)
-from eagle_jax.config import LlamaConfig, Rope
+from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.converters import save_target
 from eagle_jax.models.lm import LM
 from eagle_jax.training import data, optimizer

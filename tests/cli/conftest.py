@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from eagle_jax import api, serving
+from eagle_jax.chat.conversations import Skipped
 from eagle_jax.cli import app
 from eagle_jax.converters.describe import Description
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.jobs import Job
+from eagle_jax.methods.budgets import Budget
 from eagle_jax.serving import ui
-from eagle_jax.training.formats import Skipped
-from eagle_jax.tuning.budgets import Budget
 from eagle_jax.tuning.tree_costs import Costs, Estimate
 
 

@@ -21,12 +21,13 @@ import yaml
 from test_documented import PAGES, ROOT, blocks, shell
 
 import eagle_jax
-from eagle_jax.converters import PAIRS, pairs, save_head, save_target
+from eagle_jax.converters import PAIRS, save_head, save_target
+from eagle_jax.converters.hub import pairs
 from eagle_jax.loading import folders as model_folders
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.training.config import TrainConfig
 
-GGUF = "tests/converters/test_gguf.py::"
+GGUF = "tests/converters/gguf/test_gguf.py::"
 # Lines that do not run here, by their beginning: the test that runs them, or why none does.
 APART = {
     "make ": "sets up an environment of its own; CI and tests/cli/test_documented.py see to the targets",
@@ -42,7 +43,7 @@ APART = {
     "eagle-jax eval ": "tests/cli/test_real.py::test_an_evaluation_with_its_report",
     "eagle-jax datastore chats.jsonl --target smollm2-135m-instruct": "downloads a model; other lines make datastores",
     "eagle-jax profile": "tests/inspection/test_profiling.py::test_a_cycle_of_a_real_loop",
-    "eagle-jax tune": "tests/inspection/test_tuning.py::test_the_command_finds_keeps_and_tells",
+    "eagle-jax tune": "tests/tuning/test_tuning.py::test_the_command_finds_keeps_and_tells",
     "eagle-jax generate --target ./SmolLM2-135M-Instruct-Q8_0.gguf": f"{GGUF}test_generation",
     "eagle-jax generate --target ./Llama-3.1-8B-Instruct-Q4_K_M.gguf": f"{GGUF}test_generation",
     "eagle-jax quantize ./Llama-3.1-8B-Instruct-Q4_K_M.gguf": f"{GGUF}test_a_folder_of_integers_is_made_of_it",

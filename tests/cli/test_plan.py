@@ -16,12 +16,12 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.inspection.plan import of_configs, slots_of_caches
+from eagle_jax.methods.default_trees import shrink_to
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape, slots_to_hold
 from eagle_jax.sharding import parse
 from eagle_jax.testing import TINY, synthetic_pair
-from eagle_jax.tuning.default_trees import shrink_to
-from eagle_jax.tuning.plan import of_configs, slots_of_caches
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "scaling.md"
 

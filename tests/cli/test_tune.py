@@ -1,4 +1,4 @@
-"""`eagle-jax tune` on a stand-in: what it passes on, prints and keeps. tests/inspection/test_tuning.py measures."""
+"""`eagle-jax tune` on a stand-in: what it passes on, prints and keeps. tests/tuning/test_tuning.py measures."""
 
 import json
 

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import config_from_hf, eagle, llama, names
-from eagle_jax.converters.formats import FORMATS
-from eagle_jax.converters.head_writing import entries_for
-from eagle_jax.converters.vocabulary import mapping_tensors
-from eagle_jax.head_configs import Eagle3Config, EagleConfig
+from eagle_jax.configs.heads import Eagle3Config, EagleConfig
+from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.converters import config_from_hf, llama, names
+from eagle_jax.converters.heads import eagle
+from eagle_jax.converters.heads.eagle_entries import entries_for
+from eagle_jax.converters.heads.eagle_formats import FORMATS
+from eagle_jax.converters.heads.vocabulary import mapping_tensors
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3

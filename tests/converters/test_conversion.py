@@ -11,7 +11,7 @@ from folders import ENTRIES, assert_same, entries, head, head3, refused, target,
 from safetensors.numpy import load_file
 
 from eagle_jax.converters import convert, load_head, quantize, save_head
-from eagle_jax.converters.formats import FORMATS
+from eagle_jax.converters.heads.eagle_formats import FORMATS
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.ops.quantized import QuantArray, dense
 

@@ -12,9 +12,9 @@ import pytest
 from folders import assert_same, entries, filled, head, head3, refused, target, tensors, write
 from safetensors.numpy import load_file
 
+from eagle_jax.configs.heads import EagleConfig
 from eagle_jax.converters import load_head, save_head
-from eagle_jax.converters.formats import FORMATS
-from eagle_jax.head_configs import EagleConfig
+from eagle_jax.converters.heads.eagle_formats import FORMATS
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 

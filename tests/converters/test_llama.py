@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from folders import ENTRIES, assert_same, refused, target, tensors, write
 
-from eagle_jax.config import Experts
+from eagle_jax.configs.target import Experts
 from eagle_jax.converters import config_to_hf, llama, load_target, names, save_target, writing
 from eagle_jax.converters.files import Weights
 from eagle_jax.models.lm import LM

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from eagle_jax.config import LlamaConfig
-from eagle_jax.converters.dflash_config import read_config as read_dflash
-from eagle_jax.converters.head_entries import read_entries
-from eagle_jax.converters.hf_config import config_from_hf, config_to_hf
+from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.converters.families.config import config_from_hf, config_to_hf
+from eagle_jax.converters.heads.dflash_config import read_config as read_dflash
+from eagle_jax.converters.heads.entries import read_entries
 from eagle_jax.converters.llama import read_config
 from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo

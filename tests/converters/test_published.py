@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import config_from_hf, config_to_hf, llama
 
 _LLAMA: dict[str, Any] = {

@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import eagle_jax
-from eagle_jax.config import Experts
+from eagle_jax.configs.target import Experts
 from eagle_jax.converters import convert, describe, load_head, load_target, packed, quantize, save_head, save_target
 from eagle_jax.converters.quantized.unpacking import around_zero, fields
 from eagle_jax.models.layout import for_files

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.config import Latent, Rope
+from eagle_jax.configs.target import Latent, Rope
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.testing import synthetic_head3

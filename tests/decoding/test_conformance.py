@@ -15,16 +15,12 @@ import pytest
 from latent_head import latent_head3
 from states import steps_by_row
 
+from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.calibration import DEPTHS, LOG_ODDS
-from eagle_jax.decoding.catch_up import compiled_catch_up
-from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, likeliest_tree
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling
-from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
-from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Drafter, Plain, View
 from eagle_jax.drafters.calibrated import Calibrated
 from eagle_jax.drafters.dflash import DFlashDrafter
@@ -41,13 +37,19 @@ from eagle_jax.drafters.rest import Datastore, Rest
 from eagle_jax.drafters.shared import Shared
 from eagle_jax.drafters.suffix import SuffixDecoding
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.loop.catch_up import compiled_catch_up
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams, DecodeState
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.ops import VARIABLE, PackedWeight, is_leaf
+from eagle_jax.requests.processing import LogitsOptions
 from eagle_jax.scheduling.backlog import Backlog
 from eagle_jax.scheduling.logits_arrays import processor_of
-from eagle_jax.scheduling.processing import LogitsOptions
 from eagle_jax.struct import pytree
+from eagle_jax.structured.byte_automaton import regex_automaton
+from eagle_jax.structured.token_automaton import token_automaton
 from eagle_jax.testing import (
     TINY,
     cpu_backend,
@@ -58,8 +60,6 @@ from eagle_jax.testing import (
     synthetic_pair,
     synthetic_peagle,
 )
-from eagle_jax.text.byte_automaton import regex_automaton
-from eagle_jax.text.token_automaton import token_automaton
 
 # As wide as the CPU backend's blocks need it.
 CONFIG = dataclasses.replace(

@@ -11,7 +11,7 @@ import pytest
 import test_conformance as conformance
 from test_conformance import backend  # noqa: F401  # a fixture
 
-from eagle_jax.config import ByLayer, DeltaNet, Experts, Latent, Rope
+from eagle_jax.configs.target import ByLayer, DeltaNet, Experts, Latent, Rope
 from eagle_jax.converters import load_target, save_target
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain

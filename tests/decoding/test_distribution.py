@@ -13,17 +13,18 @@ import scipy.stats
 import tree_reference
 from states import steps_by_row
 
-from eagle_jax.decoding import decode, sampling
-from eagle_jax.decoding.decode import advance
+from eagle_jax.configs.dflash import ConvolutionConfig, MarkovConfig, SelectorConfig
+from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import BatchParams
-from eagle_jax.dflash_parts import ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.peagle import PEagle
+from eagle_jax.loop import decode
+from eagle_jax.loop.decode import advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams
 from eagle_jax.models.lm import LM
 from eagle_jax.testing import TINY, synthetic_dflash, synthetic_pair, synthetic_peagle
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from eagle_jax.decoding.processor import BANNED, Prefix, adjustment_at
+from eagle_jax.requests.processing import LogitsOptions
 from eagle_jax.scheduling.logits_arrays import processor_of
-from eagle_jax.scheduling.processing import LogitsOptions
 
 VOCABULARY, NODES, SLOTS = 13, 7, 11
 PARENTS = np.array([-1, 0, 0, 1, 1, 3, 5])

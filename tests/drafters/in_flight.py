@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY
-from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.base import Drafter
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams, DecodeState
 from eagle_jax.models.lm import LM
 
 

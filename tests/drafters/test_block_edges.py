@@ -9,23 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
+from eagle_jax.configs.heads import DFlashConfig
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.automata import Guide
 from eagle_jax.decoding.policy import DynamicTree, TreePolicy
 from eagle_jax.decoding.processor import LogitsAdjustment
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.tree import Tree
-from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import View
 from eagle_jax.drafters.dflash import DFlashDrafter
-from eagle_jax.head_configs import DFlashConfig
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.dflash import BlockOutput, DFlash
+from eagle_jax.requests.processing import LogitsOptions
 from eagle_jax.scheduling.logits_arrays import processor_of
-from eagle_jax.scheduling.processing import LogitsOptions
+from eagle_jax.structured.byte_automaton import regex_automaton
+from eagle_jax.structured.token_automaton import token_automaton
 from eagle_jax.testing import TINY, synthetic_pair
-from eagle_jax.text.byte_automaton import regex_automaton
-from eagle_jax.text.token_automaton import token_automaton
 
 TARGET, _ = synthetic_pair(strength=0.3)
 SAMPLED = Sampling(sampled=True, filtered=False)

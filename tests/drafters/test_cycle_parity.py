@@ -15,17 +15,17 @@ import pytest
 from jaxtyping import Array, Int
 from safetensors.numpy import save_file
 
+from eagle_jax.configs.heads import Eagle3Config
 from eagle_jax.converters import load_head, load_target
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY, Sampling
-from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.head_configs import Eagle3Config
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams, DecodeState
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree

@@ -11,16 +11,16 @@ import pytest
 from in_flight import after_steps, prefilled, settings_at
 from states import steps_by_row
 
+from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, TreePolicy
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.scores import Scores
-from eagle_jax.decoding.state import DecodeState
 from eagle_jax.decoding.tree import Tree
-from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import View
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.guided import grow, grow_by_depth
+from eagle_jax.loop.state import DecodeState
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.testing import TINY, synthetic_dflash, synthetic_pair
 

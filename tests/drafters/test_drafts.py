@@ -14,10 +14,10 @@ from states import roots, steps_by_row
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import EAGLE1_TREE, NO_TREE, DynamicTree
 from eagle_jax.decoding.sampling import GREEDY, Sampling
-from eagle_jax.decoding.state import DecodeState
 from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.drafters.base import Plain, View
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.loop.state import DecodeState
 from eagle_jax.models.eagle import Head
 from eagle_jax.testing import TINY, synthetic_pair
 

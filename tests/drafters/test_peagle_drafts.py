@@ -14,9 +14,9 @@ from states import steps_by_row
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import DynamicTree, TreePolicy
 from eagle_jax.decoding.sampling import GREEDY, Sampling
-from eagle_jax.decoding.state import DecodeState
 from eagle_jax.drafters.base import CommittedRows, View
 from eagle_jax.drafters.peagle import PEagle
+from eagle_jax.loop.state import DecodeState
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair, synthetic_peagle
 

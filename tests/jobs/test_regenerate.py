@@ -7,7 +7,7 @@ import types
 import pytest
 
 from eagle_jax import api
-from eagle_jax.text.prompts import Unfit
+from eagle_jax.chat.prompts import Unfit
 
 QUESTIONS = [["a"], ["b", "c"], ["long"], ["empty"], ["d", "empty"], ["e"], ["cut", "f"]]
 
@@ -275,7 +275,7 @@ def test_one_process_writes_at_a_time(model, data, tmp_path, monkeypatch):
 
 
 def test_training_reads_what_was_written(model, data, tmp_path, monkeypatch):
-    from eagle_jax.training.formats import read
+    from eagle_jax.chat.conversations import read
 
     decode_with(monkeypatch, Decoder())
     out = tmp_path / "out.jsonl"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import eagle_jax
+from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, MaskConfig
 from eagle_jax.converters import convert, load_head, save_head, save_target
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import DynamicTree
@@ -20,7 +21,6 @@ from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.peagle import PEagle
-from eagle_jax.head_configs import DFlashConfig, Eagle3Config, MaskConfig
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle3 import Head3

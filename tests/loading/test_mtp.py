@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from eagle_jax.api import describe, generate, load, quantize, with_head
 from eagle_jax.converters import load_target
-from eagle_jax.converters.heads import load_head
-from eagle_jax.tuning.plan import plan
+from eagle_jax.converters.heads.kinds import load_head
+from eagle_jax.inspection.plan import plan
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "models"))
 from family_cases import FAMILIES  # noqa: E402

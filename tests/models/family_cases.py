@@ -6,8 +6,8 @@ from typing import Any
 
 from parity_cases import TARGETS, VOCABULARY, Case
 
-from eagle_jax.config import LlamaConfig
-from eagle_jax.target_parts import FamilyFacts
+from eagle_jax.configs.facts import FamilyFacts
+from eagle_jax.configs.target import LlamaConfig
 
 PROMPT, NEW = 13, 64
 FULL, WINDOWED, LINEAR = "full_attention", "sliding_attention", "linear_attention"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_dflash_parity import PLAIN, TARGET, TEXT, head_with, out_by_hand, read_by_hand
 
-from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
+from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.models.dflash import BlockOutput, DFlash
 
 DSPARK: dict[str, Any] = {"own_embedding": True, "draft_vocab_size": 61, "sample_from_anchor": True}

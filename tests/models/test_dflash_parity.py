@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import Rope
-from eagle_jax.dflash_parts import ConvolutionConfig
-from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.configs.dflash import ConvolutionConfig
+from eagle_jax.configs.heads import DFlashConfig
+from eagle_jax.configs.target import Rope
 from eagle_jax.models.cache import KVState
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.lm import LM

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import Experts, Rope
-from eagle_jax.head_configs import Eagle3Config, EagleConfig
+from eagle_jax.configs.heads import Eagle3Config, EagleConfig
+from eagle_jax.configs.target import Experts, Rope
 from eagle_jax.models import layout
 from eagle_jax.models.cache import KVState
 from eagle_jax.models.eagle import Head

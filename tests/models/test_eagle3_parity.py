@@ -13,7 +13,7 @@ from parity_cases import HEADS3, PROMPTS, ROWS, STEPS, VOCABULARY, Case, head3_i
 from reference import SOURCES, answers
 from safetensors.numpy import save_file
 
-from eagle_jax.config import LlamaConfig, Rope
+from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.converters import load_head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM

@@ -11,7 +11,7 @@ from parity_cases import HEADS, PROMPTS, ROWS, STEPS, VOCABULARY, Case, head_sha
 from reference import SOURCES, answers
 from safetensors.numpy import save_file
 
-from eagle_jax.config import LlamaConfig, Rope
+from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.converters import load_head
 from eagle_jax.models.cache import KV
 from eagle_jax.models.eagle import Head

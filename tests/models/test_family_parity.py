@@ -16,15 +16,16 @@ from parity_cases import LENGTH, VOCABULARY, texts, weights
 from reference import SOURCES, answers
 from safetensors.numpy import save_file
 
-from eagle_jax.config import LlamaConfig
-from eagle_jax.converters import config_from_hf, config_to_hf, family_tensors, llama, load_target, names, save_target
-from eagle_jax.converters.family_rows import FAMILIES as ROWS
-from eagle_jax.decoding.decode import compiled_advance
-from eagle_jax.decoding.prefill import compiled_prefill
+from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.converters import config_from_hf, config_to_hf, llama, load_target, names, save_target
+from eagle_jax.converters.families import tensors
+from eagle_jax.converters.families.rows import FAMILIES as ROWS
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import BatchParams
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Drafter
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree
@@ -37,7 +38,7 @@ OLD = {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "mixtral",
 def stored(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     """The tensors of the family's files, with their shapes."""
     apart = names.expected(llama.rules(config), llama.shapes(config))
-    joined = family_tensors.join(config, ((name, np.zeros(shape, np.int8)) for name, shape in apart.items()))
+    joined = tensors.join(config, ((name, np.zeros(shape, np.int8)) for name, shape in apart.items()))
     return {name: value.shape for name, value in joined}
 
 
@@ -168,6 +169,6 @@ def test_round_trip(name: str, tmp_path: pathlib.Path):
     again = load_target(tmp_path)
     assert again.config == lm.config
     jax.tree.map(np.testing.assert_array_equal, again.params, lm.params)
-    written = dict(family_tensors.join(lm.config, names.tensors(llama.rules(lm.config), lm.params)))
+    written = dict(tensors.join(lm.config, names.tensors(llama.rules(lm.config), lm.params)))
     drawn = weights(FAMILIES[name], stored(lm.config))
     assert written.keys() == drawn.keys() and all(np.array_equal(written[key], drawn[key]) for key in drawn)

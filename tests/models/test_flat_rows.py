@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import Rope
-from eagle_jax.decoding.flat_nodes import ByRequest, OneRow
+from eagle_jax.configs.target import Rope
 from eagle_jax.decoding.tree import Tree, depth_below
+from eagle_jax.loop.flat_nodes import ByRequest, OneRow
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM

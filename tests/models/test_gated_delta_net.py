@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import DeltaNet, LlamaConfig, Rope
-from eagle_jax.decoding.flat_nodes import OneRow
+from eagle_jax.configs.target import DeltaNet, LlamaConfig, Rope
 from eagle_jax.decoding.tree import Tree, depth_below
+from eagle_jax.loop.flat_nodes import OneRow
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.lm import LM, causal

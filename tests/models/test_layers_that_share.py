@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import ByLayer, Rope
+from eagle_jax.configs.target import ByLayer, Rope
+from eagle_jax.inspection.plan import of_configs
 from eagle_jax.models.cache import KVState, NoState
 from eagle_jax.models.lm import LM
 from eagle_jax.models.rope import frequencies
 from eagle_jax.sharding import sharding_of, widened
 from eagle_jax.testing import TINY
-from eagle_jax.tuning.plan import of_configs
 
 CONFIG = dataclasses.replace(
     TINY,

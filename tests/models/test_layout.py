@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from eagle_jax import ops
-from eagle_jax.head_configs import EagleConfig
+from eagle_jax.configs.heads import EagleConfig
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM

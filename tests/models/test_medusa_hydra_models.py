@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import LlamaConfig
-from eagle_jax.head_configs import HydraConfig, MedusaConfig
+from eagle_jax.configs.heads import HydraConfig, MedusaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models import layout
 from eagle_jax.models.heads import Heads, Hydra, Medusa
 from eagle_jax.models.lm import LM, causal

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import Experts
+from eagle_jax.configs.target import Experts
 from eagle_jax.models import moe
 from eagle_jax.ops import experts
 

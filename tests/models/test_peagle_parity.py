@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.head_configs import Eagle3Config, MaskConfig
+from eagle_jax.configs.heads import Eagle3Config, MaskConfig
 from eagle_jax.models.cache import Cache, KVState
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, causal

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eagle_jax.config import Experts
+from eagle_jax.configs.target import Experts
 from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import sharding_of, traced_over

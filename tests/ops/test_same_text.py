@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from states import steps_by_row
 
-from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams, DecodeState
 from eagle_jax.ops import VARIABLE, AttentionCall
 from eagle_jax.ops import attention_reference as xla
 from eagle_jax.ops.attention_call import Backend

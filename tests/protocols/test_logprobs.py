@@ -8,8 +8,8 @@ from sentencepiece_like import LLAMA2
 from speller import SPECIAL, TOKENIZER
 
 from eagle_jax.protocols.logprobs import TokenLogprobs
-from eagle_jax.scheduling.request import DUMMY_REQUEST
-from eagle_jax.scheduling.results import Chunk
+from eagle_jax.requests.request import DUMMY_REQUEST
+from eagle_jax.requests.results import Chunk
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.text.detokenize import CONTEXT, IncrementalDetokenizer, decode
 

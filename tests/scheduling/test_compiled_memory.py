@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import pytest
 
 import eagle_jax
-from eagle_jax.decoding.decode import advance, compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import init_prefill, prefill, read_prompts
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.inspection import plan
+from eagle_jax.loop.decode import advance, compiled_advance
+from eagle_jax.loop.prefill import init_prefill, prefill, read_prompts
+from eagle_jax.loop.state import BatchParams
 from eagle_jax.ops import VARIABLE, attention_parts
 from eagle_jax.testing import TINY, synthetic_pair
-from eagle_jax.tuning import plan
 from eagle_jax.workarounds import loop_options
 
 MODE = Sampling(sampled=True, filtered=False)

@@ -15,11 +15,11 @@ from eagle_jax.api import generate
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.paused import Paused, Ready
+from eagle_jax.requests.ticket import EngineClosed, EngineError, QueueFull, achunks, chunks
 from eagle_jax.scheduling import chunked_prefill, engine_scheduler, programs, scheduler
+from eagle_jax.scheduling.by_load import ByLoad
 from eagle_jax.scheduling.engine import Engine
-from eagle_jax.scheduling.ticket import EngineClosed, EngineError, QueueFull, achunks, chunks
 from eagle_jax.sharding import sharding_of
-from eagle_jax.tuning.by_load import ByLoad
 
 RNG = np.random.default_rng(0)
 ROOM = dict(rows=2, max_tokens=48, steps=2, **DYNAMIC)

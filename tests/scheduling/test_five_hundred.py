@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from eagle_jax.api import Model, generate
+from eagle_jax.methods.registry import drafter_for
+from eagle_jax.requests.options import options_for
+from eagle_jax.requests.request import requests_for
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.offline import Utilisation, run
-from eagle_jax.scheduling.options import options_for
-from eagle_jax.scheduling.request import requests_for
 from eagle_jax.testing import TINY, synthetic_pair
-from eagle_jax.tuning.methods import drafter_for
 
 ROWS, PROMPTS = 8, 500
 RNG = np.random.default_rng(5)

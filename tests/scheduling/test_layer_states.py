@@ -11,7 +11,7 @@ from speller import TOKENIZER
 from test_prefix_cache import small_chunks  # noqa: F401  # a fixture
 
 from eagle_jax.api import Engine, Model, generate
-from eagle_jax.config import ByLayer, DeltaNet, LlamaConfig, Rope
+from eagle_jax.configs.target import ByLayer, DeltaNet, LlamaConfig, Rope
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.scheduling import chunked_prefill, programs

@@ -10,15 +10,15 @@ from speller import END, RANDOM, TOKENIZER
 
 from eagle_jax.api import Model
 from eagle_jax.decoding.processor import LogitsParams
+from eagle_jax.requests.processing import check_processing
+from eagle_jax.requests.request import DUMMY_OPTIONS, DUMMY_REQUEST, Request
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch_inputs import processor_for
 from eagle_jax.scheduling.logits_tables import LogitsTables
-from eagle_jax.scheduling.processing import check_processing
-from eagle_jax.scheduling.request import DUMMY_OPTIONS, DUMMY_REQUEST, Request
-from eagle_jax.scheduling.structured import CompiledAutomaton
 from eagle_jax.sharding import sharding_of, to_host
-from eagle_jax.text.forms import Form
-from eagle_jax.text.token_automaton import token_automaton
+from eagle_jax.structured.forms import Form
+from eagle_jax.structured.row_automaton import CompiledAutomaton
+from eagle_jax.structured.token_automaton import token_automaton
 from eagle_jax.text.token_bytes import token_bytes
 
 VOCABULARY = RANDOM.target.config.vocab_size

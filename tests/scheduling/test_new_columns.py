@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from speller import CONFIG
 
-from eagle_jax.decoding.state import TopTokens
+from eagle_jax.loop.state import TopTokens
+from eagle_jax.requests.results import Step
 from eagle_jax.scheduling import new_columns, programs
 from eagle_jax.scheduling.growing_output import GrowingOutput, Prefix
 from eagle_jax.scheduling.new_columns import LEAST, Columns, fetch
-from eagle_jax.scheduling.results import Step
 from eagle_jax.sharding import sharding_of
 
 ROWS, ROOM = 4, 8 * LEAST

@@ -10,7 +10,7 @@ import pytest
 from speller import CONFIG, TOKENIZER
 
 from eagle_jax.api import Engine, EngineError, Model
-from eagle_jax.config import Rope
+from eagle_jax.configs.target import Rope
 from eagle_jax.decoding.policy import DynamicTree, likeliest_tree
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter, Plain
@@ -22,13 +22,13 @@ from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
 from eagle_jax.models import layout
+from eagle_jax.requests.request import DUMMY_OPTIONS, Request
 from eagle_jax.scheduling import chunked_prefill, programs, scheduler
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape
 from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
 from eagle_jax.scheduling.prefix_cache import PATIENCE, Block, PrefixCache, keys_of
 from eagle_jax.scheduling.recorder import Recorder
-from eagle_jax.scheduling.request import DUMMY_OPTIONS, Request
 from eagle_jax.sharding import sharding_of, to_host
 from eagle_jax.testing import synthetic_head3, synthetic_hydra, synthetic_pair
 

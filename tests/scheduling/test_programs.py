@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from eagle_jax.scheduling import programs
+from eagle_jax.scheduling.sizes import bucket
 from eagle_jax.sharding import sharded
 from eagle_jax.struct import Packed, pytree, static
-from eagle_jax.tuning.sizes import bucket
 
 
 @functools.partial(jax.jit, static_argnames="power")

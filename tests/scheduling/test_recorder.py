@@ -2,14 +2,14 @@
 
 from speller import DYNAMIC, RANDOM, asked
 
+from eagle_jax.methods.registry import drafter_for
+from eagle_jax.requests.options import options_for
+from eagle_jax.requests.request import Request
+from eagle_jax.requests.ticket import chunks
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import shape_for
 from eagle_jax.scheduling.engine import Engine
-from eagle_jax.scheduling.options import options_for
 from eagle_jax.scheduling.recorder import Recorder
-from eagle_jax.scheduling.request import Request
-from eagle_jax.scheduling.ticket import chunks
-from eagle_jax.tuning.methods import drafter_for
 
 SAMPLED = {"temperature": 0.8, "seed": 3, "max_new_tokens": 24}
 

@@ -10,7 +10,7 @@ from speller import DYNAMIC, RANDOM, TOKENIZER
 
 import eagle_jax
 from eagle_jax.api import Engine, EngineClosed, EngineError, QueueFull, generate, prompt_logprobs
-from eagle_jax.config import LlamaConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.scheduling import scoring
 from eagle_jax.scheduling.scoring import Scoring, requests_to_score
 from eagle_jax.sharding import sharding_of

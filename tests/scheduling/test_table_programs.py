@@ -10,8 +10,8 @@ from speller import DYNAMIC, SPELLED, SPELLER, asked
 
 from eagle_jax.api import Engine, EngineError, generate
 from eagle_jax.scheduling import programs
-from eagle_jax.scheduling.table_sizes import TableSizes, sizes_for, smallest
 from eagle_jax.sharding import sharding_of
+from eagle_jax.structured.table_sizes import TableSizes, sizes_for, smallest
 
 LARGE = {"choices": ["abcd", "X" * 3000]}  # some 3,000 states
 ROOM = dict(rows=2, max_tokens=48, steps=2, **DYNAMIC)

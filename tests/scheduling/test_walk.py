@@ -8,10 +8,10 @@ import jax
 from speller import DYNAMIC, RANDOM
 
 import eagle_jax
-from eagle_jax.decoding import decode
+from eagle_jax.loop import decode
 from eagle_jax.scheduling import programs
 
-ROOMS = ["scheduling", "sharding", "decoding"]
+ROOMS = ["scheduling", "sharding", "loop"]
 
 
 def test_the_way_from_generate_to_a_step(monkeypatch):

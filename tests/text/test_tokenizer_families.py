@@ -8,11 +8,11 @@ import pytest
 from tokenizer_families import FAMILIES, family
 
 from eagle_jax.api import Chat
-from eagle_jax.scheduling.request import DUMMY_OPTIONS, PartialOutput, Request
+from eagle_jax.chat.prompts import encode
+from eagle_jax.requests.request import DUMMY_OPTIONS, PartialOutput, Request
+from eagle_jax.requests.text_streamer import TextStreamer
 from eagle_jax.scheduling.row import Row, result_of
-from eagle_jax.scheduling.text_streamer import TextStreamer
 from eagle_jax.text.detokenize import CONTEXT, INCOMPLETE, AnswerText, IncrementalDetokenizer, decode
-from eagle_jax.text.prompts import encode
 from eagle_jax.text.token_bytes import token_bytes
 
 TEXTS = [

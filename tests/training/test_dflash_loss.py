@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from toy import dflash, pair
 
+from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.converters import load_head, save_head
-from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.training import optimizer
 from eagle_jax.training.data import Rows

@@ -34,9 +34,9 @@ from dflash_cases import (
     text,
 )
 
-from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
-from eagle_jax.head_configs import DFlashConfig
+from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
+from eagle_jax.configs.heads import DFlashConfig
+from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.lm import LM
 from eagle_jax.training.dflash_loss import dflash_loss

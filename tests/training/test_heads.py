@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy import CONFIG, head3, pair
 
-from eagle_jax.config import Latent, Rope
+from eagle_jax.configs.target import Latent, Rope
 from eagle_jax.converters import save_head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy import head3, pair
 
-from eagle_jax.config import Latent, Rope
+from eagle_jax.configs.target import Latent, Rope
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM

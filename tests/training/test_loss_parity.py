@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from loss_cases import CASES, EPS, HEAD_DIM, HEADS, HIDDEN, INNER, KV_HEADS, THETA, VOCABULARY, Case, state, text
 
-from eagle_jax.config import LlamaConfig, Rope
-from eagle_jax.head_configs import Eagle3Config, EagleConfig
+from eagle_jax.configs.heads import Eagle3Config, EagleConfig
+from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3

@@ -11,15 +11,15 @@ import pytest
 from states import steps_by_row
 from toy import dflash, pair
 
+from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import GREEDY
-from eagle_jax.decoding.state import BatchParams
-from eagle_jax.dflash_parts import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.dflash import DFlashDrafter
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.training import optimizer
 from eagle_jax.training.objective import DFLASH, DFLASH2, DSPARK, Objective

@@ -13,15 +13,15 @@ import pytest
 from states import steps_by_row
 from toy import CONFIG, pair, peagle
 
-from eagle_jax.config import LlamaConfig, Rope
+from eagle_jax.configs.heads import Eagle3Config, MaskConfig
+from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.converters import load_head, save_head
 from eagle_jax.decoding import sampling
-from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import compiled_prefill
-from eagle_jax.decoding.state import BatchParams
 from eagle_jax.drafters.peagle import PEagle
-from eagle_jax.head_configs import Eagle3Config, MaskConfig
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, causal
 from eagle_jax.training import optimizer

@@ -8,10 +8,10 @@ from test_drafters import MEDUSA, WITH_HEAD
 from eagle_jax import api, load
 from eagle_jax.drafters.calibrated import Calibrated
 from eagle_jax.drafters.shared import Shared
+from eagle_jax.methods import registry as methods
+from eagle_jax.methods.default_trees import ON_ACCELERATORS
+from eagle_jax.methods.registry import choose
 from eagle_jax.sharding import sharding_of
-from eagle_jax.tuning import methods
-from eagle_jax.tuning.default_trees import ON_ACCELERATORS
-from eagle_jax.tuning.methods import choose
 
 
 @pytest.fixture

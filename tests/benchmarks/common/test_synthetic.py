@@ -11,9 +11,9 @@ import pytest
 import eagle_jax
 from benchmarks.common.chart import PUBLISHED, Chart, Error
 from benchmarks.common.synthetic import PUBLISHED_SHAPES, Shape, Synthetic, make
+from eagle_jax.inspection import plan
 from eagle_jax.models.layout import for_files
 from eagle_jax.models.quant import is_quantized, scheme_of
-from eagle_jax.tuning import plan
 
 TREE, CHAIN = (12, 3, 3), (5, 3, 1)  # both get 4 levels deep
 TOKENS = 120  # of 128 that do not repeat

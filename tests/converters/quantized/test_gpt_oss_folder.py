@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from eagle_jax.converters import config_from_hf, family_tensors, llama, load_target, names, save_target
+from eagle_jax.converters import config_from_hf, llama, load_target, names, save_target
 from eagle_jax.converters.describe import describe
+from eagle_jax.converters.families import tensors as family_tensors
 from eagle_jax.converters.quantizing import quantize
 from eagle_jax.ops.quantized import QuantArray, dense
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from states import steps_by_row
 
-from eagle_jax.decoding.decode import compiled_advance
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.prefill import compiled_prefill
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.decoding.state import BatchParams, DecodeState
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.eagle import Eagle
+from eagle_jax.loop.decode import compiled_advance
+from eagle_jax.loop.prefill import compiled_prefill
+from eagle_jax.loop.state import BatchParams, DecodeState
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.config import Experts, Rope
+from eagle_jax.configs.target import Experts, Rope
 from eagle_jax.models import layout
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.cache import Cache, KVState

@@ -1,0 +1,251 @@
+"""The parts of a target's configuration: rotary embedding, experts, and what families do otherwise than Llama."""
+
+import dataclasses
+from typing import Any
+
+from eagle_jax.configs.by_layer import ByLayer
+from eagle_jax.configs.mixers import DeltaNet, Latent
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rope:
+    """Rotary position embedding: base angle and how it is stretched beyond the training length.
+
+    Args:
+        theta: base of the angles (`rope_theta`).
+        kind: `default`, `linear`, `dynamic` (NTK by length), `ntk` (by a constant: Hunyuan), `llama3`, `yarn`,
+            `longrope` or `proportional` (Gemma 4), as in transformers' `rope_scaling`.
+        factor: stretch of the context (every kind but `default` and `longrope`).
+        original_max_position_embeddings: context before stretching (`dynamic`, `llama3`, `yarn`, `longrope`).
+        low_freq_factor, high_freq_factor: band limits of `llama3`.
+        beta_fast, beta_slow, truncate: band limits of `yarn`, and whether they are rounded to whole dimensions.
+        attention_factor: scale of cos and sin (`yarn`, `longrope`; 1 otherwise).
+        short_factor, long_factor: divisors of each pair's frequency up to that context and beyond it (`longrope`).
+        partial_rotary_factor: the part of each head that is rotated, its first dimensions; with `proportional` the
+            first of each half, by the angles of a whole head.
+        interleaved: pairs are neighbours (x_2i, x_2i+1), not halves (Ernie 4.5, Llama 4, DeepSeek).
+        query_beta: queries at position p are multiplied by `1 + query_beta * log(1 + p // original)` (Ministral 3).
+    """
+
+    theta: float
+    kind: str = "default"
+    factor: float = 1.0
+    original_max_position_embeddings: int | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+    partial_rotary_factor: float = 1.0
+    interleaved: bool = False
+    query_beta: float = 0.0
+
+    KINDS = ("default", "linear", "dynamic", "ntk", "llama3", "yarn", "longrope", "proportional")
+
+    def __post_init__(self):
+        if self.kind not in self.KINDS:
+            names = ", ".join(self.KINDS)
+            raise ValueError(f"rope scaling of kind {self.kind!r} is not known; expected one of {names}")
+        needs_original = self.kind in ("dynamic", "llama3", "yarn", "longrope") or self.query_beta
+        if needs_original and self.original_max_position_embeddings is None:
+            raise ValueError(f"rope scaling {self.kind!r} needs original_max_position_embeddings")
+        if self.kind == "llama3" and (self.low_freq_factor is None or self.high_freq_factor is None):
+            raise ValueError("rope scaling 'llama3' needs low_freq_factor and high_freq_factor")
+        if self.theta <= 0 or self.factor <= 0:
+            raise ValueError(f"rope theta and factor must be positive; got theta={self.theta}, factor={self.factor}")
+        if not 0 < self.partial_rotary_factor <= 1:
+            raise ValueError(f"partial_rotary_factor={self.partial_rotary_factor}; expected more than 0, at most 1")
+
+    def rotated(self, head_dim: int) -> int:
+        """How many dimensions of a head are rotated, if only by nothing."""
+        return head_dim if self.kind == "proportional" else int(head_dim * self.partial_rotary_factor)
+
+    def for_heads(self) -> "Rope":
+        """The rotary embedding of draft heads for such a target: this one, if Llama's code has it, else its base."""
+        is_llamas = self.partial_rotary_factor == 1 and not self.interleaved and not self.query_beta
+        return self if is_llamas and self.kind not in ("ntk", "longrope", "proportional") else Rope(theta=self.theta)
+
+    def check(self, head_dim: int) -> None:
+        """Refuses with ValueError a rotation that heads of this size cannot have."""
+        size = self.rotated(head_dim)
+        if size % 2 or not size:
+            raise ValueError(f"{size} of the {head_dim} dimensions of a head are rotated; expected pairs")
+        for name in ("short_factor", "long_factor"):
+            factors = getattr(self, name)
+            if self.kind == "longrope" and (len(factors) != size // 2 or min(factors) <= 0):
+                raise ValueError(f"{name} of {len(factors)} numbers; expected {size // 2}, all positive")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Sparse experts in place of the MLP: a router sends each token through a few of them.
+
+    Args:
+        num_experts, num_experts_per_tok: how many there are, and through how many each token goes.
+        moe_intermediate_size: width of one expert.
+        norm_topk_prob: scale the probabilities of a token's experts to sum to 1.
+        mlp_only_layers: layers that keep the dense MLP, in ascending order.
+        scores: `softmax` over all experts, or `sigmoid` of each.
+        correction_bias: the router has a bias that counts in the choice and not in the shares (`sigmoid`).
+        num_groups, topk_groups: experts come in groups, of which a token's best may be chosen from, by the sum of
+            each group's two best scores.
+        routed_scaling_factor: the shares are multiplied by it.
+        shared_intermediate_size: width of the expert that every token goes through besides; 0 is none.
+        scales_input: a token's share of an expert multiplies what goes in, not what comes out (Llama 4).
+        shared_gate: what that expert gives is multiplied by the sigmoid of a logit of each token (Qwen3-Next).
+        router_bias, bias: biases of the router and of the experts' projections (gpt-oss).
+        beside_mlp: experts read the residual stream, and so does an MLP beside them. Each have norms of their own, and
+            the router one without a scale (Gemma 4).
+        router_scale: what the router reads is multiplied by a number for each dimension.
+        expert_scale: a token's share of an expert is multiplied by a number of the expert.
+        swiglu_limit, swiglu_alpha: gates are cut at the limit and ups at both signs of it, and the activation is
+            `gate * sigmoid(alpha * gate) * (up + 1)` (gpt-oss); None is `silu(gate) * up`.
+    """
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    norm_topk_prob: bool
+    mlp_only_layers: tuple[int, ...] = ()
+    scores: str = "softmax"
+    correction_bias: bool = False
+    num_groups: int = 1
+    topk_groups: int = 1
+    routed_scaling_factor: float = 1.0
+    shared_intermediate_size: int = 0
+    scales_input: bool = False
+    shared_gate: bool = False
+    router_bias: bool = False
+    bias: bool = False
+    beside_mlp: bool = False
+    router_scale: bool = False
+    expert_scale: bool = False
+    swiglu_limit: float | None = None
+    swiglu_alpha: float = 1.702
+
+    def __post_init__(self):
+        if not 1 <= self.num_experts_per_tok <= self.num_experts:
+            raise ValueError(
+                f"num_experts_per_tok={self.num_experts_per_tok} of num_experts={self.num_experts}; "
+                "expected at least 1, and no more than there are"
+            )
+        if self.moe_intermediate_size < 1:
+            raise ValueError(f"moe_intermediate_size={self.moe_intermediate_size}; expected at least 1")
+        if self.shared_gate and not self.shared_intermediate_size:
+            raise ValueError("shared_gate=True without a shared expert; expected a shared_intermediate_size")
+        if self.scores not in ("softmax", "sigmoid"):
+            raise ValueError(f"a router with scores={self.scores!r}; expected 'softmax' or 'sigmoid'")
+        size, rest = divmod(self.num_experts, max(self.num_groups, 1))
+        enough = self.num_experts_per_tok <= size * self.topk_groups
+        if rest or not 1 <= self.topk_groups <= self.num_groups or not enough or (self.num_groups > 1 and size < 2):
+            raise ValueError(
+                f"{self.topk_groups} of {self.num_groups} groups of num_experts={self.num_experts}; expected groups "
+                f"of one size, at least two experts each, and {self.num_experts_per_tok} experts in those chosen"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FamilyFacts:
+    """What families do otherwise than Llama, fact by fact; the defaults are Llama's, and those of most draft heads.
+
+    Args:
+        norms: where attention and MLP have theirs: `before` each, `around` it (Gemma), or `behind` it (OLMo 2).
+        norm_plus_one: norms multiply by `1 + scale` (Gemma).
+        activation: of the MLP's gate: `silu`, or `gelu_tanh` (Gemma).
+        embedding_multiplier: embeddings are multiplied by it; Gemma's is rounded to the dtype of the weights.
+        residual_multiplier: what attention and MLP add to the residual stream is multiplied by it (Granite).
+        attention_multiplier: attention scores are multiplied by it; None is `head_dim ** -0.5`.
+        logits_scaling: logits are divided by it (Granite).
+        attn_logit_softcapping, final_logit_softcapping: scores and logits become `cap * tanh(x / cap)`; None leaves
+            them (Gemma 2).
+        qk_norm_over: with `qk_norm`, what the norms of queries and keys go over: each `head` before it is rotated,
+            each `rotated_head` (Hunyuan), or the whole `projection` (OLMo 2); `rotated_head_unscaled` has no
+            scale, and is in layers that rotate only (Llama 4).
+        v_norm: each value head has a norm without a scale (Gemma 4).
+        gated: what each head attends to is multiplied by the sigmoid of a gate, whose logits `q_proj` gives after the
+            head's queries (Qwen3-Next).
+        delta_net: Gated DeltaNet in some layers; None has attention in all.
+        latent: attention has keys and values of a latent vector (DeepSeek-V3), and `head_dim` is what of a head is
+            rotated; None has them by head.
+        sinks: each query head has a logit of its own in the softmax, and no value for it (gpt-oss).
+        local_rope: rotary embedding of the layers with a window; None is that of the others.
+        no_rope_layers: layers that rotate nothing, in ascending order (SmolLM3).
+        no_rope_query_beta, no_rope_query_step: in those, queries at position p are multiplied by
+            `1 + beta * log(1 + (p + 1) // step)` (Llama 4).
+        chunked: the window is a chunk: a token sees what is in its own one of so many positions (Llama 4).
+        by_layer: what differs between layers (Gemma 4); None has them alike.
+        layout: how files name and join the tensors: Llama's way, or that of a row of `converters.families.tensors`.
+    """
+
+    norms: str = "before"
+    norm_plus_one: bool = False
+    activation: str = "silu"
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    attention_multiplier: float | None = None
+    logits_scaling: float = 1.0
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    qk_norm_over: str = "head"
+    v_norm: bool = False
+    gated: bool = False
+    delta_net: DeltaNet | None = None
+    latent: Latent | None = None
+    sinks: bool = False
+    local_rope: Rope | None = None
+    no_rope_layers: tuple[int, ...] = ()
+    no_rope_query_beta: float = 0.0
+    no_rope_query_step: int = 1
+    chunked: bool = False
+    by_layer: ByLayer | None = None
+    layout: str = "llama"
+
+    CHOICES = {
+        "norms": ("before", "around", "behind"),
+        "activation": ("silu", "gelu_tanh"),
+        "qk_norm_over": ("head", "rotated_head", "rotated_head_unscaled", "projection"),
+    }
+    POSITIVE = (
+        ("no_rope_query_step",)
+        + ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+        + (
+            "attn_logit_softcapping",
+            "final_logit_softcapping",
+        )
+    )
+
+    def check_facts(self) -> None:
+        """Raises ValueError for a value that no family has."""
+        for name, choices in self.CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}; expected one of {', '.join(choices)}")
+        for name in self.POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value}; expected a positive number")
+
+    @property
+    def unlike_llama(self) -> dict[str, Any]:
+        """The facts that are not Llama's."""
+        facts = self.of_llama().items()
+        return {name: value for name, default in facts if (value := getattr(self, name)) != default}
+
+    @staticmethod
+    def of_llama() -> dict[str, Any]:
+        """Llama's facts."""
+        return {fact.name: fact.default for fact in dataclasses.fields(FamilyFacts)}
+
+    @property
+    def scales_edges(self) -> bool:
+        """Whether embeddings or logits are scaled or capped: a draft head that reads the tables does neither."""
+        scaled = self.embedding_multiplier != 1 or self.logits_scaling != 1
+        return scaled or self.final_logit_softcapping is not None
+
+
+def check_layers(name: str, layers: tuple[int, ...], count: int) -> None:
+    """Refuses layers that are not there, or not in ascending order."""
+    if any(not 0 <= layer < count for layer in layers) or list(layers) != sorted(set(layers)):
+        raise ValueError(f"{name}={layers}; expected ascending layer numbers from 0 to {count - 1}")

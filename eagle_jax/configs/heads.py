@@ -1,0 +1,299 @@
+"""Sizes of draft heads."""
+
+import dataclasses
+
+from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
+from eagle_jax.configs.target import LlamaConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EagleConfig:
+    """An EAGLE-1/EAGLE-2 draft head: `fc(concat[embedding ; feature])`, then decoder layers, the first without input
+    norm.
+
+    Args:
+        layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head).
+            `vocab_size`, `hidden_size` are the target's.
+        fc_bias: whether `fc` has a bias (config key `bias`; the tensors decide).
+        draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
+            target's.
+        normed: a layer for multi-token prediction, trained with its target (MTP; DeepSeek-V3, section 2.2):
+            embedding and feature are normed before `fc`, the first layer has its input norm, and the next step reads
+            the normed output. `layers` has what the target's layers have.
+    """
+
+    layers: LlamaConfig
+    fc_bias: bool
+    draft_vocab_size: int | None = None
+    normed: bool = False
+
+    def __post_init__(self):
+        drafted = self.layers.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
+        _check_draft(self.layers, drafted, like_llama=not self.normed)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskConfig:
+    """The mask rows of a P-EAGLE head (arXiv:2602.01469): they stand behind the text, for tokens that are not known.
+
+    Args:
+        token_id: token (of the target's vocabulary) whose embedding they read.
+        num_drafted: tokens that one pass drafts, as it was trained: the last row of the text drafts the first, and each
+            mask row one more.
+    """
+
+    token_id: int
+    num_drafted: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Eagle3Config:
+    """An EAGLE-3 draft head: `fc` of several of the target's residual streams, then decoder layers, the first over
+    `concat[embedding ; feature]`, then an output matrix of its own.
+
+    Args:
+        layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head), or with
+            latent attention. `vocab_size` is the target's, everything else the draft's own.
+        taps: target layers whose entering residual stream is read, counted from 0, in the order in which `fc` reads
+            them (low, mid, high); the number of target layers means what leaves the last, before the final norm.
+        target_hidden_size: width of the target's residual stream.
+        draft_vocab_size: tokens that the head drafts.
+        norm_before_residual: the first layer adds to the normed feature instead of the feature as it is.
+        norm_before_fc: one RMSNorm over the concatenated taps before `fc`.
+        fc_norm: an RMSNorm over each tap before `fc`.
+        norm_output: the next draft step reads the output after the final norm instead of before it (EAGLE-3.1).
+        own_embedding: an embedding table of its own instead of the target's.
+        mask: what makes it a P-EAGLE head, which drafts all tokens in one pass; None drafts one after the other.
+    """
+
+    layers: LlamaConfig
+    taps: tuple[int, ...]
+    target_hidden_size: int
+    draft_vocab_size: int
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    own_embedding: bool = False
+    mask: MaskConfig | None = None
+
+    def __post_init__(self):
+        _check_taps(self.taps, self.target_hidden_size)
+        _check_draft(self.layers, self.draft_vocab_size, latent=True)
+        if self.mask is not None:
+            _check_mask_token(self.mask.token_id, self.layers.vocab_size)
+            if self.mask.num_drafted < 1:
+                raise ValueError(f"num_drafted={self.mask.num_drafted}; expected at least one token of a pass")
+        if self.norm_before_fc and self.fc_norm:
+            raise ValueError("norm_before_fc and fc_norm are both set; expected at most one norm of the taps before fc")
+        if not self.own_embedding:
+            _check_width(self.layers.hidden_size, self.target_hidden_size, "embeddings", "its own (own_embedding)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MedusaConfig:
+    """Medusa heads: each reads the target's final hidden state, through blocks, and has an output matrix of its own.
+
+    Args:
+        hidden_size, vocab_size: the target's.
+        num_heads: tokens drafted ahead, one a head (`medusa_num_heads`).
+        num_layers: residual blocks in each (`medusa_num_layers`).
+    """
+
+    hidden_size: int
+    vocab_size: int
+    num_heads: int
+    num_layers: int
+
+    def __post_init__(self):
+        _check_sizes(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HydraConfig:
+    """Hydra heads: as Medusa's, but head k also reads the embeddings of the k + 1 tokens before the one it drafts.
+
+    Args:
+        hidden_size, vocab_size: the target's.
+        num_heads: tokens drafted ahead, one a head (`hydra_num_heads`).
+        num_layers: residual blocks in each (`hydra_num_layers`).
+        prefix: a decoder layer that reads the text's final hidden states before the heads do (Hydra++,
+            `hydra_head_arch` "prefix-mlp"), described as a Llama of one layer; None is the plain "mlp".
+    """
+
+    hidden_size: int
+    vocab_size: int
+    num_heads: int
+    num_layers: int
+    prefix: LlamaConfig | None = None
+
+    def __post_init__(self):
+        _check_sizes(self)
+        if self.prefix is None:
+            return
+        _check_draft(self.prefix, self.vocab_size)
+        if (self.prefix.hidden_size, self.prefix.num_hidden_layers) != (self.hidden_size, 1):
+            raise ValueError(
+                f"prefix has {self.prefix.num_hidden_layers} layers of width {self.prefix.hidden_size}; expected one "
+                f"of width {self.hidden_size}, as wide as the heads"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DFlashConfig:
+    """A DFlash draft head (arXiv:2602.06036): the target's residual streams are keys and values of decoder layers whose
+    queries are a block: the last token, the root, and mask tokens behind it.
+
+    With a Markov and a confidence head it is DSpark (arXiv:2607.05147), with convolutions and a selector DFlash 2.
+
+    Args:
+        layers: the decoder layers, described as a Llama; published heads have Qwen3's (`qk_norm`). `vocab_size` is the
+            target's. Windows may differ from layer to layer.
+        taps: target layers whose entering residual stream is read, counted from 0, in the order in which `fc` reads
+            them.
+        target_hidden_size: width of the target's residual stream.
+        block_size: slots of a block as it was trained, the root's included.
+        mask_token_id: token (of the target's vocabulary) at every slot behind the root.
+        causal_layers: layers in which a slot sees the slots up to itself, in ascending order; in the others it sees the
+            whole block.
+        sample_from_anchor: slot k guesses the token k + 1 places behind the root, not the one k places behind it; then
+            a block drafts `block_size` tokens, not one less.
+        num_target_layers: layers of the target that it was made for; None if that is not known.
+        draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
+            target's.
+        own_embedding: an embedding table of its own instead of the target's.
+        own_mask_embedding: a vector of its own at the mask tokens' slots, in the place of that token's embedding.
+        input_embedding_scale: factor of the block's embeddings.
+        output_multiplier: factor of the logits.
+        final_logit_softcapping: logits become `cap * tanh(logits / cap)`, after that factor; None leaves them.
+        convolution: short convolutions in the layers; None is none.
+        markov, selector: how a slot's logits depend on the token before; at most one of them, None is not at all.
+        confidence: a confidence head; None is none.
+    """
+
+    layers: LlamaConfig
+    taps: tuple[int, ...]
+    target_hidden_size: int
+    block_size: int
+    mask_token_id: int
+    causal_layers: tuple[int, ...] = ()
+    sample_from_anchor: bool = False
+    num_target_layers: int | None = None
+    draft_vocab_size: int | None = None
+    own_embedding: bool = False
+    own_mask_embedding: bool = False
+    input_embedding_scale: float = 1.0
+    output_multiplier: float = 1.0
+    final_logit_softcapping: float | None = None
+    convolution: ConvolutionConfig | None = None
+    markov: MarkovConfig | None = None
+    selector: SelectorConfig | None = None
+    confidence: ConfidenceConfig | None = None
+
+    def __post_init__(self):
+        c = self.layers
+        _check_taps(self.taps, self.target_hidden_size)
+        _check_draft(c, c.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size, one_window=False)
+        if self.num_drafted < 1:
+            raise ValueError(
+                f"block_size={self.block_size}; expected at least {1 if self.sample_from_anchor else 2}, to draft a "
+                "token"
+            )
+        _check_mask_token(self.mask_token_id, c.vocab_size)
+        inside = all(0 <= layer < c.num_hidden_layers for layer in self.causal_layers)
+        if not inside or list(self.causal_layers) != sorted(set(self.causal_layers)):
+            raise ValueError(
+                f"causal_layers={self.causal_layers}; expected ascending layer numbers below {c.num_hidden_layers}"
+            )
+        if self.num_target_layers is not None and max(self.taps) > self.num_target_layers:
+            raise ValueError(f"taps={self.taps} of a target of {self.num_target_layers} layers; expected no more")
+        for name in ("input_embedding_scale", "output_multiplier", "final_logit_softcapping"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value}; expected a positive number")
+        if not self.own_embedding or self.draft_vocab_size is None:
+            _check_width(c.hidden_size, self.target_hidden_size, "embeddings and output matrix", "its own of both")
+        _check_edges(self)
+
+    @property
+    def num_drafted(self) -> int:
+        """Tokens that one block drafts."""
+        return self.block_size if self.sample_from_anchor else self.block_size - 1
+
+
+def _check_edges(c: DFlashConfig) -> None:
+    """Refuses parts of DSpark's and DFlash 2's heads that cannot be, or not together."""
+    if c.markov is not None and c.selector is not None:
+        raise ValueError("markov and selector are both set; expected at most one: each tells what follows a token")
+    drafted = c.layers.vocab_size if c.draft_vocab_size is None else c.draft_vocab_size
+    if c.selector is not None and c.selector.top_k > drafted:
+        raise ValueError(f"selector.top_k={c.selector.top_k}; expected no more than the {drafted} tokens drafted")
+    if c.convolution is not None and c.layers.hidden_size % c.convolution.group_size:
+        raise ValueError(
+            f"convolution.group_size={c.convolution.group_size} does not divide the width {c.layers.hidden_size}"
+        )
+    if c.confidence is not None and c.confidence.with_markov and c.markov is None:
+        raise ValueError("confidence.with_markov without a Markov head; expected one, whose embedding it reads")
+
+
+def dflash_taps(layers: int) -> tuple[int, ...]:
+    """The taps of published DFlash heads for a target of so many layers: five from 2 to the last but two, evenly."""
+    return tuple(2 + round(i * (layers - 4) / 4) for i in range(5))
+
+
+def _check_taps(taps: tuple[int, ...], target_hidden_size: int) -> None:
+    if not taps or any(tap < 0 for tap in taps):
+        raise ValueError(f"taps={taps}; expected at least one target layer, counted from 0")
+    if target_hidden_size < 1:
+        raise ValueError(f"target_hidden_size={target_hidden_size}; expected at least 1")
+
+
+def _check_mask_token(id_: int, vocab_size: int) -> None:
+    if not 0 <= id_ < vocab_size:
+        raise ValueError(f"mask_token_id={id_}; expected one of the target's {vocab_size} tokens")
+
+
+def _check_width(width: int, target_width: int, what: str, instead: str) -> None:
+    """Refuses a head that cannot use what it shares with its target."""
+    if width != target_width:
+        raise ValueError(
+            f"a head of width {width} cannot read the {what} of a target of width {target_width}; it needs {instead}"
+        )
+
+
+def _check_sizes(config: MedusaConfig | HydraConfig) -> None:
+    for name in ("hidden_size", "vocab_size", "num_heads", "num_layers"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name}={getattr(config, name)}; expected at least 1")
+
+
+def _check_draft(
+    layers: LlamaConfig, size: int, *, one_window: bool = True, like_llama: bool = True, latent: bool = False
+) -> None:
+    """Refuses a draft vocabulary that is empty or larger than the target's, and layers that no head has."""
+    if not 1 <= size <= layers.vocab_size:
+        raise ValueError(
+            f"draft_vocab_size={size}; expected 1 to {layers.vocab_size}, the target's vocab_size: a head drafts some "
+            "of the target's tokens or all"
+        )
+    if like_llama:
+        _check_like_llama(layers, latent)
+    if one_window and layers.full_attention_layers:
+        raise ValueError(
+            f"full_attention_layers={layers.full_attention_layers} in a draft head; its layers share one window or none"
+        )
+
+
+def _check_like_llama(layers: LlamaConfig, latent: bool) -> None:
+    """Refuses layers that no head has; with `latent` they may have latent attention, and what comes with it."""
+    if layers.experts is not None:
+        raise ValueError("the layers of a draft head have experts; expected dense ones, whatever the target's are")
+    unlike, rope = layers.unlike_llama, layers.rope
+    if latent and layers.latent is not None:
+        unlike = {name: value for name, value in unlike.items() if name not in ("latent", "attention_multiplier")}
+        rope = dataclasses.replace(rope, interleaved=False)
+    if unlike:
+        stated = ", ".join(f"{name}={value!r}" for name, value in unlike.items())
+        raise ValueError(f"the layers of a draft head have {stated}; expected Llama's, whatever the target's are")
+    if rope != rope.for_heads():
+        raise ValueError("the layers of a draft head rotate their heads otherwise than Llama's; expected Llama's way")

@@ -1,0 +1,193 @@
+"""HuggingFace's `config.json` to a `LlamaConfig` and back.
+
+Every key is accounted for: read, checked, known to do nothing, or unknown to transformers (`hf.keys`).
+"""
+
+import dataclasses
+import functools
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from eagle_jax.configs.target import LlamaConfig, Rope
+from eagle_jax.converters.families import experts as hf_experts
+from eagle_jax.converters.families import facts
+from eagle_jax.converters.families.facts import layer_types
+from eagle_jax.converters.families.family import FULL, WINDOWED, Family
+from eagle_jax.converters.families.lookup import NULL_SAYS, SIZES, family_in, tables_of, text_part
+from eagle_jax.converters.families.rows import FAMILIES
+from eagle_jax.converters.hf import rope
+from eagle_jax.converters.hf.keys import log, split_target
+from eagle_jax.converters.hf.values import Refusals, flag, integer, number
+
+
+def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> LlamaConfig:
+    """The target model that a `config.json` describes, as transformers reads it without remote code.
+
+    Keys that transformers does not know for this `model_type` are passed over, with a line in the log, unless a caller
+    gave them: `changes` names those.
+
+    Raises:
+        ValueError: another architecture, or all at once the keys that transformers knows and this package does not
+            model, unless they have their defaults, and the missing or ill-typed values.
+    """
+    entries = text_part(entries)
+    name = family_in(entries)
+    family, keys = FAMILIES[name], split_target(entries, tables_of(name), name)
+    stated = {key: value for key, value in keys.modelled.items() if value is not None or key in NULL_SAYS}
+    absent = {
+        key: value for key, value in family.absent.items() if key != "rope_parameters" or not stated.get("rope_scaling")
+    }
+    stated = {**absent, **stated}
+    unknown, refusals = list(keys.unknown), Refusals()
+    refusals.of(keys.check)
+    unknown += refusals.of(rope.unread_settings, stated, family.rope) or ()
+    if vain := [key for key in changes if key in unknown]:
+        verb = "changes" if len(vain) == 1 else "change"
+        raise ValueError(f"{', '.join(vain)} {verb} nothing, as transformers' {name} does not read it; leave it out")
+    fields = _fields(stated, name, refusals)
+    refusals.check()
+    if unknown:
+        log.warning("passed over, as transformers' %s does not read them: %s", name, ", ".join(unknown))
+    if entries.get("auto_map"):
+        log.warning("auto_map names code that is not run; the model is transformers' own %s", family.architecture)
+    return LlamaConfig(**{**fields, **family.always})
+
+
+def _fields(stated: Mapping[str, Any], name: str, refusals: Refusals) -> dict[str, Any]:
+    """The fields of the `LlamaConfig` that these entries make; None for those that `refusals` collects."""
+    read, sizes, family = refusals.of, (*SIZES, "max_position_embeddings"), FAMILIES[name]
+    flags = ("attention_bias", "mlp_bias", "tie_word_embeddings")
+    return {
+        **{key: read(integer, stated, key) for key in sizes},
+        **{key: read(flag, stated, key, False) for key in flags},
+        **(read(_windows, stated, family) or {}),
+        "experts": None if family.experts is None else read(family.experts, stated),
+        "num_key_value_heads": read(_num_key_value_heads, stated),
+        "head_dim": read(_head_dim, stated),
+        "rms_norm_eps": read(number, stated, "rms_norm_eps"),
+        "rope": read(_rope, rope.of_full_layers(stated), family),
+        **(read(facts.fields_of, stated, family.keys) or {}),
+        **(read(family.read, stated) or {}),
+    }
+
+
+def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
+    """The `config.json` of a target; `config_from_hf` reads it back, and so does transformers.
+
+    Raises:
+        ValueError: no family's `config.json` can express the combination.
+    """
+    name = family_of(config)
+    entries = _entries(config, name)
+    if wrong := _differences(config, entries):
+        raise ValueError(f"{wrong[0]}: a config.json of {name}, the nearest to this model, cannot say so")
+    return entries
+
+
+@functools.lru_cache(maxsize=64)
+def family_of(config: LlamaConfig) -> str:
+    """The family that a model belongs to: the first whose `config.json` can say all of it, else the nearest one."""
+    distances = {}
+    for name, family in FAMILIES.items():
+        wrong = len(_differences(config, _entries(config, name)))
+        if not wrong:
+            return name
+        own = sum(getattr(config, key) == value for key, value in family.always.items())
+        distances[name] = wrong, (family.experts is None) != (config.experts is None), -own
+    return min(distances, key=distances.__getitem__)
+
+
+def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
+    """The fields in which the model of a `config.json` is another one, with their values here."""
+    try:
+        read = config_from_hf(entries)
+    except ValueError:  # the family has not even the values
+        return [field.name for field in dataclasses.fields(config)]
+    return [text for f in dataclasses.fields(config) for text in _different(f.name, config, read)]
+
+
+def _different(name: str, ours: Any, theirs: Any) -> list[str]:
+    """The field, if it differs; of a part of a config its fields that differ."""
+    one, other = getattr(ours, name), getattr(theirs, name)
+    if dataclasses.is_dataclass(one) and type(one) is type(other):
+        inner = [text for f in dataclasses.fields(one) for text in _different(f.name, one, other)]
+        return [f"{name}.{text}" for text in inner[:1]]
+    return [] if one == other else [f"{name}={reprlib.repr(one)}"]
+
+
+def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:
+    """What a config of this family says of the model, as far as it can."""
+    family = FAMILIES[name]
+    entries: dict[str, Any] = {"architectures": [family.architecture], "model_type": name}
+    entries |= {key: values[0] for key, values in family.fixed.items() if key in ("hidden_act", "hidden_activation")}
+    entries |= {key: getattr(config, key) for key in (*SIZES, "num_key_value_heads", "head_dim")}
+    entries |= {key: getattr(config, key) for key in ("max_position_embeddings", "rms_norm_eps")}
+    entries |= rope.rope_to_hf(config.rope, config.max_position_embeddings)
+    entries["tie_word_embeddings"] = config.tie_word_embeddings
+    specific = _specific(config)
+    entries |= {key: specific[key] for key in sorted(family.keys) if key in specific}
+    return rope.in_one_spelling(entries | dict(family.write(config)), family.absent)
+
+
+def _specific(config: LlamaConfig) -> dict[str, Any]:
+    """What the config says in the keys that only some families have."""
+    windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
+    experts = {} if config.experts is None else hf_experts.stated_by(config.experts)
+    return (experts | facts.stated_by(config)) | {
+        "attention_bias": config.attention_bias,
+        "mlp_bias": config.mlp_bias,
+        "sliding_window": config.sliding_window,
+        "use_sliding_window": config.sliding_window is not None,
+        "max_window_layers": len(config.full_attention_layers),
+        "layer_types": [FULL if window is None else WINDOWED for window in windows],
+    }
+
+
+def _windows(stated: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The window and the layers without one. Qwen's configs state a window and mostly switch it off."""
+    none = {"sliding_window": None, "full_attention_layers": ()}
+    if "sliding_window" not in family.keys:
+        return none
+    if stated.get("sliding_window") is None or not flag(stated, "use_sliding_window", True):
+        if WINDOWED in (layer_types(stated) or ()):
+            raise ValueError(f"layer_types names {WINDOWED!r}, and no sliding_window is in use; expected one")
+        return none
+    layers = integer(stated, "num_hidden_layers")
+    full = _full_layers(stated, family, layers)
+    if len(full) == layers:
+        return none
+    return {"sliding_window": integer(stated, "sliding_window"), "full_attention_layers": full}
+
+
+def _full_layers(stated: Mapping[str, Any], family: Family, layers: int) -> tuple[int, ...]:
+    """The layers that see everything: named one by one, or else the lowest `max_window_layers`."""
+    types = layer_types(stated)
+    if types is None and "sliding_window_pattern" in stated:
+        step = integer(stated, "sliding_window_pattern")
+        return tuple(i for i in range(layers) if (i + 1) % max(step, 1) == 0)
+    if types is None:
+        lowest = integer(stated, "max_window_layers", 0) if "layer_types" in family.keys else 0
+        return tuple(range(min(lowest, layers)))
+    if len(types) != layers:
+        raise ValueError(f"layer_types={types!r}; expected {FULL!r} or {WINDOWED!r} for each of {layers} layers")
+    return tuple(i for i, kind in enumerate(types) if kind == FULL)
+
+
+def _rope(stated: Mapping[str, Any], family: Family) -> Rope:
+    head_dim = _head_dim(stated) if family.rope else None
+    return rope.rope_from_hf(stated, integer(stated, "max_position_embeddings"), family.rope, head_dim)
+
+
+def _num_key_value_heads(stated: Mapping[str, Any]) -> int:
+    return integer(stated, "num_key_value_heads", integer(stated, "num_attention_heads"))
+
+
+def _head_dim(stated: Mapping[str, Any]) -> int:
+    """Size of one attention head: as stated, or the hidden size shared out."""
+    if stated.get("head_dim") is not None:
+        return integer(stated, "head_dim")
+    hidden_size, heads = integer(stated, "hidden_size"), integer(stated, "num_attention_heads")
+    if hidden_size % heads:
+        raise ValueError(f"no head_dim, and num_attention_heads={heads} does not divide hidden_size={hidden_size}")
+    return hidden_size // heads

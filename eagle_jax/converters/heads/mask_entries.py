@@ -1,0 +1,102 @@
+"""What configs say of a P-EAGLE head's mask rows: which token they read, and how many tokens a pass drafts.
+
+The token has another name in every engine; vLLM reads all of them. How many tokens are drafted is the server's choice
+there, and configs name it, if at all, as what the head was trained with.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from eagle_jax.configs.heads import MaskConfig
+from eagle_jax.converters.heads.eagle_formats import MASK
+from eagle_jax.converters.hf import values
+from eagle_jax.converters.tensor_file import TensorInfo
+
+PARALLEL, NESTED, DEPTHS = "parallel_drafting", "dflash_config", "num_depths"
+TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
+READ = frozenset({PARALLEL, NESTED, DEPTHS, *TOKENS})
+# Settings of P-EAGLE's training, which change nothing else.
+IGNORED = frozenset({"down_sample_ratio", "down_sample_ratio_min", "max_anchors"})
+
+NUM_DRAFTED = 8
+"""Tokens of a pass where no config says it: speculators' default of `num_depths`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StatedMask:
+    """What a config says.
+
+    Attributes:
+        parallel: whether the head drafts in one pass; None says nothing.
+        token_id: token of the mask rows, or None.
+        num_drafted: tokens that a pass drafts, or None.
+    """
+
+    parallel: bool | None = None
+    token_id: int | None = None
+    num_drafted: int | None = None
+
+
+def read(entries: Mapping[str, Any], is_peagle: bool) -> StatedMask:
+    """Reads what a config says.
+
+    Args:
+        is_peagle: whether its class or its method is P-EAGLE's.
+
+    Raises:
+        ValueError: values that cannot be, or do not agree.
+    """
+    nested = entries.get(NESTED) or {}
+    if not isinstance(nested, Mapping) or set(nested) - {"mask_token_id"}:
+        raise ValueError(f"{NESTED} is {nested!r}; expected no more in an EAGLE head than its mask_token_id")
+    stated = {name: entries[name] for name in TOKENS if entries.get(name) is not None}
+    if nested.get("mask_token_id") is not None:
+        stated[f"{NESTED}.mask_token_id"] = nested["mask_token_id"]
+    ids = {name: values.integer(stated, name) for name in stated}
+    if len(set(ids.values())) > 1:
+        raise ValueError(f"{ids} name different mask tokens; expected them to agree")
+    parallel = None if entries.get(PARALLEL) is None else values.flag(entries, PARALLEL, False)
+    if is_peagle and parallel is False:
+        raise ValueError(f"{PARALLEL}=False in the config of a P-EAGLE head, which drafts in no other way")
+    return StatedMask(
+        parallel=True if is_peagle else parallel,
+        token_id=next(iter(ids.values()), None),
+        num_drafted=_num_drafted(entries),
+    )
+
+
+def mask_config(info: Mapping[str, TensorInfo], stated: StatedMask) -> MaskConfig | None:
+    """The mask rows of a head with these tensors; None if it drafts step by step.
+
+    Raises:
+        ValueError: the tensors do not agree with what is stated, or no config names the token.
+    """
+    if MASK not in info:
+        if stated.parallel:
+            raise ValueError(
+                f"the config is that of a P-EAGLE head ({PARALLEL}), and there is no tensor {MASK}; expected it, since "
+                "the rows behind the text read it in place of features"
+            )
+        return None
+    if stated.parallel is False:
+        raise ValueError(f"{PARALLEL}=False in the config, and a tensor {MASK}; expected it in P-EAGLE heads alone")
+    if stated.token_id is None:
+        raise ValueError(
+            f"a P-EAGLE head, by its tensor {MASK}, and no mask token; expected one as {', '.join(TOKENS)} or "
+            f"{NESTED}.mask_token_id, the one that it was trained with"
+        )
+    num_drafted = NUM_DRAFTED if stated.num_drafted is None else stated.num_drafted
+    return MaskConfig(token_id=stated.token_id, num_drafted=num_drafted)
+
+
+def _num_drafted(entries: Mapping[str, Any]) -> int | None:
+    """What is stated outright, or else what speculators proposes to draft, which is the trained depth."""
+    if entries.get(DEPTHS) is not None:
+        return values.integer(entries, DEPTHS)
+    outer = entries.get("speculators_config") or {}
+    proposals = (outer.get("proposal_methods") or [{}]) if isinstance(outer, Mapping) else None
+    if not isinstance(proposals, list) or not isinstance(proposals[0], Mapping):
+        raise ValueError(f"speculators_config is {outer!r}; expected an object with a list proposal_methods of objects")
+    proposed = proposals[0].get("speculative_tokens")
+    return proposed if type(proposed) is int and proposed > 0 else None

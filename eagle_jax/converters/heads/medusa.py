@@ -1,0 +1,79 @@
+"""Medusa heads on disk, in their authors' format.
+
+    medusa_lm_head.safetensors, .pt   {k}.{l}.linear.weight, .bias   block l of head k; weights [h, h]
+                                      {k}.{L}.weight                 its output matrix [v, h], behind L blocks
+    a whole model (Medusa-2)          the same behind `medusa_head.`, beside the tensors of its target
+    config.json                       medusa_num_heads, medusa_num_layers, base_model_name_or_path
+
+The tensors are the truth about sizes: published configs say 2 heads of files that hold 5.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from eagle_jax.configs.heads import MedusaConfig
+from eagle_jax.converters.families import lookup
+from eagle_jax.converters.hf import values
+from eagle_jax.converters.hf.keys import Tables, check_head
+from eagle_jax.converters.names import Rule, linear
+from eagle_jax.converters.tensor_file import TensorInfo
+
+FILE = "medusa_lm_head.safetensors"
+INSIDE = "medusa_head."
+
+# Beside the heads in the folder of a whole model.
+ASIDE = (r"model\..*", r"lm_head\.weight")
+
+
+def holds(info: Mapping[str, TensorInfo]) -> bool:
+    """Whether these are Medusa heads, alone or in a whole model."""
+    return any(f"{prefix}0.0.linear.weight" in info for prefix in ("", INSIDE))
+
+
+def rules(config: MedusaConfig, prefix: str = "") -> tuple[Rule, ...]:
+    """The table of names."""
+    table: list[Rule] = []
+    for k in range(config.num_heads):
+        for layer in range(config.num_layers):
+            table += linear(f"{prefix}{k}.{layer}.linear", f"heads_{k}/layers_{layer}/linear")
+        table.append(Rule(f"{prefix}{k}.{config.num_layers}.weight", f"heads_{k}/lm_head/weight"))
+    return tuple(table)
+
+
+def prefix_of(info: Mapping[str, TensorInfo]) -> str:
+    """What the heads' names begin with."""
+    return INSIDE if f"{INSIDE}0.0.linear.weight" in info else ""
+
+
+def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> MedusaConfig:
+    """What the tensors make. Raises ValueError where they and the config do not agree."""
+    prefix = prefix_of(info)
+    if not prefix:  # the config of a whole model is its target's
+        neutral = lookup.IGNORED | {"model_type", "architectures"}
+        check_head(entries, Tables(read=lookup.MEDUSA, fixed={}, neutral=neutral))
+    blocks = [
+        (int(k), int(layer))
+        for k, layer in re.findall(rf"^{re.escape(prefix)}(\d+)\.(\d+)\.linear\.weight$", "\n".join(info), re.MULTILINE)
+    ]
+    heads, layers = (1 + max(column) for column in zip(*blocks, strict=True))
+    stated = values.integer(entries, "medusa_num_layers", layers)
+    if stated != layers:
+        raise ValueError(f"medusa_num_layers={stated}, and the tensors have {layers} blocks a head; expected as many")
+    stated = values.integer(entries, "medusa_num_heads", heads)
+    if not 1 <= stated <= heads:
+        raise ValueError(f"medusa_num_heads={stated}, and the tensors make {heads} heads; expected no more than those")
+    output = f"{prefix}0.{layers}.weight"
+    if output not in info or len(info[output].shape) != 2:
+        raise ValueError(f"the weights lack a matrix {output}; expected the output matrix of head 0 there")
+    vocab_size, hidden_size = info[output].shape
+    return MedusaConfig(hidden_size=hidden_size, vocab_size=vocab_size, num_heads=heads, num_layers=layers)
+
+
+def entries_for(config: MedusaConfig, target_name: str | None) -> dict[str, Any]:
+    """The `config.json`; the authors' code loads the target that it names."""
+    return {
+        "medusa_num_heads": config.num_heads,
+        "medusa_num_layers": config.num_layers,
+        "base_model_name_or_path": target_name,
+    }

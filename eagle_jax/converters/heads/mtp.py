@@ -1,0 +1,146 @@
+"""The layer for multi-token prediction in a target's own files (MTP), as a draft head.
+
+    Qwen3-Next, Qwen3.5          GLM-4.5, DeepSeek-V3 (N layers)
+    mtp.fc                       model.layers.N.eh_proj             fc, `[h, 2h]` of [embedding ; feature]
+    mtp.pre_fc_norm_embedding    model.layers.N.enorm               embedding_norm
+    mtp.pre_fc_norm_hidden       model.layers.N.hnorm               feature_norm
+    mtp.layers.0.*               model.layers.N.*                   layers_0, as the target's with attention
+    mtp.norm                     model.layers.N.shared_head.norm    norm, of what it gives
+
+What it gives goes to the target's output matrix and to the next step. Copies of embedding and output matrix are left
+unread.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from eagle_jax.configs.heads import EagleConfig
+from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.converters import llama, names, reading
+from eagle_jax.converters.families import tensors
+from eagle_jax.converters.files import Weights
+from eagle_jax.converters.heads import window
+from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import Scheme
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """What the tensors are called.
+
+    Attributes:
+        fc, embedding_norm, feature_norm, norm: names as above, without `.weight`.
+        layer: before the names of the layer's own.
+        others: pattern of names that are the target's, or copies.
+    """
+
+    fc: str
+    embedding_norm: str
+    feature_norm: str
+    norm: str
+    layer: str
+    others: str
+
+
+QWEN = Spelling(
+    fc="mtp.fc",
+    embedding_norm="mtp.pre_fc_norm_embedding",
+    feature_norm="mtp.pre_fc_norm_hidden",
+    norm="mtp.norm",
+    layer="mtp.layers.0.",
+    others=r"(?!mtp\.).*",
+)
+_BEHIND = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
+
+
+def check(folder: pathlib.Path) -> None:
+    """Refuses with ValueError a target without such a layer, by the names of its tensors."""
+    if not holds(Weights(folder).info):
+        raise ValueError(f"{folder} has no layer for multi-token prediction (MTP); name a head, or leave it out")
+
+
+def holds(info: Mapping[str, TensorInfo]) -> bool:
+    """Whether a target's files hold such a layer."""
+    return f"{QWEN.fc}.weight" in info or any(_BEHIND.fullmatch(name) for name in info)
+
+
+def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling:
+    """The names in the files of a target: Qwen's, or those of a layer after the last one."""
+    if f"{QWEN.fc}.weight" in info:
+        return QWEN
+    layer = f"model.layers.{target.num_hidden_layers}."
+    own = re.escape(layer)
+    return Spelling(
+        fc=f"{layer}eh_proj",
+        embedding_norm=f"{layer}enorm",
+        feature_norm=f"{layer}hnorm",
+        norm=f"{layer}shared_head.norm",
+        layer=layer,
+        others=rf"(?!{own}).*|{own}(embed_tokens|shared_head\.head)\.weight",
+    )
+
+
+def config_of(target: LlamaConfig) -> EagleConfig:
+    """The head in the files of a target: one of its layers with attention, with all that they have."""
+    experts = None if target.experts is None else dataclasses.replace(target.experts, mlp_only_layers=())
+    layers = dataclasses.replace(
+        target,
+        num_hidden_layers=1,
+        full_attention_layers=(),
+        no_rope_layers=(),
+        delta_net=None,
+        experts=experts,
+    )
+    return EagleConfig(layers=layers, fc_bias=False, normed=True)
+
+
+def divide(weights: Weights, target: LlamaConfig) -> None:
+    """Lets the parts of tensors of this layer that hold several be read as tensors of their own."""
+    config, spelling = config_of(target), spelling_of(target, weights.info)
+    expected = names.expected(_rules(config, spelling), _shapes(config))
+    tensors.divide_layer(weights, config.layers, expected, spelling.layer)
+
+
+def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> Head:
+    """The head in these files; see `heads.load_head`.
+
+    Raises:
+        ValueError: `changes` other than a window, or tensors that are missing, unknown, or of another shape.
+    """
+    if other := sorted(changes.keys() - {window.WINDOW}):
+        raise ValueError(f"head_config has {other[0]}; of a target's own layer (MTP) only {window.WINDOW} can be set")
+    # on several devices the target's keys and values may be repeated already
+    heads = llama.read_config(weights.folder).num_key_value_heads
+    stored = dataclasses.replace(target.config, num_key_value_heads=heads)
+    config, spelling = config_of(stored), spelling_of(stored, weights.info)
+    config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
+    divide(weights, stored)
+    table, needed = _rules(config, spelling), _shapes(config)
+    names.check(weights, table, needed, (spelling.others,))
+    chosen = names.stored_dtype(weights, f"{spelling.fc}.weight") if dtype is None else dtype
+    return Head(params=reading.read_params(weights, table, needed, chosen, scheme=scheme), config=config)
+
+
+def _rules(config: EagleConfig, spelling: Spelling) -> tuple[names.Rule, ...]:
+    norms = (names.Rule(f"{getattr(spelling, name)}.weight", f"{name}/scale") for name in _NORMS)
+    layer = (
+        dataclasses.replace(rule, key=spelling.layer + rule.key.removeprefix("layers.{i}."))
+        for rule in tensors.rules_of(config.layers, "")
+    )
+    return names.Rule(f"{spelling.fc}.weight", "fc/weight"), *norms, *layer
+
+
+_NORMS = ("embedding_norm", "feature_norm", "norm")
+
+
+@functools.cache
+def _shapes(config: EagleConfig) -> names.Params:
+    return jax.eval_shape(functools.partial(Head.init, config), jax.random.key(0)).params

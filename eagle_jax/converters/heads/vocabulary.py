@@ -1,0 +1,87 @@
+"""The draft vocabulary on disk.
+
+    d2t [d] int64   offsets: draft token i stands for target token i + d2t[i]
+    t2d [v] bool    which target tokens are drafted; says the same, and may be absent
+
+Draft tokens are in ascending order of the target tokens they stand for; both tensors are absent where every token is
+drafted.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from eagle_jax.converters.files import Weights
+from eagle_jax.converters.heads.eagle_formats import KEPT, OFFSETS
+from eagle_jax.converters.tensor_file import TensorInfo
+
+
+def read_vocabulary(weights: Weights, drafted: int, vocab_size: int) -> np.ndarray | None:
+    """Target ids `[drafted]` int64 of the draft tokens; None if all are drafted.
+
+    Args:
+        weights: a head's files.
+        drafted, vocab_size: how many tokens are drafted, and how many there are.
+
+    Raises:
+        ValueError: no mapping where one is needed, or one that is misshapen, out of range, not ascending, or that is
+            contradicted by `t2d`.
+    """
+    info = weights.info
+    if OFFSETS not in info:
+        if drafted != vocab_size:
+            raise ValueError(
+                f"{weights.folder} lacks tensor {OFFSETS}: which {drafted} of the {vocab_size} tokens the head drafts "
+                "is not known"
+            )
+        ids = np.arange(drafted)
+    else:
+        _check(info, OFFSETS, (drafted,), ("int64", "int32"))
+        offsets = weights.take(OFFSETS).astype(np.int64)
+        ids = np.arange(drafted) + offsets
+        _check_ids(ids, offsets, vocab_size)
+    if KEPT in info:
+        _check(info, KEPT, (vocab_size,), ("bool",))
+        _check_kept(np.flatnonzero(weights.take(KEPT)), ids)
+    return None if drafted == vocab_size else ids
+
+
+def mapping_tensors(ids: np.ndarray, vocab_size: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and values on disk of a draft vocabulary."""
+    yield OFFSETS, ids.astype(np.int64) - np.arange(len(ids))
+    is_kept = np.zeros(vocab_size, bool)
+    is_kept[ids] = True
+    yield KEPT, is_kept
+
+
+def _check(info: Mapping[str, TensorInfo], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
+    entry = info[name]
+    if entry.shape != shape:
+        raise ValueError(f"tensor {name} in {entry.file} has shape {list(entry.shape)}; expected {list(shape)}")
+    if entry.dtype not in dtypes:
+        raise ValueError(f"tensor {name} in {entry.file} is {entry.dtype}; expected {dtypes[0]}")
+
+
+def _check_ids(ids: np.ndarray, offsets: np.ndarray, vocab_size: int) -> None:
+    outside = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    if outside.size:
+        i = outside[0]
+        raise ValueError(
+            f"{OFFSETS}[{i}]={offsets[i]} makes draft token {i} stand for token {ids[i]}; expected 0 to "
+            f"{vocab_size - 1}: the tensor holds offsets, target token minus draft token"
+        )
+    falls = np.flatnonzero(np.diff(ids) <= 0)
+    if falls.size:
+        i = falls[0]
+        raise ValueError(
+            f"{OFFSETS} makes draft tokens {i} and {i + 1} stand for tokens {ids[i]} and {ids[i + 1]}; expected them "
+            "in ascending order: the tensor holds offsets, target token minus draft token"
+        )
+
+
+def _check_kept(is_kept: np.ndarray, ids: np.ndarray) -> None:
+    differing = np.setxor1d(is_kept, ids)
+    if differing.size:
+        i = differing[0]
+        one, other = (KEPT, OFFSETS) if i in is_kept else (OFFSETS, KEPT)
+        raise ValueError(f"{one} says that token {i} is drafted and {other} that it is not; expected them to agree")

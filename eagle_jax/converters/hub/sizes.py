@@ -1,0 +1,151 @@
+"""How many numbers a model holds, and how much memory they take, from its dimensions alone."""
+
+import dataclasses
+
+from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig, dflash_taps
+from eagle_jax.configs.target import Experts, LlamaConfig, Rope
+
+# Bytes of one number. int4 has a scale of four bytes for each 32 numbers; int8's, one for each row, are not counted.
+BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
+OF_OUTPUT = BYTES | {"int4": BYTES["int8"]}  # the output matrix becomes int8 beside int4
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """Numbers in a model.
+
+    Args:
+        matrices: those in the layers' matrices, which can be rounded to fewer bits.
+        rest: embeddings, norms and biases, which cannot.
+        output: the output matrix's, if it is not the embedding.
+    """
+
+    matrices: int
+    rest: int
+    output: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.matrices + self.rest + self.output
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(self.matrices + other.matrices, self.rest + other.rest, self.output + other.output)
+
+    def bytes(self, kind: str) -> float:
+        """Memory for the weights when matrices are held in `kind` (see `BYTES`) and the rest in bfloat16."""
+        return self.matrices * BYTES[kind] + self.output * OF_OUTPUT[kind] + self.rest * BYTES["bf16"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetSizes:
+    """Dimensions of a target of the Llama family.
+
+    Args:
+        layers, hidden, intermediate, vocab: decoder layers, width, width of the MLP (of one expert), tokens.
+        heads, kv_heads, head_dim: query heads, key/value heads, size of one.
+        experts: in each layer; 0 for a dense model.
+        tied: the output matrix is the embedding.
+        qkv_bias, qk_norm: biases on q, k and v; norms of each query and key head.
+    """
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    head_dim: int = 128
+    experts: int = 0
+    tied: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+    @property
+    def count(self) -> Count:
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        layer = 2 * self.hidden * (q + kv) + 3 * self.hidden * self.intermediate * max(1, self.experts)
+        layer += self.hidden * self.experts
+        small = 2 * self.hidden + (q + 2 * kv) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
+        table = self.vocab * self.hidden
+        return Count(self.layers * layer, table + self.layers * small + self.hidden, 0 if self.tied else table)
+
+    @property
+    def config(self) -> LlamaConfig:
+        """A model of these dimensions; what has no size is Llama's."""
+        sparse = Experts(
+            num_experts=max(1, self.experts),
+            num_experts_per_tok=min(2, max(1, self.experts)),
+            moe_intermediate_size=self.intermediate,
+            norm_topk_prob=True,
+        )
+        return LlamaConfig(
+            vocab_size=self.vocab,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            max_position_embeddings=4096,
+            rms_norm_eps=1e-5,
+            rope=Rope(theta=10000.0),
+            qkv_bias=self.qkv_bias,
+            qk_norm=self.qk_norm,
+            tie_word_embeddings=self.tied,
+            experts=sparse if self.experts else None,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadSizes:
+    """Dimensions of a published head: layers as wide as its target's, with key/value heads of their own.
+
+    EAGLE's have one layer, DFlash's five and five taps.
+
+    Args:
+        target: its target's.
+        kv_heads: key/value heads of its layers.
+        fc_bias: EAGLE-1/2: whether `fc` has a bias.
+        drafted: EAGLE-3: size of the draft vocabulary; None for heads whose output matrix is the target's.
+        block: DFlash: slots of a block.
+    """
+
+    target: TargetSizes
+    kv_heads: int
+    fc_bias: bool = True
+    drafted: int | None = None
+    block: int | None = None
+
+    @property
+    def count(self) -> Count:
+        t = self.target
+        h, q, kv = t.hidden, t.heads * t.head_dim, self.kv_heads * t.head_dim
+        mlp_and_output = 3 * h * t.intermediate + q * h
+        if self.block is not None:  # fc reads five taps; two norms, and in each layer two and those of queries and keys
+            layer = h * (q + 2 * kv) + mlp_and_output
+            return Count(5 * (h * h + layer), 2 * h + 5 * (2 * h + 2 * t.head_dim))
+        if self.drafted is None:  # fc reads an embedding and a feature; one norm
+            biases = (q + 2 * kv) * t.qkv_bias + h * self.fc_bias
+            return Count(2 * h * h + h * (q + 2 * kv) + mlp_and_output, h + biases)
+        # fc reads three taps, the layer an embedding and a feature, each normed; two more norms; an output matrix.
+        return Count(3 * h * h + 2 * h * (q + 2 * kv) + mlp_and_output, 4 * h, h * self.drafted)
+
+    @property
+    def config(self) -> EagleConfig | Eagle3Config | DFlashConfig:
+        """A head of these dimensions."""
+        t = self.target
+        if self.block is not None:
+            five = dataclasses.replace(t, layers=5, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=True)
+            return DFlashConfig(
+                layers=five.config,
+                taps=dflash_taps(t.layers),
+                target_hidden_size=t.hidden,
+                block_size=self.block,
+                mask_token_id=t.vocab - 1,
+            )
+        whole = dataclasses.replace(t, layers=1, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=False)
+        if self.drafted is None:
+            return EagleConfig(layers=whole.config, fc_bias=self.fc_bias)
+        taps = (2, t.layers // 2, t.layers - 3)
+        layers = dataclasses.replace(whole, qkv_bias=False).config
+        return Eagle3Config(layers=layers, taps=taps, target_hidden_size=t.hidden, draft_vocab_size=self.drafted)

@@ -1,0 +1,293 @@
+"""How much memory a model takes on each device of a mesh, from configurations alone: no weight is read or made."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eagle_jax.checks import whole
+from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig
+from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.converters import Pair, known_pair, quant_types, target_config
+from eagle_jax.converters.files import Weights
+from eagle_jax.converters.heads import dflash, mtp
+from eagle_jax.converters.heads import kinds as heads
+from eagle_jax.converters.heads.eagle import default_taps, read_head
+from eagle_jax.loading.dtypes import dtype_of
+from eagle_jax.loading.folders import is_own_layer
+from eagle_jax.loop.greedy import MOST as LOGITS
+from eagle_jax.methods.default_trees import PUBLISHED, shrink_to
+from eagle_jax.models import layout
+from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.eagle import Head
+from eagle_jax.models.eagle3 import Head3
+from eagle_jax.models.lm import LM, empty_cache
+from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, schemes_of
+from eagle_jax.ops.attention_parts import MOST as SCORES
+from eagle_jax.ops.quantized import QuantArray, QuantType, zeros
+from eagle_jax.scheduling.sizes import CHUNK, slots_beside
+from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
+from eagle_jax.sharding.rules import map_paths
+
+Stored = tuple[tuple[str, QuantType], ...]
+HeadConfig = EagleConfig | Eagle3Config | DFlashConfig
+_KINDS: Mapping[type, Any] = {EagleConfig: Head, Eagle3Config: Head3, DFlashConfig: DFlash}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Bytes on each device while prompts are read and answers decoded.
+
+    Attributes:
+        mesh: devices along each axis.
+        requests: decoded together, over all devices.
+        target, head: weights.
+        cache: keys and values of the committed tokens, the head's among them.
+        buffers: the most that a greedy step, or a chunk of all prompts, needs at a time: logits, attention scores, the
+            inside of an MLP, the tokens' own keys and values. An estimate; the rest is exact.
+        step: the part of `buffers` that a step needs.
+    """
+
+    mesh: Mapping[str, int]
+    requests: int
+    target: int
+    head: int
+    cache: int
+    buffers: int
+    step: int
+
+    @property
+    def total(self) -> int:
+        return self.target + self.head + self.cache + self.buffers
+
+
+def plan(
+    target: str | Path,
+    head: str | Path | None = None,
+    *,
+    mesh: str | None = None,
+    chips: int = 1,
+    memory: float = 16e9,
+    requests: int = 8,
+    slots: int = 4096,
+    dtype: Any = "bfloat16",
+    nodes: int = 60,
+    quantize: str | Scheme | None = None,
+) -> Plan:
+    """The memory that a pair takes on each chip.
+
+    Args:
+        target: name of a published pair, or a folder with a `config.json`.
+        head: folder of an EAGLE or DFlash head, of which only the files' headers are read; None is the pair's, or none.
+        mesh: `"data:2,model:4"`; None chooses for `chips`: as few of them along `model` as leave a tenth of the memory
+            free, or, if none do, as many as divide the target.
+        memory: bytes of one chip.
+        requests: decoded together by each part of the `data` axis.
+        slots: longest prompt and answer together, in tokens; caches are rounded up as decoding rounds them.
+        dtype: of weights and caches.
+        nodes: of a draft tree, root included; 1 is plain decoding.
+        quantize: what the weights are quantized to, as for `load`; None keeps what the files hold. Quantized, they take
+            what they take on accelerators; scales of files are counted in float32.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: what a folder holds is not understood, or the mesh does not divide the target, or groups of weights
+            do not divide a matrix.
+
+    Example:
+        >>> from eagle_jax.inspection.plan import plan
+        >>> plan("llama-3.1-8b-instruct", chips=4).mesh
+        {'data': 2, 'model': 2}
+    """
+    config, drafting = configs(target, head)
+    stored = tuple(quant_types(target).items()) if known_pair(target) is None else ()
+    counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
+    requests, slots, nodes = counts
+    arguments = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize), stored
+    if mesh is not None:
+        return of_configs(config, drafting, parse(mesh), *arguments)
+    chips = whole("chips", chips, 1)
+    meshes = [{DATA: chips // parts, MODEL: parts} for parts in model_sizes(config) if chips % parts == 0]
+    plans = [of_configs(config, drafting, sizes, *arguments) for sizes in meshes]
+    return next((one for one in plans if one.total <= 0.9 * memory), plans[-1])
+
+
+def slots_of_caches(tokens: int, nodes: int) -> int:
+    """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, beside trees of `nodes`."""
+    depth = shrink_to(PUBLISHED, nodes).depth if nodes > 1 else 0
+    return slots_beside(depth, tokens - 1, tokens, CHUNK)
+
+
+def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaConfig, HeadConfig | None]:
+    """Configurations of a pair, without its weights."""
+    pair = known_pair(target)
+    config = target_config(Path(target)) if pair is None else _config_of(pair)
+    if is_own_layer(head):
+        if pair is not None or not _may_hold_layer(Path(target)):
+            raise ValueError(
+                f"{target} has no layer for multi-token prediction (MTP) that is known; leave the head out"
+            )
+        return config, mtp.config_of(config)
+    if head is not None:
+        weights = Weights(Path(head))
+        kind = heads.kind_of(weights.info)
+        if kind == heads.DFLASH:
+            return config, dflash.read_head(weights, {})[0]
+        if kind is not None:
+            raise ValueError(
+                f"{head} holds {heads.TITLES[kind]} heads, which are not planned for; give an EAGLE head, or leave the "
+                "head out"
+            )
+        return config, read_head(weights, default_taps(config.num_hidden_layers), {}).config
+    return config, None if pair is None or pair.head_sizes is None else pair.head_sizes.config
+
+
+def _config_of(pair: Pair) -> LlamaConfig:
+    if pair.target_sizes is None:
+        raise ValueError(
+            f"the dimensions of {pair.target} are not known without its files; give a folder with its config.json in "
+            f"the place of {pair.name}"
+        )
+    return pair.target_sizes.config
+
+
+def _may_hold_layer(folder: Path) -> bool:
+    """Whether a target's files, if they are there, have a layer for multi-token prediction."""
+    try:
+        return mtp.holds(Weights(folder).info)
+    except FileNotFoundError:
+        return True
+
+
+def of_configs(
+    config: LlamaConfig,
+    head: HeadConfig | None,
+    sizes: Mapping[str, int],
+    requests: int,
+    slots: int,
+    nodes: int,
+    dtype: Any,
+    scheme: Scheme | None = None,
+    head_scheme: Scheme | None = None,
+    stored: Stored = (),
+) -> Plan:
+    """`plan` for configurations that are at hand, and caches of exactly `slots`.
+
+    Args:
+        stored: types of the target's parameters that its files hold quantized, by path.
+    """
+    check(config, sizes)
+    config, rows = widened(config, sizes), requests * sizes[DATA]
+    weights = bytes_per_device(target_shapes(config, dtype, scheme, stored).params, TARGET, sizes)
+    cache = bytes_per_device(_cache(config, rows, slots, dtype), STATE, sizes)
+    drafting = 0
+    if head is not None:
+        head = dataclasses.replace(head, layers=widened(head.layers, sizes))
+        drafting = bytes_per_device(head_shapes(head, dtype, head_scheme).params, HEAD, sizes)
+        cache += bytes_per_device(_cache(head.layers, rows, slots, dtype), STATE, sizes)
+    step = _step(config, sizes, requests * nodes, slots, dtype)
+    buffers = max(step, _prefill(config, sizes, requests, slots, dtype))
+    return Plan(mesh=dict(sizes), requests=rows, target=weights, head=drafting, cache=cache, buffers=buffers, step=step)
+
+
+@functools.lru_cache(maxsize=16)
+def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None, stored: Stored = ()) -> LM:
+    """The target as it lies while decoding, of shapes."""
+    types = dict(stored)
+
+    def made() -> LM:
+        model = LM.init(config, jax.random.key(0), dtype)
+        decided = scheme_for_files(scheme, types, model.params, "the target")
+        kept = {} if decided is not None and (decided.is_floats or decided.requantizes) else types
+        params = _stored(model.params, kept)
+        return _for_decoding(dataclasses.replace(model, params=params), config.head_dims, decided)
+
+    return jax.eval_shape(made)
+
+
+@functools.lru_cache(maxsize=16)
+def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> Head | Head3 | DFlash:
+    """The head as it lies while decoding, of shapes."""
+
+    def made() -> Head | Head3 | DFlash:
+        head = _KINDS[type(config)].init(config, jax.random.key(0), dtype)
+        return _for_decoding(head, config.layers.head_dim, scheme)
+
+    return jax.eval_shape(made)
+
+
+def _for_decoding(model: Any, head_dim: int | tuple[int, ...], scheme: Scheme | None) -> Any:
+    params = model.params
+    if scheme is not None:
+        scheme.check(params)
+        params = jax.tree.map(_packed, quantize_params(params, scheme), is_leaf=lambda x: isinstance(x, QuantArray))
+    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
+
+
+def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
+    """The parameters, with quantized ones where files hold them quantized."""
+
+    def kept(path: str, leaf: Any) -> Any:
+        return zeros(types[path], leaf.shape, leaf.dtype) if path in types else leaf
+
+    return map_paths(kept, params)
+
+
+def _packed(leaf: Any) -> Any:
+    """A quantized weight as accelerators hold it, also where the plan is made on a CPU."""
+    if not isinstance(leaf, QuantArray):
+        return leaf
+    return dataclasses.replace(leaf, codes=leaf.codes.astype(leaf.quant_type.code_dtype_on("tpu")))
+
+
+def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:
+    return jax.eval_shape(lambda: empty_cache(config, rows, slots, dtype))
+
+
+def _step(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, dtype: Any) -> int:
+    """What the largest moment of a greedy step over so many nodes takes on a device, in bytes."""
+    parts, item = sizes[MODEL], jnp.dtype(dtype).itemsize
+    logits = 4 * rows * config.vocab_size // (parts if config.vocab_size % parts == 0 else 1)
+    if parts * sizes[DATA] == 1:
+        logits = min(logits, LOGITS)
+    return max(logits, _pass(config, parts, rows, slots, item)) + _own(config, parts, rows, item)
+
+
+def _prefill(config: LlamaConfig, sizes: Mapping[str, int], requests: int, slots: int, dtype: Any) -> int:
+    """What a chunk of every prompt takes."""
+    parts, item, rows = sizes[MODEL], jnp.dtype(dtype).itemsize, requests * CHUNK
+    return _pass(config, parts, rows, slots, item) + _own(config, parts, rows, item)
+
+
+def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> int:
+    """The most that a layer needs at a time, and the residual stream beside it: gate, up and their product, or scores
+    in float32 and the weights made of them, queries and what they attend to.
+    """
+    mlp = 3 * item * rows * config.intermediate_size // parts
+    queries = 2 * item * rows * config.num_attention_heads * config.head_dim // parts
+    scores = min(4 * rows * config.num_attention_heads // parts * slots, SCORES)
+    return max(mlp, scores + scores * item // 4 + queries) + 2 * item * rows * config.hidden_size
+
+
+def _own(config: LlamaConfig, parts: int, rows: int, item: int) -> int:
+    """What the tokens of a pass add to the states of all layers, before it is written there."""
+    own = rows * sum(_added(config, layer, item) for layer in range(config.num_hidden_layers))
+    return own // (1 if config.latent is not None else parts)
+
+
+def _added(config: LlamaConfig, layer: int, item: int) -> int:
+    """Bytes that a token adds to the state of a layer: keys and values, a latent vector, or `DeltaRows`; and those of
+    an input that the layer has of its own.
+    """
+    net, latent = config.delta_net, config.latent
+    if net is not None and config.is_recurrent(layer):
+        return 4 * (net.keys + net.values + net.num_value_heads) + item * net.channels
+    if latent is not None:
+        return item * (latent.rank + config.head_dim)
+    own = config.layer(layer)
+    kv = 0 if config.kv_of(layer) == "none" else 2 * own.num_key_value_heads * own.head_dim
+    return item * (kv + config.layer_input_size)

@@ -1,0 +1,35 @@
+"""Reading the tokens that were committed while a drafter paused."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from eagle_jax.drafters.base import CommittedRows
+from eagle_jax.drafters.paused import Ready, Unread
+from eagle_jax.loop.active import state_at, with_rows
+from eagle_jax.loop.state import DecodeState
+from eagle_jax.models.target import Target
+from eagle_jax.sharding import sharded
+from eagle_jax.workarounds import loop_options
+
+
+def catch_up(target: Target, drafter: Ready, state: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
+    """The state in which the drafter has read all rows of some requests."""
+    part = state_at(state, rows)
+    unread: Unread = part.draft
+    # For requests without unread rows padding is written beyond everything that is read, the root's slot included.
+    start = jnp.where(unread.count > 0, unread.start, part.length + 1)
+    rows_read = start, unread.count, unread.tokens, unread.following, unread.hidden, unread.taps
+    read = drafter.drafter.observe(target, unread.state, CommittedRows(*rows_read))
+    draft = dataclasses.replace(unread, state=read, count=jnp.zeros_like(unread.count))
+    return with_rows(state, dataclasses.replace(part, draft=draft), rows)
+
+
+@functools.cache
+def compiled_catch_up() -> Any:
+    """`catch_up`, jitted once per process. The state is donated: the caches are updated in place."""
+    return jax.jit(sharded(catch_up), donate_argnames=("state",), compiler_options=loop_options())

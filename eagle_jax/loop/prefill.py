@@ -1,0 +1,263 @@
+"""Prefill: prompts into the caches, chunk by chunk, and the first token of each row."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.decoding import sampling
+from eagle_jax.decoding.processor import Prefix
+from eagle_jax.decoding.rows import append, take_rows
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.decoding.verify import Accepted
+from eagle_jax.drafters.base import CommittedRows, Drafter
+from eagle_jax.loop.decode import (
+    adjust_logits,
+    automaton_after,
+    is_finite,
+    is_stop,
+    noise_after,
+)
+from eagle_jax.loop.flat_nodes import ByRequest
+from eagle_jax.loop.logprobs import record_logprobs
+from eagle_jax.loop.state import TOP, BatchParams, DecodeState, PrefillState, TopTokens
+from eagle_jax.models.cache import Cache, is_by_position
+from eagle_jax.models.lm import causal
+from eagle_jax.models.target import PADDING_POSITION, Target
+from eagle_jax.sharding import Sharding, constrain, sharded
+from eagle_jax.workarounds import loop_options
+
+
+@sharded
+def prefill(
+    target: Target,
+    drafter: Drafter,
+    params: BatchParams,
+    tokens: Int[Array, "b t"],
+    *,
+    mode: Sampling,
+    slots: int,
+    chunk: int,
+    logprobs: int,
+    sharding: Sharding | None = None,
+) -> DecodeState:
+    """Reads the prompts (right-padded in `tokens`), chunk by chunk, and draws each row's first token.
+
+    A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
+    chunks are a device loop up to the longest prompt. `t` is more than `slots`, `slots` at least the longest prompt
+    rounded up to chunks. `logprobs` tells what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of
+    the likeliest ones too. `sharding` says where everything lies when there are several devices.
+
+    It is `init_prefill`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
+    (their `sharding` is for `sharded`).
+    """
+    reading = init_prefill(target, drafter, params, slots=slots)
+    reading = read_prompts(target, drafter, params, tokens, reading, chunk=chunk)
+    return first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
+
+
+def init_prefill(
+    target: Target, drafter: Drafter, params: BatchParams, *, slots: int, sharding: Sharding | None = None
+) -> PrefillState:
+    """Caches with room for `slots` tokens, and nothing read."""
+    batch = len(params.limit)
+    cache = target.empty_cache(batch, slots)
+    cache = dataclasses.replace(cache, rope_length=jnp.asarray(params.prompt_length))
+    cache, draft = constrain((cache, drafter.init(target, batch, slots)))
+    return PrefillState(
+        chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch)
+    )
+
+
+def restart_prefill(
+    target: Target, drafter: Drafter, params: BatchParams, reading: PrefillState, *, sharding: Sharding | None = None
+) -> PrefillState:
+    """`init_prefill` in the memory of prompts that were read before, whose keys and values stay in it unread."""
+    fresh = init_prefill(target, drafter, params, slots=reading.cache.slots)
+
+    def keep(old: Any, new: Any) -> Any:
+        if not is_by_position(old, reading.cache.slots):
+            return new
+        pairs = zip(old.layers, new.layers, strict=True)
+        return dataclasses.replace(new, layers=tuple(old if old.by_position else new for old, new in pairs))
+
+    return jax.tree.map(keep, reading, fresh, is_leaf=lambda node: isinstance(node, Cache))
+
+
+def read_prompts(
+    target: Target,
+    drafter: Drafter,
+    params: BatchParams,
+    tokens: Int[Array, "b t"],
+    reading: PrefillState,
+    until: Int[Array, ""] | None = None,
+    *,
+    chunk: int,
+    sharding: Sharding | None = None,
+) -> PrefillState:
+    """Reads on to the end of the longest prompt, or until `until` chunks are read."""
+    lengths, batch = jnp.asarray(params.prompt_length), tokens.shape[0]
+
+    def unread(reading: PrefillState) -> Bool[Array, ""]:
+        left = reading.chunks * chunk < jnp.max(lengths)
+        return left if until is None else left & (reading.chunks < until)
+
+    def read(reading: PrefillState) -> PrefillState:
+        index, cache, draft = reading.chunks, reading.cache, reading.draft
+        start = jnp.full(batch, index * chunk, jnp.int32)
+        chunk_tokens = jax.lax.dynamic_slice_in_dim(tokens, index * chunk, chunk + 1, axis=1)
+        output, cache = read_chunk(target, chunk_tokens[:, :chunk], start, lengths, cache, drafter.taps)
+        # the last row of a prompt waits: what follows it is yet to be drawn
+        observed = CommittedRows(
+            start=start,
+            count=jnp.clip(lengths - 1 - start, 0, chunk),
+            tokens=chunk_tokens[:, :chunk],
+            following=chunk_tokens[:, 1:],
+            hidden=output.hidden,
+            taps=output.taps,
+            is_prefill_chunk=True,
+        )
+        draft = drafter.observe(target, draft, observed)
+        rows = (output.hidden, *output.taps)
+        at = jnp.clip(lengths - 1 - start, 0, chunk - 1)[:, None]
+        ends = ((lengths - 1) // chunk == index)[:, None, None]
+        last = tuple(jnp.where(ends, take_rows(row, at), old) for row, old in zip(rows, reading.last, strict=True))
+        return PrefillState(chunks=index + 1, cache=cache, draft=draft, last=last)
+
+    return jax.lax.while_loop(unread, read, reading)
+
+
+def first_tokens(
+    target: Target,
+    drafter: Drafter,
+    params: BatchParams,
+    tokens: Int[Array, "b t"],
+    reading: PrefillState,
+    *,
+    mode: Sampling,
+    logprobs: int,
+) -> DecodeState:
+    """Draws each row's first token, once its prompt is read."""
+    lengths, last = jnp.asarray(params.prompt_length), reading.last
+    logits = target.logits(last[0])
+    noise, first = noise_after(target, params, lengths - 1, 1, mode), jnp.zeros_like(lengths)
+    text = Prefix.of_text(tokens, lengths, lengths, first)
+    drawn = sampling.draw(adjust_logits(logits, params, text, ByRequest()), noise, params.settings, mode)
+    failed = ~is_finite(last[0])[:, 0]
+    observed = CommittedRows(
+        start=lengths - 1,
+        count=jnp.ones_like(lengths),
+        tokens=jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1),
+        following=drawn,
+        hidden=last[0],
+        taps=tuple(last[1:]),
+    )
+    stopped = is_stop(drawn, params)[:, 0]
+    draft = drafter.observe(target, reading.draft, observed)
+    state = _without_answers(tokens, reading.cache, draft, logprobs, target.config.vocab_size)
+    accepted = Accepted(nodes=jnp.zeros_like(drawn), draws=drawn, count=jnp.ones_like(lengths))
+    logprobs_so_far, top = record_logprobs(state, logits, drawn, lengths, params.top_logprobs, lengths > 0)
+    return dataclasses.replace(
+        state,
+        tokens=append(tokens, drawn, lengths),
+        length=lengths,
+        done=stopped | failed | (lengths + 1 >= params.limit),
+        stopped=stopped & ~failed,
+        automaton=automaton_after(params, first, text, accepted),
+        logprobs=logprobs_so_far,
+        top=top,
+    )
+
+
+def empty_state(
+    target: Target,
+    drafter: Drafter,
+    params: BatchParams,
+    tokens: Int[Array, "b t"],
+    *,
+    slots: int,
+    logprobs: int,
+    sharding: Sharding | None = None,
+) -> DecodeState:
+    """A batch in which no row has begun: all are done, and their places free."""
+    reading = init_prefill(target, drafter, params, slots=slots)
+    return _without_answers(tokens, reading.cache, reading.draft, logprobs, target.config.vocab_size)
+
+
+def _without_answers(
+    tokens: Int[Array, "b t"], cache: Cache, draft: Any, logprobs: int, vocab_size: int
+) -> DecodeState:
+    """Rows that are done and have no answers."""
+    places = (*tokens.shape, min(TOP, vocab_size))
+    batch = tokens.shape[0]
+    no_token, no = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
+    return DecodeState(
+        tokens=tokens,
+        length=no_token,
+        done=~no,
+        stopped=no,
+        cache=cache,
+        draft=draft,
+        automaton=no_token,
+        steps=jnp.zeros((), jnp.int32),
+        committed_at_step=jnp.zeros_like(tokens),
+        logprobs=jnp.zeros(tokens.shape, jnp.float32) if logprobs else None,
+        top=TopTokens(jnp.zeros(places, jnp.int32), jnp.zeros(places, jnp.float32)) if logprobs > 1 else None,
+    )
+
+
+@functools.cache
+def compiled_prefill() -> Any:
+    """`prefill`, jitted once per process; weights are arguments, never constants of the program."""
+    fixed = ("mode", "slots", "chunk", "logprobs", "sharding")
+    return jax.jit(prefill, static_argnames=fixed, compiler_options=loop_options())
+
+
+@functools.cache
+def compiled_init_prefill() -> Any:
+    """`init_prefill`, jitted once per process."""
+    return jax.jit(sharded(init_prefill), static_argnames=("slots", "sharding"), compiler_options=loop_options())
+
+
+@functools.cache
+def compiled_restart_prefill() -> Any:
+    """`restart_prefill`, jitted once per process. What was read before is donated."""
+    fixed, donated = ("sharding",), ("reading",)
+    return jax.jit(
+        sharded(restart_prefill), static_argnames=fixed, donate_argnames=donated, compiler_options=loop_options()
+    )
+
+
+@functools.cache
+def compiled_read_prompts() -> Any:
+    """`read_prompts`, jitted once per process. What is being read is donated, as in `compiled_advance`."""
+    fixed = ("chunk", "sharding")
+    options = loop_options()
+    return jax.jit(sharded(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
+
+
+@functools.cache
+def compiled_empty_state() -> Any:
+    """`empty_state`, jitted once per process."""
+    fixed = ("slots", "logprobs", "sharding")
+    return jax.jit(sharded(empty_state), static_argnames=fixed, compiler_options=loop_options())
+
+
+def read_chunk(target, tokens, start, lengths, cache, taps):
+    """One chunk of every prompt: rows past a prompt's end stand nowhere, and are not counted."""
+    steps, chain = causal(*tokens.shape)
+    positions = start[:, None] + steps
+    with jax.named_scope("prefill"):
+        output = target.forward(
+            tokens, jnp.where(positions < lengths[:, None], positions, PADDING_POSITION), chain, cache, taps
+        )
+    return output, cache.write(output.kv, start, jnp.minimum(lengths, start + tokens.shape[1]))
+
+
+def _last_rows(target: Target, drafter: Drafter, batch: int) -> tuple[Float[Array, "b 1 h"], ...]:
+    """Place for the final hidden state and the taps of each prompt's last token."""
+    row = jnp.zeros((batch, 1, target.config.hidden_size), target.activations)
+    return (row,) * (1 + len(drafter.taps))

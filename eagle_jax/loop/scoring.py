@@ -1,0 +1,128 @@
+"""Log-probabilities of prompts: what the target thinks of a text that is there already."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle_jax.loop.prefill import read_chunk
+from eagle_jax.loop.state import TopTokens
+from eagle_jax.models.cache import Cache
+from eagle_jax.models.target import Target
+from eagle_jax.sharding import Sharding, constrain, sharded, top_k
+from eagle_jax.struct import pytree
+from eagle_jax.workarounds import loop_options
+
+
+@pytree
+class PromptScores:
+    """Prompts that are being scored (b rows, t text slots). Position 0, which nothing comes before, has no score.
+
+    Attributes:
+        chunks: how many were read.
+        cache: the target's K/V of what was read.
+        logprobs: log softmax(logits)[token] of the token at each position.
+        ranks: one more than the number of tokens that are likelier there; 1 is the likeliest.
+        top: the likeliest tokens in the place of each; None when not asked for.
+    """
+
+    chunks: Int[Array, ""]
+    cache: Cache
+    logprobs: Float[Array, "b t"]
+    ranks: Int[Array, "b t"]
+    top: TopTokens | None
+
+
+def open_scores(
+    target: Target,
+    lengths: Int[Array, "b"],
+    tokens: Int[Array, "b t"],
+    *,
+    slots: int,
+    top: int,
+    sharding: Sharding | None = None,
+) -> PromptScores:
+    """Nothing is scored yet; there is room for `slots` tokens, fewer than `t`, and for the `top` likeliest."""
+    empty = target.empty_cache(tokens.shape[0], slots)
+    places = (*tokens.shape, top)
+    return PromptScores(
+        chunks=jnp.zeros((), jnp.int32),
+        cache=dataclasses.replace(empty, rope_length=jnp.asarray(lengths)),
+        logprobs=jnp.zeros(tokens.shape, jnp.float32),
+        ranks=jnp.zeros(tokens.shape, jnp.int32),
+        top=TopTokens(jnp.zeros(places, jnp.int32), jnp.zeros(places, jnp.float32)) if top else None,
+    )
+
+
+def score_chunks(
+    target: Target,
+    lengths: Int[Array, "b"],
+    tokens: Int[Array, "b t"],
+    scores: PromptScores,
+    until: Int[Array, ""],
+    *,
+    chunk: int,
+    sharding: Sharding | None = None,
+) -> PromptScores:
+    """Scores on to the end of the longest prompt, or until `until` chunks are read.
+
+    Logits are made of one chunk at a time: those of a whole prompt of 8,192 tokens would take 4 GB with a vocabulary of
+    128,256.
+    """
+
+    def unread(scores: PromptScores) -> Bool[Array, ""]:
+        return (scores.chunks * chunk < jnp.max(lengths)) & (scores.chunks < until)
+
+    def score(scores: PromptScores) -> PromptScores:
+        begin = scores.chunks * chunk
+        start = jnp.full(tokens.shape[0], begin, jnp.int32)
+        rows = jax.lax.dynamic_slice_in_dim(tokens, begin, chunk + 1, axis=1)
+        output, cache = read_chunk(target, rows[:, :chunk], start, lengths, scores.cache, ())
+        with jax.named_scope("score"):
+            return _recorded(scores, cache, target.logits(output.hidden), rows[:, 1:], begin)
+
+    return jax.lax.while_loop(unread, score, scores)
+
+
+def _recorded(
+    scores: PromptScores,
+    cache: Cache,
+    logits: Float[Array, "b r v"],
+    following: Int[Array, "b r"],
+    begin: Int[Array, ""],
+) -> PromptScores:
+    """The scores with those of the tokens that follow the rows of a chunk, which begins at `begin`."""
+
+    def put(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), begin + 1, axis=1)
+
+    chosen = jnp.take_along_axis(logits, following[:, :, None], axis=2)
+    total, top = jax.nn.logsumexp(logits, axis=-1, keepdims=True), scores.top
+    if top is not None:
+        values, ids = top_k(logits, top.ids.shape[2])
+        # subtracted as of the token itself: where it is the likeliest, both are the same number
+        top = TopTokens(put(top.ids, ids), put(top.logprobs, values - total))
+    return PromptScores(
+        chunks=scores.chunks + 1,
+        cache=constrain(cache),
+        logprobs=put(scores.logprobs, (chosen - total)[:, :, 0]),
+        ranks=put(scores.ranks, 1 + jnp.sum(logits > chosen, axis=-1, dtype=jnp.int32)),
+        top=top,
+    )
+
+
+@functools.cache
+def compiled_open_scores() -> Any:
+    """`open_scores`, jitted once per process."""
+    fixed = ("slots", "top", "sharding")
+    return jax.jit(sharded(open_scores), static_argnames=fixed, compiler_options=loop_options())
+
+
+@functools.cache
+def compiled_score_chunks() -> Any:
+    """`score_chunks`, jitted once per process. The scores are donated: their caches are written in place."""
+    fixed, options = ("chunk", "sharding"), loop_options()
+    return jax.jit(sharded(score_chunks), static_argnames=fixed, donate_argnames=("scores",), compiler_options=options)

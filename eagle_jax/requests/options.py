@@ -1,0 +1,138 @@
+"""The options of `generate` and `stream`, checked once at the door."""
+
+import dataclasses
+import reprlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.checks import finite, is_whole, whole
+from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.loop.state import TOP
+from eagle_jax.requests.processing import LISTS, LogitsOptions, check_processing
+
+LARGEST_INT32 = 2**31 - 1
+MOST_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(LogitsOptions):
+    """Checked options of one request; see `generate` for what they mean."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    stop: tuple[str, ...]
+    logprobs: bool
+    top_logprobs: int = 0
+
+    def __post_init__(self):
+        for name, least in (("max_new_tokens", 1), ("top_k", 0)):
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+        for name in ("temperature", "top_p", "min_p"):
+            object.__setattr__(self, name, finite(name, getattr(self, name)))
+        if not isinstance(self.logprobs, (bool, np.bool_)):
+            raise ValueError(f"logprobs={self.logprobs!r}; expected True or False")
+        object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, 0))
+        if self.top_logprobs > TOP:
+            raise ValueError(f"top_logprobs={self.top_logprobs}; expected {TOP} at most")
+        object.__setattr__(self, "logprobs", bool(self.logprobs or self.top_logprobs))
+        if self.temperature < 0:
+            raise ValueError(
+                f"temperature={self.temperature} is negative; 0 is greedy, 1 samples the model's own distribution"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} is outside (0, 1]; 1 keeps every token")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p={self.min_p} is outside [0, 1]; 0 keeps every token")
+        for string in self.stop:
+            if not isinstance(string, str) or not string:
+                raise ValueError(f"stop string {string!r}; expected text of at least one character")
+
+    @property
+    def mode(self) -> Sampling:
+        """What has to be compiled for these options."""
+        sampled = self.temperature > 0
+        return Sampling(sampled=sampled, filtered=sampled and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0))
+
+
+def options_for(requests: int, *, stop: tuple[str, ...] = (), logprobs: bool = False, **values: Any) -> list[Options]:
+    """The options of each of several requests: every value is one for all of them, or a list with one each.
+
+    Raises:
+        TypeError: a name that is no option's.
+    """
+    unknown = values.keys() - {field.name for field in dataclasses.fields(Options)}
+    if unknown:
+        raise TypeError(f"there is no option {min(unknown)!r}; help(eagle_jax.api.Processing) and generate's list them")
+    columns = {name: per_request(name, value, requests) for name, value in values.items()}
+    return [
+        Options(stop=stop, logprobs=logprobs, **check_processing({name: column[i] for name, column in columns.items()}))
+        for i in range(requests)
+    ]
+
+
+def per_request(name: str, value: Any, requests: int) -> list[Any]:
+    """A value for each request: the same, or one each from a list; of values that are lists, from a list of lists."""
+    listed = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes)):
+        return [listed] * requests
+    if name in LISTS and not (listed and all(one is None or isinstance(one, (list, tuple)) for one in listed)):
+        return [listed] * requests
+    if len(listed) != requests:
+        raise ValueError(
+            f"{len(listed)} values of {name} for {requests} prompts; give one for all of them, or one each"
+        )
+    return list(listed)
+
+
+def mode_of(options: Iterable[Options]) -> Sampling:
+    """What has to be compiled so that requests with these options can share a batch."""
+    modes = [one.mode for one in options]
+    return Sampling(sampled=any(mode.sampled for mode in modes), filtered=any(mode.filtered for mode in modes))
+
+
+def settings_of(options: Sequence[Options], seeds: Sequence[int], samples: Sequence[int]) -> Settings:
+    """How the rows of a batch draw: each with its own options, seed and number of answer."""
+
+    def column(name: str) -> np.ndarray:
+        return np.array([getattr(one, name) for one in options], np.float32)
+
+    return Settings(
+        temperature=column("temperature"),
+        top_k=np.array([min(one.top_k, LARGEST_INT32) for one in options], np.int32),
+        top_p=column("top_p"),
+        min_p=column("min_p"),
+        key=request_keys(seeds, samples),
+    )
+
+
+def stop_strings(stop: str | Sequence[str] | None, tokenizer: Any) -> tuple[str, ...]:
+    """One stop string, several, or none."""
+    several = isinstance(stop, Sequence) and not isinstance(stop, (str, bytes))
+    if stop is not None and not isinstance(stop, str) and not several:
+        raise ValueError(f"stop={stop!r}; expected text, or a list of texts")
+    if stop and tokenizer is None:
+        raise ValueError(
+            "stop strings need a tokenizer to find them, but the model's folder holds none; leave stop out"
+        )
+    return () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def seeds_for(seed: int | Sequence[int], prompts: int) -> list[int]:
+    """A seed for each prompt: one for all of them, or one each."""
+    seeds = per_request("seed", seed, prompts)
+    for value in seeds:
+        if not is_whole(value) or not 0 <= value < 2**63:
+            raise ValueError(f"seed={reprlib.repr(value)}; expected a whole number from 0 to 2**63 - 1")
+    return [int(value) for value in seeds]
+
+
+def sample_number(number: Any) -> int:
+    """The number of an answer among several of one prompt and seed, from 0."""
+    if whole("sample", number, 0) >= MOST_SAMPLES:
+        raise ValueError(f"sample={number}; expected a whole number below {MOST_SAMPLES}")
+    return int(number)

@@ -1,0 +1,246 @@
+"""What a request asks of its logits: options as they are given, checked."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, TypedDict
+
+import numpy as np
+
+from eagle_jax.checks import finite, is_whole, whole
+from eagle_jax.structured import row_automaton
+from eagle_jax.structured.table_sizes import Words
+
+LARGEST_PENALTY, LARGEST_BIAS = 2, 100  # as in OpenAI's requests
+LARGEST_MIN = 2**31 - 1  # of tokens before which no stop token may come
+MAX_REPETITION = 100.0  # and one hundredth at least: far more than anybody wants, and logits stay finite
+
+
+class Processing(TypedDict, total=False):
+    """Options that depend on the text so far, under the names of vLLM and transformers; each is one value for all
+    prompts, or a list with one for each.
+
+    They are functions of the request and of the text before a token, so they change no text between drafters.
+
+    Attributes:
+        repetition_penalty: divides positive logits of tokens that are in prompt or answer, and multiplies negative
+            ones; 0.01 to 100, 1 is off.
+        presence_penalty: subtracted from the logits of tokens that are in the answer, -2 to 2.
+        frequency_penalty: subtracted once for each time that a token is in the answer, -2 to 2.
+        logit_bias: added to logits before the penalties, by token id, -100 to 100.
+        min_tokens: tokens of the answer before which no stop token may come.
+        ignore_eos: the model's own stop tokens end nothing.
+        stop_token_ids: tokens that end an answer as the model's own do, and are part of it.
+        bad_words: texts that must not be written; the last token of each is banned where it would complete it.
+        allowed_token_ids: the only tokens that may come.
+        choices: texts of which the answer is one.
+        regex: an expression that the whole answer matches, in the syntax of Rust's `regex`.
+        json_schema: a schema that the answer fits; `{"type": "object"}` is any JSON object, nested five deep at most.
+            Of these three a request has one.
+        form_between: texts before and after the form, such as a model has around its answer.
+        form_reasoning: the marks that begin and end the model's reasoning, which may come before the form; the first is
+            "" where the prompt has it already.
+        call_schema: a schema that the answer may fit instead of its form, as a call of a function does.
+    """
+
+    repetition_penalty: float | Sequence[float]
+    presence_penalty: float | Sequence[float]
+    frequency_penalty: float | Sequence[float]
+    logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None
+    min_tokens: int | Sequence[int]
+    ignore_eos: bool | Sequence[bool]
+    stop_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
+    bad_words: Sequence[str] | Sequence[Sequence[str] | None] | None
+    allowed_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
+    choices: Sequence[str] | Sequence[Sequence[str] | None] | None
+    regex: str | Sequence[str | None] | None
+    json_schema: Mapping[str, Any] | str | bool | Sequence[Mapping[str, Any] | str | bool | None] | None
+    form_between: Sequence[str] | Sequence[Sequence[str] | None] | None
+    form_reasoning: Sequence[str] | Sequence[Sequence[str] | None] | None
+    call_schema: Mapping[str, Any] | str | bool | Sequence[Mapping[str, Any] | str | bool | None] | None
+
+
+LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices", "form_between", "form_reasoning")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LogitsOptions:
+    """The options of `Processing` for one request, as `check_processing` makes them."""
+
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    choices: tuple[str, ...] | None = None
+    regex: str | None = None
+    json_schema: str | None = None
+    form_between: tuple[str, str] = ("", "")
+    form_reasoning: tuple[str, str] | None = None
+    call_schema: str | None = None
+
+    @functools.cached_property
+    def form(self) -> row_automaton.Form | None:
+        """What the answer has to look like.
+
+        Raises:
+            ValueError: there are several forms, or the answer may not end where it is complete.
+        """
+        named = [(name, getattr(self, name)) for name in row_automaton.FORMS]
+        given = [row_automaton.Form(name, value) for name, value in named if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0].name} and {given[1].name} both give the form of the answer; give one of them")
+        if given and self.ignore_eos:
+            raise ValueError(
+                f"ignore_eos beside {given[0].name}: an answer ends when it is complete; leave one of them out"
+            )
+        if (any(self.form_between) or self.form_reasoning or self.call_schema is not None) and not given:
+            raise ValueError(
+                "form_between, form_reasoning and call_schema go with a form of the answer; give one, or leave them out"
+            )
+        call = None if self.call_schema is None else row_automaton.Form("json_schema", self.call_schema)
+        more: dict[str, Any] = dict(between=self.form_between, call=call, reasoning=self.form_reasoning)
+        return dataclasses.replace(given[0], **more) if given else None
+
+    @functools.cached_property
+    def changes_logits(self) -> bool:
+        """Whether any of them needs a `LogitsParams`."""
+        neutral = {"ignore_eos": self.ignore_eos, "stop_token_ids": self.stop_token_ids}  # they end answers, no more
+        return any(
+            getattr(self, field.name) != neutral.get(field.name, field.default)
+            for field in dataclasses.fields(LogitsOptions)
+        )
+
+
+def check_processing(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of one request, those of `Processing` checked and hashable; without those that are None.
+
+    Raises:
+        ValueError: one is out of its range, or of another kind.
+    """
+    own = {name: _CHECKS[name](name, value) for name, value in values.items() if name in _CHECKS and value is not None}
+    return {name: value for name, value in values.items() if name not in _CHECKS} | own
+
+
+def _repetition(name: str, value: Any) -> float:
+    if not 1 / MAX_REPETITION <= finite(name, value) <= MAX_REPETITION:
+        low, high = 1 / MAX_REPETITION, MAX_REPETITION
+        raise ValueError(f"{name}={value}; expected a number from {low:g} to {high:g}, 1 is off")
+    return float(value)
+
+
+def _penalty(name: str, value: Any) -> float:
+    if abs(finite(name, value)) > LARGEST_PENALTY:
+        raise ValueError(f"{name}={value}; expected a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}, 0 is off")
+    return float(value)
+
+
+def _min_tokens(name: str, value: Any) -> int:
+    if whole(name, value, 0) > LARGEST_MIN:
+        raise ValueError(f"{name}={value}; expected a whole number from 0 to {LARGEST_MIN}")
+    return int(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name}={value!r}; expected True or False")
+    return bool(value)
+
+
+def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    try:
+        pairs = dict(value)  # a mapping, or the pairs that this function returns
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={value!r}; expected a mapping of token ids to numbers") from None
+    biases: dict[int, float] = {}
+    for key, bias in pairs.items():
+        id_ = int(key) if isinstance(key, str) and key.isdecimal() else key  # keys of JSON's objects are text
+        if not is_whole(id_) or id_ < 0:
+            raise ValueError(f"{name} has the key {key!r}; expected a token id")
+        if int(id_) in biases:
+            raise ValueError(f"{name} has the token id {id_} twice; expected each once")
+        bias = finite(f"{name}[{id_}]", bias)
+        if abs(bias) > LARGEST_BIAS:
+            raise ValueError(f"{name}[{id_}]={bias}; expected a number from -{LARGEST_BIAS} to {LARGEST_BIAS}")
+        biases[int(id_)] = bias
+    return tuple(biases.items())
+
+
+def _token_ids(name: str, value: Any) -> tuple[int, ...]:
+    ids = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, Set)):
+        raise ValueError(f"{name}={ids!r}; expected a list of token ids")
+    for id_ in ids:
+        if not is_whole(id_) or id_ < 0:
+            raise ValueError(f"{name} has {id_!r}; expected token ids, which are whole numbers from 0")
+    return tuple(int(id_) for id_ in ids)
+
+
+def _allowed(name: str, value: Any) -> tuple[int, ...]:
+    ids = _token_ids(name, value)
+    if not ids:
+        raise ValueError(f"{name} is empty; expected at least one token id, or None to allow every token")
+    return ids
+
+
+def _bad_words(name: str, value: Any) -> tuple[str, ...]:
+    words = (value,) if isinstance(value, str) else value
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError(f"{name}={value!r}; expected texts that are not blank")
+    return tuple(words)
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "repetition_penalty": _repetition,
+    "presence_penalty": _penalty,
+    "frequency_penalty": _penalty,
+    "logit_bias": _biases,
+    "min_tokens": _min_tokens,
+    "ignore_eos": _flag,
+    "stop_token_ids": _token_ids,
+    "bad_words": _bad_words,
+    "allowed_token_ids": _allowed,
+    "choices": row_automaton.choices,
+    "regex": row_automaton.regex,
+    "json_schema": row_automaton.json_schema,
+    "form_between": row_automaton.two_texts,
+    "form_reasoning": row_automaton.two_texts,
+    "call_schema": row_automaton.json_schema,
+}
+
+
+def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words:
+    """The token sequences that spell each word at the beginning of a text and after a space. Those with a token beyond
+    the vocabulary, which is never drawn, are left out.
+
+    Raises:
+        ValueError: there are words and no tokenizer, or one that spells a word with no token.
+    """
+    if words and tokenizer is None:
+        raise ValueError("bad words need a tokenizer, but the model's folder holds none; leave bad_words out")
+    spellings: list[tuple[int, ...]] = []
+    for word in words:
+        bare, spaced = (tuple(tokenizer.encode(space + word.lstrip(), add_special_tokens=False)) for space in ("", " "))
+        if not bare or not spaced:
+            raise ValueError(f"bad word {word!r} has no token; leave it out")
+        spellings.append(bare)
+        if spaced[-len(bare) :] != bare:  # else that of the bare word is in it
+            spellings.append(spaced)
+    return tuple(dict.fromkeys(word for word in spellings if max(word) < vocab_size))
+
+
+def check_ids(options: LogitsOptions, vocab_size: int) -> None:
+    """Refuses token ids that the model does not have."""
+    named = {
+        "logit_bias": [id_ for id_, _ in options.logit_bias],
+        "stop_token_ids": options.stop_token_ids,
+        "allowed_token_ids": options.allowed_token_ids or (),
+    }
+    for name, ids in named.items():
+        for id_ in ids:
+            if id_ >= vocab_size:
+                raise ValueError(f"{name} has the token id {id_}; the model's vocabulary ends at {vocab_size - 1}")

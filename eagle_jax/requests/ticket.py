@@ -1,0 +1,213 @@
+"""A handle on one request that an engine took."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+from eagle_jax.requests.request import NO_OUTPUT, PartialOutput, Request
+from eagle_jax.requests.results import Chunk, Result
+from eagle_jax.requests.text_streamer import TextStreamer
+
+
+class EngineError(RuntimeError):
+    """The engine could not make the answer; the request itself was in order."""
+
+
+class QueueFull(RuntimeError):
+    """As many requests wait as may wait; ask again later."""
+
+
+class EngineClosed(RuntimeError):
+    """The engine was closed, or cannot go on, and takes no requests."""
+
+
+def refuse_full_queue(waiting: int, more: int, places: int) -> None:
+    """Raises QueueFull where `more` requests do not fit behind those that wait."""
+    if waiting + more > places:
+        raise QueueFull(
+            f"{waiting} of {places} places in the queue are taken and {more} were asked for; ask again later"
+        )
+
+
+class Ticket:
+    """The answer to one request, as it grows; to be read from any thread, and from asyncio:
+
+        for chunk in ticket: ...
+        async for chunk in ticket: ...
+        result = ticket.result()
+
+    Who reads slowly misses nothing and holds nothing up: what came meanwhile is in the next chunk. `chunks` and
+    `achunks` follow several tickets at once.
+
+    Attributes:
+        request: it.
+        waited: seconds in the queue; None while it waits.
+        to_first: seconds to the first token, the queue included; None before.
+        seconds: from submission to the end; None before.
+    """
+
+    def __init__(self, request: Request, tokenizer: Any, on_cancel: Callable[["Ticket"], None]):
+        self.request, self.tokenizer = request, tokenizer
+        self.waited: float | None = None
+        self.to_first: float | None = None
+        self.seconds: float | None = None
+        self.cancelled = False
+        self._on_cancel = on_cancel
+        self._lock = threading.Lock()
+        self._wakers: list[Callable[[], None]] = []
+        self.news: tuple[PartialOutput, Result | None, EngineError | None] = (NO_OUTPUT, None, None)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is a result, or an error."""
+        return self.news[1:] != (None, None)
+
+    def cancel(self) -> None:
+        """Ends the answer where it is, with `finish_reason` "cancelled"; its place is free for others at once. Of an
+        answer that is over it changes nothing.
+        """
+        self.cancelled = True
+        self._on_cancel(self)
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Waits for the answer.
+
+        Raises:
+            TimeoutError: it takes longer than `timeout` seconds; it is not cancelled.
+            EngineError: the engine failed while it made this answer.
+        """
+        changed = threading.Event()
+        until = None if timeout is None else time.perf_counter() + timeout
+        with self.waking(changed.set):
+            while True:
+                changed.clear()
+                result = self._settled()
+                if result is not None:
+                    return result
+                left = None if until is None else until - time.perf_counter()
+                if left is not None and left <= 0 or not changed.wait(left):
+                    raise TimeoutError(f"no answer after {timeout} seconds; it goes on, cancel() ends it")
+
+    async def aresult(self) -> Result:
+        """`result` for asyncio."""
+        changed = asyncio.Event()
+        with self.waking(_soon(changed)):
+            while True:
+                changed.clear()
+                result = self._settled()
+                if result is not None:
+                    return result
+                await changed.wait()
+
+    def _settled(self) -> Result | None:
+        """The answer if it is complete; raises what ended it instead."""
+        _, result, error = self.news
+        if error is not None:
+            raise error
+        return result
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return chunks([self])
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return achunks([self])
+
+    @contextlib.contextmanager
+    def waking(self, waker: Callable[[], None]) -> Iterator[None]:
+        """Calls `waker` whenever there is news, on the engine's thread."""
+        with self._lock:
+            self._wakers.append(waker)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wakers.remove(waker)
+
+    def begin(self) -> None:
+        """Called by the engine when the request leaves the queue."""
+        self.waited = time.perf_counter() - self.request.submitted
+
+    def update(self, output: PartialOutput, result: Result | None = None, error: EngineError | None = None) -> None:
+        """Called by the engine with all there is of the answer."""
+        now = time.perf_counter() - self.request.submitted
+        if self.to_first is None and output.token_ids:
+            self.to_first = now
+        if result is not None or error is not None:
+            self.seconds = now
+        self.news = output, result, error
+        with self._lock:
+            wakers = list(self._wakers)
+        for waker in wakers:
+            waker()
+
+
+def chunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> Iterator[Chunk]:
+    """Chunks of several tickets, as they come; `index` is the place in `tickets`.
+
+    Args:
+        by_step: one chunk for each step.
+
+    Raises:
+        EngineError: the engine failed while it made one of the answers.
+    """
+    changed, reader = threading.Event(), _Reader(tickets, by_step)
+    with contextlib.ExitStack() as stack:
+        for ticket in tickets:
+            stack.enter_context(ticket.waking(changed.set))
+        yield from reader.news()
+        while not reader.over:
+            changed.wait()
+            changed.clear()
+            yield from reader.news()
+
+
+async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncIterator[Chunk]:
+    """`chunks` for asyncio."""
+    changed, reader = asyncio.Event(), _Reader(tickets, by_step)
+    with contextlib.ExitStack() as stack:
+        for ticket in tickets:
+            stack.enter_context(ticket.waking(_soon(changed)))
+        for chunk in reader.news():
+            yield chunk
+        while not reader.over:
+            await changed.wait()
+            changed.clear()
+            for chunk in reader.news():
+                yield chunk
+
+
+def _soon(changed: asyncio.Event) -> Callable[[], None]:
+    """Sets an event of this thread's loop from any thread."""
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # a loop that is closed waits for nothing
+            loop.call_soon_threadsafe(changed.set)
+
+    return wake
+
+
+class _Reader:
+    """Turns what is new of several tickets into chunks."""
+
+    def __init__(self, tickets: Sequence[Ticket], by_step: bool):
+        self._tickets, self._by_step = tickets, by_step
+        self._streamers = [
+            TextStreamer(index, ticket.tokenizer, ticket.request.prompt, ticket.request.options.stop)
+            for index, ticket in enumerate(tickets)
+        ]
+
+    @property
+    def over(self) -> bool:
+        return all(streamer.finished for streamer in self._streamers)
+
+    def news(self) -> Iterator[Chunk]:
+        for ticket, streamer in zip(self._tickets, self._streamers, strict=True):
+            if not streamer.finished:
+                output, result, error = ticket.news
+                if error is not None:
+                    raise error
+                yield from streamer.chunks(output, result, by_step=self._by_step)

@@ -1,0 +1,100 @@
+"""Which drafter a batch has, by how many of its rows have a request."""
+
+import dataclasses
+
+from eagle_jax.drafters.base import Drafter, Plain
+from eagle_jax.drafters.paused import Paused, Ready
+from eagle_jax.methods.registry import Choice
+from eagle_jax.models.lm import LM
+from eagle_jax.scheduling.sizes import rows_for
+
+UNREAD = 32  # steps of plain decoding that a drafter reads at a time, at least
+DOUBLING = 8  # rows up to which sizes double; above they grow fourfold, for fewer programs
+
+
+@dataclasses.dataclass(frozen=True)
+class ByLoad:
+    """Drafters that remember the same and differ in their trees, by the rows that take part in a step.
+
+    Attributes:
+        entries: (rows, drafter), by ascending rows; the last ones are for the whole batch. Where several are for the
+            same rows the first is what is expected to be fastest.
+    """
+
+    entries: tuple[tuple[int, Drafter], ...]
+
+    @property
+    def deepest(self) -> Drafter:
+        """The one whose trees are deepest."""
+        return max((drafter for _, drafter in self.entries), key=lambda one: one.shape.depth)
+
+    @property
+    def most_rows(self) -> int:
+        """Most rows that are written to a cache at a time."""
+        drafters = [drafter for _, drafter in self.entries]
+        unread = [drafter.room for drafter in drafters if isinstance(drafter, Ready)]
+        return max(*unread, *(drafter.shape.depth + 1 for drafter in drafters), 1)
+
+    def __str__(self) -> str:
+        """What is drafted, in words."""
+        trees: list[tuple[int, int]] = []  # nodes, and the most rows that have trees of that size
+        for rows, drafter in sorted(self._expected.items()):
+            nodes = drafter.shape.nodes
+            trees = [*(trees[:-1] if trees and trees[-1][0] == nodes else trees), (nodes, rows)]
+        changes = " at first" if len(self._expected) < len(self.entries) else ""
+        if len(trees) == 1:
+            return f"{'no drafting' if trees[0][0] == 1 else f'trees of {trees[0][0]} nodes'}{changes}"
+        parts = [f"{f'{nodes} nodes' if nodes > 1 else 'none'} for {rows}" for nodes, rows in trees]
+        return f"trees by answers at a time ({', '.join(parts)}{changes})"
+
+    def for_rows(self, running: int) -> tuple[int, Drafter]:
+        """Rows of the smallest step that so many take part in, and the drafter expected to be fastest for it."""
+        size = self.rows_for(running)
+        return size, self._expected[size]
+
+    def rows_for(self, running: int) -> int:
+        """Rows of the smallest step that so many take part in."""
+        return next((rows for rows, _ in self.entries if rows >= running), self.entries[-1][0])
+
+    @property
+    def _expected(self) -> dict[int, Drafter]:
+        """The first drafter for each number of rows."""
+        return dict(reversed(self.entries))
+
+
+def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, always: bool = False) -> ByLoad:
+    """The drafters that were chosen for a batch of `rows` rows and for fewer of them.
+
+    Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. With
+    `tree="auto"` there is plain decoding beside each tree, and a small tree for few rows on a CPU. All rows take
+    part in every step where they lie in fixed places, over several devices, and with a target of a caller's own, which
+    need not know of rows of a cache.
+
+    Args:
+        steps: between two polls.
+        slots: of the batch's caches, if known.
+        always: all rows take part in every step in any case.
+    """
+    most = rows_for(choice.model, rows)
+    some_rows = not always and choice.model.sharding is None and isinstance(choice.model.target, LM)
+    sizes = _sizes(most) if some_rows else [most]
+    entries = [(size, one) for size in sizes for one in _candidates(choice, size, slots, some_rows)]
+    drafting = [drafter for _, drafter in entries if not isinstance(drafter, Plain)]
+    if len(drafting) not in (0, len(entries)):
+        room, first = max(UNREAD, steps), drafting[0]
+        entries = [(rows, Paused(first, room) if isinstance(one, Plain) else Ready(one, room)) for rows, one in entries]
+    return ByLoad(tuple(entries))
+
+
+def _candidates(choice: Choice, rows: int, slots: int | None, some_rows: bool) -> list[Drafter]:
+    """The drafter that is expected to be fastest for so many rows, and others that may turn out to be."""
+    expected = choice.for_batch(rows, slots)
+    return [expected, *choice.others(rows, expected)] if some_rows else [expected]
+
+
+def _sizes(most: int) -> list[int]:
+    """Numbers of rows that steps are compiled for."""
+    sizes = [1]
+    while sizes[-1] < most:
+        sizes.append(min(most, sizes[-1] * (2 if sizes[-1] < DOUBLING else 4)))
+    return sizes

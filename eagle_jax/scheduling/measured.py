@@ -1,0 +1,158 @@
+"""Which drafter is fastest for so many requests at a time, found out while they are answered.
+
+What a tree brings depends on the text, what it costs on the machine, its load and the weights. So each step's time is
+measured where it is spent, and whatever loses, drafting or plain decoding, is left. Texts are the same with any of
+them.
+"""
+
+import dataclasses
+
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.tree import TreeShape
+from eagle_jax.drafters.base import Drafter
+from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, place
+from eagle_jax.methods.registry import TUNED, Choice
+from eagle_jax.scheduling.by_load import ByLoad
+
+FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
+COST_OF_TRIALS = 0.003  # of the time, of each slower drafter
+SOONEST, LATEST = 24, 1500  # runs between two of its trials in any case
+MEMORY = 0.9  # weight of a run beside that of the next
+ENOUGH = 300  # runs of all drafters for a number of rows, from which it is known which one is fastest
+
+
+@dataclasses.dataclass
+class Spent:
+    """What a drafter took, for one number of rows.
+
+    Attributes:
+        nodes: of its trees, the root included: 1 is plain decoding.
+        runs, steps, tokens, seconds: all of them; tokens are those of all requests.
+    """
+
+    nodes: int
+    runs: int = 0
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    recent_tokens: float = 0.0  # of a request, those of later runs counting for more
+    recent_seconds: float = 0.0
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second of a request."""
+        return self.recent_tokens / self.recent_seconds if self.recent_seconds else 0.0
+
+    @property
+    def mean_speed(self) -> float:
+        """Tokens a second of all requests, over all runs."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def add(self, steps: int, tokens: int, requests: int, seconds: float) -> None:
+        """One run of the loop."""
+        self.runs, self.steps = self.runs + 1, self.steps + steps
+        self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
+        self.recent_tokens = MEMORY * self.recent_tokens + tokens / requests
+        self.recent_seconds = MEMORY * self.recent_seconds + seconds
+
+
+class Contest:
+    """The drafters for one number of rows, of which the fastest runs, and the others now and then."""
+
+    def __init__(self, drafters: list[Drafter]):
+        self.drafters = drafters
+        self.spent = [Spent(drafter.shape.nodes) for drafter in drafters]
+        self._waited = [0] * len(drafters)  # runs of others since each ran
+        self._tried = [0] * len(drafters)  # how often each was chosen: one that fails is not chosen for ever
+
+    def choose(self) -> int:
+        """The number of the drafter that runs next."""
+        index = self._choice()
+        self._tried[index] += 1
+        return index
+
+    def _choice(self) -> int:
+        everyone = range(len(self.drafters))
+        new = [index for index in everyone if self._tried[index] < FIRST_TRIALS]
+        if new:
+            return new[0]
+        fastest = max(everyone, key=lambda index: self.spent[index].speed)
+        due = [index for index in everyone if self._waited[index] >= self._interval(index, fastest)]
+        return max(due, key=self._waited.__getitem__) if due else fastest
+
+    def _interval(self, index: int, fastest: int) -> float:
+        """Runs after which a slower drafter is tried again: the more, the more a trial costs."""
+        lost = self.spent[fastest].speed / max(self.spent[index].speed, 1e-9) - 1
+        return float(min(max(lost / COST_OF_TRIALS, SOONEST), LATEST))
+
+    def add(self, index: int, steps: int, tokens: int, requests: int, seconds: float) -> None:
+        """Takes in what a run of drafter number `index` took."""
+        if not steps:
+            return
+        self.spent[index].add(steps, tokens, requests, seconds)
+        self._waited = [0 if one == index else runs + 1 for one, runs in enumerate(self._waited)]
+
+
+class Measured:
+    """The drafters of a `ByLoad`, chosen by what they took so far."""
+
+    def __init__(self, by_load: ByLoad):
+        self.by_load = by_load
+        sizes = dict.fromkeys(rows for rows, _ in by_load.entries)
+        self.contests = {
+            size: Contest([drafter for rows, drafter in by_load.entries if rows == size]) for size in sizes
+        }
+
+    def choose(self, running: int) -> tuple[int, int, Drafter]:
+        """Rows of the smallest step that so many take part in, and the drafter for it with its number."""
+        size = self.by_load.rows_for(running)
+        index = self.contests[size].choose()
+        return size, index, self.contests[size].drafters[index]
+
+    def spent(self) -> list[tuple[int, Spent]]:
+        """What was spent so far, by the rows of a step and the drafter."""
+        return [(size, spent) for size, contest in self.contests.items() for spent in contest.spent if spent.runs]
+
+    def findings(self, choice: Choice, slots: int) -> list[Budget]:
+        """What later engines and `generate` may go by: the fastest tree for each number of rows, where it is known.
+
+        Args:
+            choice: what the drafters are of; only `tree="auto"` of a method with trees finds anything.
+            slots: of the caches.
+        """
+        if not choice.by_batch or choice.method not in TUNED:
+            return []
+        found = ((rows, _fastest(contest)) for rows, contest in self.contests.items())
+        return [_budget(choice, rows, slots, *one) for rows, one in found if one is not None]
+
+
+def _fastest(contest: Contest) -> tuple[Spent, Spent, TreeShape] | None:
+    """What plain decoding and the fastest drafter took, over all runs, and its tree; None where that is not known, or
+    no `Budget` can say it. A tree has to gain `MARGIN`, as in `eagle-jax tune`.
+    """
+    if sum(spent.runs for spent in contest.spent) < ENOUGH or any(one.budget is not None for one in contest.drafters):
+        return None
+    arms = list(zip(contest.spent, (drafter.shape for drafter in contest.drafters), strict=True))
+    plain = next(((spent, shape) for spent, shape in arms if shape.nodes == 1), None)
+    if plain is None or len(arms) < 2 or not all(spent.runs for spent, _ in arms):
+        return None
+    best, tree = max(arms, key=lambda one: one[0].mean_speed)
+    if tree.nodes > 1 and best.mean_speed < MARGIN * plain[0].mean_speed:
+        best, tree = plain
+    return (plain[0], best, tree) if tree.nodes == 1 or isinstance(tree, DynamicTree) else None
+
+
+def _budget(choice: Choice, rows: int, slots: int, plain: Spent, best: Spent, tree: TreeShape) -> Budget:
+    device, model, mesh, method = place(choice.model, choice.method)
+    return Budget(
+        device=device,
+        model=model,
+        mesh=dict(mesh),
+        method=method,
+        rows=rows,
+        slots=slots,
+        tree=numbers_of(tree if isinstance(tree, DynamicTree) else None),
+        plain=plain.mean_speed,
+        speed=best.mean_speed,
+        by="engine",
+    )

@@ -1,0 +1,77 @@
+"""The program of a process that makes automata of forms, one after another, within limits of memory and time.
+
+It reads (form, tokens, stop_ids, seconds) from its input, pickled, and writes the automaton over tokens or the error;
+`tokens` None are those of before. A copy of the process makes each, and ends when it has taken `seconds` of the CPU:
+None is written then. The process ends with its input.
+
+    python form_worker.py MEMORY NICENESS
+"""
+
+import contextlib
+import os
+import pathlib
+import pickle
+import signal
+import sys
+import threading
+import types
+from typing import Any
+
+
+def main(memory: int, niceness: int) -> None:
+    package = types.ModuleType("eagle_jax")  # without what the package's own module imports
+    package.__path__ = [str(pathlib.Path(__file__).parents[1])]
+    sys.modules["eagle_jax"] = package
+    with contextlib.suppress(ImportError):
+        import outlines_core  # noqa: F401  # once, and not in each copy
+    from eagle_jax.structured import token_automaton  # noqa: F401
+
+    with contextlib.suppress(ImportError):  # Windows has no such limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    with contextlib.suppress(AttributeError, OSError):
+        os.nice(niceness)
+    tokens: tuple[bytes, ...] = ()
+    while True:
+        try:
+            form, own_tokens, stop_ids, seconds = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        tokens = tokens if own_tokens is None else own_tokens
+        if not hasattr(os, "fork"):
+            timer = threading.Timer(seconds, os._exit, (1,))
+            timer.start()
+            answer = _answer(form, tokens, stop_ids)
+            timer.cancel()
+            _write(answer)
+            continue
+        copy = os.fork()
+        if not copy:
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends a process, in native code too
+            answer = _answer(form, tokens, stop_ids)
+            signal.setitimer(signal.ITIMER_PROF, 0)  # half an answer would be worse than a late one
+            _write(answer)
+            os._exit(0)
+        if os.waitpid(copy, 0)[1]:
+            _write(None)
+
+
+def _answer(form: Any, tokens: tuple[bytes, ...], stop_ids: tuple[int, ...]) -> object:
+    from eagle_jax.structured.token_automaton import token_automaton
+
+    try:
+        return token_automaton(form.automaton(), tokens, stop_ids)
+    except (ValueError, ImportError) as error:
+        return error
+    except MemoryError:
+        return None
+
+
+def _write(answer: object) -> None:
+    pickle.dump(answer, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

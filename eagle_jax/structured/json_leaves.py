@@ -1,0 +1,130 @@
+"""Parts of automata for a schema's constants and numbers."""
+
+import json
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from eagle_jax.structured.automaton_builder import Part
+from eagle_jax.structured.automaton_parts import automaton, either, literal
+from eagle_jax.structured.byte_automaton import own_automaton
+from eagle_jax.structured.json_keywords import BOUNDS, KEYWORDS, TYPES, count, names, types
+from eagle_jax.structured.json_numbers import Bound, numbers
+from eagle_jax.structured.json_regexes import NUMBER
+
+LARGEST = Decimal("1e400")  # of a bound
+
+
+def leaf(regex: str) -> Part:
+    """Matches an expression of this package."""
+    return automaton(own_automaton(regex))
+
+
+def literals(said: Mapping[str, Any], where: str) -> Part:
+    """The values of an `enum` that the schema's other keywords allow."""
+    values, others = said["enum"], {name: value for name, value in said.items() if name != "enum"}
+    if not isinstance(values, list):
+        raise ValueError(f"{where}.enum={json.dumps(values)[:60]}; expected a list")
+    left = [value for value in values if _fits(value, others, where)]
+    if not left:
+        raise ValueError(f"{where} allows no value; expected an enum with values of its type and within its bounds")
+    return either(*map(literal_of, left))
+
+
+def literal_of(value: Any) -> Part:
+    """A value as JSON writes it, with or without the spaces that `json.dumps` puts between."""
+    texts = {json.dumps(value, ensure_ascii=False, separators=signs) for signs in ((",", ":"), (", ", ": "))}
+    return either(*map(literal, sorted(texts)))
+
+
+def _fits(value: Any, said: Mapping[str, Any], where: str) -> bool:
+    """Whether a value is of a schema's type, and what its keywords say of such a value."""
+    if not any(_is_a(value, kind) for kind in types(said.get("type", list(TYPES)), where)):
+        return False
+    kind = next(kind for kind in TYPES if _is_a(value, kind))
+    if kind in ("object", "array"):
+        beside = said.keys() & KEYWORDS[kind]
+        if beside:
+            raise ValueError(
+                f"{where} has enum or const beside {names(beside)}, which cannot be followed; leave it out"
+            )
+    if kind == "string":
+        least, most = count(said, "minLength", where) or 0, count(said, "maxLength", where)
+        if len(value) < least or most is not None and len(value) > most:
+            return False
+        try:
+            return "pattern" not in said or re.search(said["pattern"], value) is not None
+        except (re.error, TypeError) as error:
+            raise ValueError(f"{where}.pattern={said['pattern']!r} {error}; expected a regular expression") from None
+    if kind in ("integer", "number"):
+        low, high, multiple = _range(said, where)
+        exact = Decimal(repr(value))
+        return (
+            (low is None or exact > low.value or exact == low.value and low.is_included)
+            and (high is None or exact < high.value or exact == high.value and high.is_included)
+            and (multiple is None or Fraction(exact) % multiple == 0)
+        )
+    return True
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if kind == "integer":
+        return isinstance(value, int) or isinstance(value, float) and value.is_integer()
+    python = {"object": Mapping, "array": list, "string": str, "number": (int, float), "null": type(None)}
+    return kind != "boolean" and isinstance(value, python[kind])  # type: ignore[arg-type]
+
+
+def number(said: Mapping[str, Any], where: str, *, whole: bool) -> Part:
+    """Numbers within bounds, without exponents; any number where there are none."""
+    if not whole and not said.keys() & BOUNDS:
+        return leaf(NUMBER)
+    low, high, multiple = _range(said, where)
+    if whole and multiple is not None:
+        multiple = Fraction(multiple.numerator)  # the least whole number that is a multiple of it
+    try:
+        part = numbers(low, high, whole=whole, multiple=multiple)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if part is None:
+        kind = "whole number" if whole else "number"
+        ends = [str(said.get(name, said.get(other, "any"))) for name, other in ENDS]
+        of = "" if multiple is None else f" and a multiple of {said['multipleOf']}"
+        raise ValueError(
+            f"{where}: no {kind} is from {ends[0]} to {ends[1]}{of}; expected bounds with something between"
+        )
+    return part
+
+
+ENDS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+
+
+def _range(said: Mapping[str, Any], where: str) -> tuple[Bound | None, Bound | None, Fraction | None]:
+    """The bounds of numbers, and what they are multiples of."""
+    low, high = (_bound(said, *ends, where) for ends in ENDS)
+    multiple = _decimal(said, "multipleOf", where)
+    if multiple is not None and multiple <= 0:
+        raise ValueError(f"{where}.multipleOf={said['multipleOf']}; expected a number above 0")
+    return low, high, None if multiple is None else Fraction(multiple)
+
+
+def _bound(said: Mapping[str, Any], name: str, exclusive: str, where: str) -> Bound | None:
+    """The tighter of two bounds; `exclusive` may say of the other one that it is exclusive (OpenAPI 3.0)."""
+    is_excluded = said.get(exclusive) is True
+    value = _decimal(said, name, where)
+    other = None if isinstance(said.get(exclusive), bool) else _decimal(said, exclusive, where)
+    if value is None or other is not None and (other >= value if name == "minimum" else other <= value):
+        return None if other is None else Bound(other, False)
+    return Bound(value, not is_excluded)
+
+
+def _decimal(said: Mapping[str, Any], name: str, where: str) -> Decimal | None:
+    value = said.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(Decimal(repr(value))) < LARGEST:
+        raise ValueError(f"{where}.{name}={json.dumps(value)[:60]}; expected a number between -1e400 and 1e400")
+    return Decimal(repr(value))

@@ -1,0 +1,113 @@
+"""JSON schemas that hold together, as one: what a value has to be that fits all of them."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from eagle_jax.structured.json_keywords import TYPES, types
+
+Said = dict[str, Any]
+
+
+def merged(one: Said, other: Said, where: str) -> Said:
+    """The keywords of two schemas as those of one; `allOf` stands where schemas within them meet.
+
+    Raises:
+        ValueError: two keywords differ that cannot be joined.
+    """
+    if not one or not other:
+        return one or other
+    one, other = _closed(one, other), _closed(other, one)
+    both = one | other
+    for name in one.keys() & other.keys():
+        mine, theirs = one[name], other[name]
+        if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
+            if name not in JOINED:
+                raise ValueError(
+                    f"{where} has {name} twice, {json.dumps(mine)[:60]} and {json.dumps(theirs)[:60]}, which cannot be "
+                    "followed together here; merge them into one"
+                )
+            try:
+                both[name] = JOINED[name](mine, theirs)
+            except (TypeError, AttributeError):
+                raise ValueError(
+                    f"{where}.{name}={json.dumps(mine)[:60]} beside {json.dumps(theirs)[:60]}; expected two values of "
+                    "the kind that the keyword has"
+                ) from None
+    return both
+
+
+def _closed(one: Said, other: Said) -> Said:
+    """A schema whose properties also have to be what another schema says of those that it does not name."""
+    extra, named = other.get("additionalProperties", True), other.get("properties", {})
+    properties = one.get("properties")
+    if extra is True or not isinstance(properties, Mapping) or not isinstance(named, Mapping):
+        return one
+    return one | {
+        "properties": {
+            name: schema if name in named else (extra is not False and _both(schema, extra))
+            for name, schema in properties.items()
+        }
+    }
+
+
+def _both(one: Any, other: Any) -> Any:
+    return one if one == other else {"allOf": [one, other]}
+
+
+def _by_name(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {name: _both(schema, other[name]) for name, schema in one.items() if name in other}
+    return {**one, **other, **shared}
+
+
+def _types(one: Any, other: Any) -> list[str]:
+    mine, theirs = types(one, "the schema"), types(other, "the schema")
+    return [
+        kind
+        for kind in TYPES
+        if (kind in mine or kind == "integer" and "number" in mine)
+        and (kind in theirs or kind == "integer" and "number" in theirs)
+        and not (kind == "integer" and "number" in mine and "number" in theirs)
+    ]
+
+
+def _key(value: Any) -> str:
+    """Alike for values that JSON Schema takes for equal."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True)
+
+
+def _least_multiple(one: Any, other: Any) -> int | float:
+    mine, theirs = (Fraction(repr(value)) for value in (one, other))
+    least = Fraction(math.lcm(mine.numerator, theirs.numerator), math.gcd(mine.denominator, theirs.denominator))
+    return int(least) if least.denominator == 1 else float(least)
+
+
+def _exclusive(tighter: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def join(one: Any, other: Any) -> Any:
+        if isinstance(one, bool) or isinstance(other, bool):
+            raise TypeError
+        return tighter(one, other)
+
+    return join
+
+
+# What two values of a keyword are together.
+JOINED: dict[str, Callable[[Any, Any], Any]] = {
+    "type": _types,
+    "enum": lambda one, other: [value for value in one if _key(value) in map(_key, other)],
+    "required": lambda one, other: [*one, *(name for name in other if name not in one)],
+    "properties": _by_name,
+    "patternProperties": _by_name,
+    "uniqueItems": lambda one, other: bool(one or other),
+    "multipleOf": _least_multiple,
+    **dict.fromkeys(("items", "additionalItems", "additionalProperties", "unevaluatedProperties"), _both),
+    "propertyNames": _both,
+    **dict.fromkeys(("minimum", "minLength", "minItems", "minProperties"), max),
+    **dict.fromkeys(("maximum", "maxLength", "maxItems", "maxProperties"), min),
+    "exclusiveMinimum": _exclusive(max),
+    "exclusiveMaximum": _exclusive(min),
+}

@@ -1,0 +1,217 @@
+"""Structured output: what a request says of the form of its answer, as automata over tokens for a batch."""
+
+import collections
+import concurrent.futures
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from eagle_jax.decoding.automata import Automata
+from eagle_jax.structured.form_workers import POLL, STOPPED, FormsBusy, FormsStopped, FormWorkers
+from eagle_jax.structured.forms import Form
+from eagle_jax.structured.json_schema import ROOT
+from eagle_jax.structured.table_sizes import TableSizes
+from eagle_jax.structured.token_automaton import TokenAutomaton
+from eagle_jax.text.token_bytes import drops_first_space, token_bytes
+
+FORMS = ("choices", "regex", "json_schema")  # the options of which a request has one
+ANY_OBJECT = {"type": "object"}
+KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledAutomaton:
+    """An automaton, and the seconds that making it took: 0 if it was kept from an earlier request."""
+
+    automaton: TokenAutomaton
+    seconds: float
+
+
+def choices(name: str, value: Any) -> tuple[str, ...]:
+    """Checks the texts of which an answer is one."""
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(text, str) and text for text in value):
+        raise ValueError(f"{name}={value!r}; expected a list of texts that are not empty")
+    for text in value:
+        _check_text(name, text)
+    return tuple(dict.fromkeys(value))
+
+
+def regex(name: str, value: Any) -> str:
+    """Checks a regular expression."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name}={value!r}; expected a regular expression")
+    _check_text(name, value)
+    return value
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise ValueError(f"{name} holds {half!r}, half of a character (a lone surrogate); expected text") from None
+
+
+def json_schema(name: str, value: Any) -> str:
+    """Checks a JSON schema, an object or JSON text; the same in JSON."""
+    try:
+        schema = json.loads(value) if isinstance(value, (str, bytes)) else value
+        checked = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{name} is no JSON schema ({error}); expected an object, or JSON text of one") from None
+    if not isinstance(schema, (Mapping, bool)):
+        raise ValueError(f"{name}={checked[:60]}; expected a JSON schema: an object, or JSON text of one")
+    _check_text(name, checked)
+    return checked
+
+
+def schema_at(place: str, value: Any) -> Mapping[str, Any] | str | bool:
+    """A JSON schema, checked, that says in errors where it stands in a request."""
+    schema = json.loads(json_schema(place, value))
+    return schema | {ROOT: place} if isinstance(schema, dict) else schema
+
+
+def two_texts(name: str, value: Any) -> tuple[str, str]:
+    """Checks texts that go before and after something."""
+    if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
+        raise ValueError(f"{name}={value!r}; expected two texts")
+    for text in value:
+        _check_text(name, text)
+    return value[0], value[1]
+
+
+def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | None:
+    """The schema that OpenAI's `response_format` means; None for text.
+
+    Raises:
+        ValueError: it is none.
+    """
+    expected = (
+        'expected {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}'
+    )
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind not in ("text", "json_object", "json_schema"):
+        raise ValueError(f"response_format={json.dumps(value)[:60]}; {expected}")
+    inner = value.get("json_schema", {}) if kind == "json_schema" else {}
+    known = {"schema", "name", "description", "strict"}
+    if not isinstance(inner, Mapping) or value.keys() - {"type", "json_schema"} or inner.keys() - known:
+        raise ValueError(f"response_format has other fields than are known; {expected}")
+    if kind != "json_schema":
+        return ANY_OBJECT if kind == "json_object" else None
+    if "schema" not in inner:
+        raise ValueError(f"response_format has no schema; {expected}")
+    return schema_at("response_format.json_schema.schema", inner["schema"])
+
+
+class _Kept:
+    """Automata of earlier requests, by what they are of; the one that was used last is the last."""
+
+    def __init__(self) -> None:
+        # with the tokenizer, whose identity is part of the key and must not pass to another one
+        self._made: collections.OrderedDict[Any, tuple[TokenAutomaton, Any]] = collections.OrderedDict()
+        self._making: dict[Any, concurrent.futures.Future[None]] = {}
+        self._lock = threading.Lock()
+
+    def get(
+        self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, stopping: threading.Event
+    ) -> tuple[TokenAutomaton, bool]:
+        """The automaton, and whether it was kept. Requests that come while one makes it wait for that one.
+
+        Raises:
+            FormsStopped: `stopping` was set while another request made it.
+        """
+        while True:
+            with self._lock:
+                if key in self._made:
+                    self._made.move_to_end(key)
+                    return self._made[key][0], True
+                other = self._making.get(key)
+                if other is None:
+                    mine = self._making[key] = concurrent.futures.Future()
+            if other is None:
+                return self._make(key, make, tokenizer, mine), False
+            while not concurrent.futures.wait([other], POLL).done:
+                if stopping.is_set():
+                    raise FormsStopped(STOPPED)
+            error = other.exception()
+            if isinstance(error, (ValueError, ImportError, FormsBusy)):  # it would be the same again
+                raise error
+
+    def _make(
+        self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, mine: concurrent.futures.Future[None]
+    ) -> TokenAutomaton:
+        try:
+            made = make()
+        except BaseException as error:
+            with self._lock:
+                del self._making[key]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._making[key]
+            self._made[key] = made, tokenizer
+            while len(self._made) > 1 and sum(one.nbytes for one, _ in self._made.values()) > KEPT:
+                self._made.popitem(last=False)
+        mine.set_result(None)
+        return made
+
+
+_kept = _Kept()
+_workers = FormWorkers()
+
+
+def make_automaton(
+    form: Form,
+    tokenizer: Any,
+    vocab_size: int,
+    stop_ids: Sequence[int],
+    stopping: threading.Event | None = None,
+    *,
+    begins_text: bool = False,
+) -> CompiledAutomaton:
+    """The automaton of a form.
+
+    Args:
+        stopping: once it is set, only what is nearly there is waited for.
+        begins_text: nothing with a text of its own comes before the answer: a decoder may drop its first space.
+
+    Raises:
+        ValueError: no answer can have it, its automaton is too large, or the model lacks a tokenizer or a stop token.
+        ImportError: outlines-core is not installed.
+        FormsBusy, FormsStopped: as `FormWorkers.make` does.
+    """
+    if tokenizer is None or not stop_ids:
+        lacking = "tokenizer" if tokenizer is None else "stop token"
+        raise ValueError(f"structured output needs a {lacking}, but the model has none; leave {form.name} out")
+    form = dataclasses.replace(form, drops_space=begins_text and drops_first_space(tokenizer, vocab_size))
+    key = id(tokenizer), vocab_size, tuple(stop_ids), form
+    start, until = time.perf_counter(), stopping or threading.Event()
+    made, was_kept = _kept.get(
+        key, lambda: _workers.make(form, token_bytes(tokenizer, vocab_size), stop_ids, until), tokenizer, until
+    )
+    return CompiledAutomaton(made, 0.0 if was_kept else time.perf_counter() - start)
+
+
+def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int, sizes: TableSizes) -> Automata:
+    """The tables of a batch, of such sizes."""
+    different = list({id(one): one for one in rows if one is not None}.values())
+    number = {id(one): place for place, one in enumerate(different)}
+    count, states, classes, masks = sizes.automata, sizes.states, sizes.classes, sizes.masks
+    tables = Automata(
+        of_row=np.array([-1 if one is None else number[id(one)] for one in rows], np.int32),
+        token_class=np.zeros((count, vocab_size), np.int32),
+        next=np.full((count, states, classes), -1, np.int32),
+        mask_of_state=np.zeros((count, states), np.int32),
+        masks=np.zeros((count, masks, -(-vocab_size // 32)), np.uint32),
+    )
+    for place, one in enumerate(different):
+        tables.token_class[place] = one.token_class
+        tables.next[place, : len(one.next), : one.next.shape[1]] = one.next
+        tables.mask_of_state[place, : len(one.next)] = one.mask_of_state
+        tables.masks[place, : len(one.masks)] = one.masks
+    return tables

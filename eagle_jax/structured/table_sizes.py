@@ -1,0 +1,59 @@
+"""How large the tables are in which a batch keeps what its requests ask of their logits."""
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from eagle_jax.structured.token_automaton import TokenAutomaton
+
+Words = tuple[tuple[int, ...], ...]
+
+
+class TableSizes(NamedTuple):
+    """Sizes that a program is compiled for, powers of two. The defaults are the least: one program serves all requests
+    that ask for no more, such as any JSON object.
+
+    Attributes:
+        words: bad words of a row that have several tokens.
+        word_tokens: of a bad word.
+        automata: different ones of a batch.
+        states: of an automaton.
+        classes: of tokens that do the same in every state.
+        masks: different sets of allowed tokens.
+    """
+
+    words: int = 8
+    word_tokens: int = 8
+    automata: int = 4
+    states: int = 2048
+    classes: int = 256
+    masks: int = 128
+
+    def covers(self, other: "TableSizes") -> bool:
+        """Whether all that fits `other` fits."""
+        return all(map(operator.ge, self, other))
+
+
+def sizes_for(words: Iterable[Words], automata: Iterable[TokenAutomaton | None]) -> TableSizes:
+    """The sizes that the rows of a batch need, which have these bad words and automata."""
+    listed = [[word for word in row if len(word) > 1] for row in words]  # others are banned without a table
+    different = list({id(one): one for one in automata if one is not None}.values())
+    needed = TableSizes(
+        words=max(map(len, listed), default=0),
+        word_tokens=max((len(word) for row in listed for word in row), default=0),
+        automata=len(different),
+        states=max((len(one.next) for one in different), default=0),
+        classes=max((one.next.shape[1] for one in different), default=0),
+        masks=max((len(one.masks) for one in different), default=0),
+    )
+    return TableSizes(*map(_power_of_two, needed, TableSizes()))
+
+
+def smallest(ready: Sequence[TableSizes], needed: TableSizes) -> TableSizes:
+    """The smallest of `ready` that cover what is needed; what is needed, if there are none."""
+    return min((sizes for sizes in ready if sizes.covers(needed)), key=math.prod, default=needed)
+
+
+def _power_of_two(needed: int, least: int) -> int:
+    return max(least, 1 << max(needed - 1, 0).bit_length())

@@ -1,0 +1,144 @@
+"""How often a head's guesses are accepted: what `calibration.json` in its folder holds."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from eagle_jax.chat.prompts import Prompt
+from eagle_jax.decoding.calibration import AS_DRAFTED, Prior
+from eagle_jax.drafters.base import Drafter
+from eagle_jax.loading.calibration import write_prior
+from eagle_jax.loading.folders import folders_of
+from eagle_jax.loading.model import Model
+from eagle_jax.methods.registry import METHODS, drafter_for, method_of
+from eagle_jax.requests.options import Options
+from eagle_jax.requests.request import requests_for
+from eagle_jax.scheduling.batch import Batch
+from eagle_jax.scheduling.batch_shape import shape_for
+from eagle_jax.sharding import to_host
+from eagle_jax.tuning.tune import built_in_questions
+
+ROWS = 8  # answers at a time
+NODES = 16  # of the trees: each depth has some, and those that are seldom accepted cost most
+STEPS = 16  # between two looks at whether all are complete
+NO_HEAD = "there is nothing to calibrate: the model has no head; load it with one"
+STRENGTH = 16.0  # guesses at a knot that the head's own probabilities count for: knots that few guesses come near
+
+
+def calibrate(
+    model: Model,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> Prior:
+    """Decodes the prompts, greedily and at temperature 1, and counts which of the head's guesses were accepted.
+
+    Args:
+        model: from `load`, with a head.
+        prompts: a few dozen, of the kind that the head is for.
+        max_new_tokens: of each answer.
+        progress: called with (answers done, answers in all).
+
+    Raises:
+        ValueError: the model has no head, or no prompts were given; what `generate` raises of prompts.
+    """
+    if model.head is None:
+        raise ValueError(NO_HEAD)
+    if not prompts:
+        raise ValueError("no prompts to calibrate with; give at least one")
+    name = method_of(model, "auto")
+    trees = METHODS[name].trees
+    drafter = drafter_for(model, name, "published" if trees is None else trees(model, False, NODES))
+    done, total = 0, 2 * len(prompts)
+    tables = []
+    for temperature, own in ((0.0, AS_DRAFTED.greedy), (1.0, AS_DRAFTED.sampled)):
+        guessed, accepted = np.zeros((2, *own.shape), np.float64)
+        how = prompts, max_new_tokens, temperature, lambda state: state.counts
+        for rows, counts in after_answers(model, drafter, *how):
+            guessed += np.asarray(counts.guessed, np.float64).sum(axis=0)
+            accepted += np.asarray(counts.accepted, np.float64).sum(axis=0)
+            done += rows
+            if progress is not None:
+                progress(done, total)
+        tables.append(fitted(guessed, accepted, own))
+    return Prior(*tables)
+
+
+def calibrate_head(
+    model: Model,
+    target: str | Path | None,
+    head: str | Path | None,
+    prompts: Sequence[Prompt] | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Model:
+    """Measures the head's guesses, writes what was found into its folder, and returns the model that goes by it.
+
+    Args:
+        model: loaded from `target` and `head`, as `load` takes them.
+        prompts: as in `calibrate`; None takes a few questions.
+
+    Raises:
+        ValueError: the model has no head; what `generate` raises of prompts.
+        OSError: the folder cannot be written.
+    """
+    _, folder = folders_of(target, head)
+    if folder is None:
+        raise ValueError(NO_HEAD)
+    prior = calibrate(model, built_in_questions(model) if prompts is None else prompts, progress=progress)
+    write_prior(folder, prior)
+    return dataclasses.replace(model, calibration=prior)
+
+
+def after_answers(
+    model: Model,
+    drafter: Drafter,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    temperature: float,
+    read: Callable[[Any], Any],
+) -> Iterator[tuple[int, Any]]:
+    """How many answers were decoded together, and what `read` takes of the drafter's state after them, on the host."""
+    options = Options(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
+    )
+    requests = requests_for(model, list(prompts), [options] * len(prompts), list(range(len(prompts))))
+    for start in range(0, len(requests), ROWS):
+        some = requests[start : start + ROWS]
+        batch = Batch(model, drafter, shape_for(model, drafter, requests, len(some)), some)
+        while not all(row.done for row in batch.rows):
+            batch.decode(STEPS)
+        state = to_host(read(batch.state.draft))
+        batch.free()
+        yield len(some), state
+
+
+def fitted(
+    guessed: Float[np.ndarray, "d k"], accepted: Float[np.ndarray, "d k"], own: Float[np.ndarray, "d k"]
+) -> Float[np.ndarray, "d k"]:
+    """The probabilities that explain the counts best among those that never fall with the head's own.
+
+    Args:
+        own: what the head says, which counts for `STRENGTH` guesses at each knot.
+    """
+    weight = guessed + STRENGTH
+    mean = (accepted + STRENGTH * own) / weight
+    return np.stack([_rising(*row) for row in zip(mean, weight, strict=True)]).astype(np.float32)
+
+
+def _rising(values: Float[np.ndarray, "k"], weights: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
+    """The closest values that never fall, by weighted squares: neighbours that do are pooled (Ayer et al. 1955)."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, and how many values it stands for
+    for value, weight in zip(values, weights, strict=True):
+        block = (float(value), float(weight), 1)
+        while blocks and blocks[-1][0] > block[0]:
+            mean, above, size = blocks.pop()
+            total = above + block[1]
+            block = ((mean * above + block[0] * block[1]) / total, total, size + block[2])
+        blocks.append(block)
+    return np.concatenate([np.full(size, mean) for mean, _, size in blocks])
