@@ -15,7 +15,7 @@ ROOT = pathlib.Path(eagle_jax.__file__).parent
 LAYERS = (
     ("platform", "struct", "durable", "workarounds", "starting", "checks", "fields"),
     ("jsonl",),
-    ("configs", "sharding"),
+    ("configs", "head_kinds", "sharding"),
     ("ops",),
     ("decoding", "models"),
     ("drafters", "converters", "testing"),

@@ -23,7 +23,7 @@ from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import PAIRS
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import AXES, DATA, HEAD, TARGET, Sharding, bytes_per_device, parse, widened
-from eagle_jax.training import heads, optimizer
+from eagle_jax.training import eagle_heads, optimizer
 from eagle_jax.training.config import read_config
 from eagle_jax.training.update import begin, compiled_update, without_params
 
@@ -39,7 +39,7 @@ def main() -> None:
     config = read_config(options.settings, options.set)
     whole = next(pair.target_sizes.config for pair in PAIRS if pair.target == config.target)
     sizes = parse(options.mesh or config.mesh or "data:1")
-    head, rule = heads.shapes(config.head, whole), optimizer.make(config.optimizer, config.steps)
+    head, rule = eagle_heads.shapes(config.head, whole), optimizer.make(config.optimizer, config.steps)
     state = jax.eval_shape(
         lambda params: begin(dataclasses.replace(head, params=params), rule, jax.random.key(0)), head.params
     )

@@ -31,6 +31,11 @@ class EagleConfig:
         drafted = self.layers.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
         _check_draft(self.layers, drafted, like_llama=not self.normed)
 
+    @property
+    def kind(self) -> str:
+        """Its row of `HEAD_KINDS`; every config has one."""
+        return "mtp" if self.normed else "eagle1"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskConfig:
@@ -89,6 +94,10 @@ class Eagle3Config:
         if not self.own_embedding:
             _check_width(self.layers.hidden_size, self.target_hidden_size, "embeddings", "its own (own_embedding)")
 
+    @property
+    def kind(self) -> str:
+        return "eagle3" if self.mask is None else "peagle"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MedusaConfig:
@@ -104,6 +113,8 @@ class MedusaConfig:
     vocab_size: int
     num_heads: int
     num_layers: int
+
+    kind = "medusa"
 
     def __post_init__(self):
         _check_sizes(self)
@@ -126,6 +137,8 @@ class HydraConfig:
     num_heads: int
     num_layers: int
     prefix: LlamaConfig | None = None
+
+    kind = "hydra"
 
     def __post_init__(self):
         _check_sizes(self)
@@ -214,6 +227,12 @@ class DFlashConfig:
         if not self.own_embedding or self.draft_vocab_size is None:
             _check_width(c.hidden_size, self.target_hidden_size, "embeddings and output matrix", "its own of both")
         _check_edges(self)
+
+    @property
+    def kind(self) -> str:
+        if self.selector is not None or self.convolution is not None:
+            return "dflash2"
+        return "dflash" if self.markov is None and self.confidence is None else "dspark"
 
     @property
     def num_drafted(self) -> int:

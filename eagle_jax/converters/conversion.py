@@ -1,26 +1,20 @@
 """A head's folder to another format: tensors are renamed, and their bytes stay unless floats are asked for."""
 
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from eagle_jax.converters import names, quant_config
 from eagle_jax.converters.files import Weights, read_entries
-from eagle_jax.converters.heads import dflash, dflash_edges, eagle
-from eagle_jax.converters.heads import eagle_formats as formats
-from eagle_jax.converters.heads import kinds as heads
-from eagle_jax.converters.heads.eagle_entries import Verifier, entries_for
-from eagle_jax.converters.heads.eagle_formats import EMBEDDING
-from eagle_jax.converters.heads.vocabulary import mapping_tensors
+from eagle_jax.converters.heads import dflash, eagle, kinds
+from eagle_jax.converters.heads.eagle_entries import Verifier
+from eagle_jax.converters.heads.renaming import TARGET_SIZES
 from eagle_jax.converters.hf.values import integer
 from eagle_jax.converters.hub.pairs import CARRIED, at_hand, head_folder, known_pair, target_folder
 from eagle_jax.converters.hub.resolving import read_config, resolve
 from eagle_jax.converters.writing import refuse_model, write_folder
-from eagle_jax.models.quant import is_matrix
+from eagle_jax.head_kinds import HEAD_KINDS
 
-TARGET_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")
+FORMATS = tuple(dict.fromkeys((*eagle.FORMATS, *dflash.FORMATS)))  # of the kinds that have several
 
 
 def convert(
@@ -51,8 +45,8 @@ def convert(
             where one is needed.
     """
     folder = pathlib.Path(folder)
-    if format != heads.DFLASH:
-        formats.named(format)
+    if format not in FORMATS:
+        raise ValueError(f"format {format!r} is not known; expected one of {', '.join(map(repr, FORMATS))}")
     if format == "speculators" and target is None:
         raise ValueError("a speculators config names the target, and none was given; give its folder or hub name")
     pair = known_pair(source)
@@ -60,87 +54,15 @@ def convert(
     _check_places(resolved, folder, target)
     name, facts = _read_target(target)
     weights = Weights(resolved)
-    kind = heads.kind_of(weights.info)
-    if kind == heads.DFLASH:
-        _convert_dflash(weights, folder, format, changes or {}, _verifier(name, facts), dtype)
-        return
-    if kind is not None:
-        raise ValueError(
-            f"{resolved} holds {kind} heads, which have no other format; expected an EAGLE head or one of DFlash"
-        )
-    if format == heads.DFLASH:
-        raise ValueError(f"format {format!r} is one for DFlash heads; {resolved} holds an EAGLE head")
-    form = formats.named(format)
-    checkpoint = eagle.read_head(
-        weights, eagle.default_taps(facts["num_hidden_layers"]) if facts else None, changes or {}
-    )
-    if facts:
-        eagle.check_fit(checkpoint, *(facts[size] for size in TARGET_SIZES))
-    entries = entries_for(format, checkpoint.config, dtype or checkpoint.dtype, _verifier(name, facts))
-    shapes = eagle.shapes(checkpoint.config)
-    into = names.slots((form.eagle3 if checkpoint.spelling.eagle3 else form.eagle1).rules, shapes)
-    keys = [
-        (path, key, new, into[path])
-        for path, slot in names.slots(checkpoint.spelling.rules, shapes).items()
-        for key, new in zip(slot.keys, into[path].keys, strict=True)
-    ]
-    if dtype is None:
-        matrices = {new: weights.info[key].quant_type for path, key, new, _ in keys if is_matrix(path)}
-        entries |= quant_config.entry(matrices)
-
-    def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for _, key, new, slot in keys:
-            for name, value in _written(weights, key, new, dtype):
-                yield name, value.reshape(slot.shape) if slot.ones else value
-        if checkpoint.vocabulary is not None:
-            yield from mapping_tensors(checkpoint.vocabulary, checkpoint.config.layers.vocab_size)
-        if not checkpoint.spelling.eagle3 and EMBEDDING in weights.info and format == "safeailab":
-            yield from _written(weights, EMBEDDING, EMBEDDING, dtype)
-
-    write_folder(folder, entries, tensors())
-
-
-def _convert_dflash(
-    weights: Weights,
-    folder: pathlib.Path,
-    format: str,
-    changes: Mapping[str, Any],
-    verifier: Verifier,
-    dtype: str | None,
-) -> None:
-    """Its tensors are called the same in both formats, but for older names; those of the target are left behind."""
-    if format not in dflash.FORMATS:
-        raise ValueError(
-            f"format {format!r} is not one for a DFlash head; expected one of {', '.join(map(repr, dflash.FORMATS))}"
-        )
-    config, ids = dflash.read_head(weights, changes)
-    shapes, stored = dflash.shapes(config), dflash_edges.stored(dflash.RULES, weights.info)
-    into = names.slots(dflash.RULES, shapes)
-    keys = [(path, slot.keys[0], into[path].keys[0]) for path, slot in names.slots(stored, shapes).items()]
-    entries = dflash.entries_of(format, config, dtype or names.stored_dtype(weights, "fc.weight").name, verifier)
-    if dtype is None:
-        entries |= quant_config.entry({new: weights.info[key].quant_type for path, key, new in keys if is_matrix(path)})
-
-    def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for _, key, new in keys:
-            if key != dflash.MASK:
-                yield from _written(weights, key, new, dtype)
-        mask = dflash.mask_embedding(weights, config.layers.hidden_size)
-        if mask is not None:
-            yield dflash.MASK, mask if dtype is None else mask.astype(np.dtype(dtype))
-        if ids is not None:
-            yield from mapping_tensors(ids, config.layers.vocab_size)
-
-    write_folder(folder, entries, tensors())
-
-
-def _written(weights: Weights, key: str, new: str, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors that a tensor of the source becomes, by their names: as it is stored, or as floats of a dtype."""
-    if dtype is not None:
-        yield new, weights.take(key).astype(np.dtype(dtype))
-        return
-    for part, value in weights.parts(key):
-        yield new + part.removeprefix(key), value
+    kind = HEAD_KINDS[kinds.kind_of(weights.info) or "eagle1"]
+    if not kind.convert:
+        raise ValueError(f"{resolved} holds {kind.one}, in its only format; expected an EAGLE or DFlash head")
+    formats = kind.get("files").FORMATS
+    if format not in formats:
+        expected = ", ".join(map(repr, formats))
+        raise ValueError(f"{resolved} holds {kind.one}, and {format!r} is no format of it; expected one of {expected}")
+    entries, tensors = kind.get("convert")(weights, format, changes or {}, facts, _verifier(name, facts), dtype)
+    write_folder(folder, entries, tensors)
 
 
 def _check_places(source: pathlib.Path, folder: pathlib.Path, target: str | pathlib.Path | None) -> None:

@@ -10,28 +10,12 @@ from typing import Any
 
 from eagle_jax.converters import llama
 from eagle_jax.converters.files import Weights, read_entries
-from eagle_jax.converters.heads import dflash, eagle
-from eagle_jax.converters.heads import eagle_formats as formats
-from eagle_jax.converters.heads import kinds as heads
-from eagle_jax.converters.heads.entries import KIND
+from eagle_jax.converters.heads import kinds
 from eagle_jax.converters.weight_kinds import weight_kinds
+from eagle_jax.head_kinds import HEAD_KINDS
 
-TARGET = "target"
-EAGLE1 = "EAGLE-1/2 head"
-EAGLE3 = "EAGLE-3 head"
-PEAGLE = "P-EAGLE head"
-DFLASH = "DFlash head"
-WITH_PARTS = {
-    "markov": "DSpark head",
-    "confidence": "DSpark head",
-    "selector": "DFlash 2 head",
-}  # a DFlash head with this setting
-PARALLEL = {heads.MEDUSA: "Medusa heads", heads.HYDRA: "Hydra heads"}
-UNKNOWN = "unknown"
-
-# Shown in place of what follows from a target, which is not at hand.
-TAPS_BY_DEFAULT = "2, N//2 and N - 3 of a target of N layers"
-PREFIX = "a decoder layer as its target's"
+TARGET, UNKNOWN = "target", "unknown"
+INSIDE_TARGETS = ("medusa", "hydra", "mtp")  # kinds whose tensors may lie in the folder of a whole model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,14 +59,14 @@ def describe(folder: str | pathlib.Path) -> Description:
     weights = Weights(folder)
     entries = read_entries(folder)
     kind, tensors = _kind(weights), len(weights.info)
-    problem, config = _check(kind, weights, entries)
+    problem, found, config = _check(kind, weights, entries)
     by_dtype: collections.Counter[str] = collections.Counter()
     for info in weights.info.values():
         by_dtype[info.stored or info.dtype] += math.prod(info.shape)
     return Description(
         folder=str(folder),
-        kind=_name(kind, config),
-        format=_format(kind, entries, weights),
+        kind=HEAD_KINDS[found].title if found in HEAD_KINDS else found,
+        format=_format(kind, entries),
         problem=problem,
         parameters=by_dtype.total(),
         tensors=tensors,
@@ -93,60 +77,39 @@ def describe(folder: str | pathlib.Path) -> Description:
     )
 
 
-def _format(kind: str, entries: Mapping[str, Any], weights: Weights) -> str | None:
-    if kind == DFLASH and KIND in entries:
-        return "speculators"
-    if kind == DFLASH or kind in PARALLEL.values():
-        return heads.kind_of(weights.info)
-    if kind in (EAGLE1, EAGLE3, PEAGLE):
-        return "speculators" if KIND in entries else "safeailab or sglang"
+def _format(kind: str, entries: Mapping[str, Any]) -> str | None:
+    if kind in HEAD_KINDS:
+        return HEAD_KINDS[kind].get("files").format_of(entries)
     family = entries.get("model_type")
     return family if kind == TARGET and isinstance(family, str) else None
 
 
 def _kind(weights: Weights) -> str:
-    """What the names and shapes of tensors say, whether they make a whole model or not."""
-    if dflash.holds(weights.info):
-        return DFLASH
+    """What the names and shapes of tensors say, whether they make a whole model or not: `target`, a row of
+    `HEAD_KINDS`, or `unknown`.
+    """
     if llama.is_bare(weights.info):
         return TARGET
     try:
-        spelling = formats.spelling_of(weights.info)
+        kind = kinds.kind_of(weights.info)
     except ValueError:  # names of two formats; `_check` tells
         return UNKNOWN
-    if spelling is not None:
-        return EAGLE1 if not spelling.eagle3 else PEAGLE if formats.MASK in weights.info else EAGLE3
-    if llama.EMBEDDING in weights.info:  # Medusa-2's heads lie in their target's folder
-        return TARGET
-    parallel = heads.kind_of(weights.info)
-    return UNKNOWN if parallel is None else PARALLEL.get(parallel, UNKNOWN)
+    if kind is None or kind in INSIDE_TARGETS:
+        return TARGET if llama.EMBEDDING in weights.info else kind if kind in ("medusa", "hydra") else UNKNOWN
+    return kind
 
 
-def _name(kind: str, config: Mapping[str, Any]) -> str:
-    """What people call it: a DFlash head with further parts has a name of its own."""
-    parts = [name for part, name in WITH_PARTS.items() if kind == DFLASH and config.get(part) is not None]
-    return parts[0] if parts else kind
-
-
-def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Why the folder would not load, and its settings."""
+def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str | None, str, dict[str, Any]]:
+    """Why the folder would not load, its kind as the config tells it, and its settings."""
     try:
         if kind == TARGET:
             config = llama.read_config(weights.folder)
             llama.check_target(weights, config)
-            return None, _plain(config)
-        if kind == DFLASH:
-            return None, _plain(dflash.read_head(weights, {})[0])
-        if kind in PARALLEL.values():
-            settings = _plain(heads.read_heads(weights, None, {}).config)
-            return None, settings | ({"prefix": PREFIX} if settings.get("prefix") else {})
-        checkpoint = eagle.read_head(weights, (0, 1, 2), {})
+            return None, kind, _plain(config)
+        checked = HEAD_KINDS["eagle1" if kind == UNKNOWN else kind].get("files").check(weights, None)
     except ValueError as error:
-        return str(error), dict(entries)
-    settings = _plain(checkpoint.config)
-    if kind in (EAGLE3, PEAGLE) and not checkpoint.taps_stated:
-        settings["taps"] = TAPS_BY_DEFAULT
-    return None, settings
+        return str(error), kind, dict(entries)
+    return None, checked.config.kind, _plain(checked.config) | dict(checked.unstated)
 
 
 def _plain(config: Any) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.converters import llama, names, packed, quant_config
-from eagle_jax.converters.describe import EAGLE1, EAGLE3, TARGET, UNKNOWN, describe
+from eagle_jax.converters.describe import TARGET, UNKNOWN, describe
 from eagle_jax.converters.files import Weights, is_gguf, opened, read_json
 from eagle_jax.converters.gguf.folder import convert_gguf
-from eagle_jax.converters.heads import eagle, hydra, kinds, medusa
+from eagle_jax.converters.heads import kinds
 from eagle_jax.converters.hub.resolving import resolve
 from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
 from eagle_jax.models.quant import Scheme, is_matrix, scheme_for_files, scheme_of
@@ -157,9 +157,5 @@ def _table(weights: Weights) -> _Table:
                 "as it is read"
             )
         return _Table(names.slots(llama.rules(config), llama.shapes(config)), WHOLE)
-    if described.kind in (EAGLE1, EAGLE3):
-        checkpoint = eagle.read_head(weights, (0, 1, 2), {})
-        return _Table(names.slots(checkpoint.spelling.rules, eagle.shapes(checkpoint.config)), WHOLE)
-    side_by_side = kinds.read_heads(weights, None, {})
-    file = medusa.FILE if kinds.kind_of(weights.info) == kinds.MEDUSA else hydra.FILE
-    return _Table(names.slots(side_by_side.rules, kinds.shapes(side_by_side.config)), file)
+    checked = kinds.files_of(weights.info).check(weights, None)
+    return _Table(checked.slots, checked.file)

@@ -55,7 +55,7 @@ class HydraDrafter(Drafter):
     taps = ()
 
     def __post_init__(self):
-        ranking.check_depth(self.policy.depth, self.head.num_heads, "Hydra")
+        ranking.check_depth(self.policy.depth, self.head.num_drafted, "Hydra")
         check_width(self.policy, self.head.config.vocab_size)
 
     @property

@@ -59,7 +59,7 @@ class MedusaDrafter(Drafter):
     taps = ()
 
     def __post_init__(self):
-        ranking.check_depth(self.policy.depth, self.head.num_heads, "Medusa")
+        ranking.check_depth(self.policy.depth, self.head.num_drafted, "Medusa")
         check_width(self.policy, self.head.config.vocab_size)
 
     @property

@@ -14,17 +14,14 @@ from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import Pair, known_pair, quant_types, target_config
 from eagle_jax.converters.files import Weights
-from eagle_jax.converters.heads import dflash, mtp
-from eagle_jax.converters.heads import kinds as heads
-from eagle_jax.converters.heads.eagle import default_taps, read_head
+from eagle_jax.converters.heads import kinds, mtp
+from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.loading.dtypes import dtype_of
 from eagle_jax.loading.folders import is_own_layer
 from eagle_jax.loop.greedy import MOST as LOGITS
 from eagle_jax.methods.default_trees import PUBLISHED, shrink_to
 from eagle_jax.models import layout
-from eagle_jax.models.dflash import DFlash
-from eagle_jax.models.eagle import Head
-from eagle_jax.models.eagle3 import Head3
+from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM, empty_cache
 from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, schemes_of
 from eagle_jax.ops.attention_parts import MOST as SCORES
@@ -35,7 +32,6 @@ from eagle_jax.sharding.rules import map_paths
 
 Stored = tuple[tuple[str, QuantType], ...]
 HeadConfig = EagleConfig | Eagle3Config | DFlashConfig
-_KINDS: Mapping[type, Any] = {EagleConfig: Head, Eagle3Config: Head3, DFlashConfig: DFlash}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,15 +130,11 @@ def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaCo
         return config, mtp.config_of(config)
     if head is not None:
         weights = Weights(Path(head))
-        kind = heads.kind_of(weights.info)
-        if kind == heads.DFLASH:
-            return config, dflash.read_head(weights, {})[0]
-        if kind is not None:
-            raise ValueError(
-                f"{head} holds {heads.TITLES[kind]} heads, which are not planned for; give an EAGLE head, or leave the "
-                "head out"
-            )
-        return config, read_head(weights, default_taps(config.num_hidden_layers), {}).config
+        drafting = kinds.files_of(weights.info).check(weights, config).config
+        if not isinstance(drafting, HeadConfig):
+            one = HEAD_KINDS[drafting.kind].one
+            raise ValueError(f"{head} holds {one}, not planned for; give an EAGLE or DFlash head, or leave it out")
+        return config, drafting
     return config, None if pair is None or pair.head_sizes is None else pair.head_sizes.config
 
 
@@ -210,11 +202,11 @@ def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None,
 
 
 @functools.lru_cache(maxsize=16)
-def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> Head | Head3 | DFlash:
+def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> AnyHead:
     """The head as it lies while decoding, of shapes."""
 
-    def made() -> Head | Head3 | DFlash:
-        head = _KINDS[type(config)].init(config, jax.random.key(0), dtype)
+    def made() -> AnyHead:
+        head = HEAD_KINDS[config.kind].get("network").init(config, jax.random.key(0), dtype)
         return _for_decoding(head, config.layers.head_dim, scheme)
 
     return jax.eval_shape(made)

@@ -122,7 +122,7 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
         return resolve_pair(pair)
     if is_own_layer(head):
         own = PAIR / "target" if is_toy(target) else resolve(target) if pair is None else target_folder(pair)
-        mtp.check(own)
+        mtp.refuse_without(own)
         return own, own
     if is_toy(target):
         return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)

@@ -19,6 +19,7 @@ from eagle_jax.converters.families.lookup import text_part
 from eagle_jax.converters.files import is_gguf, read_json
 from eagle_jax.converters.gguf.config import end_ids
 from eagle_jax.drafters.rest import Datastore
+from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.loading.calibration import read_prior
 from eagle_jax.loading.datastore import read_datastore
 from eagle_jax.loading.dtypes import dtype_of, dtype_of_draft, known_dtype
@@ -27,8 +28,6 @@ from eagle_jax.loading.generation_config import generation_options
 from eagle_jax.loading.model import Model
 from eagle_jax.loading.operations import measure_at_load
 from eagle_jax.models import layout
-from eagle_jax.models.dflash import DFlash
-from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme, schemes_of
 from eagle_jax.platform import keep_programs, return_freed_memory
@@ -195,9 +194,9 @@ def _load_target(
         kind = describe(folder).kind
         if not kind.endswith(("head", "heads")):
             raise
-        kind_of_head = kind if kind.endswith("heads") else f"{'an' if kind.startswith('E') else 'a'} {kind}"
+        one = next(row.one for row in HEAD_KINDS.values() if row.title == kind)
         raise ValueError(
-            f"{folder} holds {kind_of_head}, and was given as the target; expected a model there, and the head as head"
+            f"{folder} holds {one}, and was given as the target; expected a model there, and the head as head"
         ) from error
 
 
@@ -217,9 +216,9 @@ def _head_for_decoding(head: Any, sharding: Sharding | None) -> Any:
     """A head is read whole, which is a layer or a few matrices, and then spread."""
     if sharding is None:
         return _for_decoding(head, head.head_dim, sharding)
-    if isinstance(head, DraftHead | DFlash):
-        params = place_all(head.params, placing(sharding, sharding.head, head.config.layers))
-        config: Any = dataclasses.replace(head.config, layers=widened(head.config.layers, sharding.sizes))
+    if head.layers is not None:
+        params = place_all(head.params, placing(sharding, sharding.head, head.layers))
+        config: Any = dataclasses.replace(head.config, layers=widened(head.layers, sharding.sizes))
         head = dataclasses.replace(head, params=params, config=config)
     return sharding.put(_for_decoding(head, head.head_dim, sharding), sharding.head)
 

@@ -137,7 +137,7 @@ def _short_chain(depth: int) -> DynamicTree:
 
 def heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
     """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
-    heads = model.head.num_heads
+    heads = model.head.num_drafted
     if small:
         return shrink_to(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), most)
     if heads >= MEDUSA_TREE.depth and most >= MEDUSA_TREE.nodes:

@@ -22,6 +22,7 @@ from eagle_jax.drafters.rest import Rest
 from eagle_jax.drafters.shared import Shared
 from eagle_jax.drafters.suffix import SuffixDecoding
 from eagle_jax.drafters.token_recycling import TokenRecycling
+from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.asked_trees import asked_tree, tree_is
 from eagle_jax.methods.budgets import budget_for, tree_of
@@ -36,11 +37,6 @@ from eagle_jax.methods.default_trees import (
     peagle_tree,
     recycling_tree,
 )
-from eagle_jax.models.dflash import DFlash
-from eagle_jax.models.draft_head import DraftHead
-from eagle_jax.models.eagle import Head
-from eagle_jax.models.eagle3 import Head3
-from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA
 
@@ -69,20 +65,21 @@ class Method(NamedTuple):
 
 
 def _with_head(
-    title: str, make: Callable[..., Drafter], kind: type, name: str, trees: Callable[..., TreePolicy]
+    title: str, make: Callable[..., Drafter], name: str, trees: Callable[..., TreePolicy], *kinds: str
 ) -> Method:
+    """A row for heads of some kinds."""
     return Method(
         title,
         make=lambda model, policy, small: Calibrated.of(make(head=model.head, policy=policy), model.calibration),
         trees=trees,
         needs=(name, "head"),
-        has=lambda model: isinstance(model.head, kind) and (make is PEagle) == _in_one_pass(model.head),
+        has=lambda model: model.head is not None and model.head.kind in kinds,
     )
 
 
-def _in_one_pass(head: Any) -> bool:
-    """Whether it is a P-EAGLE head, which never learnt to go on from its own output as other EAGLE heads do."""
-    return isinstance(head, DraftHead) and head.num_drafted is not None
+def _kinds(drafter: str) -> tuple[str, ...]:
+    """The kinds of heads that a method drafts with."""
+    return tuple(name for name, kind in HEAD_KINDS.items() if kind.drafter == drafter)
 
 
 def _recycling(model: Any, policy: TreePolicy, small: bool) -> Drafter:
@@ -105,13 +102,13 @@ def _rest(model: Any, policy: None, small: bool) -> Drafter:
 
 METHODS = {
     "none": Method("", lambda model, policy, small: Plain()),
-    "eagle": _with_head("EAGLE", Eagle, DraftHead, "an EAGLE head", eagle_tree),
-    "eagle1": _with_head("", Eagle, Head, "an EAGLE-1 head", eagle_tree),
-    "eagle3": _with_head("", Eagle, Head3, "an EAGLE-3 head", eagle_tree),
-    "peagle": _with_head("P-EAGLE", PEagle, Head3, "a P-EAGLE head", peagle_tree),
-    "dflash": _with_head("DFlash", DFlashDrafter, DFlash, "a DFlash head", dflash_tree),
-    "medusa": _with_head("Medusa", MedusaDrafter, Medusa, "Medusa heads", heads_tree),
-    "hydra": _with_head("Hydra", HydraDrafter, Hydra, "Hydra heads", heads_tree),
+    "eagle": _with_head("EAGLE", Eagle, "an EAGLE head", eagle_tree, *_kinds("eagle")),
+    "eagle1": _with_head("", Eagle, "an EAGLE-1 head", eagle_tree, "eagle1", "mtp"),
+    "eagle3": _with_head("", Eagle, "an EAGLE-3 head", eagle_tree, "eagle3"),
+    "peagle": _with_head("P-EAGLE", PEagle, "a P-EAGLE head", peagle_tree, *_kinds("peagle")),
+    "dflash": _with_head("DFlash", DFlashDrafter, "a DFlash head", dflash_tree, *_kinds("dflash")),
+    "medusa": _with_head("Medusa", MedusaDrafter, "Medusa heads", heads_tree, *_kinds("medusa")),
+    "hydra": _with_head("Hydra", HydraDrafter, "Hydra heads", heads_tree, *_kinds("hydra")),
     "draft-model": Method(
         "a small model",
         lambda model, policy, small: Calibrated.of(DraftModel(model=model.draft, policy=policy)),
@@ -134,7 +131,7 @@ METHODS = {
         _hybrid,
         trees=hybrid_tree,
         needs=("an EAGLE head", "head"),
-        has=lambda model: isinstance(model.head, DraftHead) and not _in_one_pass(model.head),
+        has=lambda model: model.head is not None and HEAD_KINDS[model.head.kind].drafter == "eagle",
     ),
 }
 NAMES = ("auto", *METHODS)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.layout import for_files
 from eagle_jax.struct import static
 
@@ -28,6 +29,26 @@ class AnyHead(abc.ABC):
     params: Params
     config: Any = static()
     vocabulary: Int[Array, "d"] | None = None
+
+    @property
+    def kind(self) -> str:
+        """Its row of `HEAD_KINDS`."""
+        return self.config.kind
+
+    @property
+    def layers(self) -> LlamaConfig | None:
+        """Its decoder layers, where it has some that lie on a mesh as the target's do."""
+        return None
+
+    @property
+    def num_drafted(self) -> int | None:
+        """Tokens that it drafts ahead at most; None if each is drafted from the one before, without an end."""
+        return None
+
+    @property
+    def max_children(self) -> int | None:
+        """Different tokens that may follow another one in its trees; None without a limit."""
+        return None
 
     @property
     def stored_params(self) -> Params:

@@ -34,6 +34,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax import ops
 from eagle_jax.configs.heads import DFlashConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.attention_inputs import attention_inputs
 from eagle_jax.models.block_inputs import block_inputs
@@ -244,8 +245,12 @@ class DFlash(AnyHead):
         return self.draft_vocab_size if selector is None else selector.top_k
 
     @property
+    def layers(self) -> LlamaConfig:
+        return self.config.layers
+
+    @property
     def head_dim(self) -> int:
-        return self.config.layers.head_dim
+        return self.layers.head_dim
 
     @property
     def module(self) -> DFlashModule:

@@ -114,8 +114,12 @@ class DraftHead(AnyHead):
         return None if mask is None else mask.num_drafted
 
     @property
+    def layers(self) -> LlamaConfig:
+        return self.config.layers
+
+    @property
     def head_dim(self) -> int:
-        return self.config.layers.head_dim
+        return self.layers.head_dim
 
 
 def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[AttentionInputs, Cache]:

@@ -142,7 +142,7 @@ class Heads(AnyHead):
         return self._apply(level, x)
 
     @property
-    def num_heads(self) -> int:
+    def num_drafted(self) -> int:
         """Tokens drafted ahead: the depth of the deepest tree."""
         return self.config.num_heads
 
@@ -175,7 +175,7 @@ class Medusa(Heads):
     def over_text(
         self, hidden: Float[Array, "b n h"], embeddings: Float[Array, "b n h"]
     ) -> tuple[Float[Array, "b _ _"], ...]:
-        return tuple(hidden[:, : hidden.shape[1] - level] for level in range(self.num_heads))
+        return tuple(hidden[:, : hidden.shape[1] - level] for level in range(self.num_drafted))
 
 
 @pytree
@@ -221,7 +221,7 @@ class Hydra(Heads):
         read, _ = self.read(hidden, *causal(batch, n), cache)
         return tuple(
             jnp.concatenate([read[:, : n - k], *(embeddings[:, i : n - k + i] for i in range(k + 1))], axis=-1)
-            for k in range(self.num_heads)
+            for k in range(self.num_drafted)
         )
 
 

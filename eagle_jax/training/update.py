@@ -11,22 +11,16 @@ import optax
 from jax import P
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.models.any_head import AnyHead
-from eagle_jax.models.dflash import DFlash
-from eagle_jax.models.eagle3 import Head3
-from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Rules, Sharding, fitting, traced_over
 from eagle_jax.struct import pytree
 from eagle_jax.training.data import Rows
-from eagle_jax.training.dflash_loss import dflash_loss
 from eagle_jax.training.features import hidden_states
-from eagle_jax.training.heads_loss import heads_loss
-from eagle_jax.training.loss import loss
 from eagle_jax.training.loss_parts import Report
 from eagle_jax.training.objective import Objective
 from eagle_jax.training.optimizer import norm_of
-from eagle_jax.training.peagle_loss import peagle_loss
 from eagle_jax.workarounds import exact_reduction_options
 
 EVERYWHERE: Rules = ()  # every device has all of it
@@ -169,16 +163,8 @@ def _loss(
     whole = dataclasses.replace(head, params=rounded)
     if features is None:  # behind the barrier it is computed as it is for files, to the bit
         features = jax.lax.optimization_barrier(jax.lax.stop_gradient(hidden_states(target, tokens, head.taps)))
-    return _loss_of(whole)(whole, target, tokens, answer, features, key, objective, remat=remat)
-
-
-def _loss_of(head: AnyHead) -> Any:
-    """The loss of the head's method."""
-    if isinstance(head, Heads):
-        return heads_loss
-    if isinstance(head, DFlash):
-        return dflash_loss
-    return peagle_loss if isinstance(head, Head3) and head.config.mask is not None else loss
+    loss = HEAD_KINDS[head.kind].get("loss")
+    return loss(whole, target, tokens, answer, features, key, objective, remat=remat)
 
 
 @functools.cache

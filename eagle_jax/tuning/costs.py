@@ -14,9 +14,6 @@ from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 from eagle_jax.inspection.start import Start, seconds_per_step
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.registry import METHODS
-from eagle_jax.models.dflash import DFlash
-from eagle_jax.models.draft_head import DraftHead
-from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.tuning.tree_costs import Costs
 
 
@@ -49,12 +46,8 @@ def grid_for(model: Model) -> Grid:
     """What is measured here: small trees on a CPU; none deeper than the heads draft, none wider than they can be."""
     grid = CPU if jax.default_backend() == "cpu" else ACCELERATOR
     deepest, width = grid.largest.depth, grid.largest.top_k
-    if isinstance(model.head, Medusa | Hydra):
-        deepest = model.head.num_heads
-    elif isinstance(model.head, DFlash):
-        deepest, width = model.head.num_drafted, min(width, model.head.max_children)
-    elif isinstance(model.head, DraftHead) and model.head.num_drafted is not None:
-        deepest = model.head.num_drafted
+    if model.head is not None:
+        deepest, width = model.head.num_drafted or deepest, min(width, model.head.max_children or width)
     steps = min(grid.largest.depth_steps, deepest - 1)
     nodes = min(grid.largest.nodes, 1 + width + steps * width**2)
     return Grid(

@@ -84,4 +84,4 @@ def test_heads_that_are_not_planned_for(run, folder, tmp_path):
     (tmp_path / "heads").mkdir()
     save_file({"0.0.linear.weight": np.zeros((4, 4), np.float32)}, tmp_path / "heads" / "model.safetensors")
     shown = run("plan", "--target", folder, "--head", str(tmp_path / "heads"))
-    assert shown.exit_code == 2 and "holds Medusa heads, which are not planned for" in shown.stderr
+    assert shown.exit_code == 2 and "holds Medusa heads, not planned for" in shown.stderr

@@ -13,9 +13,10 @@ from eagle_jax.converters import load_head, save_head
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.training import optimizer
 from eagle_jax.training.data import Rows
+from eagle_jax.training.dflash_head import dflash_taps
 from eagle_jax.training.dflash_loss import choose_anchors, dflash_loss
 from eagle_jax.training.features import hidden_states
-from eagle_jax.training.heads import dflash_taps, first, method_of
+from eagle_jax.training.heads import first
 from eagle_jax.training.metrics import numbers
 from eagle_jax.training.objective import DFLASH
 from eagle_jax.training.settings import HeadConfig, OptimizerConfig
@@ -129,12 +130,12 @@ def test_the_heads_that_tie_tokens_together():
     """DSpark and DFlash 2 as published, and with every size given."""
     target, _ = pair()
     spark = first(HeadConfig(method="dspark", mask_token_id=28), target, None, jax.random.key(0))
-    assert isinstance(spark, DFlash) and method_of(spark) == "dspark"
+    assert isinstance(spark, DFlash) and spark.kind == "dspark"
     c = spark.config
     assert (c.block_size, c.num_drafted, c.sample_from_anchor, c.layers.sliding_window) == (7, 7, True, None)
     assert (c.markov, c.confidence) == (MarkovConfig(256, "vanilla"), ConfidenceConfig(with_markov=True))
     second = first(HeadConfig(method="dflash2", mask_token_id=28), target, None, jax.random.key(0))
-    assert isinstance(second, DFlash) and method_of(second) == "dflash2"
+    assert isinstance(second, DFlash) and second.kind == "dflash2"
     c = second.config
     assert (c.block_size, c.num_drafted, c.layers.sliding_window, c.causal_layers) == (8, 7, 2048, ())
     assert (c.convolution, c.selector) == (ConvolutionConfig(2, 16), SelectorConfig(256, 16))

@@ -18,7 +18,7 @@ import train_target  # noqa: E402
 
 from eagle_jax.converters import load_head, load_target  # noqa: E402
 from eagle_jax.loading.folders import PAIR  # noqa: E402
-from eagle_jax.training import data, heads  # noqa: E402
+from eagle_jax.training import data, eagle_heads  # noqa: E402
 from eagle_jax.training.config import read_config  # noqa: E402
 
 PROBLEMS = [
@@ -96,5 +96,5 @@ def test_the_shipped_pair_is_complete_small_and_of_the_recipes_sizes():
     target = load_target(PAIR / "target")
     assert target.config == train_target.SHAPE
     for folder, settings in ("head", "eagle1.yaml"), ("head_eagle3", "eagle3.yaml"):
-        expected = heads.shapes(read_config(RECIPE / settings).head, target.config)
+        expected = eagle_heads.shapes(read_config(RECIPE / settings).head, target.config)
         assert load_head(PAIR / folder, target).config == expected.config

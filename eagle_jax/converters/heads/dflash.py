@@ -28,14 +28,15 @@ from eagle_jax.converters import names, pickles, quant_config, reading
 from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.heads import dflash_edges, dflash_nested, window
 from eagle_jax.converters.heads.dflash_config import ARCHITECTURE, entries_for, read_config
-from eagle_jax.converters.heads.eagle import own_embedding
+from eagle_jax.converters.heads.eagle import own_embedding, verifier_for
 from eagle_jax.converters.heads.eagle_entries import Verifier
 from eagle_jax.converters.heads.eagle_formats import EMBEDDING, KEPT, OFFSETS, OUTPUT
 from eagle_jax.converters.heads.entries import KIND
+from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.overrides import overlaid
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.converters.writing import write_folder
+from eagle_jax.converters.writing import WHOLE, write_folder
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
@@ -57,13 +58,22 @@ RULES = (
 FORMATS = ("dflash", "speculators")
 
 
-def holds(info: Mapping[str, TensorInfo]) -> bool:
-    """Whether these are tensors of a DFlash head, or of another method's that is built on one."""
-    return "hidden_norm.weight" in info and "fc.weight" in info
+def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
+    """A DFlash head, or one of another method that is built on it, which its config tells."""
+    return "dflash" if "hidden_norm.weight" in info and "fc.weight" in info else None
+
+
+def format_of(entries: Mapping[str, Any]) -> str:
+    return "speculators" if KIND in entries else "dflash"
+
+
+def check(weights: Weights, target: LlamaConfig | None) -> Checked:
+    config, _ = read_head(weights, {})
+    return Checked(config, names.slots(dflash_edges.stored(RULES, weights.info), shapes(config)), WHOLE, {})
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> DFlash:
-    """The head in these files; see `heads.load_head`. An embedding with the values of the target's is dropped."""
+    """An embedding with the values of the target's is dropped."""
     config, ids = read_head(weights, changes)
     _check_fit(weights.folder, config, target.config)
     own = own_embedding(weights, config, target) if config.own_embedding else None
@@ -79,9 +89,8 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     return DFlash(params=params, config=config, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
 
 
-def save(head: DFlash, folder: pathlib.Path, format: str, verifier: Verifier) -> None:
-    """Writes a head; see `heads.save_head`."""
-    entries = entries_of(format, head.config, head.dtype.name, verifier)
+def save(head: DFlash, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:
+    entries = entries_of(format or "dflash", head.config, head.dtype.name, verifier_for(target, target_name))
     entries |= quant_config.describing(RULES, head.stored_params)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig
+from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import names, quant_config, reading
 from eagle_jax.converters.families.config import config_to_hf
 from eagle_jax.converters.files import Weights, read_json
@@ -19,18 +20,21 @@ from eagle_jax.converters.heads import eagle_formats, window
 from eagle_jax.converters.heads.eagle_config import eagle1_config, eagle3_config
 from eagle_jax.converters.heads.eagle_entries import Verifier, entries_for
 from eagle_jax.converters.heads.eagle_formats import EMBEDDING, KEPT, OFFSETS, OUTPUT, Spelling
-from eagle_jax.converters.heads.entries import TAPS, check_method, read_entries
+from eagle_jax.converters.heads.entries import KIND, TAPS, check_method, read_entries
+from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.hf.keys import log
 from eagle_jax.converters.overrides import overlaid
-from eagle_jax.converters.writing import write_folder
+from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.converters.writing import WHOLE, write_folder
+from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.models.draft_head import DraftHead
-from eagle_jax.models.eagle import Head
-from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 from eagle_jax.ops.quantized import dense
 
+FORMATS = tuple(eagle_formats.FORMATS)
+TAPS_BY_DEFAULT = "2, N//2 and N - 3 of a target of N layers"
 MOST_RESIZED = 1024  # tokens by which a target's vocabulary may differ from the one that a head was made for
 
 
@@ -58,10 +62,27 @@ class Checkpoint:
         return names.stored_dtype(self.weights, f"{self.spelling.fc}.weight").name
 
 
-def load_eagle(
+def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
+    spelling = eagle_formats.spelling_of(info)
+    if spelling is None:
+        return None
+    return "eagle1" if not spelling.eagle3 else "peagle" if eagle_formats.MASK in info else "eagle3"
+
+
+def format_of(entries: Mapping[str, Any]) -> str:
+    return "speculators" if KIND in entries else "safeailab or sglang"
+
+
+def check(weights: Weights, target: LlamaConfig | None) -> Checked:
+    checkpoint = read_head(weights, (0, 1, 2) if target is None else default_taps(target.num_hidden_layers), {})
+    unstated = checkpoint.spelling.eagle3 and not checkpoint.taps_stated and target is None
+    slots = names.slots(checkpoint.spelling.rules, shapes(checkpoint.config))
+    return Checked(checkpoint.config, slots, WHOLE, {"taps": TAPS_BY_DEFAULT} if unstated else {})
+
+
+def load(
     weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None = None
 ) -> DraftHead:
-    """The head in these files; see `heads.load_head`."""
     checkpoint = read_head(weights, default_taps(target.config.num_hidden_layers), changes)
     sizes = target.config
     checkpoint = _resized(checkpoint, sizes.vocab_size)
@@ -78,20 +99,10 @@ def load_eagle(
     ids = None if checkpoint.vocabulary is None else jnp.asarray(checkpoint.vocabulary, jnp.int32)
     if "lm_head" in shapes(config) and "lm_head" not in needed:
         params["lm_head"] = {"weight": dense(target.output_matrix).astype(chosen)}
-    if isinstance(config, Eagle3Config):
-        return Head3(params=params, config=config, vocabulary=ids)
-    return Head(params=params, config=config, vocabulary=ids)
+    return HEAD_KINDS[config.kind].get("network")(params=params, config=config, vocabulary=ids)
 
 
-def save_eagle(
-    head: DraftHead,
-    folder: str | pathlib.Path,
-    *,
-    format: str | None = None,
-    target: LM | None = None,
-    target_name: str | None = None,
-) -> None:
-    """Writes a head; see `heads.save_head`."""
+def save(head: DraftHead, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:
     format = eagle_formats.plainest(head.config) if format is None else format
     form = eagle_formats.named(format)
     verifier = verifier_for(target, target_name)
@@ -107,7 +118,7 @@ def save_eagle(
         if eagle1 and target is not None and format == "safeailab":
             yield EMBEDDING, np.asarray(target.table.astype(head.dtype))
 
-    write_folder(pathlib.Path(folder), entries, tensors())
+    write_folder(folder, entries, tensors())
 
 
 def verifier_for(target: LM | None, name: str | None) -> Verifier:
@@ -216,10 +227,8 @@ def check_fit(checkpoint: Checkpoint, vocab_size: int, hidden_size: int, num_hid
 @functools.cache
 def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
     """The parameter tree, of shapes; not to be changed."""
-    key = jax.random.key(0)
-    if isinstance(config, Eagle3Config):
-        return jax.eval_shape(functools.partial(Head3.init, config), key).params
-    return jax.eval_shape(functools.partial(Head.init, config), key).params
+    network = HEAD_KINDS[config.kind].get("network")
+    return jax.eval_shape(functools.partial(network.init, config), jax.random.key(0)).params
 
 
 def stored(config: EagleConfig | Eagle3Config, weights: Weights) -> names.Params:

@@ -14,18 +14,28 @@ The authors' code reads `hydra_lm_head.pt` alone; this package writes the same t
 """
 
 import dataclasses
+import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.configs.heads import HydraConfig
 from eagle_jax.configs.target import LlamaConfig, Rope
+from eagle_jax.converters import names
 from eagle_jax.converters.families import lookup
+from eagle_jax.converters.files import Weights
+from eagle_jax.converters.heads import parallel, window
+from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.hf import values
 from eagle_jax.converters.hf.keys import Tables, check_head
 from eagle_jax.converters.names import Rule, linear, one_layer
 from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.heads import Hydra
+from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import Scheme
 
+FORMATS = ("hydra",)
 FILE = "hydra_lm_head.safetensors"
 MLP, PREFIX_MLP = "mlp", "prefix-mlp"
 LAYER = "prefix_embeding_layer.layers.0"
@@ -41,9 +51,44 @@ _FIXED: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def holds(info: Mapping[str, TensorInfo]) -> bool:
-    """Whether these are Hydra heads."""
-    return any(key.startswith("hydra_mlp.") for key in info)
+# What `inspect` says of a layer that is like one of the target's.
+PREFIX = "a decoder layer as its target's"
+
+
+def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
+    return "hydra" if any(key.startswith("hydra_mlp.") for key in info) else None
+
+
+def format_of(entries: Mapping[str, Any]) -> str:
+    return "hydra"
+
+
+def check(weights: Weights, target: LlamaConfig | None) -> Checked:
+    found = find(weights, target, {})
+    slots = names.slots(found.rules, parallel.shapes(found.config))
+    return Checked(found.config, slots, FILE, {} if found.config.prefix is None or target else {"prefix": PREFIX})
+
+
+def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> AnyHead:
+    return parallel.load(weights, find(weights, target.config, changes), target.config, dtype, scheme)
+
+
+def save(head: Hydra, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:
+    parallel.save(head, folder, rules(head.config), entries_for(head.config, target_name), FILE)
+
+
+def find(weights: Weights, target: LlamaConfig | None, changes: Mapping[str, Any]) -> parallel.Found:
+    """The heads in these files; `parallel.find` says more."""
+
+    def read(entries: dict[str, Any]) -> parallel.Found:
+        config = read_config(weights.info, entries, target)
+        if config.prefix is None:
+            window.refuse(changes, "Hydra heads without a layer before them")
+            return parallel.Found(config, rules(config), ())
+        config = dataclasses.replace(config, prefix=window.with_window(config.prefix, changes))
+        return parallel.Found(config, rules(config), ASIDE)
+
+    return parallel.find(weights, changes, read)
 
 
 def rules(config: HydraConfig) -> tuple[Rule, ...]:

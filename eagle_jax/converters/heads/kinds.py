@@ -1,44 +1,70 @@
-"""Heads of every kind, in and out: EAGLE's, DFlash's, Medusa's and Hydra's, told apart by their tensors' names."""
+"""Heads of every kind, in and out: each has a module, which knows its own by the names of their tensors."""
 
-import dataclasses
-import functools
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
-
-from eagle_jax.configs.heads import EagleConfig, HydraConfig, MedusaConfig
 from eagle_jax.configs.target import LlamaConfig
-from eagle_jax.converters import names, quant_config, reading
-from eagle_jax.converters.files import Weights, read_json
-from eagle_jax.converters.heads import dflash, eagle, hydra, medusa, mtp, window
-from eagle_jax.converters.overrides import overlaid
+from eagle_jax.converters import names
+from eagle_jax.converters.files import Weights
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.converters.writing import write_folder
+from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.models.any_head import AnyHead
-from eagle_jax.models.dflash import DFlash
-from eagle_jax.models.draft_head import DraftHead
-from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 
-DFLASH, MEDUSA, HYDRA, MTP = "dflash", "medusa", "hydra", "mtp"
 
-TITLES = {DFLASH: "DFlash", MEDUSA: "Medusa", HYDRA: "Hydra", MTP: "MTP"}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
-    """Medusa or Hydra heads in a folder, checked by name, shape and dtype; no weight has been read.
+class Checked(NamedTuple):
+    """A head's folder, held against its config by name, shape and dtype; no weight has been read.
 
     Attributes:
-        config: what the tensors make.
-        rules: what the tensors are called.
+        config: its sizes; it says its `kind`.
+        slots: where its parameters lie in the files, by path.
+        file: what the file of weights is called where it is written.
+        unstated: settings that follow from a target that is not at hand, in words.
     """
 
-    config: MedusaConfig | HydraConfig
-    rules: tuple[names.Rule, ...]
+    config: Any
+    slots: dict[str, names.Slot]
+    file: str
+    unstated: Mapping[str, str]
+
+
+@runtime_checkable
+class HeadFiles(Protocol):
+    """What the module of a kind of head has (`HeadKind.files`).
+
+    Attributes:
+        FORMATS: what `save` and `convert` write.
+    """
+
+    FORMATS: tuple[str, ...]
+
+    def kind_of(self, info: Mapping[str, TensorInfo]) -> str | None:
+        """Its kind, if these are tensors of such a head. Raises ValueError if they are of two."""
+
+    def format_of(self, entries: Mapping[str, Any]) -> str:
+        """What a folder with this `config.json` is in."""
+
+    def check(self, weights: Weights, target: LlamaConfig | None) -> Checked:
+        """Holds the files against their config.
+
+        Args:
+            target: the model it drafts for; None where it is not at hand.
+
+        Raises:
+            ValueError: a head that is not understood.
+        """
+
+    def load(
+        self, weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None
+    ) -> AnyHead:
+        """As `load_head`."""
+
+    def save(
+        self, head: Any, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None
+    ) -> None:
+        """As `save_head`, in one of `FORMATS`, or None for the plainest that can express the head."""
 
 
 def load_head(
@@ -74,20 +100,7 @@ def load_head(
     weights = Weights(pathlib.Path(folder))
     if any(info.quant_type is not None for info in weights.info.values()):
         scheme = None
-    if kind_of(weights.info) is None:
-        return eagle.load_eagle(weights, target, wanted_dtype, changes or {}, scheme)
-    if kind_of(weights.info) == DFLASH:
-        return dflash.load(weights, target, wanted_dtype, changes or {}, scheme)
-    if kind_of(weights.info) == MTP:
-        return mtp.load(weights, target, wanted_dtype, changes or {}, scheme)
-    checkpoint = read_heads(weights, target.config, changes or {})
-    _check_fit(weights.folder, checkpoint.config, target.config)
-    first = next(key for key in names.expected(checkpoint.rules, shapes(checkpoint.config)))
-    chosen = names.stored_dtype(weights, first) if wanted_dtype is None else wanted_dtype
-    params = reading.read_params(weights, checkpoint.rules, shapes(checkpoint.config), chosen, scheme=scheme)
-    if isinstance(checkpoint.config, MedusaConfig):
-        return Medusa(params=params, config=checkpoint.config)
-    return Hydra(params=params, config=checkpoint.config)
+    return files_of(weights.info).load(weights, target, wanted_dtype, changes or {}, scheme)
 
 
 def save_head(
@@ -113,94 +126,27 @@ def save_head(
         ValueError: an unknown format, or a head that its readers would take for another one.
         FileExistsError: the folder holds other weights.
     """
-    if isinstance(head.config, EagleConfig) and head.config.normed:
-        raise ValueError("a layer for multi-token prediction (MTP) lies in its target's files; keep those")
-    if isinstance(head, DraftHead):
-        eagle.save_eagle(head, folder, format=format, target=target, target_name=target_name)
-        return
-    if isinstance(head, DFlash) and format in (None, *dflash.FORMATS):
-        dflash.save(head, pathlib.Path(folder), format or DFLASH, eagle.verifier_for(target, target_name))
-        return
-    own = DFLASH if isinstance(head, DFlash) else MEDUSA if isinstance(head, Medusa) else HYDRA
-    if format not in (None, own):
-        others = "or 'speculators'" if own == DFLASH else "the only one"
-        raise ValueError(f"format {format!r} is not one for a {TITLES[own]} head; expected {own!r}, {others}")
-    if isinstance(head, Medusa):
-        table, entries, file = medusa.rules(head.config), medusa.entries_for(head.config, target_name), medusa.FILE
-    else:
-        table, entries, file = hydra.rules(head.config), hydra.entries_for(head.config, target_name), hydra.FILE
-    entries |= quant_config.describing(table, head.stored_params)
-    write_folder(pathlib.Path(folder), entries, names.tensors(table, head.stored_params), file)
+    files = HEAD_KINDS[head.kind].get("files")
+    if files.FORMATS and format not in (None, *files.FORMATS):
+        expected = " or ".join(map(repr, files.FORMATS))
+        raise ValueError(f"{format!r} is no format of {HEAD_KINDS[head.kind].one}; expected {expected}")
+    files.save(head, pathlib.Path(folder), format, target, target_name)
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """`dflash`, `medusa`, `hydra` or `mtp` by the names of the tensors; None for anything else."""
-    if dflash.holds(info):
-        return DFLASH
-    if medusa.holds(info):
-        return MEDUSA
-    if mtp.holds(info):
-        return MTP
-    return HYDRA if hydra.holds(info) else None
-
-
-def read_heads(weights: Weights, target: LlamaConfig | None, changes: Mapping[str, Any]) -> Found:
-    """Holds the files of Medusa or Hydra heads against their `config.json`.
-
-    Args:
-        target: the target's config; None if it is not at hand.
-        changes: entries that take the place of those in `config.json`.
+    """The kind of the head whose tensors these are, a row of `HEAD_KINDS`; None if they are no head's.
 
     Raises:
-        ValueError: heads that are not understood.
+        ValueError: tensors of two formats.
     """
-    path = weights.folder / "config.json"
-    entries = overlaid(read_json(path), window.config_entries(changes))
-    try:
-        entries = quant_config.without(entries)
-        if kind_of(weights.info) == MEDUSA:
-            window.refuse(changes, "Medusa heads")
-            checkpoint, aside = _medusa(weights, entries)
-        else:
-            checkpoint, aside = _hydra(weights, entries, target, changes)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    names.check(weights, checkpoint.rules, shapes(checkpoint.config), aside)
-    return checkpoint
+    return next((kind for files in _modules() if (kind := files.kind_of(info)) is not None), None)
 
 
-@functools.cache
-def shapes(config: MedusaConfig | HydraConfig) -> names.Params:
-    """The parameter tree, of shapes; not to be changed."""
-    key = jax.random.key(0)
-    if isinstance(config, MedusaConfig):
-        return jax.eval_shape(functools.partial(Medusa.init, config), key).params
-    return jax.eval_shape(functools.partial(Hydra.init, config), key).params
+def files_of(info: Mapping[str, TensorInfo]) -> HeadFiles:
+    """The module for these tensors; EAGLE's for those of no head, which says what they are."""
+    return HEAD_KINDS[kind_of(info) or "eagle1"].get("files")
 
 
-def _medusa(weights: Weights, entries: Mapping[str, Any]) -> tuple[Found, tuple[str, ...]]:
-    """The heads, and regular expressions of what may lie beside them."""
-    prefix, config = medusa.prefix_of(weights.info), medusa.read_config(weights.info, entries)
-    return Found(config=config, rules=medusa.rules(config, prefix)), medusa.ASIDE if prefix else ()
-
-
-def _hydra(
-    weights: Weights, entries: Mapping[str, Any], target: LlamaConfig | None, changes: Mapping[str, Any]
-) -> tuple[Found, tuple[str, ...]]:
-    config = hydra.read_config(weights.info, entries, target)
-    if config.prefix is None:
-        window.refuse(changes, "Hydra heads without a layer before them")
-    else:
-        config = dataclasses.replace(config, prefix=window.with_window(config.prefix, changes))
-    return Found(config=config, rules=hydra.rules(config)), () if config.prefix is None else hydra.ASIDE
-
-
-def _check_fit(folder: pathlib.Path, config: MedusaConfig | HydraConfig, target: LlamaConfig) -> None:
-    """Refuses heads that were made for another target."""
-    for name, what in (("hidden_size", "hidden states of {} numbers"), ("vocab_size", "a vocabulary of {} tokens")):
-        ours, theirs = getattr(config, name), getattr(target, name)
-        if ours != theirs:
-            raise ValueError(
-                f"the heads in {folder} were made for {what.format(ours)}; the target has {theirs}, so it is another "
-                "model than theirs"
-            )
+def _modules() -> list[HeadFiles]:
+    """Every kind's module once; a target with an MTP layer may hold Medusa heads too, which come first."""
+    return list({kind.files: kind.get("files") for kind in HEAD_KINDS.values()}.values())

@@ -8,17 +8,28 @@
 The tensors are the truth about sizes: published configs say 2 heads of files that hold 5.
 """
 
+import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.configs.heads import MedusaConfig
+from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.converters import names
 from eagle_jax.converters.families import lookup
+from eagle_jax.converters.files import Weights
+from eagle_jax.converters.heads import parallel, window
+from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.hf import values
 from eagle_jax.converters.hf.keys import Tables, check_head
 from eagle_jax.converters.names import Rule, linear
 from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.models.any_head import AnyHead
+from eagle_jax.models.heads import Medusa
+from eagle_jax.models.lm import LM
+from eagle_jax.models.quant import Scheme
 
+FORMATS = ("medusa",)
 FILE = "medusa_lm_head.safetensors"
 INSIDE = "medusa_head."
 
@@ -26,9 +37,37 @@ INSIDE = "medusa_head."
 ASIDE = (r"model\..*", r"lm_head\.weight")
 
 
-def holds(info: Mapping[str, TensorInfo]) -> bool:
-    """Whether these are Medusa heads, alone or in a whole model."""
-    return any(f"{prefix}0.0.linear.weight" in info for prefix in ("", INSIDE))
+def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
+    """Medusa heads, alone or in a whole model."""
+    return "medusa" if any(f"{prefix}0.0.linear.weight" in info for prefix in ("", INSIDE)) else None
+
+
+def format_of(entries: Mapping[str, Any]) -> str:
+    return "medusa"
+
+
+def check(weights: Weights, target: LlamaConfig | None) -> Checked:
+    found = find(weights, {})
+    return Checked(found.config, names.slots(found.rules, parallel.shapes(found.config)), FILE, {})
+
+
+def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> AnyHead:
+    return parallel.load(weights, find(weights, changes), target.config, dtype, scheme)
+
+
+def save(head: Medusa, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:
+    parallel.save(head, folder, rules(head.config), entries_for(head.config, target_name), FILE)
+
+
+def find(weights: Weights, changes: Mapping[str, Any]) -> parallel.Found:
+    """The heads in these files; `parallel.find` says more."""
+
+    def read(entries: dict[str, Any]) -> parallel.Found:
+        window.refuse(changes, "Medusa heads")
+        prefix, config = prefix_of(weights.info), read_config(weights.info, entries)
+        return parallel.Found(config, rules(config, prefix), ASIDE if prefix else ())
+
+    return parallel.find(weights, changes, read)
 
 
 def rules(config: MedusaConfig, prefix: str = "") -> tuple[Rule, ...]:

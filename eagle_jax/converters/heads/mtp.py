@@ -26,7 +26,9 @@ from eagle_jax.converters import llama, names, reading
 from eagle_jax.converters.families import tensors
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.heads import window
+from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.tensor_file import TensorInfo
+from eagle_jax.converters.writing import WHOLE
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
@@ -50,6 +52,7 @@ class Spelling:
     others: str
 
 
+FORMATS: tuple[str, ...] = ()  # it stays in its target's files
 QWEN = Spelling(
     fc="mtp.fc",
     embedding_norm="mtp.pre_fc_norm_embedding",
@@ -61,7 +64,7 @@ QWEN = Spelling(
 _BEHIND = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
 
 
-def check(folder: pathlib.Path) -> None:
+def refuse_without(folder: pathlib.Path) -> None:
     """Refuses with ValueError a target without such a layer, by the names of its tensors."""
     if not holds(Weights(folder).info):
         raise ValueError(f"{folder} has no layer for multi-token prediction (MTP); name a head, or leave it out")
@@ -69,7 +72,12 @@ def check(folder: pathlib.Path) -> None:
 
 def holds(info: Mapping[str, TensorInfo]) -> bool:
     """Whether a target's files hold such a layer."""
-    return f"{QWEN.fc}.weight" in info or any(_BEHIND.fullmatch(name) for name in info)
+    return kind_of(info) is not None
+
+
+def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
+    is_there = f"{QWEN.fc}.weight" in info or any(_BEHIND.fullmatch(name) for name in info)
+    return "mtp" if is_there else None
 
 
 def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling:
@@ -109,8 +117,21 @@ def divide(weights: Weights, target: LlamaConfig) -> None:
     tensors.divide_layer(weights, config.layers, expected, spelling.layer)
 
 
+def format_of(entries: Mapping[str, Any]) -> str:
+    return "mtp"
+
+
+def check(weights: Weights, target: LlamaConfig | None) -> Checked:
+    stored = llama.read_config(weights.folder) if target is None else target
+    config, spelling = config_of(stored), spelling_of(stored, weights.info)
+    divide(weights, stored)
+    table, needed = _rules(config, spelling), _shapes(config)
+    names.check(weights, table, needed, (spelling.others,))
+    return Checked(config, names.slots(table, needed), WHOLE, {})
+
+
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> Head:
-    """The head in these files; see `heads.load_head`.
+    """The head in these files; see `kinds.load_head`.
 
     Raises:
         ValueError: `changes` other than a window, or tensors that are missing, unknown, or of another shape.
@@ -127,6 +148,10 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     names.check(weights, table, needed, (spelling.others,))
     chosen = names.stored_dtype(weights, f"{spelling.fc}.weight") if dtype is None else dtype
     return Head(params=reading.read_params(weights, table, needed, chosen, scheme=scheme), config=config)
+
+
+def save(head: Head, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:
+    raise ValueError("a layer for multi-token prediction (MTP) lies in its target's files; keep those")
 
 
 def _rules(config: EagleConfig, spelling: Spelling) -> tuple[names.Rule, ...]:

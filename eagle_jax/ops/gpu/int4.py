@@ -7,8 +7,8 @@ the rows. The weights are rounded to bfloat16 as `quantized.dense` rounds them, 
 to XLA, meet the same ones. How the inputs are cut follows from its shape alone, so up to rounding neither the
 batch nor the tree around a row moves its sums.
 
-It goes through Pallas's Triton lowering, is compiled for an H200 and run in Pallas's interpreter by the tests; this
-project had no GPU to run it on, so it is never chosen unasked (`EAGLE_JAX_OPS=linear:gpu` asks for it).
+It goes through Pallas's Triton lowering, is compiled for an H200 and run in Pallas's interpreter by the tests. The
+first load on a GPU measures it there and takes it where it is right and faster (`ops.choice`).
 """
 
 import functools

@@ -6,7 +6,8 @@ log-sum-exp (flash-decoding, Dao et al. 2023). Spans are cut by the size of the 
 batch nor the number of nodes move them.
 
 It goes through Pallas's Triton lowering: Ampere to Hopper, and JAX versions that still have it. It is compiled for an
-H200 and run in Pallas's interpreter by the tests; this project had no GPU to run it on, so it is never chosen unasked.
+H200 and run in Pallas's interpreter by the tests. The first load on a GPU measures it there and takes it where it is
+right and faster (`ops.choice`).
 """
 
 import functools

@@ -7,8 +7,8 @@ masked by ancestors, come with the first block, and the softmax runs over both a
 
     grid: request, tile of rows, kv heads, block of slots      the last one fastest
 
-Compiled for v5e, v5p and v6e by `benchmarks.compile_only.tpu_slice` and run in Pallas's interpreter by the tests; this
-project had no TPU to run it on.
+Compiled for v5e, v5p and v6e by `benchmarks.compile_only.tpu_slice` and run in Pallas's interpreter by the tests.
+The first load on a TPU measures it there and takes it where it is right and faster (`ops.choice`).
 """
 
 import dataclasses

@@ -15,8 +15,7 @@ from safetensors.numpy import load_file
 from eagle_jax.configs.heads import HydraConfig, MedusaConfig
 from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.converters import convert, describe, load_head, load_target, names, save_head
-from eagle_jax.converters.heads import hydra, medusa
-from eagle_jax.converters.heads import kinds as heads
+from eagle_jax.converters.heads import hydra, medusa, parallel
 from eagle_jax.models.heads import Hydra, Medusa
 from tests.converters.folders import ENTRIES, assert_same, refused, target, tensors, write
 
@@ -33,7 +32,7 @@ def filled(kind: str) -> Medusa | Hydra:
     """Heads of this kind with some weights; quicker than an initialisation, which compiles."""
     cls, config = KINDS[kind]
     draw = np.random.default_rng(0).standard_normal
-    shapes = heads.shapes(config)
+    shapes = parallel.shapes(config)
     return cls(params=jax.tree.map(lambda leaf: jnp.asarray(draw(leaf.shape, np.float32)), shapes), config=config)
 
 
@@ -82,7 +81,7 @@ def test_keys_are_the_published_ones():
 def test_published_medusa_size():
     """Five heads in bfloat16 make FasterDecoding/medusa-vicuna-7b-v1.3, a file of 1.48 GB; its config says two."""
     config = MedusaConfig(hidden_size=4096, vocab_size=32000, num_heads=5, num_layers=1)
-    expected = names.expected(medusa.rules(config), heads.shapes(config))
+    expected = names.expected(medusa.rules(config), parallel.shapes(config))
     assert expected["4.0.linear.weight"] == (4096, 4096) and expected["4.1.weight"] == (32000, 4096)
     assert round(2 * sum(math.prod(shape) for shape in expected.values()) / 1e9, 2) == 1.48
 
@@ -95,7 +94,7 @@ def test_published_hydra_shapes():
         **{"rms_norm_eps": 1e-6, "rope": Rope(theta=10000.0)},
     )
     config = HydraConfig(hidden_size=4096, vocab_size=32000, num_heads=4, num_layers=4, prefix=layer)
-    expected = names.expected(hydra.rules(config), heads.shapes(config))
+    expected = names.expected(hydra.rules(config), parallel.shapes(config))
     assert expected["hydra_mlp.3.1.linear.weight"] == (4096, 5 * 4096)
     assert expected["hydra_mlp.0.7.linear.weight"] == (4096, 4096)
     assert expected["prefix_embeding_layer.layers.0.mlp.gate_proj.weight"] == (11008, 4096)
@@ -177,7 +176,7 @@ def test_one_format_each(tmp_path: pathlib.Path):
     with refused(ValueError, "'sglang'", "'hydra'"):
         save_head(filled("hydra"), tmp_path / "out", format="sglang")
     save_head(filled("medusa"), tmp_path / "in")
-    with refused(ValueError, "medusa heads", "expected an EAGLE head"):
+    with refused(ValueError, "Medusa heads", "expected an EAGLE or DFlash head"):
         convert(tmp_path / "in", tmp_path / "out", "sglang")
     with refused(FileExistsError, "other weights", "medusa_lm_head.safetensors"):
         save_head(filled("hydra"), tmp_path / "in")

@@ -1,0 +1,121 @@
+"""Heads in another format: their tensors are renamed, and their bytes stay unless floats are asked for."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eagle_jax.converters import names, quant_config
+from eagle_jax.converters.files import Weights
+from eagle_jax.converters.heads import dflash, dflash_edges, eagle, eagle_formats
+from eagle_jax.converters.heads.eagle_entries import Verifier, entries_for
+from eagle_jax.converters.heads.eagle_formats import EMBEDDING
+from eagle_jax.converters.heads.vocabulary import mapping_tensors
+from eagle_jax.models.quant import is_matrix
+
+TARGET_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")  # of `facts`
+
+Renamed = tuple[dict[str, Any], Iterator[tuple[str, np.ndarray]]]  # a `config.json`, and tensors by name
+
+
+class _Tensor(NamedTuple):
+    """A parameter's path, its name in the source and in the new file, and how it lies there."""
+
+    path: str
+    key: str
+    new: str
+    slot: names.Slot
+
+
+def eagle_head(
+    weights: Weights,
+    format: str,
+    changes: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    verifier: Verifier,
+    dtype: str | None,
+) -> Renamed:
+    """An EAGLE head in another format.
+
+    Args:
+        facts: the target's `config.json`; empty if no target is at hand.
+        dtype: of all its floats; None writes everything as it is stored.
+
+    Raises:
+        ValueError: a head that is not understood, or does not fit the target, or that readers would misread.
+    """
+    form = eagle_formats.named(format)
+    taps = eagle.default_taps(facts["num_hidden_layers"]) if facts else None
+    checkpoint = eagle.read_head(weights, taps, changes)
+    if facts:
+        eagle.check_fit(checkpoint, *(facts[size] for size in TARGET_SIZES))
+    into = (form.eagle3 if checkpoint.spelling.eagle3 else form.eagle1).rules
+    renamed = _renamed(checkpoint.spelling.rules, into, eagle.shapes(checkpoint.config))
+    entries = entries_for(format, checkpoint.config, dtype or checkpoint.dtype, verifier)
+
+    def tensors() -> Iterator[tuple[str, np.ndarray]]:
+        yield from _tensors(weights, renamed, dtype)
+        if checkpoint.vocabulary is not None:
+            yield from mapping_tensors(checkpoint.vocabulary, checkpoint.config.layers.vocab_size)
+        if not checkpoint.spelling.eagle3 and EMBEDDING in weights.info and format == "safeailab":
+            yield from _written(weights, EMBEDDING, EMBEDDING, dtype)
+
+    return entries | _quantized(weights, renamed, dtype), tensors()
+
+
+def dflash_head(
+    weights: Weights,
+    format: str,
+    changes: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    verifier: Verifier,
+    dtype: str | None,
+) -> Renamed:
+    """A DFlash head in another format, as `eagle_head`. Its tensors are called the same in both formats, but for older
+    names; those of the target are left behind.
+    """
+    config, ids = dflash.read_head(weights, changes)
+    stored = dflash_edges.stored(dflash.RULES, weights.info)
+    renamed = [one for one in _renamed(stored, dflash.RULES, dflash.shapes(config)) if one.key != dflash.MASK]
+    entries = dflash.entries_of(format, config, dtype or names.stored_dtype(weights, "fc.weight").name, verifier)
+
+    def tensors() -> Iterator[tuple[str, np.ndarray]]:
+        yield from _tensors(weights, renamed, dtype)
+        mask = dflash.mask_embedding(weights, config.layers.hidden_size)
+        if mask is not None:
+            yield dflash.MASK, mask if dtype is None else mask.astype(np.dtype(dtype))
+        if ids is not None:
+            yield from mapping_tensors(ids, config.layers.vocab_size)
+
+    return entries | _quantized(weights, renamed, dtype), tensors()
+
+
+def _renamed(rules: Iterable[names.Rule], into: Iterable[names.Rule], shapes: names.Params) -> list[_Tensor]:
+    slots = names.slots(into, shapes)
+    return [
+        _Tensor(path, key, new, slots[path])
+        for path, slot in names.slots(rules, shapes).items()
+        for key, new in zip(slot.keys, slots[path].keys, strict=True)
+    ]
+
+
+def _quantized(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> dict[str, Any]:
+    """What `config.json` says of quantized weights that stay so."""
+    if dtype is not None:
+        return {}
+    return quant_config.entry({one.new: weights.info[one.key].quant_type for one in renamed if is_matrix(one.path)})
+
+
+def _tensors(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
+    for one in renamed:
+        for name, value in _written(weights, one.key, one.new, dtype):
+            yield name, value.reshape(one.slot.shape) if one.slot.ones else value
+
+
+def _written(weights: Weights, key: str, new: str, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors that a tensor of the source becomes, by their names: as it is stored, or as floats of a dtype."""
+    if dtype is not None:
+        yield new, weights.take(key).astype(np.dtype(dtype))
+        return
+    for part, value in weights.parts(key):
+        yield new + part.removeprefix(key), value
