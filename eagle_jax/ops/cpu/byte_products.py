@@ -6,44 +6,26 @@ sums are exact, so products have the same bits with any of these.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
 
 from llvmlite import ir
 
 from eagle_jax.ops.cpu.code import I8, I16, I32, VECTOR, declare, features
 
-Instruction = Callable[..., ir.Value]
-
-
-class ByteProducts(Protocol):
-    """Instructions that multiply bytes.
-
-    Attributes:
-        needs: what the CPU has to have, by LLVM's names.
-        signed: weights are from -128 to 127; else from 0 to 255, or to `MAX_SMALL` if `small`.
-        small: for small weights alone.
-        joined: words of a row, and vectors of weights, that one call of `accumulate` multiplies pairwise.
-    """
-
-    needs: frozenset[str]
-    signed: bool
-    small: bool
-    joined: int
-
-    def accumulate(self, builder: ir.IRBuilder, total: ir.Value, x: list[ir.Value], weight: list[ir.Value]) -> ir.Value:
-        """`total` plus the products, all of them vectors of words."""
-
-
 MAX_SMALL = 15
+Instruction = Callable[..., ir.Value]
 
 
 @dataclasses.dataclass(frozen=True)
 class DotProducts:
-    """One instruction that multiplies bytes and adds four products each to a sum.
+    """One instruction that multiplies bytes and adds four products to each sum.
 
     Attributes:
+        needs: what the CPU has to have, by LLVM's names.
         name: of LLVM's intrinsic.
         size: bytes of a register.
+        signed: weights are from -128 to 127; else from 0 to 255.
+        small: it multiplies weights from 0 to `MAX_SMALL` alone.
+        joined: words of a row, and as many vectors of weights, that one call of `accumulate` multiplies pairwise.
     """
 
     needs: frozenset[str]
@@ -54,6 +36,7 @@ class DotProducts:
     joined = 1
 
     def accumulate(self, builder: ir.IRBuilder, total: ir.Value, x: list[ir.Value], weight: list[ir.Value]) -> ir.Value:
+        """`total` plus the products, all of them vectors of words."""
         words = ir.VectorType(I32, self.size // 4)
         factor = ir.VectorType(I8, self.size) if self.signed else words
         dot = declare(builder.module, self.name, ir.FunctionType(words, [words, factor, factor]))
@@ -68,7 +51,7 @@ class DotProducts:
 class PairProducts:
     """Products of bytes without a sign and bytes with one, by AVX2, in pairs whose sums have 16 bits.
 
-    Attributes:
+    Attributes as those of `DotProducts`, but
         signed: the sign of a weight goes to the number that it is multiplied with, so that a pair's sum is 32512 at
             most. Else weights are small, and two pairs have a sum of 7620 at most.
     """
@@ -112,6 +95,7 @@ def _pair_sums(builder: ir.IRBuilder) -> Instruction:
     return lambda pairs: builder.call(multiply, [pairs, ir.Constant(shorts, [1] * 16)])
 
 
+ByteProducts = DotProducts | PairProducts
 WAYS: tuple[ByteProducts, ...] = (
     DotProducts(frozenset({"avx512vnni"}), "llvm.x86.avx512.vpdpbusd.512", 64, signed=False),
     DotProducts(frozenset({"avxvnni"}), "llvm.x86.avx512.vpdpbusd.256", 32, signed=False),

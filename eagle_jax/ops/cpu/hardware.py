@@ -6,12 +6,10 @@ import platform
 import sys
 from pathlib import Path
 
+from eagle_jax.platform import is_x86
+
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # Linux's system call on x86-64, and its arguments
 AT_HWCAP, HWCAP_ASIMDDP = 16, 1 << 20  # Linux's list of what a CPU has, and the bit of NEON's dot products
-
-
-def is_x86() -> bool:
-    return platform.machine().lower() in ("x86_64", "amd64")
 
 
 def is_arm() -> bool:
