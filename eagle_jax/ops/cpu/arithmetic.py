@@ -50,6 +50,10 @@ class Arithmetic(Protocol):
         """Words that one call of `accumulate` gets the factors of."""
 
     @property
+    def rereads(self) -> bool:
+        """Whether a vector of weights is read again for its next words, so that it takes no register meanwhile."""
+
+    @property
     def direct(self) -> bool:
         """Whether words are multiplied as they are in memory, so that unpacking takes no registers."""
 
@@ -82,6 +86,7 @@ class Float32Arithmetic:
     accumulates: bool = False
     accumulator_type = FLOATS
     words = joined = 1
+    rereads = False
     direct = True
     size = 4
     inputs = 1
@@ -117,6 +122,7 @@ class BFloat16Arithmetic:
     name = "paired"
     accumulator_type = FLOATS
     words = joined = 1
+    rereads = False
     size = 2
     inputs = 2
 

@@ -199,8 +199,10 @@ class _Tile:
     ) -> None:
         """Accumulates the products of one step of all rows with some columns."""
         builder, arithmetic = self.builder, self.arithmetic
-        weights = [read(builder, vector, INTEGERS) for vector in vectors]
         for first in range(0, arithmetic.words, arithmetic.joined):
+            if first and arithmetic.rereads:
+                compiler_barrier(builder)
+            weights = [read(builder, vector, INTEGERS) for vector in vectors]
             words = range(first, first + arithmetic.joined)
             parts = [[f for word in words for f in arithmetic.weight_factors(builder, w, word)] for w in weights]
             for line, of_row in zip(lines, accumulators, strict=True):
