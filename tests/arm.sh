@@ -3,9 +3,8 @@
 #
 #     tests/arm.sh CPU ARGUMENTS...      # tests/arm.sh neoverse-n1 -m pytest tests/ops/cpu/test_bits.py
 #
-# CPU is one of qemu's: cortex-a72 has no dot products, neoverse-n1 has them, max has all that qemu knows. The CPU backend
-# computes everything that it can. The first run downloads 90 MB from Debian, by apt-get and without root, and 250 MB of
-# wheels into build/arm. A program takes some 20 times as long as on a real machine.
+# CPU is one of qemu's: cortex-a72 has no dot products, neoverse-n1 has them, max has all that qemu knows. The first
+# run downloads Python and qemu from Debian, by apt-get and without root, and wheels from PyPI into build/arm, some 350 MB.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ $# -gt 1 ] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2; }
@@ -49,10 +48,11 @@ NAMES
 
 [ -e "$place/root/lib" ] || system
 [ -e "$place/wheels" ] || wheels
-# A copy, since compiled programs of this machine lie in the checkout.
-mkdir -p "$place/tree"
-rm -rf "$place"/tree/{eagle_jax,tests}
-cp -r eagle_jax tests pyproject.toml README.md "$place/tree/"
-cd "$place/tree"
-export PYTHONPATH=$place/tree:$place/wheels EAGLE_JAX_OPS=cpu JAX_PLATFORMS=cpu XDG_CACHE_HOME=$place/cache/$1
+# A copy for each CPU, since compiled programs of this machine lie in the checkout.
+tree=$place/$1
+mkdir -p "$tree"
+rm -rf "$tree"/{eagle_jax,tests}
+cp -r eagle_jax tests pyproject.toml README.md "$tree/"
+cd "$tree"
+export PYTHONPATH=$tree:$place/wheels JAX_PLATFORMS=cpu XDG_CACHE_HOME=$tree/cache
 exec "$place/host/usr/bin/qemu-aarch64" -cpu "$1" -L "$place/root" "$place/root/usr/bin/python$python" "${@:2}"
