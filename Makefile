@@ -13,9 +13,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Two xdist workers: most of the suite's time is XLA compiling, which uses one core per process.
 # Each begins with half of the tests, file by file, and at last takes over some of what the other one has left.
 SAMPLE ?= 1
+ARM_SAMPLE ?= 12
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=40
 
-.PHONY: help demo chat test proofs tpu cuda quick without-cpu oldest lint format types docs parity ray ci clean
+.PHONY: help demo chat test proofs tpu cuda arm quick without-cpu oldest lint format types docs parity ray ci clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +38,10 @@ tpu: .venv/dev build/libtpu  ## what the TPU compiler makes of the kernel and of
 
 cuda: .venv/dev build/cuda  ## what XLA makes of the kernel and of the loop for an H200; needs no GPU
 	PYTHONPATH=build/cuda $(BIN)/python -m pytest -m proof tests/ops/test_gpu_compile.py
+
+arm: .venv/dev  ## a part of the tests of the CPU backend on 64-bit ARM, emulated, with dot products and without; needs apt-get, takes an hour
+	tests/arm.sh neoverse-n1 -m pytest -q $(addprefix tests/ops/cpu/test_,bits.py cpu_quantized.py blocks.py cpu_top_k.py) --sample $(ARM_SAMPLE)
+	tests/arm.sh cortex-a72 -m pytest -q $(addprefix tests/ops/cpu/test_,cpu_linear.py cpu_quantized.py) --sample $(ARM_SAMPLE)
 
 quick: .venv/dev  ## the suite without the slow tests
 	$(PYTEST) -m "not slow and not proof"

@@ -17,6 +17,10 @@ KEEPING = "EAGLE_JAX_COMPILATION_CACHE"
 JAX_KEEPS_FROM = 1.0  # seconds of compiling from which JAX keeps a program unless it is told otherwise
 
 
+def is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
 def keep_programs() -> None:
     """Keeps compiled programs on disk from now on, so that the next process does not compile them again.
 

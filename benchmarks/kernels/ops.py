@@ -2,6 +2,7 @@
 
     python -m benchmarks.kernels.ops products    # few rows: XLA, our own code, both layouts, quantized
     python -m benchmarks.kernels.ops quantized   # quantized weights read from memory, rows of 16 and 8 bits (CPU)
+    python -m benchmarks.kernels.ops integers    # fewer of these, in a minute
     python -m benchmarks.kernels.ops gradients   # of a weight after many rows, as in training
     python -m benchmarks.kernels.ops top_k       # of a few rows, with log-probabilities: our own code and XLA
     python -m benchmarks.kernels.ops attention   # the backends of this device, over short and long caches
@@ -51,6 +52,7 @@ PUBLISHED = {
     "FP8, blocks of 128": quant.QuantType(8, 128, quant.E4M3),
     "FP8, by output": quant.QuantType(8, None, quant.E4M3),
 }
+ROW_COUNTS = (1, 2, 4, 6, 8, 16, 64)
 ATTENTION = ((1, 2048, 512), (1, 8192, 8192), (16, 2048, 2048))  # requests, slots, used slots
 SWEPT = 200 * 10**6  # bytes of caches that are read in turn, more than a device keeps beside its cores
 
@@ -139,11 +141,11 @@ def products() -> None:
     crossed("Products by XLA in bfloat16, weights from memory", "weight", [f"{i} x {o}" for i, o in WIDER], cases)
 
 
-def quantized() -> None:
-    counts = (1, 2, 4, 6, 8, 16, 64)
+def quantized(kinds: Sequence[str] = (*QUANT_TYPES, *PUBLISHED), counts: Sequence[int] = ROW_COUNTS) -> None:
     weights = random(SQUARE, jnp.bfloat16, SQUARES)
     cases: dict[Any, Timed] = {}
-    for name, quant_type in (QUANT_TYPES | PUBLISHED).items():
+    for name in kinds:
+        quant_type = (QUANT_TYPES | PUBLISHED)[name]
         several = [one if quant_type is None else of_type(one.shape, quant_type) for one in weights]
         packed = jax.block_until_ready([ops.pack_for_backend(one) for one in several])
         floats = quant_type is None or quant_type.levels == quant.E4M3
@@ -154,6 +156,10 @@ def quantized() -> None:
                 column = ("bfloat16" if quant_type is None else name) if floats else f"{name}, {bits}-bit rows"
                 cases[rows, column] = chained(rows, SQUARE[0], jnp.float32, packed, ops.matmul)
     crossed(f"A product of {SQUARE[0]} x {SQUARE[1]} out of {SQUARES}", "rows", counts, cases)
+
+
+def integers() -> None:
+    quantized(("int8", "int4", "int4-128"), (1, 4, 6, 16))
 
 
 def of_type(shape: tuple[int, ...], quant_type: quant.QuantType) -> quant.QuantArray:
@@ -260,7 +266,7 @@ def tpu() -> None:
 
 def main() -> None:
     own = parser(__doc__)
-    questions = {run.__name__: run for run in (products, quantized, gradients, top_k, attention, tpu)}
+    questions = {run.__name__: run for run in (products, quantized, integers, gradients, top_k, attention, tpu)}
     own.add_argument("question", choices=questions)
     questions[own.parse_args().question]()
 

@@ -1,8 +1,8 @@
 """The choice among candidates for a model's operations: on its first load on a device, and on `eagle-jax tune --ops`.
 
-On a CPU nothing is measured as a model is loaded. Its machine code was seen to win on the kinds of processors that it
-is written for, and what a load takes is what a user waits for: SmolLM2 is there in a few seconds, and measuring its
-operations takes half a minute. `eagle-jax tune --ops` measures there too, and what it finds is gone by.
+On an x86 CPU nothing is measured as a model is loaded. Its machine code was seen to win on those processors, and what a
+load takes is what a user waits for: SmolLM2 is there in a few seconds, and measuring its operations takes half a
+minute. `eagle-jax tune --ops` measures there too, and what it finds is gone by.
 """
 
 import os
@@ -19,6 +19,7 @@ from eagle_jax.models.lm import LM, causal
 from eagle_jax.ops.choice import measure as choice
 from eagle_jax.ops.choice.findings import Finding
 from eagle_jax.ops.choice.recorded import Call, recording
+from eagle_jax.ops.dispatch import DEFAULTS
 
 VARIABLE = "EAGLE_JAX_MEASURE"
 SECONDS = 30.0  # of the first load on a device
@@ -56,7 +57,8 @@ def measure_operations(model: Model, **how: Any) -> list[Finding]:
 
 
 def measure_at_load(target: LM, context: int) -> None:
-    """Measures what is not known yet, off CPUs, in half a minute at most, and says so on stderr.
+    """Measures what is not known yet, in half a minute at most, and says so on stderr; nothing where a backend is used
+    by default.
 
     Raises:
         RuntimeError: the device does not answer any more.
@@ -65,7 +67,7 @@ def measure_at_load(target: LM, context: int) -> None:
     setting = os.environ.get(VARIABLE, "auto")
     if setting not in ("auto", "off"):
         raise ValueError(f'{VARIABLE}={setting!r} is not known; expected "auto" or "off"')
-    if setting == "off" or jax.default_backend() == "cpu" or os.environ.get(ops.VARIABLE):
+    if setting == "off" or jax.default_backend() in DEFAULTS or os.environ.get(ops.VARIABLE):
         return
     try:
         if not choice.missing(calls_of(target, context)):

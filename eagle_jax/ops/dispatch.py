@@ -5,7 +5,7 @@ has the reference alone.
 
 | backend | what it has | used by default |
 |---|---|---|
-| `cpu` | machine code for all of them | on CPUs |
+| `cpu` | machine code for all of them | on CPUs, but not on ARM: not measured there yet |
 | `tpu` | a Pallas kernel for tree_attention | never: not measured on a TPU yet |
 | `gpu` | Pallas kernels for tree_attention and int4 linear maps | never: not measured on a GPU yet |
 | `prefix` | XLA over a prefix of the cache, for tree_attention | never |
@@ -34,6 +34,7 @@ import jax.numpy as jnp
 from eagle_jax.ops.choice.findings import REFERENCE, table
 from eagle_jax.ops.choice.recorded import Call, record, recorder
 from eagle_jax.ops.choice.shapes import shape_of, weight_shape
+from eagle_jax.platform import is_x86
 from eagle_jax.sharding.tracing import current_sharding, is_sharded
 
 VARIABLE = "EAGLE_JAX_OPS"
@@ -41,7 +42,7 @@ ACTIVATIONS = "EAGLE_JAX_ACTIVATIONS"  # bits that the CPU backend rounds rows t
 BACKENDS = {name: f"eagle_jax.ops.{name}.backend" for name in ("cpu", "tpu", "gpu")} | {
     "prefix": "eagle_jax.ops.prefix"
 }
-DEFAULTS = {"cpu": "cpu"}  # platform: backend
+DEFAULTS = {"cpu": "cpu"} if is_x86() else {}  # platform: backend
 OPERATIONS = ("linear", "rms_norm", "tree_attention", "attention_block", "mlp_block", "top_k", "argmax")
 
 

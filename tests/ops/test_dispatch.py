@@ -33,6 +33,7 @@ def nothing_logged_yet(monkeypatch):
 )
 def test_the_variable_chooses_for_all_operations_or_for_one(monkeypatch, value, linear, attention):
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    monkeypatch.setitem(dispatch.DEFAULTS, "cpu", "cpu")  # on ARM too
     monkeypatch.setenv(ops.VARIABLE, value)
     assert dispatch.candidates("linear") == linear and dispatch.candidates("tree_attention") == attention
 
@@ -48,6 +49,7 @@ def test_an_unknown_choice_is_refused(monkeypatch, value):
 def test_a_backend_that_is_not_there_is_told_once(monkeypatch, caplog, asked, level):
     monkeypatch.setenv(ops.VARIABLE, asked)
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    monkeypatch.setitem(dispatch.DEFAULTS, "cpu", "cpu")  # on ARM too
     monkeypatch.setitem(sys.modules, "eagle_jax.ops.cpu.backend", None)
     with caplog.at_level(logging.INFO, logger="eagle_jax.ops"):
         for _ in range(2):

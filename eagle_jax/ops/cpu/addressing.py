@@ -32,7 +32,7 @@ class Addresses:
 
     Attributes:
         x, w, y: operands and output.
-        origin: initial value of the row's sums, followed by the row's scale (quantized weights); or the row sum of x,
+        origin: sum of the row's codes, followed by the row's scale (quantized weights); or the row sum of x,
             in 16 lanes (`Tiles(row_sums=True)`); or null.
         scales: of the outputs (quantized weights); or null.
     """

@@ -46,6 +46,14 @@ class Arithmetic(Protocol):
         """Words of a row of x that one vector of weights is multiplied with."""
 
     @property
+    def joined(self) -> int:
+        """Words that one call of `accumulate` gets the factors of."""
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a vector of weights is read again for its next words, so that it takes no register meanwhile."""
+
+    @property
     def direct(self) -> bool:
         """Whether words are multiplied as they are in memory, so that unpacking takes no registers."""
 
@@ -77,7 +85,8 @@ class Float32Arithmetic:
 
     accumulates: bool = False
     accumulator_type = FLOATS
-    words = 1
+    words = joined = 1
+    rereads = False
     direct = True
     size = 4
     inputs = 1
@@ -112,7 +121,8 @@ class BFloat16Arithmetic:
 
     name = "paired"
     accumulator_type = FLOATS
-    words = 1
+    words = joined = 1
+    rereads = False
     size = 2
     inputs = 2
 

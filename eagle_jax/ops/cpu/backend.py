@@ -190,7 +190,7 @@ def row_bits(bits: int) -> int:
     """Bits that activations are rounded to, 16 or 8, before a product with weights of `bits` bits.
 
     8 with weights of 4 bits, whose own rounding is far coarser, and 16 with those of 8, unless `EAGLE_JAX_ACTIVATIONS`
-    is set; always 16 on a CPU that does not multiply bytes.
+    is set; always 16 on a CPU without products of bytes: ARM without dot products.
     """
     from eagle_jax.ops.cpu.quantized_arithmetic import has_byte_products
 
@@ -203,7 +203,7 @@ def row_bits(bits: int) -> int:
 
 @functools.cache
 def _warn_of_bytes() -> None:
-    log.warning("rows are rounded to 16 bits, not to the 8 of %s: this CPU lacks avx512_vnni", ACTIVATIONS)
+    log.warning("rows are rounded to 16 bits, not to the 8 of %s: this CPU has no products of bytes", ACTIVATIONS)
 
 
 def _activations() -> str | None:

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import hashlib
 import os
-import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from llvmlite import binding, ir
 from eagle_jax.durable import replacing
 from eagle_jax.ops import attention_call as base
 from eagle_jax.ops.cpu import hardware, symbols
-from eagle_jax.ops.cpu.hardware import is_x86, l1_data_cache
+from eagle_jax.ops.cpu.hardware import is_arm, is_x86, l1_data_cache
 from eagle_jax.platform import programs_folder
 
 POINTER, VOID = ir.PointerType(), ir.VoidType()
@@ -36,7 +35,8 @@ PAIRS = ir.VectorType(_BFloat(), 2 * LANES)  # two bfloat16 in each lane
 WORD = 4  # bytes of a lane
 VECTOR = WORD * LANES
 NULL = ir.Constant(POINTER, None)
-AMX = frozenset({"amx-tile", "amx-int8", "amx-bf16", "avx512bf16"})
+AMX = frozenset({"amx-tile", "amx-int8", "amx-bf16", "avx512bf16", "avx512vnni"})  # the last two for what is too short
+WITHOUT = "EAGLE_JAX_CPU_WITHOUT"  # instruction sets that are not used, as beginnings of LLVM's names: `avx512,amx`
 LARGE_L1 = 48 * 1024  # bytes of an L1 data cache that has room for prefetched weights beside the rows
 
 
@@ -126,10 +126,7 @@ def pause(builder: ir.IRBuilder) -> None:
     """The CPU's hint that this is a spin loop."""
     if is_x86():
         builder.call(declare(builder.module, "llvm.x86.sse2.pause", ir.FunctionType(VOID, [])), [])
-    elif platform.machine().lower() in (
-        "aarch64",
-        "arm64",
-    ):  # `yield` does nothing on most cores; this takes as long as x86's pause
+    elif is_arm():  # `yield` does nothing on most cores; this takes as long as x86's pause
         builder.call(declare(builder.module, "llvm.aarch64.isb", ir.FunctionType(VOID, [I32])), [ir.Constant(I32, 15)])
 
 
@@ -196,18 +193,27 @@ def _start() -> None:
 
 @functools.cache
 def features() -> frozenset[str]:
-    """Instruction sets of this CPU, by LLVM's names; empty if LLVM cannot tell."""
+    """Instruction sets of this CPU, by LLVM's names, but those of `WITHOUT`; empty if LLVM cannot tell."""
     return frozenset(name for name, has in _host_features().items() if has)
 
 
 @functools.cache
 def _host_features() -> dict[str, bool]:
-    """Every instruction set of this architecture, by LLVM's name, and whether this CPU has it."""
+    """Every instruction set of this architecture, by LLVM's name, and whether this CPU has it and it may be used.
+
+    Raises:
+        ValueError: `WITHOUT` names an unknown one.
+    """
     _start()
     try:
-        return dict(binding.get_host_cpu_features().items())
+        found = dict(binding.get_host_cpu_features().items())
     except RuntimeError:
-        return {}
+        found = {}
+    found |= hardware.dot_products_of_arm()
+    without = [name for name in os.environ.get(WITHOUT, "").split(",") if name]
+    if unknown := [name for name in without if not any(known.startswith(name) for known in found)]:
+        raise ValueError(f"{WITHOUT} has {', '.join(unknown)}; expected beginnings of {', '.join(sorted(found))[:150]}")
+    return {name: has and not name.startswith(tuple(without)) for name, has in found.items()}
 
 
 def has_amx() -> bool:

@@ -6,11 +6,31 @@ import platform
 import sys
 from pathlib import Path
 
+from eagle_jax.platform import is_x86
+
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # Linux's system call on x86-64, and its arguments
+AT_HWCAP, HWCAP_ASIMDDP = 16, 1 << 20  # Linux's list of what a CPU has, and the bit of NEON's dot products
 
 
-def is_x86() -> bool:
-    return platform.machine().lower() in ("x86_64", "amd64")
+def is_arm() -> bool:
+    return platform.machine().lower() in ("aarch64", "arm64")
+
+
+@functools.cache
+def dot_products_of_arm() -> dict[str, bool]:
+    """Whether an ARM CPU has dot products of bytes, which LLVM does not detect; empty on other CPUs."""
+    if not is_arm() or sys.platform == "win32":
+        return {}
+    if sys.platform == "darwin":  # as every Mac has that is no x86
+        return {"dotprod": True}
+    get_value = ctypes.CDLL(None).getauxval
+    get_value.restype, get_value.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    return {"dotprod": bool(get_value(AT_HWCAP) & HWCAP_ASIMDDP)}
+
+
+def cache_line() -> int:
+    """Bytes that cores exchange at a time, at most."""
+    return 128 if is_arm() and sys.platform == "darwin" else 64
 
 
 @functools.cache

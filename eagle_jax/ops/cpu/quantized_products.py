@@ -50,7 +50,7 @@ from eagle_jax.ops.cpu.tiles import Tiles
 MAX_BLOCK = 128  # inputs: 128 * 32639 * (255 + 128), the products and their initial value, is 1.6e9, below 2**31
 # AMX takes long over a block of 32 inputs: with int4 and 6 rows of 8 bits, 219 us where `Tiles` takes 189.
 MIN_GROUP_OF_AMX = 64
-ORIGIN_BYTES = 2 * WORD  # bytes of a block's initial value, or of the sum that minima multiply, and of its scale
+ORIGIN_BYTES = 2 * WORD  # bytes of the sum of a block's codes, and of its scale
 
 AnyArithmetic = QuantizedArithmetic | Float8Arithmetic
 
@@ -129,7 +129,7 @@ AnyTiles = Tiles | AmxByteTiles
 
 
 class _Buffers(NamedTuple):
-    """Addresses: codes of the rows; initial values and scales of their blocks; the weight; outputs."""
+    """Addresses: codes of the rows; sums and scales of their blocks; the weight; outputs."""
 
     codes: ir.Value
     origins: ir.Value
@@ -259,7 +259,7 @@ def _blocks(builder: ir.IRBuilder, sizes: _Sizes) -> Iterator[_Block]:
 def _quantize_rows(
     builder: ir.IRBuilder, x: ir.Value, buffers: _Buffers, sizes: _Sizes, arithmetic: QuantizedArithmetic
 ) -> None:
-    """Quantizes all rows: codes, and for each block its initial value and scale."""
+    """Quantizes all rows: codes, and for each block their sum and its scale."""
     plane = builder.mul(sizes.inputs, i64(arithmetic.part_bits // 8))
     with for_range(builder, sizes.valid) as row, _blocks(builder, sizes) as block:
         row_address = at(builder, x, builder.add(builder.mul(row, sizes.inputs), block.start), WORD)
@@ -268,5 +268,5 @@ def _quantize_rows(
         origin = at(builder, buffers.origins, builder.add(builder.mul(row, sizes.blocks), block.index), ORIGIN_BYTES)
         scale, inverse_scale = scales_of(builder, row_address, block.size, arithmetic.highest)
         total = quantize(builder, row_address, (destination, plane), block.size, inverse_scale, arithmetic)
-        write(builder, arithmetic.origin(builder, total, scale), origin)
+        write(builder, total, origin)
         write(builder, scale, at(builder, origin, WORD))

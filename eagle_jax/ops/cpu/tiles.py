@@ -199,12 +199,16 @@ class _Tile:
     ) -> None:
         """Accumulates the products of one step of all rows with some columns."""
         builder, arithmetic = self.builder, self.arithmetic
-        weights = [read(builder, vector, INTEGERS) for vector in vectors]
-        for word in range(arithmetic.words):
-            parts = [arithmetic.weight_factors(builder, weight, word) for weight in weights]
+        for first in range(0, arithmetic.words, arithmetic.joined):
+            if first and arithmetic.rereads:
+                compiler_barrier(builder)
+            weights = [read(builder, vector, INTEGERS) for vector in vectors]
+            words = range(first, first + arithmetic.joined)
+            parts = [[f for word in words for f in arithmetic.weight_factors(builder, w, word)] for w in weights]
             for line, of_row in zip(lines, accumulators, strict=True):
-                at_word = at(builder, at(builder, line.x, step, WORD * arithmetic.words), word, WORD)
-                x = arithmetic.broadcast(builder, read(builder, at_word, I32))
+                start = at(builder, line.x, step, WORD * arithmetic.words)
+                x_words = [read(builder, at(builder, start, word, WORD), I32) for word in words]
+                x = [factor for word in x_words for factor in arithmetic.broadcast(builder, word)]
                 for weight_factors, accumulator in zip(parts, of_row, strict=True):
                     total = builder.load(accumulator, typ=arithmetic.accumulator_type)
                     builder.store(arithmetic.accumulate(builder, total, x, weight_factors), accumulator)

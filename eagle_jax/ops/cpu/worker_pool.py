@@ -29,10 +29,11 @@ from eagle_jax.ops.cpu.code import (
     read,
     write,
 )
+from eagle_jax.ops.cpu.hardware import cache_line
 
 # Slots, each in a cache line of its own. The line before them holds the number of slots that were ever used and, at
 # NUM_CALLED, of threads that were scheduled and have not started yet.
-SLOTS, LINE, NUM_CALLED = 64, 64, 8
+SLOTS, LINE, NUM_CALLED = 64, cache_line(), 8
 EMPTY, FREE, BUSY = (i64(number) for number in range(3))
 POLL_LIMIT, JOB_LIMIT = 1000, 256  # polls (some 20 microseconds) and jobs, after which a thread leaves
 SET_TABLE, TABLE = "eagle_jax_set_table", "eagle_jax_slots"

@@ -20,14 +20,6 @@ pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU b
 
 ROOT = Path(__file__).parents[3]
 PRODUCTS_OF_A_LESSER_CPU = """
-import sys
-from eagle_jax.ops.cpu import code
-lacks = set(sys.argv[1].split(","))
-has = frozenset(name for name in code.features() if not any(name.startswith(lack) for lack in lacks))
-code.features = lambda: has
-from eagle_jax.ops.cpu import tiles
-tiles.features = code.features
-code.binding.get_host_cpu_name = lambda: "x86-64-v3"
 import jax, jax.numpy as jnp, numpy as np
 from eagle_jax.ops import Affine, AttentionCall, MLPWeights, Norm, mlp_block, matmul
 from eagle_jax.ops import attention_reference as xla
@@ -77,50 +69,38 @@ print("right")
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lacks", ["avx512", "avx512bf16", "amx"])
-def test_code_for_cpus_without_an_instruction(lacks, tmp_path):
-    if "avx512bf16" not in features_of_this_cpu():
+@pytest.fixture(params=["amx", "avx512bf16", "avx512,amx", "avx512,amx,avxvnni"])
+def lesser_cpu(request, tmp_path) -> dict[str, str]:
+    """The environment of a process that does not use some instruction sets of this CPU."""
+    if not any(name.startswith(request.param.split(",")[-1]) for name in features_of_this_cpu()):
         pytest.skip("this CPU lacks them anyway")
-    made = subprocess.run(
-        [sys.executable, "-c", PRODUCTS_OF_A_LESSER_CPU, lacks],
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    apart = {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    return os.environ | apart | {"EAGLE_JAX_CPU_WITHOUT": request.param}
+
+
+@pytest.mark.slow
+def test_code_for_cpus_without_an_instruction(lesser_cpu):
+    command = [sys.executable, "-c", PRODUCTS_OF_A_LESSER_CPU]
+    made = subprocess.run(command, env=lesser_cpu, capture_output=True, text=True)
     assert made.stdout.strip() == "right", made.stderr
 
 
-BITS_OF_PRODUCTS = """
-import sys
-from eagle_jax.ops.cpu import code
-has = frozenset(name for name in code.features() if not name.startswith(sys.argv[1]))
-code.features = lambda: has
-import hashlib, itertools, jax, jax.numpy as jnp, numpy as np
-from eagle_jax.ops import matmul
-from eagle_jax.ops.cpu.backend import pack
-from eagle_jax.ops.quantized import QuantType, quantize
-x, weight = (jax.random.normal(jax.random.key(n), (n, 960)) for n in (17, 208))
-digest = hashlib.sha256()
-for bits, group, rows in itertools.product((8, 4), (None, 32, 160, 192), (1, 7, 17)):
-    packed = pack(quantize(weight, QuantType(bits, group), jnp.float32))
-    digest.update(np.asarray(jax.jit(matmul)(x[:rows], packed)).tobytes())
-print(code.has_amx(), digest.hexdigest())
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", ["int8", "int16"])
-def test_quantized_products_have_the_same_bits_without_amx(rows, tmp_path):
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "EAGLE_JAX_ACTIVATIONS": rows}
-    commands = [[sys.executable, "-c", BITS_OF_PRODUCTS, lacks] for lacks in ("none", "amx")]
-    usual, without = (
-        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
-        for command in commands
-    )
-    assert without[0] == "False" and usual[1] == without[1]
-    if usual[0] == "False":
-        pytest.skip("this CPU has no AMX: both were made without")
+def test_bits_are_the_same_without_an_instruction(lesser_cpu):
+    """Tests of this folder once more: bits of products on every CPU, the largest sums, one token in any tree."""
+    files = [str(Path(__file__).with_name(name)) for name in ("test_cpu_quantized.py", "test_bits.py")]
+    chosen = "every_cpu or largest_sums or bfloat16-int4-int8"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *files, "-k", chosen]
+    made = subprocess.run(command, env=lesser_cpu, cwd=ROOT, capture_output=True, text=True)
+    assert made.returncode == 0 and "27 passed" in made.stdout, made.stdout + made.stderr
+
+
+def test_an_instruction_set_that_nobody_knows_is_refused(monkeypatch):
+    from eagle_jax.ops.cpu import code
+
+    monkeypatch.setenv(code.WITHOUT, "mmx2")
+    with pytest.raises(ValueError, match="EAGLE_JAX_CPU_WITHOUT has mmx2; expected beginnings of "):
+        code._host_features.__wrapped__()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux gives the permission")

@@ -1,6 +1,7 @@
 """Quantized weights are multiplied as integers, as NumPy does with the same ones, and a row's bits are its own."""
 
 import dataclasses
+import hashlib
 import itertools
 import logging
 
@@ -22,6 +23,7 @@ MADE_HERE = [QuantType(8), QuantType(8, 160), QuantType(4, 32), QuantType(4, 128
 QUANT_TYPES = pytest.mark.parametrize("kind", [*MADE_HERE, *PUBLISHED], ids=str)
 SOME_TYPES = pytest.mark.parametrize("kind", [*MADE_HERE, "Q4_1", "IQ4_NL", "GPTQ", "FP8"], ids=str)
 INPUTS, BLOCK = 640, 128
+BITS = {16: "a93ae65e20c66930", 8: "6c8c1889062c9494"}  # first digits of a hash, by bits of rows
 
 
 @pytest.fixture(params=[16, 8], ids=lambda bits: f"rows of {bits} bits")
@@ -100,6 +102,15 @@ def test_a_row_is_the_same_to_the_bit_beside_any_others(kind, row_bits, getkey):
     together = jax.jit(matmul)(x, weight)
     for count in range(1, 8):
         np.testing.assert_array_equal(jax.jit(matmul)(x[3 : 3 + count], weight), together[3 : 3 + count])
+
+
+def test_products_have_the_same_bits_on_every_cpu(row_bits):
+    """Sums of whole numbers are exact and the rest is rounded alike: by AMX, AVX-512, AVX-VNNI, AVX2 and NEON."""
+    rng, digest = np.random.default_rng(0), hashlib.sha256()
+    x = jnp.asarray(rng.integers(-(2**20), 2**20, (7, INPUTS)) / 2**16, jnp.float32)
+    for kind, rows in itertools.product(PUBLISHED, (1, 7)):
+        digest.update(np.asarray(jax.jit(matmul)(x[:rows], pack(random_weight(kind, 80, INPUTS)))).tobytes())
+    assert digest.hexdigest()[:16] == BITS[row_bits]
 
 
 @SOME_TYPES
@@ -218,7 +229,7 @@ def test_a_cpu_without_products_of_bytes_says_so_and_keeps_16_bits(monkeypatch, 
     with caplog.at_level(logging.WARNING, "eagle_jax.ops"):
         assert [backend.row_bits(bits) for bits in (4, 8, 4)] == [16] * 3
     assert caplog.messages == [
-        "rows are rounded to 16 bits, not to the 8 of EAGLE_JAX_ACTIVATIONS: this CPU lacks avx512_vnni"
+        "rows are rounded to 16 bits, not to the 8 of EAGLE_JAX_ACTIVATIONS: this CPU has no products of bytes"
     ]
 
 
