@@ -16,7 +16,7 @@ SAMPLE ?= 1
 ARM_SAMPLE ?= 12
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=40
 
-.PHONY: help demo chat test proofs tpu cuda arm quick without-cpu oldest lint format types docs parity ray ci clean
+.PHONY: help demo chat readers test proofs tpu cuda arm quick without-cpu oldest lint format types docs parity ray ci clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,9 @@ docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
 	$(PYTEST) -m parity $(SLOW)
 
+readers: .venv/torch build/speculators  ## heads that we write, read by the speculators library
+	PYTHONPATH=$(CURDIR)/build/speculators $(BIN)/python -m pytest tests/readers
+
 ray: .venv/dev build/ray  ## the tests that use Ray: actors that are killed, replicas behind one address
 	PYTHONPATH=$(CURDIR)/build/ray $(BIN)/python -m pytest tests/integrations --durations=10
 
@@ -122,6 +125,12 @@ build/libtpu: .venv/dev
 	@wanted=$$($(BIN)/python -c "from importlib.metadata import requires; \
 		print(next(line.split(';')[0] for line in requires('jax') if line.startswith('libtpu')))") && \
 	$(PIP) install --quiet --target $@ "$$wanted"
+
+# Without what it wants: torch is there, and the rest is for its trainings.
+build/speculators: .venv/dev
+	@rm -rf $@
+	@$(PIP) install --quiet --target $@ "datasets>=4.0" openai pydantic-settings loguru
+	@$(PIP) install --quiet --no-deps --target $@ speculators==0.9.0 hs-connectors==0.9.0
 
 # Of the JAX that is installed, and without NVIDIA's libraries, which only a device needs.
 build/cuda: .venv/dev

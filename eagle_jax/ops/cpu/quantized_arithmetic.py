@@ -121,9 +121,7 @@ class QuantizedArithmetic:
 
     @property
     def rereads(self) -> bool:
-        """With 16 registers LLVM would spill sums: 6 rows of int4 by AVX-VNNI take a third less. Rows of 16 bits take a
-        quarter longer with it.
-        """
+        """Whether codes are read again for each row: with 16 registers LLVM would spill sums otherwise."""
         return self._bytes is not None and "avx512f" not in features()
 
     @property
